@@ -1,0 +1,56 @@
+"""Every error that ampjax raises on purpose, each in four parts: where, what was expected, what came, what to do.
+
+A caller's mistake is a `ValueError`; what can't go on at run time is a `RuntimeError`. This module knows nothing of the rest.
+"""
+
+from __future__ import annotations
+
+
+class AmpError(Exception):
+    """The common root of ampjax's errors.
+
+    Args:
+      where: The place, in the user's words: a node and port, a setting, a file and line.
+      expected: What would have been right.
+      got: What came instead.
+      fix: One sentence that says what to do.
+    """
+
+    def __init__(self, where: str, expected: str, got: str, fix: str = ""):
+        self.where, self.expected, self.got, self.fix = where, expected, got, fix
+        super().__init__(f"{where}: expected {expected}, got {got}." + (f" {fix}" if fix else ""))
+
+    def __reduce__(self):
+        return type(self), (self.where, self.expected, self.got, self.fix)
+
+
+class GraphError(AmpError, ValueError):
+    """A mistake in the static graph: a shape, a state field, a port, a loop, an inverse."""
+
+
+class MessageError(AmpError, ValueError):
+    """A message that does not fit: a payload, a state, a duplicate, a state function's result."""
+
+
+class SettingsError(AmpError, ValueError):
+    """A setting outside what it can be."""
+
+
+class DataError(AmpError, ValueError):
+    """A data file or data set that is missing, damaged or foreign."""
+
+
+class ParameterError(AmpError, ValueError):
+    """Parameters of the wrong structure or shape, or with values that are not finite."""
+
+
+class LimitError(AmpError, RuntimeError):
+    """A single instance that can't fit within the stated memory limit."""
+
+
+class DeadlockError(AmpError, RuntimeError):
+    """Instances are in flight and nothing can move; lists who waits for what."""
+
+
+class InvariantError(AmpError, RuntimeError):
+    """A mistake of ours: a law of the scheduler was broken. Carries the message's story."""

@@ -1,0 +1,114 @@
+"""What a payload node computes: one calling convention for plain functions, `flax.nnx` modules and `ampjax.nn` layers.
+
+A `Body` is a pure function of parameters and one message's payloads. The engine maps it over messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ampjax.errors import GraphError
+
+Params = Any
+
+
+@dataclass(frozen=True)
+class Body:
+    """A pure function on one message.
+
+    Args:
+      apply: `apply(params, *inputs)`, or `apply(params, *inputs, key=...)` if `rng`; `params` is `()` where there are none.
+      init: `init(key) -> params`, or None for a node without parameters.
+      rng: True if it takes a PRNG key per message; the key is the same in forward and backward, and None outside training.
+    """
+
+    apply: Callable[..., Any]
+    init: Callable[[jax.Array], Params] | None = None
+    rng: bool = False
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """An `init` that returns given parameters."""
+
+    params: Params
+
+    def __call__(self, key: jax.Array) -> Params:
+        return self.params
+
+
+@dataclass(frozen=True)
+class _NoParams:
+    """An `apply` for a function that takes no parameters."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, params: Params, *inputs: Any, **options: Any) -> Any:
+        return self.function(*inputs, **options)
+
+
+def parameterised(name: str, body: Any, params: Any = None, rng: bool = False) -> Body:
+    """The body of a PPT.
+
+    Args:
+      name: The node's name, for messages.
+      body: A plain `fn(params, *inputs)`, a `flax.nnx.Module`, or a layer with `init(key)` that is called as `layer(params, *inputs)`.
+      params: For a plain function: a pytree, or `init(key) -> pytree`.
+      rng: True if the body takes a keyword `key`.
+
+    Raises:
+      GraphError: If the body is none of these, or a plain function came without parameters.
+    """
+    if _is_nnx(body):
+        return _nnx_body(body, rng)
+    if hasattr(body, "init") and callable(body):
+        return Body(body, body.init, rng)
+    if not callable(body):
+        raise GraphError(f"node `{name}`", "a function, a flax.nnx module or an ampjax.nn layer as its body", f"{type(body).__name__}", "Pass something that can be called.")
+    if params is None:
+        raise GraphError(
+            f"node `{name}`", "parameters for a plain function", "none", "Pass `params=` a pytree or a function of a PRNG key; for a node without parameters use `npt`.",
+        )
+    return Body(body, params if callable(params) else _Constant(params), rng)
+
+
+def parameterless(name: str, body: Any, rng: bool = False) -> Body:
+    """The body of an NPT: `fn(*inputs)`.
+
+    Raises:
+      GraphError: If it can't be called.
+    """
+    if not callable(body):
+        raise GraphError(f"node `{name}`", "a function as its body", f"{type(body).__name__}", "Pass a function of the payloads.")
+    return Body(_NoParams(body), None, rng)
+
+
+def _is_nnx(body: Any) -> bool:
+    return any(cls.__module__.startswith("flax.nnx") for cls in type(body).__mro__)
+
+
+def _nnx_body(module: Any, rng: bool) -> Body:
+    from flax import nnx  # imported late: flax takes a second to import
+
+    graphdef, params, rest = nnx.split(module, nnx.Param, ...)
+
+    def apply(params: Params, *inputs: Any, **options: Any) -> Any:
+        return nnx.merge(graphdef, nnx.State(params), rest)(*inputs, **options)
+
+    return Body(apply, _Constant(nnx.to_pure_dict(params)), rng)
+
+
+def accepts(function: Callable[..., Any], n: int) -> bool:
+    """Whether a function can be called with `n` positional arguments (True where that can't be told)."""
+    try:
+        inspect.signature(function).bind(*[None] * n)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True

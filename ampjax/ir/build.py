@@ -1,0 +1,360 @@
+"""The builder functions: what a user writes inside `with amp.Graph():`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.ir import control
+from ampjax.ir.bodies import Body, accepts, parameterised, parameterless
+from ampjax.ir.control import StateFn
+from ampjax.ir.graph import Node, NodeOptions, current_graph
+from ampjax.ir.payload import Collect, Compute, Key, Loss, Pump, Reduce, Sink, port_names
+from ampjax.ir.state import State
+from ampjax.ir.wires import Wire, WireType
+
+
+def pump(name: str, shape: Sequence[int] = (), dtype: Any = "float32", fields: Sequence[str] = (), ragged: bool = False) -> Wire:
+    """A source of messages that the controller feeds.
+
+    Args:
+      name: The pump's name; instances name it.
+      shape: The payload's shape for one row.
+      dtype: The payload's dtype.
+      fields: The state fields that each message carries beside `instance`.
+      ragged: True if a message holds any number of rows.
+
+    Raises:
+      GraphError: If a field is called `instance`, or twice.
+    """
+    fields = tuple(fields)
+    if "instance" in fields or len(set(fields)) != len(fields):
+        raise GraphError(f"pump `{name}`", "different field names other than `instance`, which is always there", f"{fields}", "Rename the field.")
+    return _wire(Pump(WireType(tuple(shape), np.dtype(dtype), fields, ragged)), (), name=name)
+
+
+def topology(name: str) -> Wire:
+    """A pump of `Topology` maps, one per instance, for `distribute` and `collect` (ICLR version, figure 3)."""
+    return _wire(Pump(WireType((), np.dtype("int64"), topology=True)), (), name=name)
+
+
+class NodeBuilder:
+    """A payload node that waits for its inputs: call it with wires (None leaves a port open)."""
+
+    def __init__(self, name: str, kind: str, body: Body, options: NodeOptions, outputs: int, join: Key):
+        self.name, self.kind, self.body, self.options, self.outputs, self.join = name, kind, body, options, outputs, join
+        self._used = False
+
+    def __call__(self, *inputs: Wire | None) -> Any:
+        """Adds the node; returns its output wire, or a tuple of them."""
+        if self._used:
+            raise GraphError(f"node `{self.name}`", "one wire into each port", "a second call", "Join the wires with a phi first, or build a second node.")
+        self._used = True
+        if not inputs:
+            raise GraphError(f"node `{self.name}`", "at least one input wire", "none", "Call it with the wires that feed it.")
+        _check_arity(self.name, self.body, len(inputs), skip=1 if self.kind == "PPT" else 0)
+        op = Loss(self.body, self.join) if self.kind == "Loss" else Compute(self.kind, self.body, self.outputs, self.join)
+        ports = tuple(port_names(self.body.apply, len(inputs), 1 if self.kind == "PPT" else 0))
+        n_out = 0 if self.kind == "Loss" else self.outputs
+        node = current_graph().add(self.name, op, inputs, n_out, self.options, ports)
+        return node.outputs[0] if n_out == 1 else node.outputs or None
+
+    def __repr__(self) -> str:
+        return f"{self.kind} `{self.name}`, waiting for its inputs"
+
+
+def ppt(
+    name: str, body: Any, *, params: Any = None, tx: Any = None, min_update_interval: int | None = None, max_dispatch_size: int | None = None, weights: str | None = None,
+    gradient: str | None = None, worker: int | None = None, outputs: int = 1, join: Key = None, rng: bool = False,
+) -> NodeBuilder:
+    """A parameterised payload transform (AMPNet §4): updates its own parameters from accumulated gradients.
+
+    Args:
+      name: The node's name; its parameters are read by it.
+      body: A plain `fn(params, *inputs)`, a `flax.nnx` module, or an `ampjax.nn` layer; a function of one message's payloads.
+      params: For a plain function: a pytree, or a function of a PRNG key that makes one.
+      tx: An optax transform for this node; by default the trainer's.
+      min_update_interval: Gradient rows to accumulate at least before an update; by default the trainer's.
+      max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
+      weights: `current` or `stashed` parameters in the adjoint; by default the trainer's.
+      gradient: `mean` or `sum` over the gradient rows; by default the trainer's.
+      worker: The worker that hosts the node; by default the affinity rule decides.
+      outputs: Number of arrays that the body returns.
+      join: What makes several inputs belong together: fields or a keying function; by default the whole state.
+      rng: True if the body takes a keyword `key`: a PRNG key per message, the same in forward and backward.
+
+    Raises:
+      GraphError: If the body is none of these, or an option is not one of its values.
+    """
+    options = NodeOptions(tx, min_update_interval, max_dispatch_size, weights, gradient, worker)
+    _check_options(name, options)
+    return NodeBuilder(name, "PPT", parameterised(name, body, params, rng), options, outputs, join)
+
+
+def npt(name: str, body: Callable[..., Any], *, worker: int | None = None, max_dispatch_size: int | None = None, outputs: int = 1, join: Key = None, rng: bool = False) -> NodeBuilder:
+    """A non-parameterised payload transform: a pure function `body(*inputs)` of one message's payloads.
+
+    The arguments are those of `ppt`.
+    """
+    options = NodeOptions(worker=worker, max_dispatch_size=max_dispatch_size)
+    _check_options(name, options)
+    return NodeBuilder(name, "NPT", parameterless(name, body, rng), options, outputs, join)
+
+
+def loss(name: str, body: Callable[..., Any], *, join: Key = None, worker: int | None = None) -> NodeBuilder:
+    """A loss: the end of the forward pass and the start of the backward pass.
+
+    Args:
+      name: The node's name.
+      body: `body(*inputs)`: a scalar per message, or `(scalar, metrics)` with metrics `{name: scalar}` (averaged over messages)
+        or `{name: (sum, count)}` (sums and counts added up, then divided).
+      join: What makes the inputs belong together; by default the whole state.
+      worker: The worker that hosts it.
+    """
+    return NodeBuilder(name, "Loss", parameterless(name, body), NodeOptions(worker=worker), 1, join)
+
+
+def sink(name: str, wire: Wire) -> Wire:
+    """An end without a loss: `predict` returns what arrives here; in training it answers with a zero gradient. Returns the wire."""
+    current_graph().add(name, Sink(), (wire,), 0)
+    return wire
+
+
+def concat(*wires: Wire, axis: int = -1, name: str | None = None, join: Key = None) -> Wire:
+    """Concatenates payloads (AMPNet §4)."""
+    body = Body(_Concat(axis))
+    return _wire(Compute("Concat", body, 1, join), wires, name=name)
+
+
+def split(wire: Wire, sizes: Sequence[int], axis: int = -1, name: str | None = None) -> tuple[Wire, ...]:
+    """Splits a payload into parts of the given sizes along an axis (AMPNet §4).
+
+    Raises:
+      GraphError: If the sizes do not add up to the axis.
+    """
+    graph = current_graph()
+    node = graph.add(name, Compute("Split", Body(_Split(tuple(sizes), axis)), len(sizes)), (wire,), len(sizes))
+    return node.outputs
+
+
+def cond(wire: Wire, function: StateFn, n: int = 2, name: str | None = None) -> tuple[Wire, ...]:
+    """Sends each message to one of `n` wires by its state: a truth value selects wire 0 if true, wire 1 if not."""
+    return current_graph().add(name, control.Cond(function, n), (wire,), n).outputs
+
+
+class PhiWire(Wire):
+    """The output of a phi; `connect` gives it its inputs."""
+
+    def connect(self, *wires: Wire) -> PhiWire:
+        """Connects all inputs.
+
+        Raises:
+          GraphError: If the phi has been connected already.
+        """
+        node = self.source
+        if node.inputs:
+            raise GraphError(f"node `{node.name}`", "one call of connect", "a second one", "Give connect all wires at once.")
+        graph = current_graph()
+        for wire in wires:
+            node.inputs.append(None)
+            graph.connect(node, len(node.inputs) - 1, wire)
+        return self
+
+
+def phi(name: str | None = None, *wires: Wire) -> PhiWire:
+    """Joins several wires into one; wires of a loop are given later: `h = phi("h"); ...; h.connect(start, back)`."""
+    node = current_graph().add(name, control.Phi(), (), 1)
+    out = PhiWire(node, 0)
+    node.outputs = (out,)
+    return out.connect(*wires) if wires else out
+
+
+def isu(wire: Wire, function: Callable[[State], State], inverse: Callable[[State], State], name: str | None = None) -> Wire:
+    """Changes the state by `function`; `inverse` undoes it, which is checked.
+
+    Raises:
+      GraphError: If the inverse does not invert.
+    """
+    return _wire(control.Isu(function, inverse), (wire,), name=name)
+
+
+def bcast(wire: Wire, n: int = 2, name: str | None = None) -> tuple[Wire, ...]:
+    """Sends each message to `n` wires; using a wire several times does the same."""
+    return current_graph().add(name, control.Bcast(n), (wire,), n).outputs
+
+
+def flatmap(wire: Wire, count: StateFn, state: Callable[[State, np.ndarray], State], name: str | None = None) -> Wire:
+    """Emits each message `count(s)` times with states `state(s, i)`, `i = 0 .. count-1` (arXiv version, §4)."""
+    return _wire(control.Flatmap(count, state), (wire,), name=name)
+
+
+def repeat(wire: Wire, count: StateFn, name: str | None = None) -> Wire:
+    """Replicate: a row becomes a ragged message of `count(s)` copies of it."""
+    return _wire(control.Repeat(count), (wire,), name=name)
+
+
+def group(
+    wire: Wire, *, by: Sequence[str] | StateFn = (), size: StateFn, order: StateFn | None = None, opener: Wire | None = None, name: str | None = None
+) -> Wire:
+    """Collects messages that share a key into one ragged message.
+
+    Args:
+      wire: The members.
+      by: The fields that form the key, with the instance; or a keying function of the state.
+      size: State function that says how many members a group has: of the opener's state where there is one, else of the members'.
+      order: State function that sorts a group's rows; by default the members' whole state.
+      opener: A wire whose messages open groups, so that a group of size 0 is emitted at once; its state becomes the group's.
+      name: The node's name.
+
+    Raises:
+      GraphError: If a field is missing, or a function does not work on the states.
+    """
+    key = by if callable(by) else tuple(by)
+    wires = (wire,) if opener is None else (wire, opener)
+    return _wire(control.Group(key, size, order, opener is not None), wires, name=name)
+
+
+def ungroup(wire: Wire, field: str | None = None, *, state: Callable[[State, np.ndarray], State] | None = None, name: str | None = None) -> Wire:
+    """Emits one message per row of a ragged message.
+
+    Args:
+      wire: The ragged message.
+      field: A state field that gets the row's number.
+      state: Instead of `field`: `state(s, i)` gives the rows' states.
+      name: The node's name.
+
+    Raises:
+      GraphError: If neither or both of `field` and `state` are given.
+    """
+    if (field is None) == (state is None):
+        raise GraphError("ungroup", "either `field` or `state`", "both" if field else "neither", "Say how the rows' states differ.")
+    make = state if state is not None else _SetField(str(field))
+    return _wire(control.Ungroup(make), (wire,), name=name)
+
+
+def distribute(wire: Wire, topology: Wire, n: int, name: str | None = None) -> tuple[Wire, ...]:
+    """Sends rows of a ragged message to `n` wires by the instance's topology (ICLR version, figure 3)."""
+    return current_graph().add(name, control.Distribute(n), (wire, topology), n).outputs
+
+
+def collect(wires: Sequence[Wire], topology: Wire, name: str | None = None) -> Wire:
+    """Adds rows of several ragged messages into one by the instance's topology (ICLR version, figure 3)."""
+    return _wire(Collect(), (*wires, topology), name=name)
+
+
+def reduce(name: str, function: Callable[..., Any], wire: Wire) -> Wire:
+    """A ragged message becomes one row.
+
+    Args:
+      name: The node's name.
+      function: `function(rows, segment_ids, n_segments)`, for example `jax.ops.segment_sum`; rows `[r, *shape]`, ids `[r]` sorted.
+      wire: The ragged message.
+    """
+    return _wire(Reduce(function), (wire,), name=name)
+
+
+def replicate(builder: NodeBuilder, n: int, route: str | StateFn = "round_robin") -> Callable[..., Wire]:
+    """Puts `n` copies of a PPT behind a cond and a phi (AMPNet, figure 4b); the trainer keeps them together.
+
+    Args:
+      builder: The node, not yet called: `amp.ppt("linear1", layer)`. The copies are called `linear1/0`, `linear1/1`, ...
+      n: Number of copies.
+      route: `round_robin` (by instance), or a state function that gives the copy's number.
+
+    Returns:
+      A function of the input wires that gives the output wire.
+
+    Raises:
+      GraphError: If n < 1, or the node has several outputs.
+    """
+    if n < 1 or builder.outputs != 1:
+        raise GraphError(f"replicate `{builder.name}`", "n >= 1 and a node with one output", f"n = {n}, {builder.outputs} outputs", "Replicate a node with one output.")
+    choose: StateFn = (lambda s: s.instance % n) if route == "round_robin" else route  # type: ignore[assignment]
+    if not callable(choose):
+        raise GraphError(f"replicate `{builder.name}`, route", "`round_robin` or a state function", f"{route!r}", "Pass a function of the state.")
+
+    def build(*inputs: Wire) -> Wire:
+        branches = [cond(wire, choose, n, name=f"{builder.name}/route{i or ''}") for i, wire in enumerate(inputs)]
+        copies = []
+        for i in range(n):
+            options = NodeOptions(**{**vars(builder.options), "replica_of": builder.name})
+            copy = NodeBuilder(f"{builder.name}/{i}", builder.kind, builder.body, options, 1, builder.join)
+            copies.append(copy(*[b[i] for b in branches]))
+        return phi(f"{builder.name}/join", *copies)
+
+    return build
+
+
+class _SetField:
+    """`state(s, i)` that puts the row's number into a field."""
+
+    def __init__(self, field: str):
+        self.field = field
+
+    def __call__(self, s: State, i: np.ndarray) -> State:
+        return s.replace(**{self.field: i})
+
+
+class _Concat:
+    """Concatenation as a body; equal for equal axes, so that compiled kernels are shared."""
+
+    def __init__(self, axis: int):
+        self.axis = axis
+
+    def __call__(self, params: Any, *inputs: Any) -> Any:
+        return jnp.concatenate(inputs, axis=self.axis)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+
+class _Split(_Concat):
+    """A split as a body."""
+
+    def __init__(self, sizes: tuple[int, ...], axis: int):
+        super().__init__(axis)
+        self.sizes = sizes
+
+    def __call__(self, params: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        if sum(self.sizes) != x.shape[self.axis]:
+            raise ValueError(f"sizes {self.sizes} add up to {sum(self.sizes)}, not to axis {self.axis} of shape {x.shape}")
+        parts = jnp.split(x, np.cumsum(self.sizes)[:-1].tolist(), axis=self.axis)
+        return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _wire(op: Any, inputs: tuple[Wire | None, ...], name: str | None) -> Wire:
+    return current_graph().add(name, op, inputs, 1).outputs[0]
+
+
+def _check_arity(name: str, body: Body, n: int, skip: int) -> None:
+    function = getattr(body.apply, "function", body.apply)
+    if not accepts(function, n + skip) and not body.rng:
+        raise GraphError(f"node `{name}`", f"as many wires as its body takes inputs ({', '.join(port_names(body.apply, 99, skip)) or 'see its signature'})", f"{n} wires", "Connect one wire per input.")
+
+
+def _check_options(name: str, options: NodeOptions) -> None:
+    where = f"node `{name}`"
+    if options.weights not in (None, "current", "stashed"):
+        raise GraphError(where, "weights `current` or `stashed`", f"{options.weights!r}", "Choose one of the two.")
+    if options.gradient not in (None, "mean", "sum"):
+        raise GraphError(where, "gradient `mean` or `sum`", f"{options.gradient!r}", "Choose one of the two.")
+    for field in ("min_update_interval", "max_dispatch_size"):
+        value = getattr(options, field)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise GraphError(where, f"{field} an integer of at least 1", f"{value!r}", "Give a positive number of gradient rows.")
+    if options.tx is not None and not (hasattr(options.tx, "init") and hasattr(options.tx, "update")):
+        raise GraphError(where, "an optax transform as `tx`", f"{type(options.tx).__name__}", "Pass for example `optax.adam(1e-3)`.")
+
+
+__all__ = [
+    "NodeBuilder", "bcast", "collect", "concat", "cond", "distribute", "flatmap", "group", "isu", "loss", "npt", "phi", "ppt", "pump", "reduce", "repeat", "replicate", "sink",
+    "split", "topology", "ungroup",
+]

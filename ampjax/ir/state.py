@@ -1,0 +1,171 @@
+"""Message states: integer columns with names.
+
+A state is what control reads: the instance and the loop counters, positions and sizes that the user declared. Many messages'
+states are one 2-D integer array, a row per message; `State` is the view of it that user functions get, so that
+`lambda s: s.replace(t=s.t + 1)` is written once and runs on a column as on a scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ampjax.errors import GraphError, MessageError
+
+INSTANCE, SLOT = 0, 1
+"""Columns of every state array: the instance's number, and its slot among the instances in flight (recycled)."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each state field of a graph stands in the state array: columns 0 and 1 are `INSTANCE` and `SLOT`."""
+
+    fields: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Columns of a state array."""
+        return 2 + len(self.fields)
+
+    def column(self, name: str) -> int:
+        """The column of a field, or of `instance`."""
+        return INSTANCE if name == "instance" else 2 + self.fields.index(name)
+
+
+class State:
+    """Some messages' states, by field name; immutable. What state functions receive and return.
+
+    Reading a field gives its column, an integer array `[n]`. `instance` is always there.
+
+    Args:
+      array: `[n, layout.width]` integers.
+      layout: Where the fields stand.
+      fields: The fields that these messages carry.
+
+    >>> s = State.of(t=[0, 1], length=2)
+    >>> s.replace(t=s.t + 1).t.tolist()
+    [1, 2]
+    """
+
+    __slots__ = ("_array", "_fields", "_layout")
+
+    def __init__(self, array: np.ndarray, layout: Layout, fields: tuple[str, ...]):
+        self._array, self._layout, self._fields = array, layout, fields
+
+    @classmethod
+    def of(cls, **columns: Any) -> State:
+        """A state from columns (scalars count for all rows); `instance` is 0 unless given."""
+        names = tuple(name for name in columns if name != "instance")
+        n = max((np.size(value) for value in columns.values()), default=1)
+        layout = Layout(names)
+        array = np.zeros((n, layout.width), np.int64)
+        for name, value in columns.items():
+            array[:, layout.column(name)] = value
+        return cls(array, layout, names)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that these messages carry, without `instance`."""
+        return self._fields
+
+    @property
+    def array(self) -> np.ndarray:
+        """The columns as one array `[n, width]`; not to be written to."""
+        return self._array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name != "instance" and name not in self._fields:
+            raise AttributeError(f"no state field `{name}`; there are {('instance', *self._fields)}")
+        return self._array[:, self._layout.column(name)]
+
+    def replace(self, **columns: Any) -> State:
+        """The same states with some fields changed, or added.
+
+        Raises:
+          AttributeError: If `instance` is to be replaced, or a field that the graph does not know.
+        """
+        array, fields, layout = self._array.copy(), self._fields, self._layout
+        for name, value in columns.items():
+            if name == "instance":
+                raise AttributeError("`instance` can't be replaced: a message belongs to its instance for good")
+            if name not in layout.fields:
+                layout = Layout((*layout.fields, name))
+                array = np.concatenate([array, np.zeros((len(array), 1), np.int64)], axis=1)
+            if name not in fields:
+                fields = (*fields, name)
+            array[:, layout.column(name)] = value
+        return State(array, layout, fields)
+
+    def drop(self, *names: str) -> State:
+        """The same states without some fields."""
+        array = self._array.copy()
+        for name in names:
+            array[:, self._layout.column(name)] = 0
+        return State(array, self._layout, tuple(f for f in self._fields if f not in names))
+
+    def take(self, rows: np.ndarray) -> State:
+        """The states at `rows` (`[m]` numbers or `[n]` truth values)."""
+        return State(self._array[rows], self._layout, self._fields)
+
+    def __repr__(self) -> str:
+        shown = ("instance", *self._fields)
+        if len(self) == 1:
+            return "State(" + ", ".join(f"{name}={int(getattr(self, name)[0])}" for name in shown) + ")"
+        return f"State({len(self)} rows: " + ", ".join(shown) + ")"
+
+
+def sample(fields: Sequence[str], n: int = 16, seed: int = 0) -> State:
+    """States to try a state function on when a graph is built: small non-negative integers, the first row all zero."""
+    rng = np.random.default_rng(seed)
+    columns = {name: np.concatenate([[0], rng.integers(0, 50, n - 1)]) for name in fields}
+    return State.of(instance=np.arange(n), **columns)
+
+
+def try_function(where: str, function: Callable[[State], Any], state: State) -> Any:
+    """Runs a user's state function on sample states.
+
+    Raises:
+      GraphError: If it fails, or reads a field that is not there.
+    """
+    try:
+        return function(state)
+    except AttributeError as error:
+        raise GraphError(where, f"a function of the state fields {('instance', *state.fields)}", f"`{error}`", "Pump the field, or set it in an isu before.") from error
+    except Exception as error:
+        raise GraphError(
+            where, "a function that works on columns of integers", f"{type(error).__name__}: {error}", "Write it in NumPy style, for example `np.where(...)` instead of `if`.",
+        ) from error
+
+
+def apply(where: str, function: Callable[[State], Any], state: State) -> Any:
+    """Runs a user's state function on real messages' states.
+
+    Raises:
+      MessageError: If it fails, with the states it failed on.
+    """
+    try:
+        return function(state)
+    except Exception as error:
+        raise MessageError(where, "a state function that works for every state", f"{type(error).__name__}: {error}, for {state!r}", "Mend the function.") from error
+
+
+def column(where: str, value: Any, n: int) -> np.ndarray:
+    """A state function's result as an integer (or truth) column `[n]`.
+
+    Raises:
+      MessageError: If it is of another length, or not made of integers.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in "iub":
+        raise MessageError(where, "integers or truth values", f"{array.dtype}", "States are integers: use `//` instead of `/`, or cast.")
+    if array.ndim == 0:
+        return np.broadcast_to(array, (n,))
+    if array.shape != (n,):
+        raise MessageError(where, f"a scalar or {n} values, one per message", f"shape {array.shape}", "Return one value per message.")
+    return array
