@@ -39,9 +39,9 @@ class ListReduction:
       DataError: If the columns disagree in their number of sequences.
     """
 
-    tokens: Int[np.ndarray, "n 10"] = field(repr=False)
-    lengths: Int[np.ndarray, " n"] = field(repr=False)
-    labels: Int[np.ndarray, " n"] = field(repr=False)
+    tokens: Int[np.ndarray, "n 10"]
+    lengths: Int[np.ndarray, " n"]
+    labels: Int[np.ndarray, " n"]
 
     def __post_init__(self) -> None:
         n = len(self.labels)
@@ -55,6 +55,9 @@ class ListReduction:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"ListReduction({len(self)} sequences)"
 
 
 def generate(n: int, seed: int | np.random.SeedSequence = 0) -> ListReduction:

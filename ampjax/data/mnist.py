@@ -51,11 +51,14 @@ class Digits:
       labels: `[n]` int32, each in `[0, 10)`.
     """
 
-    images: Float[np.ndarray, "n 784"] = field(repr=False)
-    labels: Int[np.ndarray, " n"] = field(repr=False)
+    images: Float[np.ndarray, "n 784"]
+    labels: Int[np.ndarray, " n"]
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"Digits({len(self)} images)"
 
 
 def load(data_dir: str | os.PathLike[str] | None = None) -> tuple[Digits, Digits]:
