@@ -11,9 +11,9 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.ir import control
 from ampjax.ir.bodies import Body, accepts, parameterised, parameterless
-from ampjax.ir.control import StateFn
+from ampjax.ir.control import Key, StateFn
 from ampjax.ir.graph import Node, NodeOptions, current_graph
-from ampjax.ir.payload import Collect, Compute, Key, Loss, Pump, Reduce, Sink, port_names
+from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink, port_names
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire, WireType
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ampjax.ir.wires import WireType
 
 StateFn = Callable[[State], Any]
+Key = tuple[str, ...] | StateFn | None
+"""What makes messages belong together: fields, a keying function, or (None) the whole state."""
 
 
 def _column(node: Node, what: str, function: StateFn, fields: tuple[str, ...]) -> np.ndarray:

@@ -12,13 +12,13 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.ir.bodies import Body
-from ampjax.ir.control import StateFn, check_key, require_topology
+from ampjax.ir.control import Key, check_key, require_topology
 from ampjax.ir.wires import WireType
 
 if TYPE_CHECKING:
     from ampjax.ir.graph import Node
 
-Key = tuple[str, ...] | StateFn | None
+
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""What the scheduler tells a driver to do: dispatches, and the updates that follow them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ampjax.sched.plan import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An optimizer step of a node from `count` accumulated gradient rows; `mean_staleness` is theirs."""
+
+    node: str
+    count: int
+    mean_staleness: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Replicas of a group take the mean of their parameters."""
+
+    group: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contribute:
+    """A replica hands in its parameters for the next mean (arXiv version, §5)."""
+
+    group: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """All replicas of a group have handed in: each takes the mean, plus what it has learnt since it handed in."""
+
+    group: str
+    nodes: tuple[str, ...]
+
+
+Change = Update | Average | Contribute | Merge
+
+
+@dataclass(eq=False, slots=True)
+class Dispatch:
+    """One action for a worker: run a stage on some messages, then change some parameters.
+
+    Args:
+      number: Dispatches are numbered in the order of issue.
+      worker: Who runs it.
+      stage: What it runs; None for parameter changes only.
+      direction: `forward`, `backward`, `infer` or `update`.
+      states: `[n, width]`: the messages.
+      cells: `[n]`: the invocations (the first output's cells); for a loss or sink none.
+      inputs: `[n, ports]`: the input cells.
+      in_rows: For each port, the arena slots `[r]` of the input rows.
+      out_rows: For each output, the arena slots of the output rows.
+      n_rows: Input rows (of port 0).
+      sizes: For ragged inputs, the rows of each message `[n]`.
+      scatter: For a collect, the output row (within the dispatch) of each input row, per port.
+      versions: For stashed weights, the versions of the stage's parameters in the forward pass.
+      changes: Parameter changes that follow.
+      drop: Stashed parameter versions that no message needs after this: `(stage number, versions)`.
+    """
+
+    number: int
+    worker: int
+    stage: Stage | None
+    direction: str
+    states: np.ndarray
+    cells: np.ndarray
+    inputs: np.ndarray
+    in_rows: list[np.ndarray] = field(default_factory=list)
+    out_rows: list[np.ndarray] = field(default_factory=list)
+    n_rows: int = 0
+    sizes: np.ndarray | None = None
+    scatter: list[np.ndarray] = field(default_factory=list)
+    versions: tuple[int, ...] | None = None
+    changes: list[Change] = field(default_factory=list)
+    drop: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    @property
+    def n_messages(self) -> int:
+        """Messages in it."""
+        return len(self.states)
+
+    def __repr__(self) -> str:
+        what = f"{self.direction} `{self.stage.name}` ({self.n_messages} messages, {self.n_rows} rows)" if self.stage else "changes only"
+        changes = f", then {', '.join(map(str, self.changes))}" if self.changes else ""
+        return f"Dispatch {self.number} on worker {self.worker}: {what}{changes}"

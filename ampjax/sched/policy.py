@@ -1,0 +1,46 @@
+"""Dispatch policies: which of a worker's ready queues goes next. Small pure functions over the queues; users can pass their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ampjax.errors import SettingsError
+from ampjax.sched.queues import Queue
+
+Policy = Callable[[Sequence[Queue], int], Queue]
+"""`policy(queues, now)`: chooses among queues that are not empty and can be dispatched; `now` is the number of the next dispatch."""
+
+
+def backward_first(queues: Sequence[Queue], now: int) -> Queue:
+    """The paper's: backward messages before forward ones, the oldest first (AMPNet, Algorithm 1)."""
+    return min(queues, key=lambda q: (not q.backward, q.born))
+
+
+def largest(queues: Sequence[Queue], now: int) -> Queue:
+    """Most rows ready, as far as one dispatch can take them; backward first among equals."""
+    return max(queues, key=lambda q: (q.ready, q.backward, -q.born))
+
+
+def balanced(queues: Sequence[Queue], now: int) -> Queue:
+    """The default: rows ready weigh most, backward messages count half as much again, and age breaks starvation.
+
+    Large dispatches cost less per row; backward messages free memory, let the controller admit instances and keep staleness low.
+    A queue whose oldest message has waited `n` dispatches counts as if it held `n / 4` rows more.
+    """
+    return max(queues, key=lambda q: (q.ready * (1.5 if q.backward else 1.0) + 0.25 * (now - q.born), q.backward, -q.born))
+
+
+POLICIES: dict[str, Policy] = {"backward_first": backward_first, "largest": largest, "balanced": balanced}
+
+
+def find_policy(policy: str | Policy) -> Policy:
+    """A policy by name, or the given function.
+
+    Raises:
+      SettingsError: If there is none of that name.
+    """
+    if callable(policy):
+        return policy
+    if policy not in POLICIES:
+        raise SettingsError("setting `policy`", f"one of {list(POLICIES)}, or a function", f"{policy!r}", "Choose one of these names.")
+    return POLICIES[policy]

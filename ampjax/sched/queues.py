@@ -1,0 +1,127 @@
+"""Queues: what waits to be dispatched at a stage in one direction."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampjax.sched.plan import Stage
+
+FORWARD, BACKWARD, INFER = "forward", "backward", "infer"
+
+
+@dataclass(eq=False, slots=True)
+class Chunk:
+    """Messages that became ready together.
+
+    Args:
+      states: `[n, width]`.
+      cells: Forward: the input cells `[n, ports]`; backward: the invocations `[n]`.
+      sizes: Rows of each message `[n]`, for ragged stages.
+      born: The number of the dispatch that made them ready.
+    """
+
+    states: np.ndarray
+    cells: np.ndarray
+    sizes: np.ndarray | None
+    born: int
+
+
+class Queue:
+    """What waits at a stage in one direction: `forward`, `backward` or `infer`. Policies read it; only the scheduler changes it."""
+
+    def __init__(self, stage: Stage, direction: str, max_rows: int):
+        self.stage, self.direction, self.max_rows = stage, direction, max_rows
+        self.items = self.rows = self.longest = 0
+        self._chunks: deque[Chunk] = deque()
+
+    @property
+    def backward(self) -> bool:
+        """Whether it holds backward messages."""
+        return self.direction == BACKWARD
+
+    @property
+    def born(self) -> int:
+        """The number of the dispatch that made the oldest message ready."""
+        return self._chunks[0].born
+
+    @property
+    def ready(self) -> int:
+        """Rows that one dispatch can take."""
+        return min(self.rows, self.max_rows)
+
+    def put(self, chunk: Chunk) -> None:
+        """Adds messages."""
+        self._chunks.append(chunk)
+        self.items += len(chunk.cells)
+        self.rows += len(chunk.cells) if chunk.sizes is None else int(chunk.sizes.sum())
+        self.longest = max(self.longest, self.items)
+
+    def take(self, max_rows: int) -> Chunk:
+        """Takes the oldest messages, up to `max_rows` rows but at least one message."""
+        taken: list[Chunk] = []
+        rows = 0
+        while self._chunks:
+            chunk = self._chunks[0]
+            fits, n_rows = _fitting(chunk, max_rows - rows, bool(taken))
+            if fits == 0:
+                break
+            if fits < len(chunk.cells):
+                self._chunks[0] = _part(chunk, slice(fits, None))
+                chunk = _part(chunk, slice(0, fits))
+            else:
+                self._chunks.popleft()
+            taken.append(chunk)
+            rows += n_rows
+        self.items -= sum(len(c.cells) for c in taken)
+        self.rows -= rows
+        return _joined(taken)
+
+    def take_like(self, max_rows: int, mark: np.ndarray) -> tuple[Chunk, np.ndarray]:
+        """Takes the oldest message and those that share its mark (a row of integers per cell number), up to `max_rows` rows."""
+        everything = self.take(1 << 60)
+        marks = mark[everything.cells]
+        same = np.flatnonzero((marks == marks[0]).all(axis=1))
+        sizes = np.ones(len(same), np.int64) if everything.sizes is None else everything.sizes[same]
+        n = max(1, int(np.searchsorted(np.cumsum(sizes), max_rows, side="right")))
+        rest = np.setdiff1d(np.arange(len(marks)), same[:n])
+        if len(rest):
+            self.put(_part(everything, rest))
+        return _part(everything, same[:n]), marks[0]
+
+    def contents(self) -> list[Chunk]:
+        """What waits, oldest first."""
+        return list(self._chunks)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._chunks.clear()
+        self.items = self.rows = 0
+
+    def __repr__(self) -> str:
+        return f"Queue({self.direction} of `{self.stage.name}`: {self.items} messages, {self.rows} rows)"
+
+
+def _fitting(chunk: Chunk, room: int, optional: bool) -> tuple[int, int]:
+    """How many of a chunk's messages fit into `room` rows, and their rows; at least one unless `optional`."""
+    if chunk.sizes is None:
+        n = min(len(chunk.cells), max(room, 0 if optional else 1))
+        return n, n
+    rows = np.cumsum(chunk.sizes)
+    n = int(np.searchsorted(rows, room, side="right"))
+    if n == 0 and not optional:
+        n = 1
+    return n, int(rows[n - 1]) if n else 0
+
+
+def _part(chunk: Chunk, rows: slice | np.ndarray) -> Chunk:
+    return Chunk(chunk.states[rows], chunk.cells[rows], None if chunk.sizes is None else chunk.sizes[rows], chunk.born)
+
+
+def _joined(chunks: list[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    sizes = [c.sizes for c in chunks if c.sizes is not None]
+    return Chunk(np.concatenate([c.states for c in chunks]), np.concatenate([c.cells for c in chunks]), np.concatenate(sizes) if sizes else None, chunks[0].born)

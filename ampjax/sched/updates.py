@@ -1,0 +1,109 @@
+"""When parameters change: intervals, versions, staleness, and the synchronisation of replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ampjax.sched.dispatch import Average, Change, Contribute, Merge, Update
+from ampjax.sched.stats import NodeStats, Statistics
+
+
+@dataclass(frozen=True)
+class ReplicaSync:
+    """How replicas are kept together.
+
+    Args:
+      rule: `epoch`: average at the end of each epoch (the paper's); `every_k`: all average when one has made `every` updates since
+        the last time; `message`: the asynchronous protocol of the arXiv version's §5: the first that has made `every` updates
+        triggers, each member hands in its parameters at its next update, and when all have, each takes the mean plus what it has
+        learnt since it handed in; nobody waits.
+      every: Updates between synchronisations.
+    """
+
+    rule: str = "epoch"
+    every: int = 0
+
+
+@dataclass(slots=True)
+class _Replicas:
+    nodes: tuple[str, ...]
+    since: dict[str, int] = field(default_factory=dict)
+    handed_in: dict[str, None] = field(default_factory=dict)
+    triggered: bool = False
+
+
+class Updates:
+    """Counts gradients and decides on parameter changes.
+
+    Args:
+      intervals: The `min_update_interval` of each node; nodes update by themselves only if `local`.
+      groups: Replica groups: name to nodes.
+      sync: How replicas are kept together.
+      local: False if only the controller triggers updates (synchronous and pipeline modes).
+    """
+
+    def __init__(self, intervals: Mapping[str, int], groups: Mapping[str, Sequence[str]], sync: ReplicaSync, local: bool):
+        self._intervals, self._sync, self._local = dict(intervals), sync, local
+        self._group_of = {node: group for group, nodes in groups.items() for node in nodes}
+        self._groups = {group: _Replicas(tuple(nodes), dict.fromkeys(nodes, 0)) for group, nodes in groups.items()}
+        self.versions = dict.fromkeys(intervals, 0)
+        self.counts = dict.fromkeys(intervals, 0)
+        self._staleness = dict.fromkeys(intervals, 0)
+
+    def gradients(self, node: str, forward_versions: np.ndarray, sizes: np.ndarray | None, stats: NodeStats) -> list[Change]:
+        """Counts gradient rows of a node, one per message or `sizes` of them; returns the changes that are due."""
+        staleness = self.versions[node] - forward_versions
+        stats.add(staleness, sizes)
+        self.counts[node] += len(staleness) if sizes is None else int(sizes.sum())
+        self._staleness[node] += int(staleness.sum() if sizes is None else (staleness * sizes).sum())
+        if self._local and self.counts[node] >= self._intervals[node]:
+            return self._update(node, stats)
+        return []
+
+    def flush(self, stats: Statistics) -> dict[str, list[Change]]:
+        """Updates every node that holds gradients, whatever its interval; by node."""
+        return {node: self._update(node, stats.nodes[node]) for node, count in self.counts.items() if count}
+
+    def end_of_epoch(self) -> list[Change]:
+        """What the end of an epoch asks of the replicas."""
+        if self._sync.rule == "none":
+            return []
+        changes: list[Change] = []
+        for name, group in self._groups.items():
+            group.since = dict.fromkeys(group.nodes, 0)
+            group.handed_in, group.triggered = {}, False
+            changes.append(Average(name, group.nodes))
+        return changes
+
+    def _update(self, node: str, stats: NodeStats) -> list[Change]:
+        count = self.counts[node]
+        changes: list[Change] = [Update(node, count, self._staleness[node] / count)]
+        self.counts[node] = self._staleness[node] = 0
+        self.versions[node] += 1
+        stats.updates += 1
+        if node in self._group_of:
+            changes += self._synchronise(node)
+        return changes
+
+    def _synchronise(self, node: str) -> list[Change]:
+        name = self._group_of[node]
+        group = self._groups[name]
+        group.since[node] += 1
+        if self._sync.rule == "every_k" and group.since[node] >= self._sync.every:
+            group.since = dict.fromkeys(group.nodes, 0)
+            return [Average(name, group.nodes)]
+        if self._sync.rule != "message":
+            return []
+        group.triggered |= group.since[node] >= self._sync.every
+        if not group.triggered or node in group.handed_in:
+            return []
+        group.handed_in[node] = None
+        changes: list[Change] = [Contribute(name, node)]
+        if len(group.handed_in) == len(group.nodes):
+            changes.append(Merge(name, group.nodes))
+            group.since = dict.fromkeys(group.nodes, 0)
+            group.handed_in, group.triggered = {}, False
+        return changes
