@@ -1,0 +1,225 @@
+"""Dense synchronisation of replicas: an AllReduce over their devices (AMPNet §5, "replicas").
+
+Owns the one place where collectives are issued, and the process-wide window that bounds how many are outstanding. Knows
+pytrees and devices; nothing of nodes, trainers or when to synchronise.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ampjax.errors import ParameterError, SettingsError
+
+Tree = Any
+Device = Any  # jax.Device, which type checkers do not take for a type
+
+MAX_OUTSTANDING = 16
+"""Collectives in flight in this process at most. On JAX 0.10.2's CPU devices more than 32 hang, and then end the process."""
+
+_AXIS = "replica"
+_issue = threading.Lock()
+_window: collections.deque[jax.Array] = collections.deque()
+
+
+def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -> list[Tree]:
+    """The mean of n replicas' parameters, once for each replica, on its device.
+
+    Any number of replicas may share a device: their sum is formed there first. Half-precision leaves are averaged in
+    float32. Leaves that are not floats (counts, ids, PRNG keys) have no mean: each replica keeps its own.
+    Returns as soon as the work is issued, unless `MAX_OUTSTANDING` collectives are waiting.
+
+    Args:
+      replicas: n >= 1 pytrees of one structure, with equal shapes and dtypes. Not donated: they stay valid.
+      devices: One device for each replica; by default those on which the replicas' arrays lie (the first local
+        device for replicas of NumPy arrays).
+
+    Returns:
+      n pytrees of the replicas' structure, shapes and dtypes, none sharing a float buffer with another or with the
+      arguments, so that each may be donated.
+
+    Raises:
+      ParameterError: If there is no replica, structures, shapes or dtypes differ, or a replica lies on several devices.
+      SettingsError: If there is not one device for each replica.
+    """
+    paths, leaves, treedef = _flatten(replicas)
+    homes = _devices(paths, leaves, devices)
+    dtypes = [jnp.result_type(leaf) for leaf in leaves[0]]
+    floats = [i for i, dtype in enumerate(dtypes) if jnp.issubdtype(dtype, jnp.inexact)]
+    sums = all_reduce_sum([[own[i] for i in floats] for own in leaves], homes)
+    shared = tuple(dtypes[i] for i in floats)
+    result = []
+    for own, total, home in zip(leaves, sums, homes, strict=True):
+        mean = _mean(total, len(leaves), shared) if floats else []
+        others = _put([leaf for i, leaf in enumerate(own) if i not in floats], home)
+        merged = dict(zip(floats, mean, strict=True))
+        rest = iter(others)
+        result.append(jax.tree.unflatten(treedef, [merged[i] if i in merged else next(rest) for i in range(len(own))]))
+    return result
+
+
+def all_reduce_sum(trees: Sequence[Tree], devices: Sequence[Device]) -> list[Tree]:
+    """The sum of n pytrees, once for each of them, on its device.
+
+    The one function that runs collectives, by `jax.pmap` and `jax.lax.psum`: `pmap` is in maintenance mode, and `shard_map`,
+    its successor, would take its place in here. Trees that share a device are summed there first; then one collective
+    runs over the distinct devices. Collectives are issued one at a time, so that all devices see them in one order.
+
+    Args:
+      trees: n >= 1 pytrees of equal structure, shapes and dtypes (`average` checks that), of arrays that add up.
+      devices: The n devices; a device may stand there several times.
+
+    Returns:
+      n pytrees of sums, half precision widened to float32. Trees on one device get the same arrays.
+    """
+    if not jax.tree.leaves(trees[0]):
+        return list(trees)
+    places: dict[Device, list[Tree]] = {}
+    for tree, device in zip(trees, devices, strict=True):
+        places.setdefault(device, []).append(_put(tree, device))
+    local = [_local_sum(*group) for group in places.values()]
+    totals = dict(zip(places, _sum_over(tuple(places), local) if len(places) > 1 else local, strict=True))
+    sums = {device: _drop_axis(total) for device, total in totals.items()}
+    return [sums[device] for device in devices]
+
+
+def _sum_over(devices: tuple[Device, ...], local: list[Tree]) -> list[Tree]:
+    """The psum of one tree per device, leaves `[1, *shape]`; the same on every device."""
+    sharding = NamedSharding(Mesh(np.array(devices), (_AXIS,)), PartitionSpec(_AXIS))
+
+    def stack(*parts: jax.Array) -> jax.Array:
+        return jax.make_array_from_single_device_arrays((len(parts), *parts[0].shape[1:]), sharding, list(parts))
+
+    stacked = jax.tree.map(stack, *local)
+    with _issue:
+        while len(_window) >= MAX_OUTSTANDING:
+            _window.popleft().block_until_ready()
+        total = _psum(devices)(stacked)
+        # All leaves come from one program, so the smallest tells when it has ended, and holds the least memory.
+        _window.append(min(jax.tree.leaves(total), key=lambda leaf: leaf.size))
+    shards = [{s.device: s.data for s in leaf.addressable_shards} for leaf in jax.tree.leaves(total)]
+    treedef = jax.tree.structure(total)
+    return [jax.tree.unflatten(treedef, [leaf[device] for leaf in shards]) for device in devices]
+
+
+@functools.lru_cache(maxsize=64)
+def _psum(devices: tuple[Device, ...]) -> Callable[[Tree], Tree]:
+    """One pmapped function for each tuple of devices: it holds the compilations, so it must not be made anew."""
+    return jax.pmap(lambda tree: jax.lax.psum(tree, _AXIS), axis_name=_AXIS, devices=devices)
+
+
+@jax.jit
+def _local_sum(*trees: Tree) -> Tree:
+    """The sum of the trees of one device with a leading axis of 1, in float32 at least."""
+
+    def add(first: jax.Array, *rest: jax.Array) -> jax.Array:
+        wide = jnp.promote_types(first.dtype, jnp.float32) if jnp.issubdtype(first.dtype, jnp.inexact) else first.dtype
+        return functools.reduce(jnp.add, (leaf.astype(wide) for leaf in (first, *rest)))[None]
+
+    return jax.tree.map(add, *trees)
+
+
+@jax.jit
+def _drop_axis(tree: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _mean(total: list[jax.Array], n: int, dtypes: tuple[np.dtype, ...]) -> list[jax.Array]:
+    return [(leaf / n).astype(dtype) for leaf, dtype in zip(total, dtypes, strict=True)]
+
+
+def _put(tree: Tree, device: Device) -> Tree:
+    """The tree on a device. NumPy arrays are copied first: JAX may alias them, and their owner may go on writing."""
+    if all(
+        isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() == {device} for leaf in jax.tree.leaves(tree)
+    ):
+        return tree
+    return jax.device_put(
+        jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else np.array(leaf), tree), device
+    )
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _flatten(replicas: Sequence[Tree]) -> tuple[list[str], list[list[Any]], Any]:
+    """Paths, each replica's leaves and the structure.
+
+    Raises:
+      ParameterError: Names the first replica and path that do not fit replica 0.
+    """
+    if not replicas:
+        raise ParameterError("average", "at least one replica", "none", "Pass the replicas' parameters.")
+    with_path, treedef = jax.tree_util.tree_flatten_with_path(replicas[0])
+    paths, types = [jax.tree_util.keystr(path) for path, _ in with_path], [_type(leaf) for _, leaf in with_path]
+    leaves = [[leaf for _, leaf in with_path]]
+    for number, replica in enumerate(replicas[1:], start=1):
+        own, structure = jax.tree.flatten(replica)
+        if structure != treedef or [_type(leaf) for leaf in own] != types:
+            raise _mismatch(number, replicas[0], replica)
+        leaves.append(own)
+    return paths, leaves, treedef
+
+
+def _mismatch(number: int, first: Tree, replica: Tree) -> ParameterError:
+    wanted, came = (_described(tree) for tree in (first, replica))
+    for path in [*wanted, *came]:
+        if wanted.get(path) != came.get(path):
+            expected, got = wanted.get(path, "no such leaf"), came.get(path, "no such leaf")
+            return ParameterError(
+                f"replica {number}, parameter `{path}`",
+                f"{expected}, as in replica 0",
+                got,
+                "Average replicas of one node.",
+            )
+    structures = (str(jax.tree.structure(tree)) for tree in (first, replica))
+    return ParameterError(
+        f"replica {number}",
+        f"the structure {next(structures)}, as in replica 0",
+        next(structures),
+        "Average replicas of one node.",
+    )
+
+
+def _described(tree: Tree) -> dict[str, str]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path): "shape {} {}".format(*_type(leaf)) for path, leaf in leaves}
+
+
+def _type(leaf: Any) -> tuple[tuple[int, ...], np.dtype]:
+    return (leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else (np.shape(leaf), jnp.result_type(leaf))
+
+
+def _devices(paths: list[str], leaves: list[list[Any]], devices: Sequence[Device] | None) -> list[Device]:
+    if devices is None:
+        return [_home(number, paths, own) for number, own in enumerate(leaves)]
+    if len(devices) != len(leaves):
+        raise SettingsError(
+            "average, devices",
+            f"{len(leaves)} devices, one for each replica",
+            f"{len(devices)}",
+            "Name a device as often as it holds a replica.",
+        )
+    return list(devices)
+
+
+def _home(number: int, paths: list[str], leaves: list[Any]) -> Device:
+    """The one device of a replica's arrays; uncommitted arrays follow the committed ones, as they do in JAX."""
+    arrays = [(path, leaf) for path, leaf in zip(paths, leaves, strict=True) if isinstance(leaf, jax.Array)]
+    arrays = [(path, leaf) for path, leaf in arrays if leaf.committed] or arrays[:1]
+    places = {device: path for path, leaf in reversed(arrays) for device in leaf.devices()}
+    if len(places) > 1:
+        where = ", ".join(f"`{path}` on {device}" for device, path in places.items())
+        raise ParameterError(
+            f"replica {number}", "all its arrays on one device", where, "Put it on one device, or pass `devices=`."
+        )
+    return next(iter(places), jax.local_devices()[0])
