@@ -1,0 +1,106 @@
+"""One node's update: from the sum of its gradient rows to new parameters.
+
+Pure functions on pytrees. This module does not know when an update is due (the scheduler does), nor on which device it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ampjax.errors import ParameterError, SettingsError
+
+Tree = Any
+
+
+def trainable(params: Tree) -> Tree:
+    """The parameters that have gradients: the same tree with None in place of integer, boolean and PRNG-key leaves.
+
+    Optimizer states and accumulators are made for this tree: `tx.init(trainable(params))`. It is `params` itself where all
+    leaves are floats.
+    """
+    return jax.tree.map(lambda leaf: leaf if _is_float(leaf) else None, params)
+
+
+def combine(params: Tree, changed: Tree) -> Tree:
+    """`params` with its trainable leaves replaced; the inverse of `trainable`.
+
+    Args:
+      params: Parameters.
+      changed: A tree like `trainable(params)`.
+    """
+    return jax.tree.map(lambda old, new: old if new is None else new, params, changed)
+
+
+def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Callable[..., tuple[Tree, Tree, Tree]]:
+    """The update of a PPT from its locally accumulated gradients (AMPNet §3, §4), to be jitted.
+
+    The function returned is `update(params, opt_state, accumulator, count, **extra) -> (params, opt_state, accumulator)`:
+
+    * `params`: the parameters. Leaves that are not floats have no gradient and stay as they are.
+    * `opt_state`: as `tx.init(trainable(params))` makes it.
+    * `accumulator`: a tree like `trainable(params)`: the **sum** of the gradient rows. May be wider than the parameters
+      (float32 for bfloat16); the gradient is cast to the parameters' dtype after the division, so that states keep theirs.
+    * `count`: a float scalar, the number of rows summed. A count of 0 gives a zero gradient, which Adam's momentum may still
+      turn into a step.
+    * `extra`: optax's extra arguments, for example `staleness`; dropped where `tx` takes none.
+
+    It returns the accumulator set to zero. All three results have the structure, shapes and dtypes of what came in: one
+    compilation each, and all of it may be donated.
+
+    Args:
+      tx: An optax transform.
+      gradient: `mean` or `sum` over the gradient rows.
+
+    Returns:
+      The pure function. It raises `ParameterError` while it is traced, if the accumulator does not fit the parameters.
+
+    Raises:
+      SettingsError: If `gradient` is neither of the two, or `tx` is no optax transform.
+
+    >>> update = make_update(optax.sgd(0.5))
+    >>> params, _, zeros = update({"w": jnp.ones(2)}, optax.sgd(0.5).init({"w": jnp.ones(2)}), {"w": jnp.array([4.0, 8.0])}, 4.0)
+    >>> params["w"].tolist(), zeros["w"].tolist()
+    ([0.5, 0.0], [0.0, 0.0])
+    """
+    if gradient not in ("mean", "sum"):
+        raise SettingsError("gradient", "`mean` or `sum`", f"{gradient!r}", "Choose one of the two.")
+    if not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise SettingsError("tx", "an optax transform", f"{type(tx).__name__}", "Pass for example `optax.adam(1e-3)`.")
+    step = optax.with_extra_args_support(tx)
+
+    def update(params: Tree, opt_state: Tree, accumulator: Tree, count: Any, **extra: Any) -> tuple[Tree, Tree, Tree]:
+        old = trainable(params)
+        _check_accumulator(old, accumulator)
+        divisor = jnp.maximum(jnp.asarray(count), 1) if gradient == "mean" else 1
+        grads = jax.tree.map(lambda p, a: (a / divisor).astype(jnp.result_type(p)), old, accumulator)
+        updates, opt_state = step.update(grads, opt_state, old, **extra)
+        new = optax.apply_updates(old, updates)
+        return combine(params, new), opt_state, jax.tree.map(jnp.zeros_like, accumulator)
+
+    return update
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+
+
+def _check_accumulator(params: Tree, accumulator: Tree) -> None:
+    wanted, came = (dict(_shapes(tree)) for tree in (params, accumulator))
+    for path in [*wanted, *came]:
+        if wanted.get(path) != came.get(path):
+            raise ParameterError(
+                f"gradient accumulator, leaf `{path or 'params'}`",
+                f"shape {wanted[path]}" if path in wanted else "no such leaf",
+                f"shape {came[path]}" if path in came else "none",
+                "Make accumulators like `trainable(params)`.",
+            )
+
+
+def _shapes(tree: Tree) -> list[tuple[str, tuple[int, ...]]]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path), jnp.shape(leaf)) for path, leaf in leaves]
