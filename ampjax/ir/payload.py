@@ -179,13 +179,18 @@ def init_shapes(node: Node, body: Body) -> Any:
         raise GraphError(f"node `{node.name}`, parameters", "an init function of a PRNG key that gives a pytree of arrays", f"{type(error).__name__}: {error}", "Mend the init function.") from error
 
 
+def metric_parts(out: Any) -> tuple[Any, Mapping[str, Any]]:
+    """A loss body's result as the loss and its metrics."""
+    return out if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping) else (out, {})
+
+
 def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
     """The metrics of a loss body's result: name, and whether it is a pair (sum, count).
 
     Raises:
       GraphError: If the loss is not a float scalar, or a metric is neither a scalar nor a pair of scalars.
     """
-    loss, metrics = out if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping) else (out, {})
+    loss, metrics = metric_parts(out)
     if not hasattr(loss, "shape") or loss.shape != () or not np.issubdtype(loss.dtype, np.floating):
         raise GraphError(f"node `{node.name}`", "a scalar float loss, or (loss, {name: metric})", f"{_structure(out)}", "Reduce the loss to one number per message, for example with `.mean()`.")
     result = {}

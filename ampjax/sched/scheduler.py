@@ -254,6 +254,10 @@ class Scheduler:
         """Whether some worker has an action, or one is under way."""
         return bool(self._issued or self._flush or any(self._fits(q) for busy in self._busy for q in busy))
 
+    def can_move_on(self, worker: int) -> bool:
+        """Whether this worker has an action."""
+        return any(f.worker == worker for f in self._flush) or any(self._fits(q) for q in self._busy[worker])
+
     def diagnose(self) -> LimitError | DeadlockError:
         """Why nothing can move."""
         stuck = [q for busy in self._busy for q in busy]

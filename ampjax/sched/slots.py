@@ -21,7 +21,7 @@ class SlotPool:
         self.capacity = min(max(2, capacity), self.limit)
         self._free = np.arange(self.capacity - 1, 0, -1, dtype=np.int64)
         self._n_free = self.capacity - 1
-        self.peak = 0
+        self.peak = self.taken = 0
 
     @property
     def used(self) -> int:
@@ -38,6 +38,7 @@ class SlotPool:
         while self._n_free < n:
             self._grow(min(self.limit, 2 * self.capacity))
         self._n_free -= n
+        self.taken += n
         taken = self._free[self._n_free : self._n_free + n].copy()
         self.peak = max(self.peak, self.used)
         return taken

@@ -1,1 +1,1 @@
-
+"""Pictures of graphs, schedules and convergence."""

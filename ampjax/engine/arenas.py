@@ -1,0 +1,74 @@
+"""Arenas: where payloads lie. One array of rows per memory space, row shape and dtype, with an array of adjoint rows beside it.
+
+Slot 0 is the trash slot: padding writes there. Arenas in host memory are NumPy arrays without adjoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.sched.plan import HOST, ArenaKey
+
+
+class Arenas:
+    """All arenas of an engine. Values are replaced by every kernel that writes to them (they are donated).
+
+    Args:
+      devices: The device of each memory space.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device]):
+        self._devices = tuple(devices)
+        self.host: dict[ArenaKey, np.ndarray] = {}
+        self.values: dict[ArenaKey, jax.Array] = {}
+        self.grads: dict[ArenaKey, jax.Array | None] = {}
+        self.grown = 0
+
+    def ensure(self, key: ArenaKey, capacity: int) -> None:
+        """Makes an arena at least `capacity` rows long, keeping what it holds."""
+        space, shape, dtype = key
+        if space == HOST:
+            old = self.host.get(key)
+            if old is None or len(old) < capacity:
+                new = np.zeros((capacity, *shape), dtype)
+                if old is not None:
+                    new[: len(old)] = old
+                self.host[key] = new
+            return
+        old_values = self.values.get(key)
+        if old_values is not None and len(old_values) >= capacity:
+            return
+        device = self._devices[space]
+        floats = jnp.issubdtype(dtype, jnp.inexact)
+        if old_values is None:
+            self.values[key] = _zeros(device, capacity, shape, dtype)
+            self.grads[key] = _zeros(device, capacity, shape, dtype) if floats else None
+            return
+        self.grown += 1
+        self.values[key] = _grow(old_values, capacity)
+        grads = self.grads[key]
+        self.grads[key] = None if grads is None else _grow(grads, capacity)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of all arenas on devices, adjoints included."""
+        arrays = [*self.values.values(), *(g for g in self.grads.values() if g is not None)]
+        return sum(a.nbytes for a in arrays)
+
+    def __repr__(self) -> str:
+        lines = [f"  {key[1]} {key[2]} on space {key[0]}: {len(a)} rows" for key, a in [*self.host.items(), *self.values.items()]]
+        return "\n".join([f"Arenas: {self.device_bytes / 1e6:.1f} MB on devices", *lines])
+
+
+def _zeros(device: jax.Device, n: int, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    with jax.default_device(device):
+        return jax.device_put(jnp.zeros((n, *shape), dtype), device)
+
+
+def _grow(array: jax.Array, capacity: int) -> jax.Array:
+    return jnp.pad(array, [(0, capacity - len(array))] + [(0, 0)] * (array.ndim - 1))

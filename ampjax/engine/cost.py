@@ -1,0 +1,96 @@
+"""Cost models: how long a dispatch takes on a device that one need not own."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from ampjax.ir.graph import Node
+from ampjax.ir.payload import Compute, init_shapes
+from ampjax.sched.dispatch import Dispatch, Update
+from ampjax.sched.plan import HOST, Plan, Stage
+
+Cost = Callable[[Dispatch], int]
+"""From a dispatch to its time on its worker, in whole nanoseconds."""
+
+
+@dataclass(frozen=True)
+class FlopsCost:
+    """The hypothetical device of AMPNet's Appendix C: fully connected layers take their flops' time, everything else `other_ns`.
+
+    A layer `d_in × d_out` on `k` rows takes `2 k d_in d_out` flops for the forward pass, the same for the backward pass and again
+    for its weight gradient; an update takes `d_in d_out`.
+
+    Args:
+      plan: The plan, which tells each node's layers.
+      flops: Operations per second.
+      other_ns: Nanoseconds for any dispatch beside its layers.
+      latency_ns: Nanoseconds for any transfer between workers.
+      bytes_per_s: Bandwidth of a transfer between workers.
+    """
+
+    plan: Plan
+    flops: float = 1e12
+    other_ns: int = 0
+    latency_ns: int = 0
+    bytes_per_s: float = math.inf
+    _layers: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False)
+
+    def __call__(self, dispatch: Dispatch) -> int:
+        """Nanoseconds that a dispatch takes."""
+        stage = dispatch.stage
+        operations = 0.0
+        if stage is not None:
+            passes = {"forward": 1, "infer": 1, "backward": 2}[dispatch.direction]
+            if stage.kind == "loss" and dispatch.direction == "forward":
+                passes = 3
+            operations += sum(2.0 * self._layer(node)[0] for node in stage.nodes if node.has_params) * dispatch.n_rows * passes
+        for change in dispatch.changes:
+            if isinstance(change, Update):
+                operations += self._layer(self.plan.graph.nodes[change.node])[1]
+        return round(operations / self.flops * 1e9) + self.other_ns + self._transfer(stage, dispatch.n_rows)
+
+    def _layer(self, node: Node) -> tuple[int, int]:
+        """A node's multiply-adds per message, and the size of its matrices."""
+        if node.name not in self._layers:
+            self._layers[node.name] = _layer_sizes(node)
+        return self._layers[node.name]
+
+    def _transfer(self, stage: Stage | None, rows: int) -> int:
+        if stage is None or stage.kind != "transfer" or stage.ports[0].space == HOST:
+            return 0
+        size = rows * math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
+        return self.latency_ns + round(size / self.bytes_per_s * 1e9)
+
+
+def _layer_sizes(node: Node) -> tuple[int, int]:
+    """Multiply-adds of a node's matrix products for one message, and the sum of its matrices' sizes (tables of ids count none)."""
+    op = node.op
+    assert isinstance(op, Compute)
+    types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+    structs = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
+    key = {"key": jax.eval_shape(lambda: jax.random.key(0))} if op.body.rng else {}
+    shapes = init_shapes(node, op.body)
+    jaxpr = jax.make_jaxpr(functools.partial(op.body.apply))(shapes, *structs, **key)
+    return _products(jaxpr.jaxpr)
+
+
+def _products(jaxpr: Any) -> tuple[int, int]:
+    work = size = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contract, _), _ = equation.params["dimension_numbers"]
+            inner = math.prod(equation.invars[0].aval.shape[d] for d in contract)
+            work += math.prod(equation.outvars[0].aval.shape) * inner
+            size += math.prod(equation.invars[1].aval.shape)
+        for value in equation.params.values():
+            inner_jaxpr = getattr(value, "jaxpr", value)
+            if hasattr(inner_jaxpr, "eqns"):
+                more = _products(inner_jaxpr)
+                work, size = work + more[0], size + more[1]
+    return work, size

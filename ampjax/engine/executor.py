@@ -1,0 +1,224 @@
+"""The executor: carries dispatches out on devices. Owns arenas, parameters, optimizer states, accumulators and metrics.
+
+One thread calls it, in the order of issue; JAX's asynchronous dispatch does the overlapping. Handles of arenas and parameters
+are read when a dispatch runs, so order is all that correctness needs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ampjax.engine.arenas import Arenas
+from ampjax.engine.runner import StageRunner
+from ampjax.errors import MessageError
+from ampjax.ir.graph import Node
+from ampjax.ir.payload import eval_body, metric_shapes
+from ampjax.optim.update import make_update, trainable
+from ampjax.parallel.sync import average
+from ampjax.sched.dispatch import Average, Change, Contribute, Dispatch, Merge, Update
+from ampjax.sched.plan import Plan, Stage
+from ampjax.sched.queues import BACKWARD, INFER
+from ampjax.sched.scheduler import Feed, Scheduler
+
+
+@dataclass(frozen=True)
+class NodeTraining:
+    """How one parameterised node is trained: its optax transform, and `mean` or `sum` over gradient rows."""
+
+    tx: optax.GradientTransformation
+    gradient: str = "mean"
+
+
+class Executor:
+    """Runs dispatches.
+
+    Args:
+      plan: The plan.
+      params: Parameters by node name.
+      training: How each parameterised node is trained.
+      devices: The device of each memory space.
+      stashed: Nodes whose adjoint uses the forward pass's parameters.
+      seed: Of the keys of random bodies.
+    """
+
+    def __init__(
+        self, plan: Plan, params: Mapping[str, Any], training: Mapping[str, NodeTraining], devices: Sequence[jax.Device], stashed: Sequence[str] = (), seed: int = 0
+    ):
+        self.plan, self._devices, self._stashed = plan, tuple(devices), frozenset(stashed)
+        self.arenas = Arenas(self._devices)
+        self._runners = {s.number: StageRunner(s, self.arenas, self._devices, seed) for s in plan.stages if s.kind != "group"}
+        self._device_of = {node: self._devices[plan.spaces[worker]] for node, worker in plan.worker_of.items()}
+        self.params: dict[str, Any] = {}
+        self.opt_state: dict[str, Any] = {}
+        self.accumulators: dict[str, Any] = {}
+        self._training = dict(training)
+        for node, value in params.items():
+            self.set_params(node, value)
+            self.reset_optimizer(node)
+        self._stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
+        self._handed_in: dict[str, dict[str, Any]] = {}
+        self._metric_names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
+        self._sums: dict[tuple[int, bool], jax.Array] = {}
+        self.outputs: list[tuple[str, np.ndarray, Any, Dispatch]] = []
+
+    def set_params(self, node: str, params: Any) -> None:
+        """Puts a node's parameters on its device (a copy: what was handed in stays the caller's)."""
+        self.params[node] = jax.tree.map(lambda x: jax.device_put(jnp.array(x), self._device_of[node]), params)
+
+    def reset_optimizer(self, node: str) -> None:
+        """Starts a node's optimizer state and accumulator anew."""
+        floats = trainable(self.params[node])
+        put = functools.partial(jax.device_put, device=self._device_of[node])
+        self.opt_state[node] = jax.tree.map(put, self._training[node].tx.init(floats))
+        self.accumulators[node] = jax.tree.map(lambda x: put(jnp.zeros_like(x)), floats)
+
+    def feed(self, feeds: Sequence[Feed], scheduler: Scheduler) -> None:
+        """Writes pumped payloads to host arenas.
+
+        Raises:
+          MessageError: If a payload has another shape than its pump, or a dtype that does not fit.
+        """
+        for feed in feeds:
+            _check_payload(feed)
+            self.arenas.ensure(feed.arena, scheduler.pool(feed.arena).capacity)
+            self.arenas.host[feed.arena][feed.slots] = feed.payload
+
+    def run(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
+        """Carries a dispatch out: issues its kernels, then its parameter changes."""
+        stage = dispatch.stage
+        if stage is not None:
+            for j in range(len(stage.outputs)):
+                key = stage.arena(j)
+                self.arenas.ensure(key, scheduler.pool(key).capacity)
+            self._run_stage(stage, dispatch)
+        for change in dispatch.changes:
+            self._change(change)
+        for key in dispatch.drop:
+            self._stash.pop(key, None)
+
+    def _run_stage(self, stage: Stage, dispatch: Dispatch) -> None:
+        runner = self._runners[stage.number]
+        params = tuple(self.params[node] for node in stage.params)
+        if stage.kind == "sink":
+            self.outputs.append((stage.name, dispatch.states, runner.read(dispatch), dispatch))
+        elif stage.kind == "loss":
+            train = dispatch.direction != INFER
+            sums = self._sums_of(stage, train)
+            if train:
+                accumulators = tuple(self.accumulators[node] for node in stage.params)
+                accumulators, sums = runner.loss_train(dispatch, params, accumulators, sums)
+                self.accumulators.update(zip(stage.params, accumulators, strict=True))
+            else:
+                sums = runner.loss_infer(dispatch, params, sums)
+            self._sums[stage.number, train] = sums
+        elif dispatch.direction == BACKWARD:
+            if dispatch.versions is not None:
+                params = self._stash[stage.number, dispatch.versions]
+            accumulators = tuple(self.accumulators[node] for node in stage.params)
+            accumulators = runner.backward(dispatch, params, accumulators)
+            self.accumulators.update(zip(stage.params, accumulators, strict=True))
+        else:
+            if dispatch.versions is not None:
+                self._stash.setdefault((stage.number, dispatch.versions), params)
+            runner.forward(dispatch, params)
+
+    # -- parameters
+
+    def _change(self, change: Change) -> None:
+        if isinstance(change, Update):
+            node = change.node
+            training = self._training[node]
+            step = _jitted_update(training.tx, training.gradient, node not in self._stashed)
+            count, staleness = np.float32(change.count), np.float32(change.mean_staleness)
+            self.params[node], self.opt_state[node], self.accumulators[node] = step(self.params[node], self.opt_state[node], self.accumulators[node], count, staleness)
+        elif isinstance(change, Average):
+            self.params.update(zip(change.nodes, average([self.params[n] for n in change.nodes]), strict=True))
+        elif isinstance(change, Contribute):
+            self._handed_in.setdefault(change.group, {})[change.node] = jax.tree.map(jnp.copy, self.params[change.node])
+        elif isinstance(change, Merge):
+            self._merge(change)
+
+    def _merge(self, merge: Merge) -> None:
+        """Each replica takes the mean of what was handed in, plus what it has learnt since."""
+        handed_in = self._handed_in.pop(merge.group)
+        means = average([handed_in[n] for n in merge.nodes])
+        for node, mean in zip(merge.nodes, means, strict=True):
+            self.params[node] = _rebase(self.params[node], handed_in[node], mean)
+
+    # -- metrics
+
+    def take_metrics(self, train: bool) -> dict[str, float]:
+        """The metrics since the last call: `loss` (mean per loss row, summed over losses), and each metric by name. Waits for devices."""
+        result: dict[str, float] = {}
+        for (number, is_train), sums in list(self._sums.items()):
+            if is_train != train:
+                continue
+            del self._sums[number, is_train]
+            line = np.asarray(sums, np.float64)
+            if line[0]:
+                result["loss"] = result.get("loss", 0.0) + line[1] / line[0]
+            for i, name in enumerate(self._metric_names[number]):
+                top, bottom = line[2 + 2 * i : 4 + 2 * i]
+                result[name] = float(top / bottom) if bottom else float("nan")
+        return {name: float(value) for name, value in result.items()}
+
+    def _sums_of(self, stage: Stage, train: bool) -> jax.Array:
+        found = self._sums.get((stage.number, train))
+        if found is None:
+            found = jax.device_put(jnp.zeros(2 + 2 * len(self._metric_names[stage.number]), jnp.float32), self._devices[stage.space])
+        return found
+
+    def mark(self, worker: int) -> jax.Array | None:
+        """A tiny array that is ready when the worker's device has done what was issued to it; None before its first arena."""
+        space = self.plan.spaces[worker]
+        for key, values in self.arenas.values.items():
+            if key[0] == space:
+                return _corner(values)
+        return None
+
+    def wait(self) -> None:
+        """Blocks until all devices have done what was issued."""
+        jax.block_until_ready((self.params, self.arenas.values, self.arenas.grads, self.accumulators))
+
+
+@functools.lru_cache(maxsize=None)
+def _jitted_update(tx: Any, gradient: str, donate_params: bool) -> Any:
+    update = make_update(tx, gradient)
+
+    def step(params: Any, opt_state: Any, accumulator: Any, count: Any, staleness: Any) -> Any:
+        return update(params, opt_state, accumulator, count, staleness=staleness)
+
+    return jax.jit(step, donate_argnums=(0, 1, 2) if donate_params else (1, 2))
+
+
+@jax.jit
+def _corner(array: jax.Array) -> jax.Array:
+    return array.reshape(-1)[0]
+
+
+@jax.jit
+def _rebase(now: Any, handed_in: Any, mean: Any) -> Any:
+    return jax.tree.map(lambda n, h, m: m + (n - h) if jnp.issubdtype(n.dtype, jnp.inexact) else n, now, handed_in, mean)
+
+
+def _metrics_of(node: Node) -> list[str]:
+    types = tuple(wire.type for wire in node.inputs if wire is not None and wire.type is not None)
+    return list(metric_shapes(node, eval_body(node, node.op.body, types)))
+
+
+def _check_payload(feed: Feed) -> None:
+    _, shape, dtype = feed.arena
+    payload = np.asarray(feed.payload)
+    where = f"pump payload for rows of shape {shape} {dtype}"
+    if payload.shape != (len(feed.slots), *shape):
+        raise MessageError(where, f"an array of shape {(len(feed.slots), *shape)}", f"{payload.shape}", "Give one row of the pump's shape per message.")
+    if not np.can_cast(payload.dtype, dtype, "same_kind"):
+        raise MessageError(where, f"{dtype}", f"{payload.dtype}", f"Convert the payload to {dtype}, or declare the pump with its dtype.")

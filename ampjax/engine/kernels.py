@@ -1,0 +1,273 @@
+"""Kernels: jitted functions over arenas.
+
+Every kernel gathers input rows by slot, computes, and scatters result rows by slot, in one call. Arenas that it writes to are
+donated, so the writes are in place. Rows beyond the last message are padding: they repeat a real input row, write to the trash
+slot 0, and their cotangents are removed with `where` (0 times infinity would be NaN).
+
+Integers are passed packed: one array `[n + 1, k]` whose rows are slots and whose last row starts with the number of real rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ampjax.engine.program import Program
+from ampjax.ir.payload import metric_parts
+from ampjax.optim.update import combine, trainable
+
+TRASH = 0
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Which arena each port and output uses, by its place among a kernel's arena arguments; host ports have None."""
+
+    ports: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+
+
+def _mask(pack: Array) -> Array:
+    return jnp.arange(pack.shape[1]) < pack[-1, 0]
+
+
+def _where(mask: Array, x: Array) -> Array:
+    """`x` with zeros in the rows where the mask is false."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
+
+
+def _inputs(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], pack: Array) -> tuple[Array, ...]:
+    """The input rows of each port: gathered, or as they came from the host."""
+    rows, from_host, line = [], iter(host), 0
+    for place in wiring.ports:
+        if place is None:
+            rows.append(next(from_host))
+        else:
+            rows.append(arenas[place][pack[line]])
+            line += 1
+    return tuple(rows)
+
+
+def _device_ports(wiring: Wiring) -> int:
+    return sum(place is not None for place in wiring.ports)
+
+
+def _over_rows(program: Program, seeds: Array | None) -> Callable[..., Any]:
+    """The program mapped over rows."""
+    if seeds is None:
+        return jax.vmap(lambda params, inputs: program(params, inputs), in_axes=(None, 0))
+    mapped = jax.vmap(program, in_axes=(None, 0, 0))
+    return lambda params, inputs: mapped(params, inputs, seeds)
+
+
+def _add_gradients(program: Program, wiring: Wiring, grads: tuple[Array, ...], pack: Array, mask: Array, cotangents: list[Array]) -> tuple[Array, ...]:
+    """Adds input cotangents to the adjoint rows of the input slots; padding goes to the trash slot."""
+    out = list(grads)
+    line = 0
+    values = iter(cotangents)
+    for port, place in enumerate(wiring.ports):
+        if place is None:
+            continue
+        if program.float_ports[port]:
+            slots = jnp.where(mask, pack[line], TRASH)
+            out[place] = out[place].at[slots].add(_where(mask, next(values)))
+        line += 1
+    return tuple(out)
+
+
+def _accumulate(accumulators: tuple[Any, ...], grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    return jax.tree.map(lambda a, g: a + g.astype(a.dtype), accumulators, grads)
+
+
+def _vjp(function: Callable[..., Any], program: Program, params: tuple[Any, ...], inputs: tuple[Array, ...]) -> tuple[Any, Callable[..., Any]]:
+    """`jax.vjp` with respect to the float parameters and the ports that take a gradient."""
+    float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
+
+    def of(floats: tuple[Any, ...], *xs: Array) -> Any:
+        given = iter(xs)
+        full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
+        return function(tuple(combine(p, f) for p, f in zip(params, floats, strict=True)), full)
+
+    return jax.vjp(of, tuple(trainable(p) for p in params), *float_inputs)
+
+
+@functools.lru_cache(maxsize=None)
+def forward(program: Program, wiring: Wiring, train: bool) -> Callable[..., Any]:
+    """`kernel(params, written, grads, read, host, pack, seeds) -> (written, grads)`: the forward pass of a `rows` stage.
+
+    `written` are the output arenas and `grads` their adjoint arenas (both donated); in training the adjoint rows of new outputs
+    are set to zero. `read` are the input arenas that are not written. `wiring.ports` counts through `written + read`.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=(1, 2))
+    def kernel(params: Any, written: Any, grads: Any, read: Any, host: Any, pack: Any, seeds: Any) -> Any:
+        inputs = _inputs(wiring, (*written, *read), host, pack)
+        outs = _over_rows(program, seeds)(params, inputs)
+        written, grads = list(written), list(grads)
+        for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
+            slots = pack[_device_ports(wiring) + j]
+            written[place] = written[place].at[slots].set(y)
+            if train and grads[place] is not None:
+                grads[place] = grads[place].at[slots].set(0)
+        return tuple(written), tuple(grads)
+
+    return kernel
+
+
+@functools.lru_cache(maxsize=None)
+def backward(program: Program, wiring: Wiring) -> Callable[..., Any]:
+    """`kernel(params, arenas, grads, accumulators, host, pack, seeds) -> (grads, accumulators)`: the adjoint of a `rows` stage.
+
+    Output cotangents are read from the adjoint rows of the output slots; input cotangents are added to those of the input slots,
+    weight gradients to the accumulators. `grads` and `accumulators` are donated; both arena tuples are in the same order.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=(2, 3))
+    def kernel(params: Any, arenas: Any, grads: Any, accumulators: Any, host: Any, pack: Any, seeds: Any) -> Any:
+        mask = _mask(pack)
+        inputs = _inputs(wiring, arenas, host, pack)
+        outs, pull = _vjp(_over_rows(program, seeds), program, params, inputs)
+        cotangents = []
+        for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
+            if grads[place] is None:
+                cotangents.append(jnp.zeros(y.shape, jax.dtypes.float0))
+            else:
+                cotangents.append(_where(mask, grads[place][pack[_device_ports(wiring) + j]]))
+        weight_grads, *input_grads = pull(tuple(cotangents))
+        return _add_gradients(program, wiring, grads, pack, mask, input_grads), _accumulate(accumulators, weight_grads)
+
+    return kernel
+
+
+def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array) -> tuple[Array, Array]:
+    """The summed loss of the real rows, and the line of sums that metrics are made of: rows, loss, (sum, count) of each metric."""
+    loss, metrics = metric_parts(_over_rows(program, None)(params, inputs))
+    total = jnp.where(mask, loss, 0).sum()
+    sums = [mask.sum().astype(jnp.float32), total.astype(jnp.float32)]
+    for value in metrics.values():
+        top, bottom = value if isinstance(value, tuple) else (value, jnp.ones_like(mask))
+        sums += [jnp.where(mask, v, 0).sum().astype(jnp.float32) for v in (top, bottom)]
+    return total, jnp.stack(sums)
+
+
+@functools.lru_cache(maxsize=None)
+def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
+    """`kernel(params, arenas, grads, accumulators, metrics, host, pack) -> (grads, accumulators, metrics)`: loss and adjoint at once."""
+
+    @functools.partial(jax.jit, donate_argnums=(2, 3, 4))
+    def kernel(params: Any, arenas: Any, grads: Any, accumulators: Any, metrics: Any, host: Any, pack: Any) -> Any:
+        mask = _mask(pack)
+        inputs = _inputs(wiring, arenas, host, pack)
+        float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
+
+        def total(floats: Any, xs: Any) -> Any:
+            given = iter(xs)
+            full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
+            return _loss_sums(program, tuple(combine(p, f) for p, f in zip(params, floats, strict=True)), full, mask)
+
+        (weight_grads, input_grads), sums = jax.grad(total, argnums=(0, 1), has_aux=True)(tuple(trainable(p) for p in params), float_inputs)
+        return _add_gradients(program, wiring, grads, pack, mask, input_grads), _accumulate(accumulators, weight_grads), metrics + sums
+
+    return kernel
+
+
+@functools.lru_cache(maxsize=None)
+def loss_infer(program: Program, wiring: Wiring) -> Callable[..., Any]:
+    """`kernel(params, arenas, metrics, host, pack) -> metrics`: the loss alone."""
+
+    @functools.partial(jax.jit, donate_argnums=(2,))
+    def kernel(params: Any, arenas: Any, metrics: Any, host: Any, pack: Any) -> Any:
+        inputs = _inputs(wiring, arenas, host, pack)
+        return metrics + _loss_sums(program, params, inputs, _mask(pack))[1]
+
+    return kernel
+
+
+Segments = Callable[..., Array]
+"""`function(rows per port, segment ids per port, n_segments) -> [n_segments, ...]`; ids out of range are dropped."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The computation of a `reduce` stage."""
+
+    function: Callable[..., Array]
+
+    def __call__(self, rows: tuple[Array, ...], ids: tuple[Array, ...], n: int) -> Array:
+        return self.function(rows[0], ids[0], n)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The computation of a `collect` stage: rows added at their places."""
+
+    def __call__(self, rows: tuple[Array, ...], ids: tuple[Array, ...], n: int) -> Array:
+        total = jnp.zeros((n, *rows[0].shape[1:]), rows[0].dtype)
+        for r, i in zip(rows, ids, strict=True):
+            total = total.at[i].add(r, mode="drop")
+        return total
+
+
+@functools.lru_cache(maxsize=None)
+def segments_forward(function: Reduction | Collection, wiring: Wiring) -> Callable[..., Any]:
+    """`kernel(written, grads, read, host, slots, ids, out) -> (written, grads)`: rows of several messages at once into segments.
+
+    `slots` and `ids` are tuples of `[r]` per port, `out` `[m]` the output slots.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def kernel(written: Any, grads: Any, read: Any, host: Any, slots: Any, ids: Any, out: Any) -> Any:
+        rows = _segment_rows(wiring, (*written, *read), host, slots)
+        y = function(rows, ids, out.shape[0])
+        grad = grads[0] if grads[0] is None else grads[0].at[out].set(0)
+        return (written[0].at[out].set(y),), (grad,)
+
+    return kernel
+
+
+@functools.lru_cache(maxsize=None)
+def segments_backward(function: Reduction | Collection, wiring: Wiring) -> Callable[..., Any]:
+    """`kernel(arenas, grads, host, slots, ids, out, n) -> grads`: the adjoint; `n` is the number of real segments."""
+
+    @functools.partial(jax.jit, donate_argnums=(1,))
+    def kernel(arenas: Any, grads: Any, host: Any, slots: Any, ids: Any, out: Any, n: Any) -> Any:
+        rows = _segment_rows(wiring, arenas, host, slots)
+        _, pull = jax.vjp(lambda *r: function(r, ids, out.shape[0]), *rows)
+        cotangent = _where(jnp.arange(out.shape[0]) < n, grads[wiring.outputs[0]][out])
+        new = list(grads)
+        for place, where, i, g in zip(wiring.ports, slots, ids, pull(cotangent), strict=True):
+            if place is not None and new[place] is not None:
+                real = i < out.shape[0]
+                new[place] = new[place].at[jnp.where(real, where, TRASH)].add(_where(real, g))
+        return tuple(new)
+
+    return kernel
+
+
+def _segment_rows(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], slots: tuple[Array, ...]) -> tuple[Array, ...]:
+    from_host = iter(host)
+    return tuple(next(from_host) if place is None else arenas[place][where] for place, where in zip(wiring.ports, slots, strict=True))
+
+
+@functools.partial(jax.jit, donate_argnums=(0, 1))
+def put_rows(arena: Array, grads: Array | None, slots: Array, rows: Array) -> tuple[Array, Array | None]:
+    """Writes rows to slots and sets their adjoint rows to zero."""
+    return arena.at[slots].set(rows), grads if grads is None else grads.at[slots].set(0)
+
+
+@jax.jit
+def get_rows(arena: Array, slots: Array) -> Array:
+    """Reads rows."""
+    return arena[slots]
+
+
+@functools.partial(jax.jit, donate_argnums=(0,))
+def add_rows(grads: Array, slots: Array, rows: Array) -> Array:
+    """Adds cotangent rows to the adjoint rows of slots; padding has the trash slot."""
+    return grads.at[slots].add(rows)

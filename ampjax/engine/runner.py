@@ -1,0 +1,212 @@
+"""Runs one stage's dispatches: packs slots, pads to the ladder of sizes, and calls the kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.engine import kernels
+from ampjax.engine.arenas import Arenas
+from ampjax.engine.kernels import TRASH, Collection, Reduction, Wiring
+from ampjax.engine.program import make_program
+from ampjax.ir.state import SLOT
+from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.plan import HOST, ArenaKey, Stage
+from ampjax.sched.queues import FORWARD
+
+
+def ladder(n: int) -> int:
+    """The padded size of a dispatch of `n` rows: the next power of two.
+
+    >>> [ladder(n) for n in (0, 1, 3, 64, 65)]
+    [1, 1, 4, 64, 128]
+    """
+    return 1 << max(0, n - 1).bit_length()
+
+
+class StageRunner:
+    """One stage's kernels and how to call them.
+
+    Args:
+      stage: The stage.
+      arenas: Where payloads lie.
+      devices: The device of each memory space.
+      seed: Of the keys that random bodies get.
+    """
+
+    def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[jax.Device, ...], seed: int):
+        self.stage, self._arenas, self._devices, self._seed = stage, arenas, devices, seed
+        self._out_keys = list(dict.fromkeys(stage.arena(j) for j in range(len(stage.outputs))))
+        in_keys = [port.arena for port in stage.ports if port.space != HOST]
+        self._read_keys = [key for key in dict.fromkeys(in_keys) if key not in self._out_keys]
+        self._keys: list[ArenaKey] = [*self._out_keys, *self._read_keys]
+        self._host_ports = [i for i, port in enumerate(stage.ports) if port.space == HOST]
+        self._device_ports = [i for i, port in enumerate(stage.ports) if port.space != HOST]
+        self._wiring = Wiring(
+            tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
+            tuple(self._keys.index(stage.arena(j)) for j in range(len(stage.outputs))),
+        )
+        if stage.kind in ("rows", "loss"):
+            self.program = make_program(stage)
+        elif stage.kind in ("reduce", "collect"):
+            self._segments = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
+
+    @property
+    def needs_backward(self) -> bool:
+        """Whether the adjoint has anything to compute: parameters, or an input that takes a gradient."""
+        return bool(self.stage.params) or any(np.issubdtype(self.stage.ports[i].type.dtype, np.floating) for i in self._device_ports)
+
+    def forward(self, dispatch: Dispatch, params: tuple[Any, ...]) -> None:
+        """The forward pass of a `rows`, `transfer`, `reduce` or `collect` stage."""
+        kind, a = self.stage.kind, self._arenas
+        if kind == "transfer":
+            self._transfer_forward(dispatch)
+            return
+        written = tuple(a.values[k] for k in self._out_keys)
+        grads = tuple(a.grads[k] for k in self._out_keys)
+        read = tuple(a.values[k] for k in self._read_keys)
+        if kind == "rows":
+            if not dispatch.n_rows:
+                return
+            train = dispatch.direction == FORWARD
+            pack, host = self._pack(dispatch)
+            kernel = kernels.forward(self.program, self._wiring, train)
+            written, grads = kernel(params, written, grads, read, host, pack, self._seeds(dispatch, pack.shape[1], train))
+        else:
+            slots, ids, out, host = self._segment_arguments(dispatch)
+            written, grads = kernels.segments_forward(self._segments, self._wiring)(written, grads, read, host, slots, ids, out)
+        for key, value, grad in zip(self._out_keys, written, grads, strict=True):
+            a.values[key], a.grads[key] = value, grad
+
+    def backward(self, dispatch: Dispatch, params: tuple[Any, ...], accumulators: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The adjoint; returns the accumulators with this dispatch's weight gradients added."""
+        kind, a = self.stage.kind, self._arenas
+        if not self.needs_backward or (not dispatch.n_rows and kind in ("rows", "transfer")):
+            return accumulators
+        if kind == "transfer":
+            self._transfer_backward(dispatch)
+            return accumulators
+        values = tuple(a.values[k] for k in self._keys)
+        grads = tuple(a.grads[k] for k in self._keys)
+        if kind == "rows":
+            pack, host = self._pack(dispatch)
+            kernel = kernels.backward(self.program, self._wiring)
+            grads, accumulators = kernel(params, values, grads, accumulators, host, pack, self._seeds(dispatch, pack.shape[1], True))
+        else:
+            slots, ids, out, host = self._segment_arguments(dispatch)
+            grads = kernels.segments_backward(self._segments, self._wiring)(values, grads, host, slots, ids, out, np.int32(dispatch.n_messages))
+        for key, grad in zip(self._keys, grads, strict=True):
+            a.grads[key] = grad
+        return accumulators
+
+    def loss_train(self, dispatch: Dispatch, params: tuple[Any, ...], accumulators: tuple[Any, ...], metrics: jax.Array) -> tuple[tuple[Any, ...], jax.Array]:
+        """Loss and adjoint at once; returns accumulators and metrics with this dispatch's sums added."""
+        if not dispatch.n_rows:
+            return accumulators, metrics
+        a = self._arenas
+        values = tuple(a.values[k] for k in self._keys)
+        grads = tuple(a.grads[k] for k in self._keys)
+        pack, host = self._pack(dispatch)
+        grads, accumulators, metrics = kernels.loss_train(self.program, self._wiring)(params, values, grads, accumulators, metrics, host, pack)
+        for key, grad in zip(self._keys, grads, strict=True):
+            a.grads[key] = grad
+        return accumulators, metrics
+
+    def loss_infer(self, dispatch: Dispatch, params: tuple[Any, ...], metrics: jax.Array) -> jax.Array:
+        """The loss alone; returns the metrics with this dispatch's sums added."""
+        if not dispatch.n_rows:
+            return metrics
+        pack, host = self._pack(dispatch)
+        values = tuple(self._arenas.values[k] for k in self._keys)
+        return kernels.loss_infer(self.program, self._wiring)(params, values, metrics, host, pack)
+
+    def read(self, dispatch: Dispatch) -> Any:
+        """The rows that arrive at a sink, `[r, *shape]` (padded: take the first `n_rows`)."""
+        key = self.stage.ports[0].arena
+        if key[0] == HOST:
+            return self._arenas.host[key][dispatch.in_rows[0]]
+        return kernels.get_rows(self._arenas.values[key], _padded(dispatch.in_rows[0], ladder(dispatch.n_rows), True))
+
+    # -- arguments
+
+    def _pack(self, dispatch: Dispatch) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """The packed slots `[lines + 1, k]`, and the rows of host ports `[k, *shape]`."""
+        n = dispatch.n_rows
+        k = ladder(n)
+        lines = [dispatch.in_rows[i] for i in self._device_ports]
+        pack = np.empty((len(lines) + len(dispatch.out_rows) + 1, k), np.int32)
+        for line, slots in enumerate(lines):
+            pack[line, :n] = slots
+            pack[line, n:] = slots[0]
+        for line, slots in enumerate(dispatch.out_rows, len(lines)):
+            pack[line, :n] = slots
+            pack[line, n:] = TRASH
+        pack[-1] = n
+        host = tuple(self._arenas.host[self.stage.ports[i].arena][_padded(dispatch.in_rows[i], k, True)] for i in self._host_ports)
+        return pack, host
+
+    def _seeds(self, dispatch: Dispatch, k: int, train: bool) -> np.ndarray | None:
+        """One random number per row, from the run's seed and the message's state only, so that no schedule changes it."""
+        if not train or not self.program.random:
+            return None
+        states = np.delete(dispatch.states, SLOT, axis=1).astype(np.uint64)
+        odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
+        seeds = (states * odd).sum(axis=1, dtype=np.uint64) + np.uint64(self._seed % (1 << 32)) * np.uint64(0xD1342543DE82EF95)
+        if dispatch.sizes is not None:
+            first = np.cumsum(dispatch.sizes) - dispatch.sizes
+            row = (np.arange(dispatch.n_rows) - np.repeat(first, dispatch.sizes)).astype(np.uint64)
+            seeds = np.repeat(seeds, dispatch.sizes) + row * np.uint64(0xBF58476D1CE4E5B9)
+        seeds ^= seeds >> np.uint64(31)
+        return _padded(((seeds * np.uint64(0x94D049BB133111EB)) >> np.uint64(32)).astype(np.uint32), k, True)
+
+    def _segment_arguments(self, dispatch: Dispatch) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, tuple[np.ndarray, ...]]:
+        out = dispatch.out_rows[0]
+        m = ladder(len(out))
+        slots, ids, host = [], [], []
+        for i, port in enumerate(self.stage.ports):
+            rows = dispatch.in_rows[i]
+            r = ladder(len(rows))
+            assert dispatch.sizes is not None
+            places = np.repeat(np.arange(len(dispatch.sizes)), dispatch.sizes) if self.stage.kind == "reduce" else dispatch.scatter[i]
+            slots.append(_padded(rows, r, True))
+            ids.append(np.concatenate([places, np.full(r - len(rows), m)]).astype(np.int32))
+            if port.space == HOST:
+                host.append(self._arenas.host[port.arena][slots[-1]])
+        return tuple(slots), tuple(ids), _padded(out, m, False), tuple(host)
+
+    # -- transfers
+
+    def _transfer_forward(self, dispatch: Dispatch) -> None:
+        n = dispatch.n_rows
+        if not n:
+            return
+        a, k = self._arenas, ladder(n)
+        source, target = self.stage.ports[0].arena, self._out_keys[0]
+        slots = _padded(dispatch.in_rows[0], k, True)
+        if source[0] == HOST:
+            rows: Any = a.host[source][slots]
+        else:
+            rows = jax.device_put(kernels.get_rows(a.values[source], slots), self._devices[self.stage.space])
+        a.values[target], a.grads[target] = kernels.put_rows(a.values[target], a.grads[target], _padded(dispatch.out_rows[0], k, False), rows)
+
+    def _transfer_backward(self, dispatch: Dispatch) -> None:
+        a, k = self._arenas, ladder(dispatch.n_rows)
+        source, target = self.stage.ports[0].arena, self._out_keys[0]
+        here, there = a.grads[target], a.grads[source]
+        assert here is not None and there is not None
+        rows = kernels.get_rows(here, _padded(dispatch.out_rows[0], k, False))
+        rows = jax.device_put(rows, self._devices[source[0]])
+        a.grads[source] = kernels.add_rows(there, _padded(dispatch.in_rows[0], k, False), rows)
+
+
+def _padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:
+    """Slots as int32 `[k]`: padded with the first one, or with the trash slot."""
+    out = np.empty(k, np.int32 if slots.dtype != np.uint32 else np.uint32)
+    n = len(slots)
+    out[:n] = slots
+    out[n:] = slots[0] if repeat and n else TRASH
+    return out
+
+

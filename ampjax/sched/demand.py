@@ -1,0 +1,116 @@
+"""How many arena rows an instance needs, found by routing its messages without numbers.
+
+Control never reads a payload, so a dry run of the scheduler tells the demand exactly. With it the controller admits only what is
+sure to fit: an instance's forward pass can always finish, so a memory limit holds instances back but never blocks half-way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ampjax.errors import LimitError
+from ampjax.ir.instances import Messages
+from ampjax.sched.plan import HOST, ArenaKey, Plan
+from ampjax.sched.policy import largest
+from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+
+Rows = dict[ArenaKey, int]
+
+
+def demand(plan: Plan, batch: Mapping[str, Messages], n: int) -> Rows:
+    """The rows in each device arena that `n` instances need together, if nothing is freed before all have ended.
+
+    Args:
+      plan: The plan.
+      batch: Their messages, as `Instances.gather` gives them.
+      n: How many they are.
+    """
+    settings = SchedulerSettings(max_active_keys=n, max_dispatch_size=1 << 30, policy=largest, history=1)
+    scheduler = Scheduler(plan, settings)
+    slots = scheduler.open(np.arange(n))
+    scheduler.pump(slots, batch)
+    scheduler.close(slots)
+    moved = True
+    while moved:
+        moved = False
+        for worker in range(plan.workers):
+            while (dispatch := scheduler.next(worker)) is not None:
+                scheduler.done(dispatch)
+                moved = True
+    return {key: pool.taken for key, pool in scheduler.pools.items() if key[0] != HOST}
+
+
+def row_bytes(key: ArenaKey) -> int:
+    """Bytes of a row of an arena, its adjoint included."""
+    _, shape, dtype = key
+    size = np.dtype(dtype).itemsize if dtype != "bfloat16" else 2
+    return max(1, math.prod(shape)) * size * 2
+
+
+def row_limits(per_instance: Mapping[ArenaKey, float], memory_limit: int) -> Rows:
+    """Shares each device's memory limit out among its arenas, in proportion to the bytes that instances need in them.
+
+    Args:
+      per_instance: Rows that an instance needs in each arena, on average.
+      memory_limit: Bytes for the arenas of one device.
+    """
+    bytes_of = {key: (rows + 0.01) * row_bytes(key) for key, rows in per_instance.items()}
+    total: dict[int, float] = {}
+    for key, size in bytes_of.items():
+        total[key[0]] = total.get(key[0], 0.0) + size
+    return {key: max(2, int(memory_limit * size / total[key[0]] / row_bytes(key))) for key, size in bytes_of.items()}
+
+
+class Guard:
+    """Holds instances back that would not fit beside those in flight.
+
+    While the limits are far away (four times what `max_active_keys` of the largest sampled instances need), nothing is counted.
+
+    Args:
+      plan: The plan.
+      limits: Rows of each arena at most.
+      per_instance: The largest demand among sampled instances.
+      max_active_keys: Instances in flight at most.
+    """
+
+    def __init__(self, plan: Plan, limits: Rows, per_instance: Rows, max_active_keys: int):
+        self._plan, self._limits = plan, limits
+        self.tight = any(limits[key] < 4 * max_active_keys * rows for key, rows in per_instance.items())
+        self._reserved: dict[tuple[int, bool], Rows] = {}
+        self._total: Rows = {}
+
+    def admit(self, instance: int, train: bool, batch: Mapping[str, Messages]) -> bool:
+        """Reserves room for an instance; False if it must wait for others to end.
+
+        Raises:
+          LimitError: If it would not fit even alone.
+        """
+        need = demand(self._plan, batch, 1)
+        for key, rows in need.items():
+            limit = self._limits.get(key, 1 << 60) - 1
+            if rows > limit:
+                raise LimitError(
+                    f"instance {instance}", f"at most {limit} rows of shape {key[1]} {key[2]}, which the memory limit allows", f"{rows} rows", "Raise `memory_limit`, or split the instance.",
+                )
+            if self._total.get(key, 0) + rows > limit:
+                return False
+        for key, rows in need.items():
+            self._total[key] = self._total.get(key, 0) + rows
+        self._reserved[instance, train] = need
+        return True
+
+    def release(self, instance: int, train: bool) -> None:
+        """Gives back what an instance that has ended had reserved."""
+        for key, rows in self._reserved.pop((instance, train), {}).items():
+            self._total[key] -= rows
+
+
+def with_limits(settings: SchedulerSettings, per_instance: Mapping[ArenaKey, float], limits: Rows) -> SchedulerSettings:
+    """Settings whose arenas start at the size that the sampled instances suggest, within the limits."""
+    expected = {key: int(1.25 * rows * settings.max_active_keys) + 2 for key, rows in per_instance.items()}
+    capacities = {key: min(limits[key], 1 << (rows - 1).bit_length()) for key, rows in expected.items()}
+    return replace(settings, capacities=capacities, limits=limits)

@@ -1,0 +1,74 @@
+"""The measure of gradient parity: two dictionaries of pytrees, leaf by leaf, as numbers and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import ParameterError
+
+Difference = tuple[str, str, float]
+"""A node, a path within its pytree, and max |difference| / max |wanted|."""
+
+
+def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]:
+    """Compares two dictionaries of pytrees leaf by leaf, in the measure of the gradient parity law.
+
+    Args:
+      got: By node name, a pytree of arrays.
+      want: The same from the oracle.
+
+    Returns:
+      `(node, path, max|got - want| / max|want|)` per leaf, in `want`'s order. Where `want` is all zero the difference itself counts;
+      a value that is not finite counts as infinite.
+
+    Raises:
+      ParameterError: If nodes, structures or shapes differ.
+    """
+    if sorted(got) != sorted(want):
+        raise ParameterError(
+            "compare", f"the nodes {sorted(want)}", f"{sorted(got)}", "Compare the same graph's nodes."
+        )
+    result = []
+    for node in want:
+        wanted, structure = jax.tree.flatten_with_path(want[node])
+        given, other = jax.tree.flatten(got[node])
+        if structure != other:
+            raise ParameterError(
+                f"compare, node `{node}`", f"the structure {structure}", f"{other}", "Compare the same pytrees."
+            )
+        for (path, w), g in zip(wanted, given, strict=True):
+            w, g = np.asarray(w, np.float64), np.asarray(g, np.float64)
+            if w.shape != g.shape:
+                raise ParameterError(
+                    f"compare, node `{node}`{jax.tree_util.keystr(path)}",
+                    f"shape {w.shape}",
+                    f"{g.shape}",
+                    "Compare equal shapes.",
+                )
+            scale = float(np.max(np.abs(w), initial=0.0))
+            difference = float(np.max(np.abs(g - w), initial=0.0)) / (scale or 1.0)
+            result.append((node, jax.tree_util.keystr(path), difference if np.isfinite(difference) else float("inf")))
+    return result
+
+
+def difference_table(differences: Sequence[Difference], tolerance: float = 1e-5, limit: int = 20) -> str:
+    """Readable text of `compare`'s result, worst first; leaves beyond the tolerance are marked.
+
+    >>> print(difference_table([("linear", "['w']", 3e-7), ("embed", "", 0.5)]))
+    node    leaf   max|difference| / max|gradient|
+    embed                5.0e-01  > 1e-05
+    linear  ['w']        3.0e-07
+    """
+    ordered = sorted(differences, key=lambda d: -d[2])[:limit]
+    wide, leaf = (max([len(d[i]) for d in ordered] + [len(title)]) for i, title in ((0, "node"), (1, "leaf")))
+    lines = [f"{'node':{wide}}  {'leaf':{leaf}}  max|difference| / max|gradient|"]
+    for node, path, value in ordered:
+        mark = f"  > {tolerance:g}" if value > tolerance else ""
+        lines.append(f"{node:{wide}}  {path:{leaf}}  {value:12.1e}{mark}".rstrip())
+    if len(differences) > limit:
+        lines.append(f"... and {len(differences) - limit} more")
+    return "\n".join(lines)
