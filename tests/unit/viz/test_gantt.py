@@ -1,0 +1,111 @@
+import random
+
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+
+from ampjax.engine.trace import KINDS, Slice, Trace
+from ampjax.errors import SettingsError
+from ampjax.viz.colours import SLICES
+from ampjax.viz.gantt import gantt
+
+
+def schedule(n, n_workers, seed=0, overlap=0):
+    rng = random.Random(seed)
+    clock = [0] * n_workers
+    found = []
+    for i in range(n):
+        worker = rng.randrange(n_workers)
+        start = max(0, clock[worker] + rng.randrange(20_000) - overlap)
+        end = start + rng.randrange(20_000, 120_000)
+        clock[worker] = max(end, clock[worker])
+        found.append(
+            Slice(
+                worker, f"node{rng.randrange(3)}", rng.choice(KINDS), start, end, tuple(range(i, i + rng.randrange(60)))
+            )
+        )
+    return found
+
+
+def boxes(figure):
+    """Kind of each box, and its corners."""
+    return [
+        (collection.get_label(), path.get_extents())
+        for collection in figure.axes[0].collections
+        if isinstance(collection, PolyCollection)
+        for path in collection.get_paths()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n", "n_workers", "overlap"), [(1, 1, 0), (10, 3, 0), (200, 4, 50_000), (5000, 8, 0), (300, 200, 0)]
+)
+def test_a_box_per_slice_in_its_colour_and_place(n, n_workers, overlap):
+    found = schedule(n, n_workers, overlap=overlap)
+    figure = gantt(found)
+    drawn = boxes(figure)
+    assert len(drawn) == n
+    rows = {worker: i for i, worker in enumerate(sorted({s.worker for s in found}))}
+    unit = {"µs": 1e3, "ms": 1e6, "s": 1e9}[figure.axes[0].get_xlabel().split("[")[1][:-1]]
+    first = min(s.start_ns for s in found)
+    expected = sorted(
+        (s.kind, rows[s.worker], round((s.start_ns - first) / unit, 6), round((s.end_ns - first) / unit, 6))
+        for s in found
+    )
+    assert sorted((kind, int(e.y0), round(e.x0, 6), round(e.x1, 6)) for kind, e in drawn) == expected
+    for collection in figure.axes[0].collections:
+        assert to_hex(collection.get_facecolor()[0]).upper() == SLICES[collection.get_label()][0]
+
+
+@pytest.mark.parametrize("overlap", [0, 50_000])
+def test_no_boxes_overlap(overlap):
+    drawn = [e for _, e in boxes(gantt(schedule(150, 3, overlap=overlap)))]
+    for i, a in enumerate(drawn):
+        for b in drawn[:i]:
+            wide = min(a.x1, b.x1) - max(a.x0, b.x0)
+            high = min(a.y1, b.y1) - max(a.y0, b.y0)
+            assert wide < 1e-9 or high < 1e-9
+
+
+def test_labels_stay_in_their_boxes():
+    figure = gantt(schedule(60, 3))
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    pixels = [e.transformed(axes.transData) for _, e in boxes(figure)]
+    assert len(axes.texts) > 20
+    for text in axes.texts:
+        label = text.get_window_extent()
+        # The time axis runs to the right, the rows downwards, so a box's y1 is its lower edge on the screen.
+        assert any(b.x0 <= label.x0 and label.x1 <= b.x1 and b.y1 <= label.y0 and label.y1 <= b.y0 for b in pixels), (
+            text
+        )
+    assert not gantt(schedule(60, 3), labels=False).axes[0].texts
+
+
+def test_many_instances_are_abbreviated():
+    one = Slice(0, "a", "forward", 0, 1_000, tuple(range(3, 16)))
+    long, short = gantt([one]), gantt([one, Slice(0, "a", "backward", 1_000, 25_000, (3,))])
+    assert long.axes[0].texts[0].get_text() == "3,4,5,6,7,8,9,10,11,12,13,14,15"
+    assert sorted(t.get_text() for t in short.axes[0].texts) == ["3", "3+12"]
+
+
+def test_nodes_are_named_where_a_worker_has_several():
+    figure = gantt([Slice(0, "a", "forward", 0, 10, (1,)), Slice(0, "b", "update", 10, 20)])
+    assert [t.get_text() for t in figure.axes[0].texts] == ["a\n1", "b"]
+
+
+def test_axes_title_and_file(tmp_path):
+    trace = Trace([Slice(2, "a", "infer", 5_000_000, 9_000_000, (1,))])
+    figure = gantt(trace, tmp_path / "g.svg", title="a run")
+    assert figure.axes[0].get_xlabel() == "time [ms]"
+    assert figure.get_suptitle() == "a run"
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["worker 2"]
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["infer"]
+    assert "worker 2" in (tmp_path / "g.svg").read_text()
+
+
+def test_errors(tmp_path):
+    with pytest.raises(SettingsError, match="gantt: expected at least one slice, got none"):
+        gantt([])
+    with pytest.raises(SettingsError, match=r"ends in \.png"):
+        gantt(schedule(1, 1), tmp_path / "g.txt")
