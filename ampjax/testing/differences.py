@@ -60,11 +60,12 @@ def difference_table(differences: Sequence[Difference], tolerance: float = 1e-5,
 
     >>> print(difference_table([("linear", "['w']", 3e-7), ("embed", "", 0.5)]))
     node    leaf   max|difference| / max|gradient|
-    embed                5.0e-01  > 1e-05
-    linear  ['w']        3.0e-07
+    embed               5.0e-01  > 1e-05
+    linear  ['w']       3.0e-07
     """
     ordered = sorted(differences, key=lambda d: -d[2])[:limit]
-    wide, leaf = (max([len(d[i]) for d in ordered] + [len(title)]) for i, title in ((0, "node"), (1, "leaf")))
+    wide = max([len(node) for node, _, _ in ordered] + [len("node")])
+    leaf = max([len(path) for _, path, _ in ordered] + [len("leaf")])
     lines = [f"{'node':{wide}}  {'leaf':{leaf}}  max|difference| / max|gradient|"]
     for node, path, value in ordered:
         mark = f"  > {tolerance:g}" if value > tolerance else ""

@@ -251,7 +251,7 @@ class _Run:
             case Repeat():
                 self.emit(node, 0, (payload,) * self.number(where, op.count, state), state)
             case Reduce():
-                segments = np.zeros(len(payload), np.int32)
+                segments = jnp.zeros(len(payload), jnp.int32)
                 self.emit(node, 0, op.function(_stack(node.inputs[0], payload), segments, 1)[0], state)
             case Distribute():
                 for output, rows in enumerate(self.topology(node).gather):
@@ -407,7 +407,8 @@ def _unpack(graph: Graph, pumped: Mapping[str, Messages], n: int) -> list[list[t
                 "instances", f"messages for the pumps {sorted(graph.pumps)}", f"pump `{name}`", "Use the pumps' names."
             )
         node, m = graph.pumps[name], len(messages.instance)
-        wire, ends = node.op.type, np.cumsum(messages.sizes) if messages.sizes is not None else None
+        wire, sizes = node.op.type, np.asarray(0 if messages.sizes is None else messages.sizes)
+        ends = np.cumsum(sizes)
         fields = {field: np.broadcast_to(np.asarray(values), (m,)) for field, values in messages.fields.items()}
         if set(fields) != set(wire.fields):
             raise MessageError(
@@ -420,8 +421,8 @@ def _unpack(graph: Graph, pumped: Mapping[str, Messages], n: int) -> list[list[t
             state = {"instance": instance, **{field: int(values[i]) for field, values in fields.items()}}
             if wire.topology:
                 payload = messages.payload[i]
-            elif wire.ragged and ends is not None:
-                payload = tuple(np.asarray(messages.payload[ends[i] - messages.sizes[i] : ends[i]], wire.dtype))
+            elif wire.ragged:
+                payload = tuple(np.asarray(messages.payload[ends[i] - sizes[i] : ends[i]], wire.dtype))
             else:
                 payload = np.asarray(messages.payload[i], wire.dtype)
             result[instance].append((node, payload, state))
