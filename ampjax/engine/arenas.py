@@ -61,7 +61,10 @@ class Arenas:
         return sum(a.nbytes for a in arrays)
 
     def __repr__(self) -> str:
-        lines = [f"  {key[1]} {key[2]} on space {key[0]}: {len(a)} rows" for key, a in [*self.host.items(), *self.values.items()]]
+        lines = [
+            f"  {key[1]} {key[2]} on space {key[0]}: {len(a)} rows"
+            for key, a in [*self.host.items(), *self.values.items()]
+        ]
         return "\n".join([f"Arenas: {self.device_bytes / 1e6:.1f} MB on devices", *lines])
 
 

@@ -49,7 +49,9 @@ class FlopsCost:
             passes = {"forward": 1, "infer": 1, "backward": 2}[dispatch.direction]
             if stage.kind == "loss" and dispatch.direction == "forward":
                 passes = 3
-            operations += sum(2.0 * self._layer(node)[0] for node in stage.nodes if node.has_params) * dispatch.n_rows * passes
+            operations += (
+                sum(2.0 * self._layer(node)[0] for node in stage.nodes if node.has_params) * dispatch.n_rows * passes
+            )
         for change in dispatch.changes:
             if isinstance(change, Update):
                 operations += self._layer(self.plan.graph.nodes[change.node])[1]

@@ -50,11 +50,19 @@ class Executor:
     """
 
     def __init__(
-        self, plan: Plan, params: Mapping[str, Any], training: Mapping[str, NodeTraining], devices: Sequence[jax.Device], stashed: Sequence[str] = (), seed: int = 0
+        self,
+        plan: Plan,
+        params: Mapping[str, Any],
+        training: Mapping[str, NodeTraining],
+        devices: Sequence[jax.Device],
+        stashed: Sequence[str] = (),
+        seed: int = 0,
     ):
         self.plan, self._devices, self._stashed = plan, tuple(devices), frozenset(stashed)
         self.arenas = Arenas(self._devices)
-        self._runners = {s.number: StageRunner(s, self.arenas, self._devices, seed) for s in plan.stages if s.kind != "group"}
+        self._runners = {
+            s.number: StageRunner(s, self.arenas, self._devices, seed) for s in plan.stages if s.kind != "group"
+        }
         self._device_of = {node: self._devices[plan.spaces[worker]] for node, worker in plan.worker_of.items()}
         self.params: dict[str, Any] = {}
         self.opt_state: dict[str, Any] = {}
@@ -104,6 +112,27 @@ class Executor:
         for key in dispatch.drop:
             self._stash.pop(key, None)
 
+    def warm(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
+        """Compiles what a dispatch needs, by running it on copies of all that it would change; its slots must be the trash slot."""
+        stage = dispatch.stage
+        assert stage is not None
+        for port in stage.ports:
+            self.arenas.ensure(port.arena, scheduler.pool(port.arena).capacity)
+        kept = {node: self.accumulators[node] for node in stage.params}
+        sums = dict(self._sums)
+        self.accumulators.update(jax.tree.map(jnp.copy, kept))
+        self._sums = {key: jnp.copy(value) for key, value in sums.items()}
+        self.run(dispatch, scheduler)
+        self.accumulators.update(kept)
+        self._sums = sums
+
+    def warm_update(self, node: str) -> None:
+        """Compiles a node's update, by running it on copies."""
+        kept = self.params[node], self.opt_state[node], self.accumulators[node]
+        self.params[node], self.opt_state[node], self.accumulators[node] = jax.tree.map(jnp.copy, kept)
+        self._change(Update(node, 1))
+        self.params[node], self.opt_state[node], self.accumulators[node] = kept
+
     def _run_stage(self, stage: Stage, dispatch: Dispatch) -> None:
         runner = self._runners[stage.number]
         params = tuple(self.params[node] for node in stage.params)
@@ -138,7 +167,9 @@ class Executor:
             training = self._training[node]
             step = _jitted_update(training.tx, training.gradient, node not in self._stashed)
             count, staleness = np.float32(change.count), np.float32(change.mean_staleness)
-            self.params[node], self.opt_state[node], self.accumulators[node] = step(self.params[node], self.opt_state[node], self.accumulators[node], count, staleness)
+            self.params[node], self.opt_state[node], self.accumulators[node] = step(
+                self.params[node], self.opt_state[node], self.accumulators[node], count, staleness
+            )
         elif isinstance(change, Average):
             self.params.update(zip(change.nodes, average([self.params[n] for n in change.nodes]), strict=True))
         elif isinstance(change, Contribute):
@@ -173,7 +204,9 @@ class Executor:
     def _sums_of(self, stage: Stage, train: bool) -> jax.Array:
         found = self._sums.get((stage.number, train))
         if found is None:
-            found = jax.device_put(jnp.zeros(2 + 2 * len(self._metric_names[stage.number]), jnp.float32), self._devices[stage.space])
+            found = jax.device_put(
+                jnp.zeros(2 + 2 * len(self._metric_names[stage.number]), jnp.float32), self._devices[stage.space]
+            )
         return found
 
     def mark(self, worker: int) -> jax.Array | None:
@@ -206,7 +239,9 @@ def _corner(array: jax.Array) -> jax.Array:
 
 @jax.jit
 def _rebase(now: Any, handed_in: Any, mean: Any) -> Any:
-    return jax.tree.map(lambda n, h, m: m + (n - h) if jnp.issubdtype(n.dtype, jnp.inexact) else n, now, handed_in, mean)
+    return jax.tree.map(
+        lambda n, h, m: m + (n - h) if jnp.issubdtype(n.dtype, jnp.inexact) else n, now, handed_in, mean
+    )
 
 
 def _metrics_of(node: Node) -> list[str]:
@@ -219,6 +254,16 @@ def _check_payload(feed: Feed) -> None:
     payload = np.asarray(feed.payload)
     where = f"pump payload for rows of shape {shape} {dtype}"
     if payload.shape != (len(feed.slots), *shape):
-        raise MessageError(where, f"an array of shape {(len(feed.slots), *shape)}", f"{payload.shape}", "Give one row of the pump's shape per message.")
+        raise MessageError(
+            where,
+            f"an array of shape {(len(feed.slots), *shape)}",
+            f"{payload.shape}",
+            "Give one row of the pump's shape per message.",
+        )
     if not np.can_cast(payload.dtype, dtype, "same_kind"):
-        raise MessageError(where, f"{dtype}", f"{payload.dtype}", f"Convert the payload to {dtype}, or declare the pump with its dtype.")
+        raise MessageError(
+            where,
+            f"{dtype}",
+            f"{payload.dtype}",
+            f"Convert the payload to {dtype}, or declare the pump with its dtype.",
+        )

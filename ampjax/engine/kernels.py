@@ -66,7 +66,9 @@ def _over_rows(program: Program, seeds: Array | None) -> Callable[..., Any]:
     return lambda params, inputs: mapped(params, inputs, seeds)
 
 
-def _add_gradients(program: Program, wiring: Wiring, grads: tuple[Array, ...], pack: Array, mask: Array, cotangents: list[Array]) -> tuple[Array, ...]:
+def _add_gradients(
+    program: Program, wiring: Wiring, grads: tuple[Array, ...], pack: Array, mask: Array, cotangents: list[Array]
+) -> tuple[Array, ...]:
     """Adds input cotangents to the adjoint rows of the input slots; padding goes to the trash slot."""
     out = list(grads)
     line = 0
@@ -85,7 +87,9 @@ def _accumulate(accumulators: tuple[Any, ...], grads: tuple[Any, ...]) -> tuple[
     return jax.tree.map(lambda a, g: a + g.astype(a.dtype), accumulators, grads)
 
 
-def _vjp(function: Callable[..., Any], program: Program, params: tuple[Any, ...], inputs: tuple[Array, ...]) -> tuple[Any, Callable[..., Any]]:
+def _vjp(
+    function: Callable[..., Any], program: Program, params: tuple[Any, ...], inputs: tuple[Array, ...]
+) -> tuple[Any, Callable[..., Any]]:
     """`jax.vjp` with respect to the float parameters and the ports that take a gradient."""
     float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
 
@@ -171,8 +175,14 @@ def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
             full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
             return _loss_sums(program, tuple(combine(p, f) for p, f in zip(params, floats, strict=True)), full, mask)
 
-        (weight_grads, input_grads), sums = jax.grad(total, argnums=(0, 1), has_aux=True)(tuple(trainable(p) for p in params), float_inputs)
-        return _add_gradients(program, wiring, grads, pack, mask, input_grads), _accumulate(accumulators, weight_grads), metrics + sums
+        (weight_grads, input_grads), sums = jax.grad(total, argnums=(0, 1), has_aux=True)(
+            tuple(trainable(p) for p in params), float_inputs
+        )
+        return (
+            _add_gradients(program, wiring, grads, pack, mask, input_grads),
+            _accumulate(accumulators, weight_grads),
+            metrics + sums,
+        )
 
     return kernel
 
@@ -250,9 +260,14 @@ def segments_backward(function: Reduction | Collection, wiring: Wiring) -> Calla
     return kernel
 
 
-def _segment_rows(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], slots: tuple[Array, ...]) -> tuple[Array, ...]:
+def _segment_rows(
+    wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], slots: tuple[Array, ...]
+) -> tuple[Array, ...]:
     from_host = iter(host)
-    return tuple(next(from_host) if place is None else arenas[place][where] for place, where in zip(wiring.ports, slots, strict=True))
+    return tuple(
+        next(from_host) if place is None else arenas[place][where]
+        for place, where in zip(wiring.ports, slots, strict=True)
+    )
 
 
 @functools.partial(jax.jit, donate_argnums=(0, 1))

@@ -27,7 +27,14 @@ class Loop:
       on_dispatch: Told of every dispatch, in order of issue.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor | None, sources: Sequence[Source], progress: Progress | None = None, on_dispatch: Callable[[Dispatch], None] | None = None):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor | None,
+        sources: Sequence[Source],
+        progress: Progress | None = None,
+        on_dispatch: Callable[[Dispatch], None] | None = None,
+    ):
         self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
         self._progress, self._on_dispatch = progress, on_dispatch
 
@@ -89,7 +96,9 @@ def add_to_trace(trace: Trace, dispatch: Dispatch, start_ns: int, end_ns: int) -
         trace.add(dispatch.worker, names or "replicas", "update", start_ns, end_ns)
         return
     kind = "transfer" if stage.kind == "transfer" else dispatch.direction
-    trace.add(dispatch.worker, stage.name, kind, start_ns, end_ns, tuple(dict.fromkeys(dispatch.states[:, INSTANCE].tolist())))
+    trace.add(
+        dispatch.worker, stage.name, kind, start_ns, end_ns, tuple(dict.fromkeys(dispatch.states[:, INSTANCE].tolist()))
+    )
 
 
 def describe(dispatch: Dispatch, scheduler: Scheduler) -> str:
@@ -98,4 +107,6 @@ def describe(dispatch: Dispatch, scheduler: Scheduler) -> str:
         return f"ampjax: in {dispatch!r}"
     state = State(dispatch.states[:1], scheduler.plan.layout, dispatch.stage.ports[0].type.fields)
     story: list[Any] = scheduler.story(int(dispatch.states[0, 0]))[-6:]
-    return "\n".join([f"ampjax: in {dispatch!r}; first message {state!r}; its story:", *(f"  {line}" for line in story)])
+    return "\n".join(
+        [f"ampjax: in {dispatch!r}; first message {state!r}; its story:", *(f"  {line}" for line in story)]
+    )

@@ -98,7 +98,9 @@ def make_program(stage: Stage) -> Program:
                 next_port += 1
             refs.append(entries[wire])
         has_params = op.body.init is not None
-        calls.append(Call(op.body, tuple(refs), n_params if has_params else None, _salt(node.name) if op.body.rng else 0))
+        calls.append(
+            Call(op.body, tuple(refs), n_params if has_params else None, _salt(node.name) if op.body.rng else 0)
+        )
         n_params += has_params
     return Program(
         tuple(calls),

@@ -56,7 +56,9 @@ class StageRunner:
     @property
     def needs_backward(self) -> bool:
         """Whether the adjoint has anything to compute: parameters, or an input that takes a gradient."""
-        return bool(self.stage.params) or any(np.issubdtype(self.stage.ports[i].type.dtype, np.floating) for i in self._device_ports)
+        return bool(self.stage.params) or any(
+            np.issubdtype(self.stage.ports[i].type.dtype, np.floating) for i in self._device_ports
+        )
 
     def forward(self, dispatch: Dispatch, params: tuple[Any, ...]) -> None:
         """The forward pass of a `rows`, `transfer`, `reduce` or `collect` stage."""
@@ -72,11 +74,15 @@ class StageRunner:
                 return
             train = dispatch.direction == FORWARD
             pack, host = self._pack(dispatch)
-            kernel = kernels.forward(self.program, self._wiring, train)
-            written, grads = kernel(params, written, grads, read, host, pack, self._seeds(dispatch, pack.shape[1], train))
+            kernel = kernels.forward(self.program, self._wiring, train or not self.program.random)
+            written, grads = kernel(
+                params, written, grads, read, host, pack, self._seeds(dispatch, pack.shape[1], train)
+            )
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
-            written, grads = kernels.segments_forward(self._segments, self._wiring)(written, grads, read, host, slots, ids, out)
+            written, grads = kernels.segments_forward(self._segments, self._wiring)(
+                written, grads, read, host, slots, ids, out
+            )
         for key, value, grad in zip(self._out_keys, written, grads, strict=True):
             a.values[key], a.grads[key] = value, grad
 
@@ -93,15 +99,21 @@ class StageRunner:
         if kind == "rows":
             pack, host = self._pack(dispatch)
             kernel = kernels.backward(self.program, self._wiring)
-            grads, accumulators = kernel(params, values, grads, accumulators, host, pack, self._seeds(dispatch, pack.shape[1], True))
+            grads, accumulators = kernel(
+                params, values, grads, accumulators, host, pack, self._seeds(dispatch, pack.shape[1], True)
+            )
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
-            grads = kernels.segments_backward(self._segments, self._wiring)(values, grads, host, slots, ids, out, np.int32(dispatch.n_messages))
+            grads = kernels.segments_backward(self._segments, self._wiring)(
+                values, grads, host, slots, ids, out, np.int32(dispatch.n_messages)
+            )
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
         return accumulators
 
-    def loss_train(self, dispatch: Dispatch, params: tuple[Any, ...], accumulators: tuple[Any, ...], metrics: jax.Array) -> tuple[tuple[Any, ...], jax.Array]:
+    def loss_train(
+        self, dispatch: Dispatch, params: tuple[Any, ...], accumulators: tuple[Any, ...], metrics: jax.Array
+    ) -> tuple[tuple[Any, ...], jax.Array]:
         """Loss and adjoint at once; returns accumulators and metrics with this dispatch's sums added."""
         if not dispatch.n_rows:
             return accumulators, metrics
@@ -109,7 +121,9 @@ class StageRunner:
         values = tuple(a.values[k] for k in self._keys)
         grads = tuple(a.grads[k] for k in self._keys)
         pack, host = self._pack(dispatch)
-        grads, accumulators, metrics = kernels.loss_train(self.program, self._wiring)(params, values, grads, accumulators, metrics, host, pack)
+        grads, accumulators, metrics = kernels.loss_train(self.program, self._wiring)(
+            params, values, grads, accumulators, metrics, host, pack
+        )
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
         return accumulators, metrics
@@ -144,7 +158,10 @@ class StageRunner:
             pack[line, :n] = slots
             pack[line, n:] = TRASH
         pack[-1] = n
-        host = tuple(self._arenas.host[self.stage.ports[i].arena][_padded(dispatch.in_rows[i], k, True)] for i in self._host_ports)
+        host = tuple(
+            self._arenas.host[self.stage.ports[i].arena][_padded(dispatch.in_rows[i], k, True)]
+            for i in self._host_ports
+        )
         return pack, host
 
     def _seeds(self, dispatch: Dispatch, k: int, train: bool) -> np.ndarray | None:
@@ -153,7 +170,9 @@ class StageRunner:
             return None
         states = np.delete(dispatch.states, SLOT, axis=1).astype(np.uint64)
         odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
-        seeds = (states * odd).sum(axis=1, dtype=np.uint64) + np.uint64(self._seed % (1 << 32)) * np.uint64(0xD1342543DE82EF95)
+        seeds = (states * odd).sum(axis=1, dtype=np.uint64) + np.uint64(self._seed % (1 << 32)) * np.uint64(
+            0xD1342543DE82EF95
+        )
         if dispatch.sizes is not None:
             first = np.cumsum(dispatch.sizes) - dispatch.sizes
             row = (np.arange(dispatch.n_rows) - np.repeat(first, dispatch.sizes)).astype(np.uint64)
@@ -161,7 +180,9 @@ class StageRunner:
         seeds ^= seeds >> np.uint64(31)
         return _padded(((seeds * np.uint64(0x94D049BB133111EB)) >> np.uint64(32)).astype(np.uint32), k, True)
 
-    def _segment_arguments(self, dispatch: Dispatch) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, tuple[np.ndarray, ...]]:
+    def _segment_arguments(
+        self, dispatch: Dispatch
+    ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, tuple[np.ndarray, ...]]:
         out = dispatch.out_rows[0]
         m = ladder(len(out))
         slots, ids, host = [], [], []
@@ -169,7 +190,11 @@ class StageRunner:
             rows = dispatch.in_rows[i]
             r = ladder(len(rows))
             assert dispatch.sizes is not None
-            places = np.repeat(np.arange(len(dispatch.sizes)), dispatch.sizes) if self.stage.kind == "reduce" else dispatch.scatter[i]
+            places = (
+                np.repeat(np.arange(len(dispatch.sizes)), dispatch.sizes)
+                if self.stage.kind == "reduce"
+                else dispatch.scatter[i]
+            )
             slots.append(_padded(rows, r, True))
             ids.append(np.concatenate([places, np.full(r - len(rows), m)]).astype(np.int32))
             if port.space == HOST:
@@ -189,7 +214,9 @@ class StageRunner:
             rows: Any = a.host[source][slots]
         else:
             rows = jax.device_put(kernels.get_rows(a.values[source], slots), self._devices[self.stage.space])
-        a.values[target], a.grads[target] = kernels.put_rows(a.values[target], a.grads[target], _padded(dispatch.out_rows[0], k, False), rows)
+        a.values[target], a.grads[target] = kernels.put_rows(
+            a.values[target], a.grads[target], _padded(dispatch.out_rows[0], k, False), rows
+        )
 
     def _transfer_backward(self, dispatch: Dispatch) -> None:
         a, k = self._arenas, ladder(dispatch.n_rows)
@@ -208,5 +235,3 @@ def _padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:
     out[:n] = slots
     out[n:] = slots[0] if repeat and n else TRASH
     return out
-
-

@@ -28,7 +28,15 @@ class Source:
       guard: Holds instances back near the memory limit.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor | None, data: Instances, ids: np.ndarray, train: bool, guard: Guard | None = None):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor | None,
+        data: Instances,
+        ids: np.ndarray,
+        train: bool,
+        guard: Guard | None = None,
+    ):
         self._scheduler, self._executor, self._data, self._ids = scheduler, executor, data, np.asarray(ids)
         self.train, self._guard, self._next = train, guard, 0
 
@@ -90,7 +98,16 @@ class LoopSource(Source):
       ragged: Names of the ragged pumps.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor | None, examples: Sequence[Any], ids: np.ndarray, train: bool, loop: Loop, ragged: Sequence[str]):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor | None,
+        examples: Sequence[Any],
+        ids: np.ndarray,
+        train: bool,
+        loop: Loop,
+        ragged: Sequence[str],
+    ):
         super().__init__(scheduler, executor, InstanceList([]), ids, train)
         self._examples, self._loop, self._ragged = examples, loop, tuple(ragged)
         self._running: dict[int, Iterator[Mapping[str, Any]]] = {}

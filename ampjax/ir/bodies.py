@@ -69,10 +69,18 @@ def parameterised(name: str, body: Any, params: Any = None, rng: bool = False) -
     if hasattr(body, "init") and callable(body):
         return Body(body, body.init, rng)
     if not callable(body):
-        raise GraphError(f"node `{name}`", "a function, a flax.nnx module or an ampjax.nn layer as its body", f"{type(body).__name__}", "Pass something that can be called.")
+        raise GraphError(
+            f"node `{name}`",
+            "a function, a flax.nnx module or an ampjax.nn layer as its body",
+            f"{type(body).__name__}",
+            "Pass something that can be called.",
+        )
     if params is None:
         raise GraphError(
-            f"node `{name}`", "parameters for a plain function", "none", "Pass `params=` a pytree or a function of a PRNG key; for a node without parameters use `npt`.",
+            f"node `{name}`",
+            "parameters for a plain function",
+            "none",
+            "Pass `params=` a pytree or a function of a PRNG key; for a node without parameters use `npt`.",
         )
     return Body(body, params if callable(params) else _Constant(params), rng)
 
@@ -84,7 +92,9 @@ def parameterless(name: str, body: Any, rng: bool = False) -> Body:
       GraphError: If it can't be called.
     """
     if not callable(body):
-        raise GraphError(f"node `{name}`", "a function as its body", f"{type(body).__name__}", "Pass a function of the payloads.")
+        raise GraphError(
+            f"node `{name}`", "a function as its body", f"{type(body).__name__}", "Pass a function of the payloads."
+        )
     return Body(_NoParams(body), None, rng)
 
 

@@ -18,7 +18,9 @@ from ampjax.ir.state import State
 from ampjax.ir.wires import Wire, WireType
 
 
-def pump(name: str, shape: Sequence[int] = (), dtype: Any = "float32", fields: Sequence[str] = (), ragged: bool = False) -> Wire:
+def pump(
+    name: str, shape: Sequence[int] = (), dtype: Any = "float32", fields: Sequence[str] = (), ragged: bool = False
+) -> Wire:
     """A source of messages that the controller feeds.
 
     Args:
@@ -33,7 +35,12 @@ def pump(name: str, shape: Sequence[int] = (), dtype: Any = "float32", fields: S
     """
     fields = tuple(fields)
     if "instance" in fields or len(set(fields)) != len(fields):
-        raise GraphError(f"pump `{name}`", "different field names other than `instance`, which is always there", f"{fields}", "Rename the field.")
+        raise GraphError(
+            f"pump `{name}`",
+            "different field names other than `instance`, which is always there",
+            f"{fields}",
+            "Rename the field.",
+        )
     return _wire(Pump(WireType(tuple(shape), np.dtype(dtype), fields, ragged)), (), name=name)
 
 
@@ -46,18 +53,36 @@ class NodeBuilder:
     """A payload node that waits for its inputs: call it with wires (None leaves a port open)."""
 
     def __init__(self, name: str, kind: str, body: Body, options: NodeOptions, outputs: int, join: Key):
-        self.name, self.kind, self.body, self.options, self.outputs, self.join = name, kind, body, options, outputs, join
+        self.name, self.kind, self.body, self.options, self.outputs, self.join = (
+            name,
+            kind,
+            body,
+            options,
+            outputs,
+            join,
+        )
         self._used = False
 
     def __call__(self, *inputs: Wire | None) -> Any:
         """Adds the node; returns its output wire, or a tuple of them."""
         if self._used:
-            raise GraphError(f"node `{self.name}`", "one wire into each port", "a second call", "Join the wires with a phi first, or build a second node.")
+            raise GraphError(
+                f"node `{self.name}`",
+                "one wire into each port",
+                "a second call",
+                "Join the wires with a phi first, or build a second node.",
+            )
         self._used = True
         if not inputs:
-            raise GraphError(f"node `{self.name}`", "at least one input wire", "none", "Call it with the wires that feed it.")
+            raise GraphError(
+                f"node `{self.name}`", "at least one input wire", "none", "Call it with the wires that feed it."
+            )
         _check_arity(self.name, self.body, len(inputs), skip=1 if self.kind == "PPT" else 0)
-        op = Loss(self.body, self.join) if self.kind == "Loss" else Compute(self.kind, self.body, self.outputs, self.join)
+        op = (
+            Loss(self.body, self.join)
+            if self.kind == "Loss"
+            else Compute(self.kind, self.body, self.outputs, self.join)
+        )
         ports = tuple(port_names(self.body.apply, len(inputs), 1 if self.kind == "PPT" else 0))
         n_out = 0 if self.kind == "Loss" else self.outputs
         node = current_graph().add(self.name, op, inputs, n_out, self.options, ports)
@@ -68,8 +93,19 @@ class NodeBuilder:
 
 
 def ppt(
-    name: str, body: Any, *, params: Any = None, tx: Any = None, min_update_interval: int | None = None, max_dispatch_size: int | None = None, weights: str | None = None,
-    gradient: str | None = None, worker: int | None = None, outputs: int = 1, join: Key = None, rng: bool = False,
+    name: str,
+    body: Any,
+    *,
+    params: Any = None,
+    tx: Any = None,
+    min_update_interval: int | None = None,
+    max_dispatch_size: int | None = None,
+    weights: str | None = None,
+    gradient: str | None = None,
+    worker: int | None = None,
+    outputs: int = 1,
+    join: Key = None,
+    rng: bool = False,
 ) -> NodeBuilder:
     """A parameterised payload transform (AMPNet §4): updates its own parameters from accumulated gradients.
 
@@ -95,7 +131,16 @@ def ppt(
     return NodeBuilder(name, "PPT", parameterised(name, body, params, rng), options, outputs, join)
 
 
-def npt(name: str, body: Callable[..., Any], *, worker: int | None = None, max_dispatch_size: int | None = None, outputs: int = 1, join: Key = None, rng: bool = False) -> NodeBuilder:
+def npt(
+    name: str,
+    body: Callable[..., Any],
+    *,
+    worker: int | None = None,
+    max_dispatch_size: int | None = None,
+    outputs: int = 1,
+    join: Key = None,
+    rng: bool = False,
+) -> NodeBuilder:
     """A non-parameterised payload transform: a pure function `body(*inputs)` of one message's payloads.
 
     The arguments are those of `ppt`.
@@ -157,7 +202,9 @@ class PhiWire(Wire):
         """
         node = self.source
         if node.inputs:
-            raise GraphError(f"node `{node.name}`", "one call of connect", "a second one", "Give connect all wires at once.")
+            raise GraphError(
+                f"node `{node.name}`", "one call of connect", "a second one", "Give connect all wires at once."
+            )
         graph = current_graph()
         for wire in wires:
             node.inputs.append(None)
@@ -173,7 +220,9 @@ def phi(name: str | None = None, *wires: Wire) -> PhiWire:
     return out.connect(*wires) if wires else out
 
 
-def isu(wire: Wire, function: Callable[[State], State], inverse: Callable[[State], State], name: str | None = None) -> Wire:
+def isu(
+    wire: Wire, function: Callable[[State], State], inverse: Callable[[State], State], name: str | None = None
+) -> Wire:
     """Changes the state by `function`; `inverse` undoes it, which is checked.
 
     Raises:
@@ -198,7 +247,13 @@ def repeat(wire: Wire, count: StateFn, name: str | None = None) -> Wire:
 
 
 def group(
-    wire: Wire, *, by: Sequence[str] | StateFn = (), size: StateFn, order: StateFn | None = None, opener: Wire | None = None, name: str | None = None
+    wire: Wire,
+    *,
+    by: Sequence[str] | StateFn = (),
+    size: StateFn,
+    order: StateFn | None = None,
+    opener: Wire | None = None,
+    name: str | None = None,
 ) -> Wire:
     """Collects messages that share a key into one ragged message.
 
@@ -218,7 +273,13 @@ def group(
     return _wire(control.Group(key, size, order, opener is not None), wires, name=name)
 
 
-def ungroup(wire: Wire, field: str | None = None, *, state: Callable[[State, np.ndarray], State] | None = None, name: str | None = None) -> Wire:
+def ungroup(
+    wire: Wire,
+    field: str | None = None,
+    *,
+    state: Callable[[State, np.ndarray], State] | None = None,
+    name: str | None = None,
+) -> Wire:
     """Emits one message per row of a ragged message.
 
     Args:
@@ -231,7 +292,9 @@ def ungroup(wire: Wire, field: str | None = None, *, state: Callable[[State, np.
       GraphError: If neither or both of `field` and `state` are given.
     """
     if (field is None) == (state is None):
-        raise GraphError("ungroup", "either `field` or `state`", "both" if field else "neither", "Say how the rows' states differ.")
+        raise GraphError(
+            "ungroup", "either `field` or `state`", "both" if field else "neither", "Say how the rows' states differ."
+        )
     make = state if state is not None else _SetField(str(field))
     return _wire(control.Ungroup(make), (wire,), name=name)
 
@@ -272,10 +335,20 @@ def replicate(builder: NodeBuilder, n: int, route: str | StateFn = "round_robin"
       GraphError: If n < 1, or the node has several outputs.
     """
     if n < 1 or builder.outputs != 1:
-        raise GraphError(f"replicate `{builder.name}`", "n >= 1 and a node with one output", f"n = {n}, {builder.outputs} outputs", "Replicate a node with one output.")
+        raise GraphError(
+            f"replicate `{builder.name}`",
+            "n >= 1 and a node with one output",
+            f"n = {n}, {builder.outputs} outputs",
+            "Replicate a node with one output.",
+        )
     choose: StateFn = (lambda s: s.instance % n) if route == "round_robin" else route  # type: ignore[assignment]
     if not callable(choose):
-        raise GraphError(f"replicate `{builder.name}`, route", "`round_robin` or a state function", f"{route!r}", "Pass a function of the state.")
+        raise GraphError(
+            f"replicate `{builder.name}`, route",
+            "`round_robin` or a state function",
+            f"{route!r}",
+            "Pass a function of the state.",
+        )
 
     def build(*inputs: Wire) -> Wire:
         branches = [cond(wire, choose, n, name=f"{builder.name}/route{i or ''}") for i, wire in enumerate(inputs)]
@@ -325,7 +398,9 @@ class _Split(_Concat):
     def __call__(self, params: Any, *inputs: Any) -> Any:
         (x,) = inputs
         if sum(self.sizes) != x.shape[self.axis]:
-            raise ValueError(f"sizes {self.sizes} add up to {sum(self.sizes)}, not to axis {self.axis} of shape {x.shape}")
+            raise ValueError(
+                f"sizes {self.sizes} add up to {sum(self.sizes)}, not to axis {self.axis} of shape {x.shape}"
+            )
         parts = jnp.split(x, np.cumsum(self.sizes)[:-1].tolist(), axis=self.axis)
         return parts[0] if len(parts) == 1 else tuple(parts)
 
@@ -337,7 +412,12 @@ def _wire(op: Any, inputs: tuple[Wire | None, ...], name: str | None) -> Wire:
 def _check_arity(name: str, body: Body, n: int, skip: int) -> None:
     function = getattr(body.apply, "function", body.apply)
     if not accepts(function, n + skip) and not body.rng:
-        raise GraphError(f"node `{name}`", f"as many wires as its body takes inputs ({', '.join(port_names(body.apply, 99, skip)) or 'see its signature'})", f"{n} wires", "Connect one wire per input.")
+        raise GraphError(
+            f"node `{name}`",
+            f"as many wires as its body takes inputs ({', '.join(port_names(body.apply, 99, skip)) or 'see its signature'})",
+            f"{n} wires",
+            "Connect one wire per input.",
+        )
 
 
 def _check_options(name: str, options: NodeOptions) -> None:
@@ -349,12 +429,35 @@ def _check_options(name: str, options: NodeOptions) -> None:
     for field in ("min_update_interval", "max_dispatch_size"):
         value = getattr(options, field)
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise GraphError(where, f"{field} an integer of at least 1", f"{value!r}", "Give a positive number of gradient rows.")
+            raise GraphError(
+                where, f"{field} an integer of at least 1", f"{value!r}", "Give a positive number of gradient rows."
+            )
     if options.tx is not None and not (hasattr(options.tx, "init") and hasattr(options.tx, "update")):
-        raise GraphError(where, "an optax transform as `tx`", f"{type(options.tx).__name__}", "Pass for example `optax.adam(1e-3)`.")
+        raise GraphError(
+            where, "an optax transform as `tx`", f"{type(options.tx).__name__}", "Pass for example `optax.adam(1e-3)`."
+        )
 
 
 __all__ = [
-    "NodeBuilder", "bcast", "collect", "concat", "cond", "distribute", "flatmap", "group", "isu", "loss", "npt", "phi", "ppt", "pump", "reduce", "repeat", "replicate", "sink",
-    "split", "topology", "ungroup",
+    "NodeBuilder",
+    "bcast",
+    "collect",
+    "concat",
+    "cond",
+    "distribute",
+    "flatmap",
+    "group",
+    "isu",
+    "loss",
+    "npt",
+    "phi",
+    "ppt",
+    "pump",
+    "reduce",
+    "repeat",
+    "replicate",
+    "sink",
+    "split",
+    "topology",
+    "ungroup",
 ]

@@ -41,7 +41,12 @@ def _new_states(node: Node, what: str, function: Callable[..., Any], fields: tup
     states = sample(fields)
     value = try_function(where, function, states)
     if not isinstance(value, State) or len(value) != len(states):
-        raise GraphError(where, "a State with as many rows as it was given", f"{type(value).__name__}", "Return `s.replace(...)` or `s.drop(...)`.")
+        raise GraphError(
+            where,
+            "a State with as many rows as it was given",
+            f"{type(value).__name__}",
+            "Return `s.replace(...)` or `s.drop(...)`.",
+        )
     return value
 
 
@@ -62,7 +67,12 @@ class Cond:
         """The types of the outputs."""
         chosen = _column(node, "condition", self.function, types[0].fields)
         if chosen.dtype.kind == "b" and self.n != 2:
-            raise GraphError(f"node `{node.name}`, condition", f"an output's number in [0, {self.n})", "truth values", "Return integers, or use two outputs.")
+            raise GraphError(
+                f"node `{node.name}`, condition",
+                f"an output's number in [0, {self.n})",
+                "truth values",
+                "Return integers, or use two outputs.",
+            )
         return (types[0],) * self.n
 
     def choose(self, where: str, state: State) -> np.ndarray:
@@ -76,7 +86,12 @@ class Cond:
             return 1 - chosen
         if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.n):
             bad = int(np.flatnonzero((chosen < 0) | (chosen >= self.n))[0])
-            raise MessageError(where, f"an output's number in [0, {self.n})", f"{int(chosen[bad])} for {state.take(np.array([bad]))!r}", "Mend the condition, or give the cond more outputs.")
+            raise MessageError(
+                where,
+                f"an output's number in [0, {self.n})",
+                f"{int(chosen[bad])} for {state.take(np.array([bad]))!r}",
+                "Mend the condition, or give the cond more outputs.",
+            )
         return chosen
 
 
@@ -91,15 +106,24 @@ class Phi:
         known = [(port, t) for port, t in enumerate(types) if t is not None]
         first_port, first = known[0]
         for port, other in known[1:]:
-            if (other.shape, other.dtype, other.ragged, other.topology) != (first.shape, first.dtype, first.ragged, first.topology):
+            if (other.shape, other.dtype, other.ragged, other.topology) != (
+                first.shape,
+                first.dtype,
+                first.ragged,
+                first.topology,
+            ):
                 raise GraphError(
-                    f"node `{node.name}`, port {port}", f"{first.payload}, as on port {first_port} from `{node.source_name(first_port)}`", f"{other.payload} from `{node.source_name(port)}`",
+                    f"node `{node.name}`, port {port}",
+                    f"{first.payload}, as on port {first_port} from `{node.source_name(first_port)}`",
+                    f"{other.payload} from `{node.source_name(port)}`",
                     "All inputs of a phi carry the same payload.",
                 )
             if not other.same_schema(first):
                 raise GraphError(
-                    f"node `{node.name}`, port {port}", f"the state fields {sorted(first.fields)}, as on port {first_port} from `{node.source_name(first_port)}`",
-                    f"{sorted(other.fields)} from `{node.source_name(port)}`", "Pump the missing fields, or drop the extra ones in an isu.",
+                    f"node `{node.name}`, port {port}",
+                    f"the state fields {sorted(first.fields)}, as on port {first_port} from `{node.source_name(first_port)}`",
+                    f"{sorted(other.fields)} from `{node.source_name(port)}`",
+                    "Pump the missing fields, or drop the extra ones in an isu.",
                 )
         return (first,)
 
@@ -129,13 +153,21 @@ class Isu:
         before = sample(fields)
         if not isinstance(back, State) or set(back.fields) != set(fields):
             got = sorted(back.fields) if isinstance(back, State) else type(back).__name__
-            raise GraphError(f"node `{node.name}`, f_inv", f"states with the fields {sorted(fields)} back", f"{got}", "Let f_inv undo f: drop what f added.")
+            raise GraphError(
+                f"node `{node.name}`, f_inv",
+                f"states with the fields {sorted(fields)} back",
+                f"{got}",
+                "Let f_inv undo f: drop what f added.",
+            )
         for name in ("instance", *fields):
             wrong = np.flatnonzero(getattr(back, name) != getattr(before, name))
             if len(wrong):
                 row = wrong[:1]
                 raise GraphError(
-                    f"node `{node.name}`, f_inv", f"f_inv(f(s)) == s = {before.take(row)!r}", f"{back.take(row)!r} with f(s) = {after.take(row)!r}", "Let f_inv undo f for every state.",
+                    f"node `{node.name}`, f_inv",
+                    f"f_inv(f(s)) == s = {before.take(row)!r}",
+                    f"{back.take(row)!r} with f(s) = {after.take(row)!r}",
+                    "Let f_inv undo f for every state.",
                 )
         return (replace(types[0], fields=after.fields),)
 
@@ -265,14 +297,24 @@ def require_topology(node: Node, port: int, wire: WireType) -> None:
     """
     source = node.inputs[port]
     if not wire.topology or source is None or source.source.op.kind != "Pump":
-        raise GraphError(f"node `{node.name}`, port {port}", "the wire of a topology pump", f"{wire.payload} from `{node.source_name(port)}`", "Make one with `amp.topology(name)` and connect it directly.")
+        raise GraphError(
+            f"node `{node.name}`, port {port}",
+            "the wire of a topology pump",
+            f"{wire.payload} from `{node.source_name(port)}`",
+            "Make one with `amp.topology(name)` and connect it directly.",
+        )
 
 
 def _require_ragged(node: Node, wire: WireType, ragged: bool) -> None:
     if wire.ragged == ragged and not wire.topology:
         return
     fix = "Group the messages first, or pump them with `ragged=True`." if ragged else "Ungroup it first."
-    raise GraphError(f"node `{node.name}`, port 0", "a ragged message" if ragged else "an ordinary message", f"{wire.payload} from `{node.source_name(0)}`", fix)
+    raise GraphError(
+        f"node `{node.name}`, port 0",
+        "a ragged message" if ragged else "an ordinary message",
+        f"{wire.payload} from `{node.source_name(0)}`",
+        fix,
+    )
 
 
 def check_key(node: Node, port: int, by: tuple[str, ...] | StateFn | None, wire: WireType) -> None:
@@ -294,7 +336,9 @@ def check_key(node: Node, port: int, by: tuple[str, ...] | StateFn | None, wire:
     missing = [f for f in by or () if f != "instance" and f not in wire.fields]
     if missing:
         raise GraphError(
-            f"node `{node.name}`, port {port}", f"a state with the field `{missing[0]}`, which the key names", f"the fields {('instance', *wire.fields)} from `{node.source_name(port)}`",
+            f"node `{node.name}`, port {port}",
+            f"a state with the field `{missing[0]}`, which the key names",
+            f"the fields {('instance', *wire.fields)} from `{node.source_name(port)}`",
             "Pump the field, or take it out of the key.",
         )
 

@@ -116,7 +116,15 @@ class Graph:
         if kind is None:
             self.close()
 
-    def add(self, name: str | None, op: Any, inputs: tuple[Wire | None, ...], n_out: int, options: NodeOptions | None = None, ports: tuple[str, ...] = ()) -> Node:
+    def add(
+        self,
+        name: str | None,
+        op: Any,
+        inputs: tuple[Wire | None, ...],
+        n_out: int,
+        options: NodeOptions | None = None,
+        ports: tuple[str, ...] = (),
+    ) -> Node:
         """Adds a node; infers its types where its inputs' are known.
 
         Raises:
@@ -124,9 +132,19 @@ class Graph:
         """
         name = self._free_name(op.kind) if name is None else name
         if self.closed:
-            raise GraphError(f"node `{name}`", "an open graph", "a graph that has been closed", "Add nodes inside the `with amp.Graph()` block.")
+            raise GraphError(
+                f"node `{name}`",
+                "an open graph",
+                "a graph that has been closed",
+                "Add nodes inside the `with amp.Graph()` block.",
+            )
         if name in self.nodes:
-            raise GraphError(f"node `{name}`", "a name that no other node has", f"the name of a {self.nodes[name].kind}", "Give each node its own name.")
+            raise GraphError(
+                f"node `{name}`",
+                "a name that no other node has",
+                f"the name of a {self.nodes[name].kind}",
+                "Give each node its own name.",
+            )
         node = Node(name, op, [], options=options or NodeOptions(), ports=ports)
         node.outputs = tuple(Wire(node, i) for i in range(n_out))
         self.nodes[name] = node
@@ -146,15 +164,27 @@ class Graph:
         node = self.nodes[node] if isinstance(node, str) else node
         where = f"node `{node.name}`, port {node.port_name(port)}"
         if self.closed:
-            raise GraphError(where, "an open graph", "a graph that has been closed", "Connect inside the `with amp.Graph()` block.")
+            raise GraphError(
+                where, "an open graph", "a graph that has been closed", "Connect inside the `with amp.Graph()` block."
+            )
         if not isinstance(wire, Wire):
             raise GraphError(where, "a wire", f"{type(wire).__name__}", "Connect what a pump or a node returned.")
         if self.nodes.get(wire.source.name) is not wire.source:
-            raise GraphError(where, "a wire of the same graph", f"`{wire.name}` of another graph", "Build all nodes inside one `with amp.Graph()` block.")
+            raise GraphError(
+                where,
+                "a wire of the same graph",
+                f"`{wire.name}` of another graph",
+                "Build all nodes inside one `with amp.Graph()` block.",
+            )
         if port >= len(node.inputs):
             raise GraphError(where, f"one of the {len(node.inputs)} ports", f"port {port}", "Count ports from 0.")
         if node.inputs[port] is not None:
-            raise GraphError(where, "one wire", f"a second one, `{wire.name}`, beside `{node.source_name(port)}`", "Join the two with a phi.")
+            raise GraphError(
+                where,
+                "one wire",
+                f"a second one, `{wire.name}`, beside `{node.source_name(port)}`",
+                "Join the two with a phi.",
+            )
         node.inputs[port] = wire
         wire.consumers.append((node, port))
 
@@ -165,19 +195,36 @@ class Graph:
           GraphError: The first mistake, with node and port.
         """
         if not self.nodes:
-            raise GraphError("graph", "at least one node", "an empty graph", "Build nodes inside the `with amp.Graph()` block.")
+            raise GraphError(
+                "graph", "at least one node", "an empty graph", "Build nodes inside the `with amp.Graph()` block."
+            )
         for node in self.nodes.values():
             for port, wire in enumerate(node.inputs):
                 if wire is None:
-                    raise GraphError(f"node `{node.name}`, port {node.port_name(port)}", "a wire", "an unconnected port", "Connect it before the graph is closed.")
+                    raise GraphError(
+                        f"node `{node.name}`, port {node.port_name(port)}",
+                        "a wire",
+                        "an unconnected port",
+                        "Connect it before the graph is closed.",
+                    )
             if isinstance(node.op, Phi) and not node.inputs:
-                raise GraphError(f"node `{node.name}`", "inputs", "an unconnected phi", f"Call `{node.name}.connect(...)` before the graph is closed.")
+                raise GraphError(
+                    f"node `{node.name}`",
+                    "inputs",
+                    "an unconnected phi",
+                    f"Call `{node.name}.connect(...)` before the graph is closed.",
+                )
         self._check_loops()
         self._infer_all()
         for node in self.nodes.values():
             for wire in node.outputs:
                 if not wire.consumers:
-                    raise GraphError(f"node `{node.name}`, output {wire.port}", "a consumer", "a wire that goes nowhere", "Connect it, or end it with `amp.sink`.")
+                    raise GraphError(
+                        f"node `{node.name}`, output {wire.port}",
+                        "a consumer",
+                        "a wire that goes nowhere",
+                        "Connect it, or end it with `amp.sink`.",
+                    )
         self.closed = True
 
     @property
@@ -237,7 +284,12 @@ class Graph:
                     done.add(node.name)
                 elif following.name in on_path:
                     loop = [*list(on_path)[list(on_path).index(following.name) :], following.name]
-                    raise GraphError(f"node `{following.name}`", "a phi wherever a loop closes", "the loop " + " -> ".join(loop), "Merge the loop's entry and its return with `amp.phi`.")
+                    raise GraphError(
+                        f"node `{following.name}`",
+                        "a phi wherever a loop closes",
+                        "the loop " + " -> ".join(loop),
+                        "Merge the loop's entry and its return with `amp.phi`.",
+                    )
                 elif following.name not in done:
                     path.append((following, iter(_next(following))))
                     on_path[following.name] = None
@@ -250,7 +302,12 @@ class Graph:
         for node in self.nodes.values():
             for wire in node.outputs:
                 if wire.type is None:
-                    raise GraphError(f"node `{node.name}`", "inputs that come from a pump", "a loop that no pump enters", "Connect the phi to a pump or to a node before the loop.")
+                    raise GraphError(
+                        f"node `{node.name}`",
+                        "inputs that come from a pump",
+                        "a loop that no pump enters",
+                        "Connect the phi to a pump or to a node before the loop.",
+                    )
         for node in self.nodes.values():
             if isinstance(node.op, Phi):
                 node.op.infer(node, tuple(_type(wire) for wire in node.inputs))
@@ -289,7 +346,12 @@ def current_graph() -> Graph:
     """
     graph = _CURRENT.get()
     if graph is None:
-        raise GraphError("ampjax", "a graph to build in", "a node outside any graph", "Build nodes inside a `with amp.Graph() as g:` block.")
+        raise GraphError(
+            "ampjax",
+            "a graph to build in",
+            "a node outside any graph",
+            "Build nodes inside a `with amp.Graph() as g:` block.",
+        )
     return graph
 
 

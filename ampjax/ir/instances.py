@@ -37,10 +37,14 @@ class Topology:
             arrays = tuple(np.asarray(a, dtype=np.int64).reshape(-1) for a in getattr(self, name))
             object.__setattr__(self, name, arrays)
             if any(a.size and a.min() < 0 for a in arrays):
-                raise DataError(f"Topology.{name}", "row numbers of at least 0", "a negative row number", "Rows count from 0.")
+                raise DataError(
+                    f"Topology.{name}", "row numbers of at least 0", "a negative row number", "Rows count from 0."
+                )
         if any(a.size and a.max() >= self.n_rows for a in self.scatter):
             raise DataError(
-                "Topology.scatter", f"row numbers below n_rows = {self.n_rows}", f"{max(int(a.max()) for a in self.scatter if a.size)}",
+                "Topology.scatter",
+                f"row numbers below n_rows = {self.n_rows}",
+                f"{max(int(a.max()) for a in self.scatter if a.size)}",
                 "Give n_rows the number of rows that collect should make.",
             )
 
@@ -159,11 +163,18 @@ class InstanceList:
             sizes, n = None, len(value.payload)
             rows = n
         if rows != len(value.payload):
-            raise MessageError(f"pump `{pump}`, instance {i}", f"{rows} payload rows, as the sizes say", f"{len(value.payload)}", "Make the sizes add up.")
+            raise MessageError(
+                f"pump `{pump}`, instance {i}",
+                f"{rows} payload rows, as the sizes say",
+                f"{len(value.payload)}",
+                "Make the sizes add up.",
+            )
         for name, column in value.fields.items():
             if np.ndim(column) and len(column) != n:
                 raise MessageError(
-                    f"pump `{pump}`, instance {i}, state field `{name}`", f"a scalar or {n} values, one per message", f"{len(column)} values",
+                    f"pump `{pump}`, instance {i}, state field `{name}`",
+                    f"a scalar or {n} values, one per message",
+                    f"{len(column)} values",
                     "Give each message one value.",
                 )
         return value.payload, n, value.fields, sizes
@@ -176,10 +187,22 @@ class InstanceList:
         names = list(parts[0][2])
         for part in parts:
             if sorted(part[2]) != sorted(names):
-                raise MessageError(f"pump `{pump}`", f"the same state fields in every instance ({names})", f"{list(part[2])}", "Give every message the same fields.")
+                raise MessageError(
+                    f"pump `{pump}`",
+                    f"the same state fields in every instance ({names})",
+                    f"{list(part[2])}",
+                    "Give every message the same fields.",
+                )
         fields = {
-            name: np.concatenate([np.broadcast_to(np.asarray(part[2][name], dtype=np.int64), (n,)) for part, n in zip(parts, counts, strict=True)])
+            name: np.concatenate(
+                [
+                    np.broadcast_to(np.asarray(part[2][name], dtype=np.int64), (n,))
+                    for part, n in zip(parts, counts, strict=True)
+                ]
+            )
             for name in names
         }
-        sizes = np.concatenate([np.asarray(part[3], dtype=np.int64) for part in parts]) if parts[0][3] is not None else None
+        sizes = (
+            np.concatenate([np.asarray(part[3], dtype=np.int64) for part in parts]) if parts[0][3] is not None else None
+        )
         return Messages(payload, instance, fields, sizes)

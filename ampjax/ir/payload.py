@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ampjax.ir.graph import Node
 
 
-
-
 @dataclass(frozen=True)
 class Pump:
     """A source that the controller feeds. `topology` pumps hold an instance's integer maps and stay on the host."""
@@ -55,7 +53,12 @@ class Compute:
         out = eval_body(node, self.body, types)
         outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         if len(outs) != self.n_out or not all(hasattr(o, "shape") for o in outs):
-            raise GraphError(f"node `{node.name}`", f"{self.n_out} output array(s)", f"{_structure(out)}", "Return an array, or a tuple and say `outputs=`.")
+            raise GraphError(
+                f"node `{node.name}`",
+                f"{self.n_out} output array(s)",
+                f"{_structure(out)}",
+                "Return an array, or a tuple and say `outputs=`.",
+            )
         return tuple(WireType(tuple(o.shape), np.dtype(o.dtype), fields, types[0].ragged) for o in outs)
 
 
@@ -89,12 +92,22 @@ class Reduce:
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """The type of the output, by `jax.eval_shape`."""
         if not types[0].ragged:
-            raise GraphError(f"node `{node.name}`, port 0", "a ragged message", f"{types[0].payload} from `{node.source_name(0)}`", "Group the messages first.")
+            raise GraphError(
+                f"node `{node.name}`, port 0",
+                "a ragged message",
+                f"{types[0].payload} from `{node.source_name(0)}`",
+                "Group the messages first.",
+            )
         rows = jax.ShapeDtypeStruct((3, *types[0].shape), types[0].dtype)
         ids = jax.ShapeDtypeStruct((3,), np.int32)
         out = _eval(node, types, lambda r, i: self.function(r, i, 2), rows, ids)
         if not hasattr(out, "shape") or out.shape[:1] != (2,):
-            raise GraphError(f"node `{node.name}`", "one row per segment, [n_segments, ...]", f"{_structure(out)}", "Use a segment operation such as `jax.ops.segment_sum`.")
+            raise GraphError(
+                f"node `{node.name}`",
+                "one row per segment, [n_segments, ...]",
+                f"{_structure(out)}",
+                "Use a segment operation such as `jax.ops.segment_sum`.",
+            )
         return (WireType(tuple(out.shape[1:]), np.dtype(out.dtype), types[0].fields),)
 
 
@@ -114,7 +127,12 @@ class Collect:
         fields = check_join(node, data, None)
         for port, wire in enumerate(data):
             if not wire.ragged or (wire.shape, wire.dtype) != (data[0].shape, data[0].dtype):
-                raise GraphError(f"node `{node.name}`, port {port}", f"rows of shape {data[0].shape} {data[0].dtype}", f"{wire.payload} from `{node.source_name(port)}`", "All inputs of a collect carry rows of one shape.")
+                raise GraphError(
+                    f"node `{node.name}`, port {port}",
+                    f"rows of shape {data[0].shape} {data[0].dtype}",
+                    f"{wire.payload} from `{node.source_name(port)}`",
+                    "All inputs of a collect carry rows of one shape.",
+                )
         return (replace(data[0], fields=fields),)
 
 
@@ -137,16 +155,25 @@ def check_join(node: Node, types: tuple[WireType, ...], join: Key) -> tuple[str,
     """
     for port, wire in enumerate(types):
         if wire.topology:
-            raise GraphError(f"node `{node.name}`, port {port}", "a payload", f"the topology pump `{node.source_name(port)}`", "Topologies drive distribute and collect only.")
+            raise GraphError(
+                f"node `{node.name}`, port {port}",
+                "a payload",
+                f"the topology pump `{node.source_name(port)}`",
+                "Topologies drive distribute and collect only.",
+            )
         if wire.ragged != types[0].ragged:
             raise GraphError(
-                f"node `{node.name}`, port {port}", f"{'a ragged' if types[0].ragged else 'an ordinary'} message, as on port 0", f"{wire.payload} from `{node.source_name(port)}`",
+                f"node `{node.name}`, port {port}",
+                f"{'a ragged' if types[0].ragged else 'an ordinary'} message, as on port 0",
+                f"{wire.payload} from `{node.source_name(port)}`",
                 "Use `amp.repeat` to copy a row to every row of a ragged message.",
             )
         if join is None and not wire.same_schema(types[0]):
             raise GraphError(
-                f"node `{node.name}`, port {port}", f"the state fields {sorted(types[0].fields)}, as on port 0 from `{node.source_name(0)}`",
-                f"{sorted(wire.fields)} from `{node.source_name(port)}`", "Pump the missing fields, or say which fields to join on with `join=(...)`.",
+                f"node `{node.name}`, port {port}",
+                f"the state fields {sorted(types[0].fields)}, as on port 0 from `{node.source_name(0)}`",
+                f"{sorted(wire.fields)} from `{node.source_name(port)}`",
+                "Pump the missing fields, or say which fields to join on with `join=(...)`.",
             )
         check_key(node, port, join, wire)
     return types[0].fields
@@ -176,7 +203,12 @@ def init_shapes(node: Node, body: Body) -> Any:
     try:
         return jax.eval_shape(body.init, jax.random.key(0))
     except Exception as error:
-        raise GraphError(f"node `{node.name}`, parameters", "an init function of a PRNG key that gives a pytree of arrays", f"{type(error).__name__}: {error}", "Mend the init function.") from error
+        raise GraphError(
+            f"node `{node.name}`, parameters",
+            "an init function of a PRNG key that gives a pytree of arrays",
+            f"{type(error).__name__}: {error}",
+            "Mend the init function.",
+        ) from error
 
 
 def metric_parts(out: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -192,12 +224,22 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
     """
     loss, metrics = metric_parts(out)
     if not hasattr(loss, "shape") or loss.shape != () or not np.issubdtype(loss.dtype, np.floating):
-        raise GraphError(f"node `{node.name}`", "a scalar float loss, or (loss, {name: metric})", f"{_structure(out)}", "Reduce the loss to one number per message, for example with `.mean()`.")
+        raise GraphError(
+            f"node `{node.name}`",
+            "a scalar float loss, or (loss, {name: metric})",
+            f"{_structure(out)}",
+            "Reduce the loss to one number per message, for example with `.mean()`.",
+        )
     result = {}
     for name, value in metrics.items():
         parts = value if isinstance(value, tuple) else (value,)
         if len(parts) > 2 or any(not hasattr(p, "shape") or p.shape != () for p in parts):
-            raise GraphError(f"node `{node.name}`, metric `{name}`", "a scalar, or a pair (sum, count) of scalars", f"{_structure(value)}", "Reduce it to one number per message.")
+            raise GraphError(
+                f"node `{node.name}`, metric `{name}`",
+                "a scalar, or a pair (sum, count) of scalars",
+                f"{_structure(value)}",
+                "Reduce it to one number per message.",
+            )
         result[name] = len(parts) == 2
     return result
 
@@ -206,7 +248,11 @@ def port_names(function: Any, n: int, skip: int) -> list[str]:
     """The names of a body's input ports, from its signature where that has them."""
     function = getattr(function, "function", function)
     try:
-        names = [p.name for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        names = [
+            p.name
+            for p in inspect.signature(function).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
     except (TypeError, ValueError):
         names = []
     names = names[skip : skip + n]
@@ -222,7 +268,9 @@ def _check_features(node: Node, body: Body, types: tuple[WireType, ...]) -> None
     if not shape or shape[-1] != expected:
         wanted = (*shape[:-1], expected)
         raise GraphError(
-            f"node `{node.name}`, port 0", f"a payload of shape {wanted} {types[0].dtype}", f"{shape} {types[0].dtype} from node `{node.source_name(0)}`",
+            f"node `{node.name}`, port 0",
+            f"a payload of shape {wanted} {types[0].dtype}",
+            f"{shape} {types[0].dtype} from node `{node.source_name(0)}`",
             f"Give `{node.source_name(0)}` {expected} features, or put a Linear({shape[-1] if shape else 1}, {expected}) between them.",
         )
 
@@ -231,9 +279,16 @@ def _eval(node: Node, types: tuple[WireType, ...], function: Callable[..., Any],
     try:
         return jax.eval_shape(function, *args, **kwargs)
     except Exception as error:
-        came = ", ".join(f"port {i}: {t.payload} from `{node.source_name(i)}`" for i, t in enumerate(types)) or "no inputs"
+        came = (
+            ", ".join(f"port {i}: {t.payload} from `{node.source_name(i)}`" for i, t in enumerate(types)) or "no inputs"
+        )
         text = str(error).strip().splitlines()
-        raise GraphError(f"node `{node.name}`", "payloads that its body takes", f"{came}; the body raised {type(error).__name__}: {text[0] if text else ''}", "Mend the body, or what feeds it.") from error
+        raise GraphError(
+            f"node `{node.name}`",
+            "payloads that its body takes",
+            f"{came}; the body raised {type(error).__name__}: {text[0] if text else ''}",
+            "Mend the body, or what feeds it.",
+        ) from error
 
 
 def _structure(out: Any) -> str:

@@ -136,10 +136,18 @@ def try_function(where: str, function: Callable[[State], Any], state: State) -> 
     try:
         return function(state)
     except AttributeError as error:
-        raise GraphError(where, f"a function of the state fields {('instance', *state.fields)}", f"`{error}`", "Pump the field, or set it in an isu before.") from error
+        raise GraphError(
+            where,
+            f"a function of the state fields {('instance', *state.fields)}",
+            f"`{error}`",
+            "Pump the field, or set it in an isu before.",
+        ) from error
     except Exception as error:
         raise GraphError(
-            where, "a function that works on columns of integers", f"{type(error).__name__}: {error}", "Write it in NumPy style, for example `np.where(...)` instead of `if`.",
+            where,
+            "a function that works on columns of integers",
+            f"{type(error).__name__}: {error}",
+            "Write it in NumPy style, for example `np.where(...)` instead of `if`.",
         ) from error
 
 
@@ -152,7 +160,12 @@ def apply(where: str, function: Callable[[State], Any], state: State) -> Any:
     try:
         return function(state)
     except Exception as error:
-        raise MessageError(where, "a state function that works for every state", f"{type(error).__name__}: {error}, for {state!r}", "Mend the function.") from error
+        raise MessageError(
+            where,
+            "a state function that works for every state",
+            f"{type(error).__name__}: {error}, for {state!r}",
+            "Mend the function.",
+        ) from error
 
 
 def column(where: str, value: Any, n: int) -> np.ndarray:
@@ -163,9 +176,16 @@ def column(where: str, value: Any, n: int) -> np.ndarray:
     """
     array = np.asarray(value)
     if array.dtype.kind not in "iub":
-        raise MessageError(where, "integers or truth values", f"{array.dtype}", "States are integers: use `//` instead of `/`, or cast.")
+        raise MessageError(
+            where,
+            "integers or truth values",
+            f"{array.dtype}",
+            "States are integers: use `//` instead of `/`, or cast.",
+        )
     if array.ndim == 0:
         return np.broadcast_to(array, (n,))
     if array.shape != (n,):
-        raise MessageError(where, f"a scalar or {n} values, one per message", f"shape {array.shape}", "Return one value per message.")
+        raise MessageError(
+            where, f"a scalar or {n} values, one per message", f"shape {array.shape}", "Return one value per message."
+        )
     return array

@@ -21,17 +21,19 @@ from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 Rows = dict[ArenaKey, int]
 
 
-def demand(plan: Plan, batch: Mapping[str, Messages], n: int) -> Rows:
-    """The rows in each device arena that `n` instances need together, if nothing is freed before all have ended.
+def dry_run(plan: Plan, batch: Mapping[str, Messages], n: int, train: bool = True) -> Scheduler:
+    """Runs the control plane alone on `n` instances, with unlimited arenas and dispatches; returns the scheduler with its counts.
 
     Args:
       plan: The plan.
-      batch: Their messages, as `Instances.gather` gives them.
+      batch: The instances' messages, as `Instances.gather` gives them.
       n: How many they are.
+      train: False for inference.
     """
-    settings = SchedulerSettings(max_active_keys=n, max_dispatch_size=1 << 30, policy=largest, history=1)
-    scheduler = Scheduler(plan, settings)
-    slots = scheduler.open(np.arange(n))
+    scheduler = Scheduler(
+        plan, SchedulerSettings(max_active_keys=n, max_dispatch_size=1 << 30, policy=largest, history=1)
+    )
+    slots = scheduler.open(np.arange(n), train)
     scheduler.pump(slots, batch)
     scheduler.close(slots)
     moved = True
@@ -41,7 +43,12 @@ def demand(plan: Plan, batch: Mapping[str, Messages], n: int) -> Rows:
             while (dispatch := scheduler.next(worker)) is not None:
                 scheduler.done(dispatch)
                 moved = True
-    return {key: pool.taken for key, pool in scheduler.pools.items() if key[0] != HOST}
+    return scheduler
+
+
+def demand(dry: Scheduler) -> Rows:
+    """The rows in each device arena that a dry run's instances need together, if nothing is freed before all have ended."""
+    return {key: pool.taken for key, pool in dry.pools.items() if key[0] != HOST}
 
 
 def row_bytes(key: ArenaKey) -> int:
@@ -89,12 +96,15 @@ class Guard:
         Raises:
           LimitError: If it would not fit even alone.
         """
-        need = demand(self._plan, batch, 1)
+        need = demand(dry_run(self._plan, batch, 1))
         for key, rows in need.items():
             limit = self._limits.get(key, 1 << 60) - 1
             if rows > limit:
                 raise LimitError(
-                    f"instance {instance}", f"at most {limit} rows of shape {key[1]} {key[2]}, which the memory limit allows", f"{rows} rows", "Raise `memory_limit`, or split the instance.",
+                    f"instance {instance}",
+                    f"at most {limit} rows of shape {key[1]} {key[2]}, which the memory limit allows",
+                    f"{rows} rows",
+                    "Raise `memory_limit`, or split the instance.",
                 )
             if self._total.get(key, 0) + rows > limit:
                 return False

@@ -89,6 +89,10 @@ class Dispatch:
         return len(self.states)
 
     def __repr__(self) -> str:
-        what = f"{self.direction} `{self.stage.name}` ({self.n_messages} messages, {self.n_rows} rows)" if self.stage else "changes only"
+        what = (
+            f"{self.direction} `{self.stage.name}` ({self.n_messages} messages, {self.n_rows} rows)"
+            if self.stage
+            else "changes only"
+        )
         changes = f", then {', '.join(map(str, self.changes))}" if self.changes else ""
         return f"Dispatch {self.number} on worker {self.worker}: {what}{changes}"

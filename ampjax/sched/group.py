@@ -76,7 +76,12 @@ class Groups:
                 group.members.append((states[i], cell))
             if sizes is not None:
                 if sizes[i] < 0 or (group.size not in (None, sizes[i])):
-                    raise self._error(port, states[i], "one size of at least 0 for all of a group", f"{sizes[i]}" + ("" if group.size is None else f" after {group.size}"))
+                    raise self._error(
+                        port,
+                        states[i],
+                        "one size of at least 0 for all of a group",
+                        f"{sizes[i]}" + ("" if group.size is None else f" after {group.size}"),
+                    )
                 group.size = sizes[i]
             if group.size is not None and len(group.members) > group.size:
                 raise self._error(port, states[i], f"{group.size} members, the group's size", f"{len(group.members)}")
@@ -106,4 +111,9 @@ class Groups:
 
     def _error(self, port: int, state: np.ndarray, expected: str, got: str) -> MessageError:
         shown = State(state[None], self._layout, self._fields[port])
-        return MessageError(f"{self._where}, port {self.stage.ports[port].name}", expected, f"{got}, with {shown!r}", "Check the group's key and size.")
+        return MessageError(
+            f"{self._where}, port {self.stage.ports[port].name}",
+            expected,
+            f"{got}, with {shown!r}",
+            "Check the group's key and size.",
+        )

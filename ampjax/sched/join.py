@@ -109,7 +109,9 @@ class Join:
       layout: Where the fields stand.
     """
 
-    def __init__(self, where: str, ports: tuple[str, ...], by: Key, fields: tuple[tuple[str, ...], ...], layout: Layout):
+    def __init__(
+        self, where: str, ports: tuple[str, ...], by: Key, fields: tuple[tuple[str, ...], ...], layout: Layout
+    ):
         self.where, self.ports, self._fields, self._layout = where, ports, fields, layout
         self._keys = KeyNumbers(by, fields[0], layout, where)
         self._allocate(0, 0)
@@ -156,7 +158,9 @@ class Join:
     def _refuse(self, port: int, states: np.ndarray) -> None:
         state = State(states, self._layout, self._fields[port])
         raise MessageError(
-            f"node `{self.where}`, port {self.ports[port]}", "one message per key", f"a second one with {state!r}",
+            f"node `{self.where}`, port {self.ports[port]}",
+            "one message per key",
+            f"a second one with {state!r}",
             "Make states unique with an isu, or join on more fields.",
         )
 

@@ -87,7 +87,11 @@ class Stage:
     def name(self) -> str:
         """The names of its nodes."""
         if self.kind == "transfer":
-            return f"{self.wires[0].name}→{self.worker}" if self.ports[0].space != HOST else f"feed {self.wires[0].name}→{self.worker}"
+            return (
+                f"{self.wires[0].name}→{self.worker}"
+                if self.ports[0].space != HOST
+                else f"feed {self.wires[0].name}→{self.worker}"
+            )
         return "+".join(node.name for node in self.nodes)
 
     @property
@@ -163,7 +167,11 @@ class _Planner:
         self._type_ports()
         for stage in [*self.stages]:
             stage.routes = [self._route(wire, stage.space) for wire in stage.wires]
-        pumps = {name: self._route(node.outputs[0], HOST) for name, node in self.graph.pumps.items() if not node.outputs[0].type.topology}
+        pumps = {
+            name: self._route(node.outputs[0], HOST)
+            for name, node in self.graph.pumps.items()
+            if not node.outputs[0].type.topology
+        }
         return Plan(self.graph, self.graph.layout, self.stages, pumps, len(self.spaces), self.worker_of, self.spaces)
 
     # -- stages
@@ -188,13 +196,20 @@ class _Planner:
         """The group of nodes that consumes all of a node's outputs, directly and on the same worker, if it may join it."""
         if not isinstance(node.op, Compute):
             return None
-        homes = [of.get(consumer.name) if not consumer.is_control else None for wire in node.outputs for consumer, _ in wire.consumers]
+        homes = [
+            of.get(consumer.name) if not consumer.is_control else None
+            for wire in node.outputs
+            for consumer, _ in wire.consumers
+        ]
         home = homes[0]
         if home is None or any(other is not home for other in homes):
             return None
         last = home[-1]
         same_worker = self.worker_of[node.name] == self.worker_of[last.name]
-        same_options = (node.options.weights, node.options.max_dispatch_size) == (last.options.weights, last.options.max_dispatch_size) or not (node.has_params or last.has_params)
+        same_options = (node.options.weights, node.options.max_dispatch_size) == (
+            last.options.weights,
+            last.options.max_dispatch_size,
+        ) or not (node.has_params or last.has_params)
         plain_join = node.op.join is None and (_join(last) is None or len(dict.fromkeys(node.inputs)) == 1)
         return home if isinstance(last.op, (Compute, Loss)) and same_worker and same_options and plain_join else None
 
@@ -203,7 +218,9 @@ class _Planner:
         kinds = {Loss: "loss", Reduce: "reduce", Collect: "collect", Sink: "sink", Group: "group"}
         kind = kinds.get(type(last.op), "rows")
         worker = self.worker_of.get(last.name, 0)
-        stage = Stage(len(self.stages), kind, tuple(nodes), worker, self.spaces[worker], _join(last), list(last.outputs))
+        stage = Stage(
+            len(self.stages), kind, tuple(nodes), worker, self.spaces[worker], _join(last), list(last.outputs)
+        )
         stage.outputs = tuple(_type(w) for w in last.outputs)
         if kind == "collect":
             stage.topology = _wire(last, -1).source.name
@@ -268,7 +285,8 @@ class _Planner:
                 stage.space = HOST
         for stage in self.stages:
             stage.ports = tuple(
-                Port(_type(w), w.name, HOST if on_host.get(Leaf(stage.number, i), True) else self._home(stage, i)) for i, w in enumerate(self._entries(stage))
+                Port(_type(w), w.name, HOST if on_host.get(Leaf(stage.number, i), True) else self._home(stage, i))
+                for i, w in enumerate(self._entries(stage))
             )
 
     def _home(self, stage: Stage, port: int) -> int:

@@ -27,7 +27,9 @@ def balanced(queues: Sequence[Queue], now: int) -> Queue:
     Large dispatches cost less per row; backward messages free memory, let the controller admit instances and keep staleness low.
     A queue whose oldest message has waited `n` dispatches counts as if it held `n / 4` rows more.
     """
-    return max(queues, key=lambda q: (q.ready * (1.5 if q.backward else 1.0) + 0.25 * (now - q.born), q.backward, -q.born))
+    return max(
+        queues, key=lambda q: (q.ready * (1.5 if q.backward else 1.0) + 0.25 * (now - q.born), q.backward, -q.born)
+    )
 
 
 POLICIES: dict[str, Policy] = {"backward_first": backward_first, "largest": largest, "balanced": balanced}
@@ -42,5 +44,7 @@ def find_policy(policy: str | Policy) -> Policy:
     if callable(policy):
         return policy
     if policy not in POLICIES:
-        raise SettingsError("setting `policy`", f"one of {list(POLICIES)}, or a function", f"{policy!r}", "Choose one of these names.")
+        raise SettingsError(
+            "setting `policy`", f"one of {list(POLICIES)}, or a function", f"{policy!r}", "Choose one of these names."
+        )
     return POLICIES[policy]

@@ -124,4 +124,9 @@ def _joined(chunks: list[Chunk]) -> Chunk:
     if len(chunks) == 1:
         return chunks[0]
     sizes = [c.sizes for c in chunks if c.sizes is not None]
-    return Chunk(np.concatenate([c.states for c in chunks]), np.concatenate([c.cells for c in chunks]), np.concatenate(sizes) if sizes else None, chunks[0].born)
+    return Chunk(
+        np.concatenate([c.states for c in chunks]),
+        np.concatenate([c.cells for c in chunks]),
+        np.concatenate(sizes) if sizes else None,
+        chunks[0].born,
+    )

@@ -50,7 +50,14 @@ class Router:
     def __init__(self, layout: Layout, cells: Cells, topologies: Mapping[str, Mapping[int, Topology]]):
         self._layout, self._cells, self._topologies = layout, cells, topologies
         self._apply = {
-            Cond: self._cond, Phi: self._phi, Isu: self._isu, Bcast: self._bcast, Flatmap: self._flatmap, Repeat: self._repeat, Ungroup: self._ungroup, Distribute: self._distribute,
+            Cond: self._cond,
+            Phi: self._phi,
+            Isu: self._isu,
+            Bcast: self._bcast,
+            Flatmap: self._flatmap,
+            Repeat: self._repeat,
+            Ungroup: self._ungroup,
+            Distribute: self._distribute,
         }
 
     def route(self, targets: Targets, batch: Batch, deliver: Deliver) -> None:
@@ -123,10 +130,20 @@ class Router:
             rows = self._cells.rows[cell]
             maps = find_topology(node, wire.source.name, self._topologies, slot).gather
             if len(maps) != node.op.n:
-                raise MessageError(f"node `{node.name}`, topology `{wire.name}`", f"{node.op.n} gather maps, one per output", f"{len(maps)}", "Make the Topology with one map per wire.")
+                raise MessageError(
+                    f"node `{node.name}`, topology `{wire.name}`",
+                    f"{node.op.n} gather maps, one per output",
+                    f"{len(maps)}",
+                    "Make the Topology with one map per wire.",
+                )
             for output, picks in enumerate(maps):
                 if len(picks) and picks.max() >= len(rows):
-                    raise MessageError(f"node `{node.name}`, topology `{wire.name}`", f"row numbers below {len(rows)}, the rows of the message", f"{int(picks.max())}", "Give the message a row for each node of the topology.")
+                    raise MessageError(
+                        f"node `{node.name}`, topology `{wire.name}`",
+                        f"row numbers below {len(rows)}, the rows of the message",
+                        f"{int(picks.max())}",
+                        "Give the message a row for each node of the topology.",
+                    )
                 outputs[output].append(rows[picks])
         result = []
         for output, parts in enumerate(outputs):
@@ -142,7 +159,9 @@ class Router:
         counts = column(where, apply(where, node.op.count, state), len(batch.cells)).astype(np.int64)
         if (counts < 0).any():
             bad = state.take(np.flatnonzero(counts < 0)[:1])
-            raise MessageError(where, "a count of at least 0", f"{int(counts.min())} for {bad!r}", "Mend the count function.")
+            raise MessageError(
+                where, "a count of at least 0", f"{int(counts.min())} for {bad!r}", "Mend the count function."
+            )
         of = np.repeat(np.arange(len(counts)), counts)
         return of, np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
 
@@ -155,8 +174,17 @@ class Router:
     def _checked(self, node: Node, after: State, before: np.ndarray) -> np.ndarray:
         wire = node.outputs[0]
         assert wire.type is not None
-        if not isinstance(after, State) or after.array.shape != before.shape or set(after.fields) != set(wire.type.fields):
-            raise MessageError(f"node `{node.name}`", f"states with the fields {sorted(wire.type.fields)}, as when the graph was built", f"{after!r}", "Let the function return the same fields for every state.")
+        if (
+            not isinstance(after, State)
+            or after.array.shape != before.shape
+            or set(after.fields) != set(wire.type.fields)
+        ):
+            raise MessageError(
+                f"node `{node.name}`",
+                f"states with the fields {sorted(wire.type.fields)}, as when the graph was built",
+                f"{after!r}",
+                "Let the function return the same fields for every state.",
+            )
         return after.array
 
 
@@ -168,8 +196,10 @@ def find_topology(node: Node, pump: str, topologies: Mapping[str, Mapping[int, T
     """
     found = topologies.get(pump, {}).get(slot)
     if found is None:
-        raise MessageError(f"node `{node.name}`", f"a topology on pump `{pump}` before the message", "none for this instance", "Pump the topology with the instance.")
+        raise MessageError(
+            f"node `{node.name}`",
+            f"a topology on pump `{pump}` before the message",
+            "none for this instance",
+            "Pump the topology with the instance.",
+        )
     return found
-
-
-

@@ -83,15 +83,28 @@ class Scheduler:
         stages = plan.stages
         self._n_ports = [len(stage.ports) for stage in stages]
         self._n_outs = [max(1, len(stage.outputs)) for stage in stages]
-        n_links = max((p + o - 1 + len(s.params) for p, o, s in zip(self._n_ports, self._n_outs, stages, strict=True)), default=0)
+        n_links = max(
+            (p + o - 1 + len(s.params) for p, o, s in zip(self._n_ports, self._n_outs, stages, strict=True)), default=0
+        )
         self.cells = Cells(plan.layout.width, n_links)
         self._link = self.cells.links
         self._topologies: dict[str, dict[int, Topology]] = {}
         self._router = Router(plan.layout, self.cells, self._topologies)
-        self._joins = {s.number: Join(s.name, tuple(p.name for p in s.ports), s.join, tuple(p.type.fields for p in s.ports), plan.layout) for s in stages if len(s.ports) > 1 and s.kind != "group"}
+        self._joins = {
+            s.number: Join(
+                s.name, tuple(p.name for p in s.ports), s.join, tuple(p.type.fields for p in s.ports), plan.layout
+            )
+            for s in stages
+            if len(s.ports) > 1 and s.kind != "group"
+        }
         self._groups = {s.number: Groups(s, plan.layout) for s in stages if s.kind == "group"}
         self._parts: dict[int, np.ndarray] = {}
-        self._queues = {(s.number, d): Queue(s, d, self._max_rows(s)) for s in stages if s.kind != "group" for d in (FORWARD, BACKWARD, INFER)}
+        self._queues = {
+            (s.number, d): Queue(s, d, self._max_rows(s))
+            for s in stages
+            if s.kind != "group"
+            for d in (FORWARD, BACKWARD, INFER)
+        }
         self._busy: list[dict[Queue, None]] = [{} for _ in range(plan.workers)]
         self.pools: dict[ArenaKey, SlotPool] = {}
         groups: dict[str, list[str]] = {}
@@ -99,7 +112,12 @@ class Scheduler:
             if node.options.replica_of:
                 groups.setdefault(node.options.replica_of, []).append(node.name)
         self.replica_groups = groups
-        self.updates = Updates({n: settings.intervals.get(n, 1) for n in plan.graph.parameterised}, groups, settings.sync, settings.flush_every is None)
+        self.updates = Updates(
+            {n: settings.intervals.get(n, 1) for n in plan.graph.parameterised},
+            groups,
+            settings.sync,
+            settings.flush_every is None,
+        )
         self._held: dict[tuple[int, tuple[int, ...]], int] = {}
         self.stats = Statistics()
         self.reset_statistics()
@@ -114,6 +132,7 @@ class Scheduler:
         self._train: list[bool] = []
         self.in_flight = {True: 0, False: 0}
         self._since_flush = 0
+        self.without_losses = False
         self.finished: list[tuple[int, bool]] = []
 
     # -- events: instances
@@ -156,7 +175,12 @@ class Scheduler:
         for name, messages in batch.items():
             node = self.plan.graph.pumps.get(name)
             if node is None:
-                raise MessageError(f"pump `{name}`", f"one of the graph's pumps {sorted(self.plan.graph.pumps)}", "an unknown name", "Name the pumps of the graph in the instance.")
+                raise MessageError(
+                    f"pump `{name}`",
+                    f"one of the graph's pumps {sorted(self.plan.graph.pumps)}",
+                    "an unknown name",
+                    "Name the pumps of the graph in the instance.",
+                )
             if node.op.type.topology:
                 maps = self._topologies.setdefault(name, {})
                 maps.update(zip(slots[messages.instance].tolist(), messages.payload, strict=True))
@@ -235,12 +259,24 @@ class Scheduler:
 
     def abandon(self) -> None:
         """Forgets everything in flight (after an interrupt or an error); parameters and accumulated gradients stay counted."""
-        plan, settings, check, number, stats, updates = self.plan, self.settings, self._check, self._number, self.stats, self.updates
+        plan, settings, check, number, stats, updates = (
+            self.plan,
+            self.settings,
+            self._check,
+            self._number,
+            self.stats,
+            self.updates,
+        )
         pools = self.pools
         self.__init__(plan, settings, check)  # type: ignore[misc]
         self._number, self.stats, self.updates = number, stats, updates
         for key, pool in pools.items():
             self.pools[key] = SlotPool(pool.capacity, pool.limit)
+
+    def resize(self, settings: SchedulerSettings) -> None:
+        """Takes new arena sizes and limits; nothing may be in flight."""
+        self.settings = settings
+        self.pools.clear()
 
     # -- questions
 
@@ -263,17 +299,27 @@ class Scheduler:
         stuck = [q for busy in self._busy for q in busy]
         if stuck:
             q = stuck[0]
-            arena = next(q.stage.arena(j) for j in range(len(q.stage.outputs)) if self.pool(q.stage.arena(j)).room < 1 or True)
+            arena = next(
+                q.stage.arena(j) for j in range(len(q.stage.outputs)) if self.pool(q.stage.arena(j)).room < 1 or True
+            )
             pool = self.pool(arena)
             n = sum(self.in_flight.values())
             who = f"instance {self._ids[int(q.contents()[0].states[0, SLOT])]}"
             return LimitError(
-                f"{who}, stage `{q.stage.name}`", f"room for its rows of shape {arena[1]} {arena[2]}", f"{pool.used} rows in use by {n} instance(s) in flight, at most {pool.limit - 1}",
+                f"{who}, stage `{q.stage.name}`",
+                f"room for its rows of shape {arena[1]} {arena[2]}",
+                f"{pool.used} rows in use by {n} instance(s) in flight, at most {pool.limit - 1}",
                 "Raise `memory_limit`, or lower `max_active_keys`.",
             )
         lines = self.waiting()
         return DeadlockError(
-            f"{sum(self.in_flight.values())} instance(s) in flight", "messages that can move", "none: " + ("; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "") or "an instance whose pumping has not ended"),
+            f"{sum(self.in_flight.values())} instance(s) in flight",
+            "messages that can move",
+            "none: "
+            + (
+                "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")
+                or "an instance whose pumping has not ended"
+            ),
             "Pump what the nodes wait for, or mend the conditions that route it.",
         )
 
@@ -287,7 +333,9 @@ class Scheduler:
                 there = {int(p) for p, c in zip(ports, cells, strict=True) if c == cell}
                 state = self._state_of(cell, stage.ports[min(there)].type.fields)
                 missing = [p.name for i, p in enumerate(stage.ports) if i not in there]
-                lines.append(f"node `{stage.name}` has {state!r} on port {stage.ports[min(there)].name} and waits for the same key on port {' or '.join(missing)}")
+                lines.append(
+                    f"node `{stage.name}` has {state!r} on port {stage.ports[min(there)].name} and waits for the same key on port {' or '.join(missing)}"
+                )
         for groups in self._groups.values():
             for group in groups.open.values():
                 members = len(group.members)
@@ -306,7 +354,10 @@ class Scheduler:
                 mask &= d.states[:, layout.column(name)] == value
             if d.stage is not None and mask.any():
                 state = State(d.states[mask][:1], layout, d.stage.ports[0].type.fields)
-                lines.append(f"dispatch {d.number}: {d.direction} `{d.stage.name}` on worker {d.worker}, {state!r}" + (f" and {int(mask.sum()) - 1} more" if mask.sum() > 1 else ""))
+                lines.append(
+                    f"dispatch {d.number}: {d.direction} `{d.stage.name}` on worker {d.worker}, {state!r}"
+                    + (f" and {int(mask.sum()) - 1} more" if mask.sum() > 1 else "")
+                )
         return lines
 
     def pool(self, key: ArenaKey) -> SlotPool:
@@ -318,7 +369,10 @@ class Scheduler:
 
     def reset_statistics(self) -> None:
         """Starts counting anew."""
-        self.stats = Statistics({s.name: StageStats() for s in self.plan.stages if s.kind != "group"}, {n: NodeStats() for n in self.plan.graph.parameterised})
+        self.stats = Statistics(
+            {s.name: StageStats() for s in self.plan.stages if s.kind != "group"},
+            {n: NodeStats() for n in self.plan.graph.parameterised},
+        )
 
     # -- messages
 
@@ -326,7 +380,12 @@ class Scheduler:
         """Cells and host slots for pumped messages."""
         wire, layout = self.plan.graph.pumps[name].op.type, self.plan.layout
         if set(messages.fields) != set(wire.fields):
-            raise MessageError(f"pump `{name}`", f"messages with the state fields {sorted(wire.fields)}", f"{sorted(messages.fields)}", "Pump each declared field, and no other.")
+            raise MessageError(
+                f"pump `{name}`",
+                f"messages with the state fields {sorted(wire.fields)}",
+                f"{sorted(messages.fields)}",
+                "Pump each declared field, and no other.",
+            )
         n = len(messages.instance)
         states = np.zeros((n, layout.width), np.int64)
         of = slots[messages.instance]
@@ -337,7 +396,12 @@ class Scheduler:
         arena = (HOST, wire.shape, wire.dtype.name)
         if wire.ragged:
             if messages.sizes is None:
-                raise MessageError(f"pump `{name}`", "sizes, the rows of each message of a ragged pump", "none", "Give `Messages.sizes`.")
+                raise MessageError(
+                    f"pump `{name}`",
+                    "sizes, the rows of each message of a ragged pump",
+                    "none",
+                    "Give `Messages.sizes`.",
+                )
             rows = self.pool(arena).take(int(messages.sizes.sum()))
             cells = self.cells.take(states, PUMP, None)
             self.cells.rows.update(zip(cells.tolist(), np.split(rows, np.cumsum(messages.sizes)[:-1]), strict=True))
@@ -361,7 +425,7 @@ class Scheduler:
     def _deliver(self, leaf: Leaf, batch: Batch) -> None:
         """Messages have arrived at a stage's port: they wait in its join, group or queue, holding a reference each."""
         stage = self.plan.stages[leaf.stage]
-        if stage.kind == "sink" and batch.train:
+        if stage.kind == "sink" and batch.train or stage.kind == "loss" and self.without_losses and not batch.train:
             return
         owners = self.cells.table[batch.cells, OWNER]
         np.add.at(self.cells.table[:, REFS], owners, 1)
@@ -508,7 +572,9 @@ class Scheduler:
     def _collected(self, stage: Stage, states: np.ndarray) -> np.ndarray:
         """Rows that a collect makes for each message."""
         node, pump = stage.nodes[0], str(stage.topology)
-        return np.array([find_topology(node, pump, self._topologies, s).n_rows for s in states[:, SLOT].tolist()], np.int64)
+        return np.array(
+            [find_topology(node, pump, self._topologies, s).n_rows for s in states[:, SLOT].tolist()], np.int64
+        )
 
     def _build(self, queue: Queue) -> Dispatch:
         stage, direction = queue.stage, queue.direction
@@ -521,18 +587,32 @@ class Scheduler:
             else:
                 chunk = queue.take(limit)
             inputs = self.cells.table[chunk.cells, self._link : self._link + len(stage.ports)]
-            dispatch = Dispatch(0, stage.worker, stage, direction, chunk.states, chunk.cells, inputs, versions=versions, sizes=chunk.sizes)
+            dispatch = Dispatch(
+                0,
+                stage.worker,
+                stage,
+                direction,
+                chunk.states,
+                chunk.cells,
+                inputs,
+                versions=versions,
+                sizes=chunk.sizes,
+            )
             self._input_rows(dispatch)
             for j in range(len(stage.outputs)):
                 outs = chunk.cells if j == 0 else self.cells.table[chunk.cells, self._extra(stage)][:, j - 1]
-                dispatch.out_rows.append(self.cells.rows_of(outs)[0] if stage.outputs[j].ragged else self.cells.table[outs, ROW])
+                dispatch.out_rows.append(
+                    self.cells.rows_of(outs)[0] if stage.outputs[j].ragged else self.cells.table[outs, ROW]
+                )
             self._count_gradients(dispatch)
             self._release_versions(dispatch)
             return dispatch
         if stage.outputs:
             limit = min(limit, self._room(queue))
         chunk = queue.take(self._collect_limit(queue, limit) if stage.kind == "collect" else limit)
-        dispatch = Dispatch(0, stage.worker, stage, direction, chunk.states, np.zeros(0, np.int64), chunk.cells, sizes=chunk.sizes)
+        dispatch = Dispatch(
+            0, stage.worker, stage, direction, chunk.states, np.zeros(0, np.int64), chunk.cells, sizes=chunk.sizes
+        )
         self._input_rows(dispatch)
         if stage.outputs:
             self._outputs(dispatch)
@@ -565,7 +645,9 @@ class Scheduler:
                 bad = int(np.flatnonzero(sizes != dispatch.sizes)[0])
                 state = State(dispatch.states[bad : bad + 1], self.plan.layout, stage.ports[0].type.fields)
                 raise MessageError(
-                    f"node `{stage.name}`, port {stage.ports[port].name}", f"{int(dispatch.sizes[bad])} rows, as on port {stage.ports[0].name}", f"{int(sizes[bad])} rows with {state!r}",  # type: ignore[index]
+                    f"node `{stage.name}`, port {stage.ports[port].name}",
+                    f"{int(dispatch.sizes[bad])} rows, as on port {stage.ports[0].name}",
+                    f"{int(sizes[bad])} rows with {state!r}",  # type: ignore[index]
                     "Give both messages the same rows.",
                 )
         dispatch.n_rows = len(dispatch.in_rows[0])
@@ -577,7 +659,12 @@ class Scheduler:
             maps = find_topology(node, pump, self._topologies, slot)
             if port >= len(maps.scatter) or len(maps.scatter[port]) != sizes[i]:
                 got = f"{len(maps.scatter)} maps" if port >= len(maps.scatter) else f"{len(maps.scatter[port])} places"
-                raise MessageError(f"node `{stage.name}`, topology `{pump}`", f"a scatter map of {int(sizes[i])} places for port {stage.ports[port].name}", got, "Make the Topology with one place per row.")
+                raise MessageError(
+                    f"node `{stage.name}`, topology `{pump}`",
+                    f"a scatter map of {int(sizes[i])} places for port {stage.ports[port].name}",
+                    got,
+                    "Make the Topology with one place per row.",
+                )
             parts.append(maps.scatter[port] + start)
             start += maps.n_rows
         return np.concatenate(parts)
@@ -705,9 +792,17 @@ class Scheduler:
 
     def _compare(self, held: dict[int, int]) -> None:
         if any(count > self.settings.max_active_keys for count in self.in_flight.values()):
-            raise InvariantError("throttle", f"at most {self.settings.max_active_keys} instances in flight", f"{self.in_flight}", "This is a mistake in ampjax: please report it.")
+            raise InvariantError(
+                "throttle",
+                f"at most {self.settings.max_active_keys} instances in flight",
+                f"{self.in_flight}",
+                "This is a mistake in ampjax: please report it.",
+            )
         if self.idle and (self.cells.alive or any(pool.used for pool in self.pools.values()) or held):
             used = {key: pool.used for key, pool in self.pools.items() if pool.used}
-            raise InvariantError("after everything ended", "no message, no slot in use, nothing waiting", f"{self.cells.alive} cells, slots {used}, {len(held)} held", "This is a mistake in ampjax: please report it.")
-
-
+            raise InvariantError(
+                "after everything ended",
+                "no message, no slot in use, nothing waiting",
+                f"{self.cells.alive} cells, slots {used}, {len(held)} held",
+                "This is a mistake in ampjax: please report it.",
+            )

@@ -88,9 +88,13 @@ class Statistics:
         return max((n.staleness_max for n in self.nodes.values()), default=0)
 
     def __repr__(self) -> str:
-        lines = [f"{self.instances} instances, {self.messages} messages, {self.dispatches} dispatches, {self.updates} updates"]
+        lines = [
+            f"{self.instances} instances, {self.messages} messages, {self.dispatches} dispatches, {self.updates} updates"
+        ]
         for name, s in self.stages.items():
-            lines.append(f"  {name}: {s.forward} forward, {s.backward} backward, {s.infer} inference; {s.mean_dispatch:.1f} rows a dispatch, at most {s.largest_dispatch}")
+            lines.append(
+                f"  {name}: {s.forward} forward, {s.backward} backward, {s.infer} inference; {s.mean_dispatch:.1f} rows a dispatch, at most {s.largest_dispatch}"
+            )
         for name, n in self.nodes.items():
             lines.append(f"  {name}: {n.updates} updates, staleness mean {n.staleness_mean:.2f}, max {n.staleness_max}")
         return "\n".join(lines)

@@ -45,7 +45,9 @@ class Updates:
       local: False if only the controller triggers updates (synchronous and pipeline modes).
     """
 
-    def __init__(self, intervals: Mapping[str, int], groups: Mapping[str, Sequence[str]], sync: ReplicaSync, local: bool):
+    def __init__(
+        self, intervals: Mapping[str, int], groups: Mapping[str, Sequence[str]], sync: ReplicaSync, local: bool
+    ):
         self._intervals, self._sync, self._local = dict(intervals), sync, local
         self._group_of = {node: group for group, nodes in groups.items() for node in nodes}
         self._groups = {group: _Replicas(tuple(nodes), dict.fromkeys(nodes, 0)) for group, nodes in groups.items()}
@@ -53,7 +55,9 @@ class Updates:
         self.counts = dict.fromkeys(intervals, 0)
         self._staleness = dict.fromkeys(intervals, 0)
 
-    def gradients(self, node: str, forward_versions: np.ndarray, sizes: np.ndarray | None, stats: NodeStats) -> list[Change]:
+    def gradients(
+        self, node: str, forward_versions: np.ndarray, sizes: np.ndarray | None, stats: NodeStats
+    ) -> list[Change]:
         """Counts gradient rows of a node, one per message or `sizes` of them; returns the changes that are due."""
         staleness = self.versions[node] - forward_versions
         stats.add(staleness, sizes)

@@ -1,0 +1,64 @@
+"""Parameters by node name: initial values, and checks of what users hand in."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import ParameterError
+from ampjax.ir.graph import Graph
+
+
+def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """The parameters of every parameterised node: those given, else initialised from the seed and the node's name.
+
+    Replicas of one group start with equal parameters.
+
+    Raises:
+      ParameterError: If given parameters are of no node, do not fit, or hold values that are not finite.
+    """
+    unknown = [name for name in given if name not in graph.parameterised]
+    if unknown:
+        raise ParameterError(
+            f"parameters of `{unknown[0]}`",
+            f"one of the parameterised nodes {list(graph.parameterised)}",
+            "an unknown node",
+            "Use a node's name.",
+        )
+    params = {}
+    for name, node in graph.parameterised.items():
+        key = jax.random.fold_in(jax.random.key(seed), zlib.crc32((node.options.replica_of or name).encode()))
+        value = node.op.body.init(key)
+        params[name] = check_like(name, value, given.get(name, value))
+    return params
+
+
+def check_like(node: str, wanted: Any, value: Any) -> Any:
+    """`value`, if it has the structure, shapes and kinds of `wanted` and only finite values.
+
+    Raises:
+      ParameterError: If not; names the leaf.
+    """
+    where = f"parameters of `{node}`"
+    if jax.tree.structure(wanted) != jax.tree.structure(value):
+        raise ParameterError(
+            where,
+            f"the structure {jax.tree.structure(wanted)}",
+            f"{jax.tree.structure(value)}",
+            "Start from `trainer.params` and change values.",
+        )
+    paths = jax.tree_util.tree_flatten_with_path(wanted)[0]
+    for (path, old), new in zip(paths, jax.tree.leaves(value), strict=True):
+        leaf = f"{where}{', leaf ' + jax.tree_util.keystr(path) if path else ''}"
+        if jnp.shape(old) != jnp.shape(new):
+            raise ParameterError(
+                leaf, f"shape {jnp.shape(old)}", f"{jnp.shape(new)}", "Give arrays of the node's shapes."
+            )
+        if jnp.issubdtype(jnp.result_type(old), jnp.floating) and not np.isfinite(np.asarray(new, np.float64)).all():
+            raise ParameterError(leaf, "finite values", "NaN or infinity", "Check where these parameters come from.")
+    return jax.tree.map(lambda old, new: jnp.asarray(new, jnp.result_type(old)), wanted, value)

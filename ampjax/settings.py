@@ -1,0 +1,118 @@
+"""How a graph is trained: one frozen object, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ampjax.errors import SettingsError
+from ampjax.sched.policy import Policy, find_policy
+from ampjax.sched.updates import ReplicaSync
+
+MODES = ("async", "pipeline", "sync")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a graph is trained.
+
+    Args:
+      max_active_keys: Instances in flight at most.
+      min_update_interval: Gradient rows that a node accumulates at least before it updates (asynchronous mode).
+      mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates
+        (figure 1b). `sync`: one instance, then every node updates (figure 1a).
+      workers: Number of workers; each has a device if there are enough, else they share.
+      affinity: Which worker hosts which node: `default`, `paper`, `coloured`, a mapping or a function (see `sched.affinity`).
+      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, or a function.
+      max_dispatch_size: Rows in one dispatch at most; 1 is the paper's Algorithm 1.
+      weights: `current` or `stashed` parameters in the adjoint.
+      gradient: `mean` or `sum` over the accumulated gradient rows.
+      replica_sync: `epoch`, `none`, `("every_k", k)` or `("message", k)`: see `ReplicaSync`.
+      memory_limit: Bytes for the payloads on one device at most.
+      fuse: Whether chains of payload nodes run as one kernel.
+      run_ahead: Dispatches that may be issued to a device before it has done them, about.
+      seed: Of parameters, the order of instances, random bodies, and the random affinity rule.
+      check: Check the scheduler's invariants after every event (slow).
+
+    Raises:
+      SettingsError: If a setting is outside what it can be.
+    """
+
+    max_active_keys: int = 16
+    min_update_interval: int = 1
+    mode: str = "async"
+    workers: int = 1
+    affinity: str | Mapping[str, int] | Callable[..., Mapping[str, int]] = "default"
+    policy: str | Policy = "balanced"
+    max_dispatch_size: int = 64
+    weights: str = "current"
+    gradient: str = "mean"
+    replica_sync: str | tuple[str, int] = "epoch"
+    memory_limit: int = 2 << 30
+    fuse: bool = True
+    run_ahead: int = 64
+    seed: int = 0
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_active_keys",
+            "min_update_interval",
+            "workers",
+            "max_dispatch_size",
+            "memory_limit",
+            "run_ahead",
+        ):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("seed", self.seed, 0)
+        _one_of("mode", self.mode, MODES)
+        _one_of("weights", self.weights, ("current", "stashed"))
+        _one_of("gradient", self.gradient, ("mean", "sum"))
+        find_policy(self.policy)
+        self.sync_rule  # noqa: B018 (raises if it is not one)
+
+    @property
+    def sync_rule(self) -> ReplicaSync:
+        """How replicas are kept together.
+
+        Raises:
+          SettingsError: If `replica_sync` is none of the rules.
+        """
+        if self.replica_sync in ("epoch", "none"):
+            return ReplicaSync(str(self.replica_sync))
+        rule = self.replica_sync
+        if (
+            isinstance(rule, tuple)
+            and len(rule) == 2
+            and rule[0] in ("every_k", "message")
+            and isinstance(rule[1], int)
+            and rule[1] > 0
+        ):
+            return ReplicaSync(rule[0], rule[1])
+        raise SettingsError(
+            "setting `replica_sync`",
+            "`epoch`, `none`, ('every_k', k) or ('message', k) with k >= 1",
+            f"{rule!r}",
+            "Choose one of these.",
+        )
+
+    @property
+    def flush_every(self) -> int | None:
+        """Instances between the controller's updates; None in asynchronous mode."""
+        return {"async": None, "pipeline": self.max_active_keys, "sync": 1}[self.mode]
+
+    @property
+    def in_flight(self) -> int:
+        """Instances in flight at most, given the mode."""
+        return 1 if self.mode == "sync" else self.max_active_keys
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", "Change the setting.")
+
+
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise SettingsError(f"setting `{name}`", f"one of {list(choices)}", f"{value!r}", "Choose one of these.")

@@ -1,0 +1,464 @@
+"""The trainer: fit, evaluate and predict with one graph, in scripts and where an event loop already runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.engine.compile import compilations, warm_up
+from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.engine.loop import Loop
+from ampjax.engine.source import Loop as ControllerLoop
+from ampjax.engine.source import LoopSource, Source
+from ampjax.engine.trace import Trace
+from ampjax.errors import GraphError, ParameterError, SettingsError
+from ampjax.history import Epoch, History
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import InstanceList, Instances
+from ampjax.params import check_like, initial_params
+from ampjax.predictions import Predictions, gather_predictions
+from ampjax.progress import Reporter
+from ampjax.sched.affinity import assign
+from ampjax.sched.demand import Guard, Rows, demand, dry_run, row_limits, with_limits
+from ampjax.sched.plan import make_plan
+from ampjax.sched.policy import find_policy
+from ampjax.sched.queues import BACKWARD, FORWARD, INFER
+from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.sched.stats import Statistics
+from ampjax.settings import Settings
+
+Data = Instances | Sequence[Any]
+Callback = Callable[["Trainer", Epoch], Any]
+"""Called after each epoch; a true result ends the training."""
+T = TypeVar("T")
+
+
+class Trainer:
+    """Trains a graph (AMPNet §3, §5).
+
+    Args:
+      graph: A closed graph.
+      tx: The optax transform of every parameterised node that has none of its own.
+      params: Parameters by node name; nodes that are left out are initialised from the seed.
+      controller: A user-written controller loop: a generator function from an example to the messages that are pumped for it.
+      devices: The devices of the workers, in turn; by default `jax.devices()`.
+      settings: All other settings as one object, or (not both)
+      **options: the settings one by one: see `Settings`.
+
+    Raises:
+      GraphError: If the graph is not closed.
+      SettingsError: If a setting is outside what it can be.
+      ParameterError: If parameters do not fit the graph, or hold values that are not finite.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        tx: optax.GradientTransformation | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        controller: ControllerLoop | None = None,
+        devices: Sequence[jax.Device] | None = None,
+        settings: Settings | None = None,
+        **options: Any,
+    ):
+        if not graph.closed:
+            raise GraphError(
+                "trainer",
+                "a closed graph",
+                "one that is still being built",
+                "Leave the `with amp.Graph()` block first.",
+            )
+        if tx is not None and not (hasattr(tx, "init") and hasattr(tx, "update")):
+            raise SettingsError(
+                "setting `tx`", "an optax transform", f"{type(tx).__name__}", "Pass for example `optax.adam(1e-3)`."
+            )
+        self.graph, self.settings, self._controller = graph, _settings(settings, options), controller
+        s = self.settings
+        available = list(devices) if devices is not None else jax.devices()
+        used = available[: min(s.workers, len(available))]
+        self.plan = make_plan(
+            graph, assign(graph, s.workers, s.affinity, s.seed), [w % len(used) for w in range(s.workers)], s.fuse
+        )  # type: ignore[arg-type]
+        default = tx if tx is not None else optax.adam(1e-3)
+        nodes = graph.parameterised
+        training = {
+            n: NodeTraining(node.options.tx or default, node.options.gradient or s.gradient)
+            for n, node in nodes.items()
+        }
+        stashed = tuple(n for n, node in nodes.items() if (node.options.weights or s.weights) == "stashed")
+        self._executor = Executor(
+            self.plan, initial_params(graph, params or {}, s.seed), training, used, stashed, s.seed
+        )
+        intervals = {n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()}
+        self._scheduler_settings = SchedulerSettings(
+            s.in_flight, s.max_dispatch_size, intervals, stashed, find_policy(s.policy), s.flush_every, s.sync_rule
+        )
+        self._scheduler = Scheduler(self.plan, self._scheduler_settings, s.check)
+        self._guard_limits: tuple[Rows, Rows] | None = None
+        self._warm: set[str] = set()
+        self._epochs = 0
+        self._rng = np.random.default_rng(s.seed)
+        compilations()
+
+    # -- parameters
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters by node name: a copy, as NumPy arrays."""
+        return {node: jax.tree.map(lambda x: np.array(x), tree) for node, tree in self._executor.params.items()}
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Replaces the parameters of some nodes; optimizer states stay.
+
+        Raises:
+          ParameterError: If a node is unknown, or a tree does not fit or holds values that are not finite. Nothing is changed then.
+        """
+        checked = {node: check_like(node, self._known(node), value) for node, value in params.items()}
+        for node, value in checked.items():
+            self._executor.set_params(node, value)
+
+    @property
+    def gradients(self) -> dict[str, tuple[Any, int]]:
+        """What each node has accumulated since its last update: the sum of its gradient rows, and their number."""
+        counts = self._scheduler.updates.counts
+        return {
+            node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in self._executor.accumulators.items()
+        }
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts of the last run (epoch, evaluation or prediction)."""
+        return self._scheduler.stats
+
+    def story(self, instance: int, **fields: int) -> list[str]:
+        """What happened lately to an instance's messages."""
+        return self._scheduler.story(instance, **fields)
+
+    # -- runs
+
+    def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
+        """Trains; see `fit_async`. Works also where an event loop runs, as in a notebook."""
+        return _blocking(self.fit_async(train, valid, **options))
+
+    async def fit_async(
+        self,
+        train: Data,
+        valid: Data | None = None,
+        *,
+        epochs: int = 1,
+        callbacks: Iterable[Callback] = (),
+        progress: bool = True,
+        label: Mapping[str, Any] | None = None,
+        history: History | None = None,
+    ) -> History:
+        """Trains for some epochs and validates after each.
+
+        Args:
+          train: Training instances; a data set with a method `reshuffle(rng)` is reshuffled for each epoch. With a controller
+            loop: a sequence of examples.
+          valid: Validation instances.
+          epochs: How many epochs.
+          callbacks: Called with the trainer and each epoch's record; a true result ends the training.
+          progress: Whether to show progress.
+          label: What to put into each record, for example `{"experiment": "mnist"}`.
+          history: A history to go on with.
+
+        Returns:
+          The history; cut short, with `interrupted` set, if Ctrl-C (or a cancellation) came.
+
+        Raises:
+          SettingsError: If there is no training instance, or `epochs` < 1.
+          DeadlockError: If instances are in flight and nothing can move.
+          LimitError: If a single instance can't fit within the memory limit.
+          MessageError: If a message, payload or state function does not fit.
+        """
+        if epochs < 1:
+            raise SettingsError("fit, `epochs`", "at least 1", f"{epochs}", "Train for one epoch or more.")
+        history = history if history is not None else History(settings=dict(label or {}))
+        callbacks = list(callbacks)
+        started = time.perf_counter() - (history.epochs[-1].seconds if history.epochs else 0.0)
+        with Reporter(progress) as reporter:
+            try:
+                data, held_out = self._data(train), self._data(valid) if valid is not None else None
+                self._prepare(data, held_out, reporter)
+                for _ in range(epochs):
+                    data = data.reshuffle(self._rng) if hasattr(data, "reshuffle") else data  # type: ignore[attr-defined]
+                    epoch = await self._epoch(data, held_out, reporter, started)
+                    history.epochs.append(epoch)
+                    reporter.line(_line(epoch))
+                    if any([callback(self, epoch) for callback in callbacks]):
+                        break
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                history.interrupted = True
+                self._scheduler.abandon()
+        return history
+
+    def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
+        """The metrics over some instances; see `evaluate_async`."""
+        return _blocking(self.evaluate_async(data, progress=progress))
+
+    async def evaluate_async(self, data: Data, *, progress: bool = False) -> dict[str, float]:
+        """The mean loss and the metrics over some instances, with the parameters as they are; nothing is trained.
+
+        Raises:
+          SettingsError: If there is no instance.
+          Exception: As `fit_async`.
+        """
+        instances = self._data(data)
+        with Reporter(progress) as reporter:
+            self._prepare(instances, None, reporter, train=False)
+            await self._run(instances, np.arange(len(instances)), False, reporter, "evaluate")
+        return self._executor.take_metrics(False)
+
+    def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
+        """What arrives at the sinks; see `predict_async`."""
+        return _blocking(self.predict_async(data, progress=progress))
+
+    async def predict_async(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
+        """What arrives at each sink, by its name, in the order of instances and states. Losses are left out: no label is needed.
+
+        Raises:
+          GraphError: If the graph has no sink.
+          Exception: As `fit_async`.
+        """
+        sinks = [node.name for node in self.graph.nodes.values() if node.kind == "Sink"]
+        if not sinks:
+            raise GraphError(
+                "predict",
+                "a sink in the graph",
+                "none",
+                "End the wire that you want to see with `amp.sink(name, wire)`.",
+            )
+        instances = self._data(data)
+        self._executor.outputs.clear()
+        self._scheduler.without_losses = True
+        try:
+            with Reporter(progress) as reporter:
+                self._prepare(instances, None, reporter, train=False)
+                await self._run(instances, np.arange(len(instances)), False, reporter, "predict")
+        finally:
+            self._scheduler.without_losses = False
+        return gather_predictions(self.plan, self._executor.outputs, sinks)
+
+    def accumulate(self, data: Data, *, trace: Trace | None = None) -> dict[str, float]:
+        """Runs training instances forward and backward once, in order; nodes update as the settings say. Returns the metrics.
+
+        Args:
+          data: The instances.
+          trace: Where each dispatch's time goes (slow: every dispatch is waited for).
+        """
+        instances = self._data(data)
+        self._prepare(instances, None, Reporter(False), warm=False)
+        _blocking(self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace))
+        return self._executor.take_metrics(True)
+
+    # -- parts
+
+    async def _epoch(self, train: Instances, valid: Instances | None, reporter: Reporter, started: float) -> Epoch:
+        self._epochs += 1
+        compiled, begin = compilations(), time.perf_counter()
+        order = self._rng.permutation(len(train))
+        await self._run(train, order, True, reporter, f"epoch {self._epochs}")
+        self._scheduler.end_of_epoch()
+        await self._run(train, order[:0], True, reporter, "")
+        metrics = self._executor.take_metrics(True)
+        train_s, stats = time.perf_counter() - begin, self._scheduler.stats
+        valid_metrics, valid_s = {}, 0.0
+        if valid is not None:
+            begin = time.perf_counter()
+            await self._run(valid, np.arange(len(valid)), False, reporter, "validate")
+            valid_metrics = self._executor.take_metrics(False)
+            valid_s = time.perf_counter() - begin
+        return Epoch(
+            self._epochs,
+            metrics,
+            valid_metrics,
+            n_examples(train) / train_s,
+            n_examples(valid) / valid_s if valid is not None else 0.0,
+            time.perf_counter() - started,
+            stats.staleness_mean,
+            stats.staleness_max,
+            stats.messages,
+            stats.dispatches,
+            stats.updates,
+            compilations() - compiled,
+        )
+
+    async def _run(
+        self, data: Instances, ids: np.ndarray, train: bool, reporter: Reporter, what: str, trace: Trace | None = None
+    ) -> None:
+        if len(ids):
+            self._scheduler.reset_statistics()
+        guard = None
+        if self._guard_limits is not None:
+            guard = Guard(self.plan, *self._guard_limits, self.settings.in_flight)
+        if self._controller is not None:
+            ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
+            examples: Sequence[Any] = data.instances  # type: ignore[attr-defined]
+            source: Source = LoopSource(self._scheduler, self._executor, examples, ids, train, self._controller, ragged)
+        else:
+            source = Source(self._scheduler, self._executor, data, ids, train, guard)
+        with _part(reporter, what, len(ids)) as advance:
+            loop = Loop(self._scheduler, self._executor, [source], lambda n, _: advance(n))
+            try:
+                await AsyncioDriver(loop, self.settings.run_ahead, trace).run()
+            except BaseException:
+                self._scheduler.abandon()
+                raise
+
+    def _data(self, data: Data) -> Instances:
+        if self._controller is not None:
+            return _Examples(data)  # type: ignore[return-value]
+        instances = (
+            data
+            if isinstance(data, Instances)
+            else InstanceList(data, [n for n, node in self.graph.pumps.items() if node.op.type.ragged])
+        )
+        if not len(instances):
+            raise SettingsError("data", "at least one instance", "none", "Pass a data set that is not empty.")
+        return instances
+
+    def _prepare(
+        self, data: Instances, valid: Instances | None, reporter: Reporter, train: bool = True, warm: bool = True
+    ) -> None:
+        """Sizes the arenas and compiles the ladder of dispatch sizes, as a dry run of the first instances suggests."""
+        if self._controller is not None:
+            return
+        n = min(self.settings.in_flight, len(data))
+        dry = dry_run(self.plan, data.gather(np.arange(n)), n, train)
+        if self._guard_limits is None and train:
+            self._size_arenas(demand(dry), n)
+        directions = [FORWARD, BACKWARD] if train else []
+        if valid is not None or not train:
+            directions.append(INFER)
+        todo = [d for d in directions if d not in self._warm] if warm else []
+        if not todo:
+            return
+        largest = {
+            name: min(2 * stats.largest_dispatch, self.settings.max_dispatch_size)
+            for name, stats in dry.stats.stages.items()
+        }
+        jobs = list(warm_up(self._executor, self._scheduler, largest, todo))
+        with reporter.part("compile", len(jobs)) as advance:
+            for job in jobs:
+                job()
+                advance(1)
+            if train:
+                for node in self.graph.parameterised:
+                    self._executor.warm_update(node)
+        self._warm.update(todo)
+
+    def _size_arenas(self, rows: Rows, n: int) -> None:
+        mean = {key: count / n for key, count in rows.items()}
+        for stage in self.plan.stages:
+            for j in range(len(stage.outputs) if stage.kind != "group" else 0):
+                mean.setdefault(stage.arena(j), 0.0)
+        limits = row_limits(mean, self.settings.memory_limit)
+        self._guard_limits = (limits, {key: -(-count // n) * 2 for key, count in rows.items()})
+        self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits)
+        self._scheduler.resize(self._scheduler_settings)
+
+    def _known(self, node: str) -> Any:
+        if node not in self._executor.params:
+            raise ParameterError(
+                f"parameters of `{node}`",
+                f"one of the parameterised nodes {list(self._executor.params)}",
+                "an unknown node",
+                "Use a node's name.",
+            )
+        return self._executor.params[node]
+
+    def __repr__(self) -> str:
+        s = self.settings
+        return f"Trainer({len(self.graph.nodes)} nodes, {len(self.plan.stages)} stages on {s.workers} worker(s), {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval})"
+
+
+@dataclass(frozen=True)
+class _Examples:
+    """Examples for a controller loop, seen as a data set."""
+
+    instances: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.instances)
+
+
+def n_examples(data: Any) -> int:
+    """Training examples in a data set: its `n_examples` where an instance holds several, else its length."""
+    return int(getattr(data, "n_examples", len(data)))
+
+
+def _settings(settings: Settings | None, options: dict[str, Any]) -> Settings:
+    if "min_update_frequency" in options:
+        options["min_update_interval"] = options.pop("min_update_frequency")
+    known = set(Settings.__dataclass_fields__)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise SettingsError(
+            f"setting `{unknown[0]}`", f"one of {sorted(known)}", "an unknown setting", "Check its spelling."
+        )
+    return replace(settings, **options) if settings is not None else Settings(**options)
+
+
+@contextmanager
+def _part(reporter: Reporter, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    if not total:
+        yield lambda n: None
+        return
+    with reporter.part(what, total) as advance:
+        yield advance
+
+
+def _line(epoch: Epoch) -> str:
+    metrics = [
+        f"{part} {name} {value:.4f}" for part in ("train", "valid") for name, value in getattr(epoch, part).items()
+    ]
+    return f"epoch {epoch.epoch:3d}  " + "  ".join(
+        [*metrics, f"{epoch.train_per_s:,.0f}/s", f"staleness {epoch.staleness_mean:.1f}", f"{epoch.seconds:.1f} s"]
+    )
+
+
+def _blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end; in a thread with a loop of its own where a loop already runs."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    result: list[T] = []
+    errors: list[BaseException] = []
+    ready = threading.Event()
+    handle: dict[str, Any] = {}
+
+    async def main() -> None:
+        handle["loop"], handle["task"] = asyncio.get_running_loop(), asyncio.current_task()
+        ready.set()
+        result.append(await coroutine)
+
+    def target() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=target, name="ampjax")
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        ready.wait()
+        handle["loop"].call_soon_threadsafe(handle["task"].cancel)
+        thread.join()
+    if errors:
+        raise errors[0]
+    return result[0]
