@@ -13,7 +13,7 @@ from ampjax.ir import control
 from ampjax.ir.bodies import Body, accepts, parameterised, parameterless
 from ampjax.ir.control import Key, StateFn
 from ampjax.ir.graph import Node, NodeOptions, current_graph
-from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink, port_names
+from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink, argument_names, port_names
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire, WireType
 
@@ -414,7 +414,7 @@ def _check_arity(name: str, body: Body, n: int, skip: int) -> None:
     if not accepts(function, n + skip) and not body.rng:
         raise GraphError(
             f"node `{name}`",
-            f"as many wires as its body takes inputs ({', '.join(port_names(body.apply, 99, skip)) or 'see its signature'})",
+            f"as many wires as its body takes inputs ({', '.join(argument_names(body.apply, skip)) or 'see its signature'})",
             f"{n} wires",
             "Connect one wire per input.",
         )

@@ -244,18 +244,19 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
     return result
 
 
-def port_names(function: Any, n: int, skip: int) -> list[str]:
-    """The names of a body's input ports, from its signature where that has them."""
+def argument_names(function: Any, skip: int) -> list[str]:
+    """The names of a body's positional arguments after the first `skip`; empty where they can't be told."""
     function = getattr(function, "function", function)
     try:
-        names = [
-            p.name
-            for p in inspect.signature(function).parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
+        names = [p.name for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     except (TypeError, ValueError):
         names = []
-    names = names[skip : skip + n]
+    return names[skip:]
+
+
+def port_names(function: Any, n: int, skip: int) -> list[str]:
+    """The names of a body's input ports, from its signature where that has them."""
+    names = argument_names(function, skip)[:n]
     return names if len(names) == n else [str(i) for i in range(n)]
 
 
