@@ -1,0 +1,434 @@
+"""Mistakes in building a graph: each is a GraphError that says where, what was expected, what came, and what to do."""
+
+import jax.numpy as jnp
+import pytest
+
+import ampjax as amp
+from ampjax.errors import GraphError
+
+D = 4
+
+
+def double(x):
+    return 2 * x
+
+
+def add(x, y):
+    return x + y
+
+
+def pump(name="x", shape=(D,), **options):
+    return amp.pump(name, shape, **options)
+
+
+def end(*wires):
+    for i, wire in enumerate(wires):
+        amp.sink(f"end{i}", wire)
+
+
+# Shapes, dtypes, bodies.
+
+
+def wrong_shape():
+    amp.ppt("lstm", amp.nn.Linear(128, 10))(pump("embed", (64,)))
+
+
+def wrong_shape_for_a_plain_body():
+    amp.npt("add", add)(pump("a", (3,)), pump("b", (D,)))
+
+
+def wrong_dtype():
+    amp.ppt("embed", amp.nn.Embed(10, D))(pump("ids", (), dtype="float32"))
+
+
+def plain_function_without_parameters():
+    amp.ppt("layer", lambda p, x: x @ p)
+
+
+def body_that_cannot_be_called():
+    amp.npt("layer", 3)
+
+
+def init_that_fails():
+    amp.ppt("layer", lambda p, x: x, params=lambda key: jnp.zeros(3) @ jnp.zeros(4))(pump())
+
+
+def wrong_arity():
+    amp.npt("add", add)(pump())
+
+
+def wrong_number_of_outputs():
+    amp.npt("double", double, outputs=2)(pump())
+
+
+def no_inputs():
+    amp.npt("double", double)()
+
+
+def split_sizes():
+    amp.split(pump(), (3, 2), name="split")
+
+
+def loss_not_scalar():
+    amp.loss("loss", double)(pump())
+
+
+def loss_of_integers():
+    amp.loss("loss", lambda x: x)(pump(shape=(), dtype="int32"))
+
+
+def metric_not_scalar():
+    amp.loss("loss", lambda x: (x.sum(), {"each": x}))(pump())
+
+
+# Ports, wires, loops, names.
+
+
+def unconnected_port():
+    end(amp.npt("add", add)(pump(), None))
+
+
+def unconnected_phi():
+    end(amp.phi("h"))
+
+
+def two_wires_into_one_port():
+    x = pump()
+    node = amp.npt("double", double)(x).source
+    x.source.outputs and amp.Graph.connect(amp.ir.graph.current_graph(), node, 0, x)
+
+
+def port_that_is_not_there():
+    x = pump()
+    amp.ir.graph.current_graph().connect(x.source, 0, x)
+
+
+def phi_connected_twice():
+    x = pump()
+    amp.phi("h").connect(x).connect(x)
+
+
+def builder_called_twice():
+    x, node = pump(), amp.npt("double", double)
+    node(x)
+    node(x)
+
+
+def loop_without_phi():
+    x = pump()
+    graph = amp.ir.graph.current_graph()
+    y = amp.npt("add", add)(x, None)
+    graph.connect("add", 1, amp.npt("double", double)(y))
+
+
+def loop_that_no_pump_enters():
+    h = amp.phi("h")
+    more, done = amp.cond(amp.npt("double", double)(h), lambda s: s.instance > 0)
+    h.connect(more)
+    end(done, pump())
+
+
+def wire_of_another_graph():
+    with amp.Graph():
+        end(other := pump("other"))
+    amp.npt("double", double)(other)
+
+
+def not_a_wire():
+    amp.npt("double", double)(3.0)
+
+
+def dangling_wire():
+    _, done = amp.cond(pump(), lambda s: s.instance > 0, name="cond")
+    end(done)
+
+
+def duplicate_names():
+    end(pump("x"))
+    pump("x")
+
+
+def empty_graph():
+    pass
+
+
+def node_in_a_closed_graph():
+    with amp.Graph() as g:
+        end(pump())
+    g.add("late", amp.ir.payload.Sink(), (), 0)
+
+
+def connect_in_a_closed_graph():
+    with amp.Graph() as g:
+        end(x := pump())
+    g.connect("end0", 0, x)
+
+
+# States.
+
+
+def pump_field_named_instance():
+    pump(fields=("instance", "t"))
+
+
+def pump_field_twice():
+    pump(fields=("t", "t"))
+
+
+def missing_state_field():
+    amp.cond(pump("z", fields=("t",)), lambda s: s.t < s.length, name="cond")
+
+
+def isu_that_does_not_invert():
+    amp.isu(pump(fields=("t",)), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 2), name="step")
+
+
+def isu_that_loses_information():
+    amp.isu(pump(fields=("v",)), lambda s: s.replace(v=s.v // 2), lambda s: s.replace(v=s.v * 2), name="up")
+
+
+def inverse_that_keeps_a_field():
+    amp.isu(pump(fields=("t",)), lambda s: s.replace(u=s.t), lambda s: s, name="step")
+
+
+def inverse_that_drops_a_field():
+    amp.isu(pump(fields=("t", "n")), lambda s: s.replace(t=s.t + 1), lambda s: s.drop("n"), name="step")
+
+
+def isu_without_a_state():
+    amp.isu(pump(fields=("t",)), lambda s: s.t + 1, lambda s: s, name="step")
+
+
+def isu_that_replaces_the_instance():
+    amp.isu(pump(), lambda s: s.replace(instance=s.instance + 1), lambda s: s, name="step")
+
+
+def cond_with_float_result():
+    amp.cond(pump(fields=("t",)), lambda s: s.t / 2, name="cond")
+
+
+def cond_of_three_by_a_truth_value():
+    amp.cond(pump(fields=("t",)), lambda s: s.t > 2, 3, name="cond")
+
+
+def if_on_a_column():
+    amp.cond(pump(fields=("t",)), lambda s: 1 if s.t > 2 else 0, name="cond")
+
+
+def column_of_another_length():
+    amp.cond(pump(fields=("t",)), lambda s: s.t[:3], name="cond")
+
+
+def flatmap_count_not_integer():
+    amp.flatmap(pump(fields=("n",)), lambda s: s.n * 0.5, lambda s, i: s.replace(i=i), name="children")
+
+
+def flatmap_without_a_state():
+    amp.flatmap(pump(fields=("n",)), lambda s: s.n, lambda s, i: i, name="children")
+
+
+# Joins and keys.
+
+
+def phi_of_different_payloads():
+    amp.phi("h", pump("a", (3,)), pump("b", (D,)))
+
+
+def phi_of_different_schemas():
+    amp.phi("h", pump("a", fields=("t",)), pump("b", fields=("t", "n")))
+
+
+def join_schema_mismatch():
+    amp.npt("add", add)(pump("a", fields=("t",)), pump("label"))
+
+
+def unknown_key_field():
+    amp.npt("add", add, join=("t",))(pump("a", fields=("t",)), pump("b"))
+
+
+def keying_function_that_gives_floats():
+    amp.npt("add", add, join=lambda s: s.t / 2)(pump("a", fields=("t",)), pump("b", fields=("t",)))
+
+
+def unknown_group_field():
+    amp.group(pump("a", fields=("t",)), by=("parent",), size=lambda s: s.t, name="children")
+
+
+def group_size_not_integer():
+    amp.group(pump("a", fields=("t",)), size=lambda s: s.t / 2, name="children")
+
+
+# Ragged messages and topologies.
+
+
+def ragged_and_ordinary():
+    amp.npt("add", add)(pump("a", ragged=True), pump("b"))
+
+
+def group_of_ragged():
+    amp.group(pump("a", ragged=True), size=lambda s: 1, name="group")
+
+
+def ungroup_of_ordinary():
+    amp.ungroup(pump("a"), "i", name="ungroup")
+
+
+def ungroup_without_a_state():
+    amp.ungroup(pump("a", ragged=True))
+
+
+def reduce_of_ordinary():
+    amp.reduce("sum", lambda rows, ids, n: rows, pump("a"))
+
+
+def reduce_with_wrong_leading_size():
+    amp.reduce("sum", lambda rows, ids, n: rows, pump("a", ragged=True))
+
+
+def topology_as_payload():
+    amp.npt("double", double)(amp.topology("map"))
+
+
+def distribute_without_a_topology():
+    amp.distribute(pump("a", ragged=True), pump("map"), 2, name="edges")
+
+
+def distribute_of_ordinary():
+    amp.distribute(pump("a"), amp.topology("map"), 2, name="edges")
+
+
+def collect_of_different_rows():
+    amp.collect([pump("a", (3,), ragged=True), pump("b", ragged=True)], amp.topology("map"), name="sum")
+
+
+# Options.
+
+
+def interval_of_zero():
+    amp.ppt("layer", amp.nn.Linear(D, D), min_update_interval=0)
+
+
+def dispatch_size_not_integer():
+    amp.ppt("layer", amp.nn.Linear(D, D), max_dispatch_size=1.5)
+
+
+def old_weights():
+    amp.ppt("layer", amp.nn.Linear(D, D), weights="old")
+
+
+def gradient_max():
+    amp.ppt("layer", amp.nn.Linear(D, D), gradient="max")
+
+
+def tx_by_name():
+    amp.ppt("layer", amp.nn.Linear(D, D), tx="adam")
+
+
+def replicate_no_copies():
+    amp.replicate(amp.ppt("layer", amp.nn.Linear(D, D)), 0)
+
+
+def replicate_unknown_route():
+    amp.replicate(amp.ppt("layer", amp.nn.Linear(D, D)), 2, "random")
+
+
+MISTAKES = [
+    (wrong_shape, "node `lstm`, port 0: expected a payload of shape (128,) float32, got (64,) float32 from node `embed`. Give `embed` 128 features, or put a Linear(64, 128) between them."),
+    (wrong_shape_for_a_plain_body, "node `add`: expected payloads that its body takes, got port 0: shape (3,) float32 from `a`, port 1: shape (4,) float32 from `b`; the body raised TypeError: … Mend the body, or what feeds it."),
+    (wrong_dtype, "node `embed`: expected payloads that its body takes, got port 0: shape () float32 from `ids`; the body raised TypeError: … Mend the body, or what feeds it."),
+    (plain_function_without_parameters, "node `layer`: expected parameters for a plain function, got none. Pass `params=` a pytree or a function of a PRNG key; for a node without parameters use `npt`."),
+    (body_that_cannot_be_called, "node `layer`: expected a function as its body, got int. Pass a function of the payloads."),
+    (init_that_fails, "node `layer`, parameters: expected an init function of a PRNG key that gives a pytree of arrays, got TypeError: … Mend the init function."),
+    (wrong_arity, "node `add`: expected as many wires as its body takes inputs (x, y), got 1 wires. Connect one wire per input."),
+    (wrong_number_of_outputs, "node `double`: expected 2 output array(s), got float32[4]. Return an array, or a tuple and say `outputs=`."),
+    (no_inputs, "node `double`: expected at least one input wire, got none. Call it with the wires that feed it."),
+    (split_sizes, "node `split`: expected payloads that its body takes, got port 0: shape (4,) float32 from `x`; the body raised ValueError: sizes (3, 2) add up to 5, not to axis -1 of shape (4,). Mend the body, or what feeds it."),
+    (loss_not_scalar, "node `loss`: expected a scalar float loss, or (loss, {name: metric}), got float32[4]. Reduce the loss to one number per message, for example with `.mean()`."),
+    (loss_of_integers, "node `loss`: expected a scalar float loss, or (loss, {name: metric}), got int32[]. Reduce the loss to one number per message, …"),
+    (metric_not_scalar, "node `loss`, metric `each`: expected a scalar, or a pair (sum, count) of scalars, got float32[4]. Reduce it to one number per message."),
+    (unconnected_port, "node `add`, port y: expected a wire, got an unconnected port. Connect it before the graph is closed."),
+    (unconnected_phi, "node `h`: expected inputs, got an unconnected phi. Call `h.connect(...)` before the graph is closed."),
+    (two_wires_into_one_port, "node `double`, port x: expected one wire, got a second one, `x`, beside `x`. Join the two with a phi."),
+    (port_that_is_not_there, "node `x`, port 0: expected one of the 0 ports, got port 0. Count ports from 0."),
+    (phi_connected_twice, "node `h`: expected one call of connect, got a second one. Give connect all wires at once."),
+    (builder_called_twice, "node `double`: expected one wire into each port, got a second call. Join the wires with a phi first, or build a second node."),
+    (loop_without_phi, "node `add`: expected a phi wherever a loop closes, got the loop add -> double -> add. Merge the loop's entry and its return with `amp.phi`."),
+    (loop_that_no_pump_enters, "node `h`: expected inputs that come from a pump, got a loop that no pump enters. Connect the phi to a pump or to a node before the loop."),
+    (wire_of_another_graph, "node `double`, port x: expected a wire of the same graph, got `other` of another graph. Build all nodes inside one `with amp.Graph()` block."),
+    (not_a_wire, "node `double`, port x: expected a wire, got float. Connect what a pump or a node returned."),
+    (dangling_wire, "node `cond`, output 0: expected a consumer, got a wire that goes nowhere. Connect it, or end it with `amp.sink`."),
+    (duplicate_names, "node `x`: expected a name that no other node has, got the name of a Pump. Give each node its own name."),
+    (empty_graph, "graph: expected at least one node, got an empty graph. Build nodes inside the `with amp.Graph()` block."),
+    (node_in_a_closed_graph, "node `late`: expected an open graph, got a graph that has been closed. Add nodes inside the `with amp.Graph()` block."),
+    (connect_in_a_closed_graph, "node `end0`, port 0: expected an open graph, got a graph that has been closed. Connect inside the `with amp.Graph()` block."),
+    (pump_field_named_instance, "pump `x`: expected different field names other than `instance`, which is always there, got ('instance', 't'). Rename the field."),
+    (pump_field_twice, "pump `x`: expected different field names other than `instance`, which is always there, got ('t', 't'). Rename the field."),
+    (missing_state_field, "node `cond`, condition: expected a function of the state fields ('instance', 't'), got `no state field `length`; there are ('instance', 't')`. Pump the field, or set it in an isu before."),
+    (isu_that_does_not_invert, "node `step`, f_inv: expected f_inv(f(s)) == s = State(instance=0, t=0), got State(instance=0, t=-1) with f(s) = State(instance=0, t=1). Let f_inv undo f for every state."),
+    (isu_that_loses_information, "node `up`, f_inv: expected f_inv(f(s)) == s = State(…), got State(…) with f(s) = State(…). Let f_inv undo f for every state."),
+    (inverse_that_keeps_a_field, "node `step`, f_inv: expected states with the fields ['t'] back, got ['t', 'u']. Let f_inv undo f: drop what f added."),
+    (inverse_that_drops_a_field, "node `step`, f_inv: expected states with the fields ['n', 't'] back, got ['t']. Let f_inv undo f: drop what f added."),
+    (isu_without_a_state, "node `step`, f: expected a State with as many rows as it was given, got ndarray. Return `s.replace(...)` or `s.drop(...)`."),
+    (isu_that_replaces_the_instance, "node `step`, f: expected a function of the state fields ('instance',), got ``instance` can't be replaced: a message belongs to its instance for good`. …"),
+    (cond_with_float_result, "node `cond`, condition: expected integers or truth values, got float64. States are integers: use `//` instead of `/`, or cast."),
+    (cond_of_three_by_a_truth_value, "node `cond`, condition: expected an output's number in [0, 3), got truth values. Return integers, or use two outputs."),
+    (if_on_a_column, "node `cond`, condition: expected a function that works on columns of integers, got ValueError: The truth value of an array with more than one element is ambiguous. … Write it in NumPy style, for example `np.where(...)` instead of `if`."),
+    (column_of_another_length, "node `cond`, condition: expected a scalar or 16 values, one per message, got shape (3,). Return one value per message."),
+    (flatmap_count_not_integer, "node `children`, count: expected integers or truth values, got float64. States are integers: use `//` instead of `/`, or cast."),
+    (flatmap_without_a_state, "node `children`, state: expected a State with as many rows as it was given, got ndarray. Return `s.replace(...)` or `s.drop(...)`."),
+    (phi_of_different_payloads, "node `h`, port 1: expected shape (3,) float32, as on port 0 from `a`, got shape (4,) float32 from `b`. All inputs of a phi carry the same payload."),
+    (phi_of_different_schemas, "node `h`, port 1: expected the state fields ['t'], as on port 0 from `a`, got ['n', 't'] from `b`. Pump the missing fields, or drop the extra ones in an isu."),
+    (join_schema_mismatch, "node `add`, port 1: expected the state fields ['t'], as on port 0 from `a`, got [] from `label`. Pump the missing fields, or say which fields to join on with `join=(...)`."),
+    (unknown_key_field, "node `add`, port 1: expected a state with the field `t`, which the key names, got the fields ('instance',) from `b`. Pump the field, or take it out of the key."),
+    (keying_function_that_gives_floats, "node `add`, port 0, key: expected integers or truth values, got float64. States are integers: …"),
+    (unknown_group_field, "node `children`, port 0: expected a state with the field `parent`, which the key names, got the fields ('instance', 't') from `a`. Pump the field, or take it out of the key."),
+    (group_size_not_integer, "node `children`, size: expected integers or truth values, got float64. States are integers: …"),
+    (ragged_and_ordinary, "node `add`, port 1: expected a ragged message, as on port 0, got shape (4,) float32 from `b`. Use `amp.repeat` to copy a row to every row of a ragged message."),
+    (group_of_ragged, "node `group`, port 0: expected an ordinary message, got rows of shape (4,) float32 from `a`. Ungroup it first."),
+    (ungroup_of_ordinary, "node `ungroup`, port 0: expected a ragged message, got shape (4,) float32 from `a`. Group the messages first, or pump them with `ragged=True`."),
+    (ungroup_without_a_state, "ungroup: expected either `field` or `state`, got neither. Say how the rows' states differ."),
+    (reduce_of_ordinary, "node `sum`, port 0: expected a ragged message, got shape (4,) float32 from `a`. Group the messages first."),
+    (reduce_with_wrong_leading_size, "node `sum`: expected one row per segment, [n_segments, ...], got float32[3, 4]. Use a segment operation such as `jax.ops.segment_sum`."),
+    (topology_as_payload, "node `double`, port 0: expected a payload, got the topology pump `map`. Topologies drive distribute and collect only."),
+    (distribute_without_a_topology, "node `edges`, port 1: expected the wire of a topology pump, got shape (4,) float32 from `map`. Make one with `amp.topology(name)` and connect it directly."),
+    (distribute_of_ordinary, "node `edges`, port 0: expected a ragged message, got shape (4,) float32 from `a`. Group the messages first, or pump them with `ragged=True`."),
+    (collect_of_different_rows, "node `sum`, port 1: expected rows of shape (3,) float32, got rows of shape (4,) float32 from `b`. All inputs of a collect carry rows of one shape."),
+    (interval_of_zero, "node `layer`: expected min_update_interval an integer of at least 1, got 0. Give a positive number of gradient rows."),
+    (dispatch_size_not_integer, "node `layer`: expected max_dispatch_size an integer of at least 1, got 1.5. …"),
+    (old_weights, "node `layer`: expected weights `current` or `stashed`, got 'old'. Choose one of the two."),
+    (gradient_max, "node `layer`: expected gradient `mean` or `sum`, got 'max'. Choose one of the two."),
+    (tx_by_name, "node `layer`: expected an optax transform as `tx`, got str. Pass for example `optax.adam(1e-3)`."),
+    (replicate_no_copies, "replicate `layer`: expected n >= 1 and a node with one output, got n = 0, 1 outputs. …"),
+    (replicate_unknown_route, "replicate `layer`, route: expected `round_robin` or a state function, got 'random'. Pass a function of the state."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "text"), MISTAKES, ids=lambda value: getattr(value, "__name__", ""))
+def test_mistake(build, text):
+    with pytest.raises(GraphError) as caught, amp.Graph():
+        build()
+    got, start = str(caught.value), 0
+    for part in text.split("…"):  # an ellipsis stands for what NumPy, JAX or the samples say
+        assert part in got[start:] if start else got.startswith(part), got
+        start = got.index(part, start) + len(part)
+    assert text.endswith("…") or start == len(got), got
+    error = caught.value
+    assert error.where and error.expected and error.got and error.fix
+
+
+def test_node_outside_any_graph():
+    with pytest.raises(GraphError, match="ampjax: expected a graph to build in, got a node outside any graph"):
+        pump()
+
+
+def test_a_failed_block_leaves_no_graph_behind():
+    with pytest.raises(GraphError), amp.Graph():
+        old_weights()
+    with pytest.raises(GraphError, match="outside any graph"):
+        pump()
+
+
+def test_the_user_s_own_error_in_the_block_is_not_covered_by_an_unfinished_graph():
+    with pytest.raises(ZeroDivisionError), amp.Graph():
+        pump()
+        1 // 0
