@@ -363,7 +363,7 @@ class Trainer:
         mean = {key: count / n for key, count in rows.items()}
         for stage in self.plan.stages:
             for j in range(len(stage.outputs) if stage.kind != "group" else 0):
-                mean.setdefault(stage.arena(j), 0.0)
+                mean.setdefault(stage.arenas[j], 0.0)
         limits = row_limits(mean, self.settings.memory_limit)
         self._guard_limits = (limits, {key: -(-count // n) * 2 for key, count in rows.items()})
         self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits)

@@ -104,7 +104,7 @@ class Executor:
         stage = dispatch.stage
         if stage is not None:
             for j in range(len(stage.outputs)):
-                key = stage.arena(j)
+                key = stage.arenas[j]
                 self.arenas.ensure(key, scheduler.pool(key).capacity)
             self._run_stage(stage, dispatch)
         for change in dispatch.changes:
@@ -252,7 +252,7 @@ def _metrics_of(node: Node) -> list[str]:
 def _check_payload(feed: Feed) -> None:
     _, shape, dtype = feed.arena
     payload = np.asarray(feed.payload)
-    where = f"pump payload for rows of shape {shape} {dtype}"
+    where = f"pump `{feed.pump}`, payload"
     if payload.shape != (len(feed.slots), *shape):
         raise MessageError(
             where,

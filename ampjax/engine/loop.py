@@ -60,8 +60,7 @@ class Loop:
 
     def settle(self) -> bool:
         """Reports instances that have ended and admits new ones; says whether any was admitted."""
-        ended, self.scheduler.finished = self.scheduler.finished, []
-        for instance, train in ended:
+        for instance, train in self.scheduler.finished:
             for source in self.sources:
                 if source.train == train:
                     source.ended(instance)

@@ -38,7 +38,7 @@ class StageRunner:
 
     def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[jax.Device, ...], seed: int):
         self.stage, self._arenas, self._devices, self._seed = stage, arenas, devices, seed
-        self._out_keys = list(dict.fromkeys(stage.arena(j) for j in range(len(stage.outputs))))
+        self._out_keys = list(dict.fromkeys(stage.arenas[j] for j in range(len(stage.outputs))))
         in_keys = [port.arena for port in stage.ports if port.space != HOST]
         self._read_keys = [key for key in dict.fromkeys(in_keys) if key not in self._out_keys]
         self._keys: list[ArenaKey] = [*self._out_keys, *self._read_keys]
@@ -46,7 +46,7 @@ class StageRunner:
         self._device_ports = [i for i, port in enumerate(stage.ports) if port.space != HOST]
         self._wiring = Wiring(
             tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
-            tuple(self._keys.index(stage.arena(j)) for j in range(len(stage.outputs))),
+            tuple(self._keys.index(stage.arenas[j]) for j in range(len(stage.outputs))),
         )
         if stage.kind in ("rows", "loss"):
             self.program = make_program(stage)

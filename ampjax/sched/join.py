@@ -12,7 +12,7 @@ from ampjax.errors import MessageError
 from ampjax.ir.control import Key
 from ampjax.ir.state import SLOT, Layout, State, apply, column
 
-DENSE_LIMIT = 1 << 21
+DENSE_LIMIT = 1 << 18
 """Entries of a dense table at most."""
 
 
@@ -30,11 +30,14 @@ class KeyNumbers:
         self._function = by if callable(by) else None
         self._layout, self._where = layout, where
         names = by if isinstance(by, tuple) else fields
-        self._columns = [SLOT, *(layout.column(f) for f in names if f != "instance")]
+        columns = sorted({SLOT, *(layout.column(f) for f in names if f != "instance")})
+        together = columns == list(range(columns[0], columns[-1] + 1))
+        self._columns: slice | list[int] = slice(columns[0], columns[-1] + 1) if together else columns
         self._low = self._outside = self._strides = np.zeros(0, np.int64)
         self._dictionary: dict[bytes, int] | None = None
         self._free: list[int] = []
-        self.size = self._n_values = 0
+        self._negative = False
+        self.size = 0
 
     def values(self, states: np.ndarray, fields: tuple[str, ...]) -> np.ndarray:
         """The key columns `[n, k]` of states."""
@@ -51,19 +54,18 @@ class KeyNumbers:
             return self._from_dictionary(values)
         if not self.size:
             return None
-        shifted = values - self._low
+        shifted = values - self._low if self._negative else values
         if (shifted & self._outside).any():
             return None
-        return shifted @ self._strides
+        return shifted[:, 0] if shifted.shape[1] == 1 else shifted @ self._strides
 
     @property
-    def width(self) -> int:
-        """Key columns (0 until the first key has been seen)."""
-        return self._n_values
+    def in_dictionary(self) -> bool:
+        """Whether a dictionary numbers the keys, because their ranges multiply beyond `DENSE_LIMIT`."""
+        return self._dictionary is not None
 
     def fit(self, values: np.ndarray) -> None:
         """Widens the ranges so that they hold `values`; all numbers given before become invalid."""
-        self._n_values = values.shape[1]
         low, high = values.min(axis=0), values.max(axis=0)
         if self.size:
             low, high = np.minimum(low, self._low), np.maximum(high, self._low + ~self._outside)
@@ -73,15 +75,16 @@ class KeyNumbers:
             self._dictionary, self.size = {}, 1024
             self._free = list(range(1023, -1, -1))
             return
+        self._negative = bool(low.any())
         self._low, self._outside = low, ~(np.array(spans, np.int64) - 1)
         self._strides = np.cumprod([1, *spans[:0:-1]], dtype=np.int64)[::-1].copy()
         self.size = int(np.prod(spans))
 
     def forget(self, values: np.ndarray) -> None:
-        """Lets the numbers of keys that are done be used again (only a dictionary needs that)."""
-        if self._dictionary is not None:
-            for value in np.ascontiguousarray(values):
-                self._free.append(self._dictionary.pop(value.tobytes()))
+        """Lets a dictionary's numbers of keys that are done be used again."""
+        assert self._dictionary is not None
+        for value in np.ascontiguousarray(values):
+            self._free.append(self._dictionary.pop(value.tobytes()))
 
     def _from_dictionary(self, values: np.ndarray) -> np.ndarray:
         assert self._dictionary is not None
@@ -114,70 +117,86 @@ class Join:
     ):
         self.where, self.ports, self._fields, self._layout = where, ports, fields, layout
         self._keys = KeyNumbers(by, fields[0], layout, where)
-        self._allocate(0, 0)
-        self.waiting = 0
+        n = len(ports)
+        self._others = [[q for q in range(n) if q != p] for p in range(n)]
+        self._cells = np.zeros((n, 0), np.int64)
+        self._states = np.zeros((n, 0, layout.width), np.int64)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait."""
+        return int(np.count_nonzero(self._cells))
 
     def put(self, port: int, states: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Takes messages at a port; returns those that are complete now: port 0's states `[m, width]`, input cells `[m, ports]`.
 
         Raises:
-          MessageError: If a message with the same key waits at the port already.
+          MessageError: If a message with the same key waits at the port already. Nothing has been taken then.
         """
+        numbers = self._numbers(port, states)
+        here = self._cells[port]
+        if here[numbers].any():
+            self._refuse(port, states[here[numbers] != 0])
+        here[numbers] = cells
+        if (here[numbers] != cells).any():
+            twice = here[numbers] != cells
+            here[numbers] = 0
+            self._refuse(port, states[twice])
+        self._states[port][numbers] = states
+        first, *rest = self._others[port]
+        complete = self._cells[first][numbers] != 0
+        for other in rest:
+            complete &= self._cells[other][numbers] != 0
+        done = numbers[complete]
+        if not len(done):
+            return states[:0], np.zeros((0, len(self.ports)), np.int64)
+        inputs = self._cells[:, done]
+        self._cells[:, done] = 0
+        out = self._states[0][done]
+        if self._keys.in_dictionary:
+            self._keys.forget(self._keys.values(self._states[port][done], self._fields[port]))
+        return out, inputs.T
+
+    def pending(self) -> list[tuple[int, np.ndarray, int]]:
+        """What waits: `(port, state [width], cell)` of each message."""
+        ports, numbers = np.nonzero(self._cells)
+        return [(int(p), self._states[p, i], int(self._cells[p, i])) for p, i in zip(ports, numbers, strict=True)]
+
+    def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
+        """The key of a message at a port."""
+        return tuple(self._keys.values(state[None], self._fields[port])[0].tolist())
+
+    def _numbers(self, port: int, states: np.ndarray) -> np.ndarray:
+        """The numbers of the messages' keys, within the tables."""
         values = self._keys.values(states, self._fields[port])
         numbers = self._keys.numbers(values)
         if numbers is None:
+            waiting = self.pending()
             self._keys.fit(values)
-            self._move(renumber=True)
+            self._resize(0)
+            for q, state, cell in waiting:
+                number = self._keys.numbers(self._keys.values(state[None], self._fields[q]))
+                assert number is not None
+                if self._keys.size > self._cells.shape[1]:
+                    self._resize(self._keys.size)
+                self._cells[q, number], self._states[q, number] = cell, state
             numbers = self._keys.numbers(values)
             assert numbers is not None
-        if self._keys.size > len(self._missing):
-            self._move(renumber=False)
-        here = self._cells[port]
-        twice = here[numbers] != 0
-        here[numbers] = cells
-        twice |= here[numbers] != cells
-        if twice.any():
-            self._refuse(port, states[twice][:1])
-        self._values[numbers] = values
-        if port == 0:
-            self._states[numbers] = states
-        self._missing[numbers] -= 1
-        done = numbers[self._missing[numbers] == 0]
-        self.waiting += len(cells) - len(self.ports) * len(done)
-        inputs = self._cells[:, done].T.copy()
-        self._cells[:, done] = 0
-        self._missing[done] = len(self.ports)
-        self._keys.forget(self._values[done])
-        return self._states[done], inputs
+        if self._keys.size > self._cells.shape[1]:
+            self._resize(self._keys.size)
+        return numbers
 
-    def pending(self) -> tuple[np.ndarray, np.ndarray]:
-        """What waits: `(port, cell)` of each message."""
-        port, number = np.nonzero(self._cells)
-        return port, self._cells[port, number]
+    def _resize(self, size: int) -> None:
+        n, old = len(self.ports), min(size, self._cells.shape[1])
+        cells, states = np.zeros((n, size), np.int64), np.zeros((n, size, self._layout.width), np.int64)
+        cells[:, :old], states[:, :old] = self._cells[:, :old], self._states[:, :old]
+        self._cells, self._states = cells, states
 
     def _refuse(self, port: int, states: np.ndarray) -> None:
-        state = State(states, self._layout, self._fields[port])
+        state = State(states[:1], self._layout, self._fields[port])
         raise MessageError(
             f"node `{self.where}`, port {self.ports[port]}",
             "one message per key",
             f"a second one with {state!r}",
             "Make states unique with an isu, or join on more fields.",
         )
-
-    def _allocate(self, size: int, n_values: int) -> None:
-        n = len(self.ports)
-        self._cells = np.zeros((n, size), np.int64)
-        self._missing = np.full(size, n, np.int64)
-        self._states = np.zeros((size, self._layout.width), np.int64)
-        self._values = np.zeros((size, n_values), np.int64)
-
-    def _move(self, renumber: bool) -> None:
-        """Makes room for all numbers, keeping what waits (under its new numbers, if the ranges have changed)."""
-        old = (self._cells, self._missing, self._states, self._values)
-        held = np.flatnonzero(self._missing < len(self.ports))
-        numbers = self._keys.numbers(self._values[held]) if renumber and len(held) else held
-        self._allocate(self._keys.size, max(self._values.shape[1], self._keys.width))
-        self._cells[:, numbers] = old[0][:, held]
-        self._missing[numbers] = old[1][held]
-        if len(held):
-            self._states[numbers], self._values[numbers] = old[2][held], old[3][held]

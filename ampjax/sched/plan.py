@@ -7,14 +7,19 @@ memory space to another, a transfer stage stands in it. Pumped payloads lie in h
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ampjax.ir.control import Group, Key
+from ampjax.ir.control import Bcast, Distribute, Flatmap, Group, Key, Repeat, Ungroup
 from ampjax.ir.graph import Graph, Node
 from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire, WireType
+
+MAKES_VIEWS = (Ungroup, Repeat, Distribute)
+MAKES_COPIES = (Ungroup, Repeat, Distribute, Flatmap, Bcast)
+"""Control nodes after which several messages can share an owner."""
 
 HOST = -1
 """The memory space of pumped payloads."""
@@ -31,7 +36,7 @@ class Port:
     name: str
     space: int
 
-    @property
+    @functools.cached_property
     def arena(self) -> ArenaKey:
         """The arena that holds its payloads."""
         return (self.space, self.type.shape, self.type.dtype.name)
@@ -69,6 +74,8 @@ class Stage:
       join: What makes its inputs belong together.
       outputs: The wires that leave it.
       topology: Name of the topology pump that drives it, for a collect.
+      direct: For each port, whether its messages' cells are owners themselves, never views.
+      distinct: Whether no two input messages of a batch can share an owner: then references are counted in one step.
     """
 
     number: int
@@ -82,8 +89,10 @@ class Stage:
     outputs: tuple[WireType, ...] = ()
     routes: list[Targets] = field(default_factory=list)
     topology: str | None = None
+    direct: tuple[bool, ...] = ()
+    distinct: bool = False
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The names of its nodes."""
         if self.kind == "transfer":
@@ -94,20 +103,20 @@ class Stage:
             )
         return "+".join(node.name for node in self.nodes)
 
-    @property
+    @functools.cached_property
     def params(self) -> tuple[str, ...]:
         """Names of its nodes that have parameters."""
         return tuple(node.name for node in self.nodes if node.has_params)
 
-    @property
+    @functools.cached_property
     def ragged(self) -> bool:
         """Whether its messages hold any number of rows."""
         return bool(self.ports) and self.ports[0].type.ragged
 
-    def arena(self, output: int) -> ArenaKey:
-        """The arena of an output."""
-        out = self.outputs[output]
-        return (self.space, out.shape, out.dtype.name)
+    @functools.cached_property
+    def arenas(self) -> tuple[ArenaKey, ...]:
+        """The arena of each output."""
+        return tuple((self.space, out.shape, out.dtype.name) for out in self.outputs)
 
     def __repr__(self) -> str:
         ins = ", ".join(f"{p.name}: {p.type}{' (host)' if p.space == HOST else ''}" for p in self.ports)
@@ -172,6 +181,7 @@ class _Planner:
             for name, node in self.graph.pumps.items()
             if not node.outputs[0].type.topology
         }
+        self._trace_owners()
         return Plan(self.graph, self.graph.layout, self.stages, pumps, len(self.spaces), self.worker_of, self.spaces)
 
     # -- stages
@@ -292,6 +302,48 @@ class _Planner:
     def _home(self, stage: Stage, port: int) -> int:
         opener = stage.kind == "group" and port == 1
         return stage.space if stage.space != HOST or not opener else self.spaces[stage.worker]
+
+    # -- owners
+
+    def _trace_owners(self) -> None:
+        """Finds out for each port whether views can arrive there, and whether two messages can share an owner."""
+        arrivals: dict[Leaf, list[tuple[int, bool, bool]]] = {}
+        for stage in self.stages:
+            for j in range(len(stage.routes)):
+                self._follow(stage.routes[j], stage.number, len(stage.routes) > 1 and j > 0, arrivals)
+        for number, wire in enumerate(node.outputs[0] for node in self.graph.pumps.values()):
+            if not _type(wire).topology:
+                self._follow(self._route(wire, HOST), -1 - number, False, arrivals)
+        for stage in self.stages:
+            ports = [arrivals.get(Leaf(stage.number, p), []) for p in range(len(stage.ports))]
+            stage.direct = tuple(not any(view for _, view, _ in port) for port in ports)
+            producers = [producer for port in ports for producer, _, _ in port]
+            stage.distinct = len(set(producers)) == len(producers) and not any(
+                again for port in ports for _, _, again in port
+            )
+
+    def _follow(
+        self, targets: Targets, producer: int, view: bool, arrivals: dict[Leaf, list[tuple[int, bool, bool]]]
+    ) -> None:
+        """Notes each leaf that a producer's messages reach: whether as views, and whether several of one owner can."""
+        found: dict[Leaf, tuple[bool, bool]] = {}
+        seen: dict[int, tuple[bool, bool]] = {}
+        stack = [(targets, view, False)]
+        while stack:
+            targets, view, again = stack.pop()
+            for target in targets:
+                if isinstance(target, Leaf):
+                    old = found.get(target)
+                    found[target] = (view, again) if old is None else (old[0] or view, True)
+                    continue
+                views, copies = isinstance(target.node.op, MAKES_VIEWS), isinstance(target.node.op, MAKES_COPIES)
+                old = seen.get(id(target))
+                flags = (view or views, again or copies) if old is None else (old[0] or view or views, True)
+                if flags != old:
+                    seen[id(target)] = flags
+                    stack.extend((t, *flags) for t in target.targets)
+        for leaf, (is_view, is_again) in found.items():
+            arrivals.setdefault(leaf, []).append((producer, is_view, is_again))
 
     # -- routes
 

@@ -52,6 +52,11 @@ class Queue:
         """Rows that one dispatch can take."""
         return min(self.rows, self.max_rows)
 
+    @property
+    def first(self) -> Chunk:
+        """The oldest messages."""
+        return self._chunks[0]
+
     def put(self, chunk: Chunk) -> None:
         """Adds messages."""
         self._chunks.append(chunk)
@@ -79,17 +84,17 @@ class Queue:
         self.rows -= rows
         return _joined(taken)
 
-    def take_like(self, max_rows: int, mark: np.ndarray) -> tuple[Chunk, np.ndarray]:
-        """Takes the oldest message and those that share its mark (a row of integers per cell number), up to `max_rows` rows."""
+    def take_like(self, max_rows: int, marks: np.ndarray) -> Chunk:
+        """Takes the oldest message and those that share its mark (`marks[cell]`, a row of integers), up to `max_rows` rows."""
         everything = self.take(1 << 60)
-        marks = mark[everything.cells]
-        same = np.flatnonzero((marks == marks[0]).all(axis=1))
+        own = marks[everything.cells]
+        same = np.flatnonzero((own == own[0]).all(axis=1))
         sizes = np.ones(len(same), np.int64) if everything.sizes is None else everything.sizes[same]
         n = max(1, int(np.searchsorted(np.cumsum(sizes), max_rows, side="right")))
-        rest = np.setdiff1d(np.arange(len(marks)), same[:n])
+        rest = np.setdiff1d(np.arange(len(own)), same[:n])
         if len(rest):
             self.put(_part(everything, rest))
-        return _part(everything, same[:n]), marks[0]
+        return _part(everything, same[:n])
 
     def contents(self) -> list[Chunk]:
         """What waits, oldest first."""

@@ -1,7 +1,7 @@
 """The scheduler: a pure state machine. Events in (instances pumped, dispatch done), actions out (dispatch this batch).
 
-It owns the messages: states, cells, queues, joins, references, updates that are due. It knows nothing of JAX, asyncio or clocks:
-a driver asks for a worker's next action with `next`, carries it out, and says `done` when its messages may travel on.
+It owns the messages: states, cells, queues, joins, references. It knows nothing of JAX, asyncio or clocks: a driver asks for a
+worker's next action with `next`, carries it out, and says `done` when its messages may travel on.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ampjax.errors import DeadlockError, InvariantError, LimitError, MessageError
-from ampjax.ir.instances import Messages, Topology
-from ampjax.ir.state import INSTANCE, SLOT, State
+from ampjax.ir.instances import Messages
+from ampjax.ir.state import INSTANCE, SLOT
+from ampjax.sched import explain
+from ampjax.sched.build import NO_CELLS, Builder
 from ampjax.sched.dispatch import Change, Dispatch
 from ampjax.sched.group import Groups
+from ampjax.sched.inflight import InFlight
 from ampjax.sched.join import Join
-from ampjax.sched.plan import HOST, ArenaKey, Leaf, Plan, Stage
+from ampjax.sched.plan import HOST, ArenaKey, Leaf, Plan, Stage, Targets
 from ampjax.sched.policy import Policy, balanced
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Chunk, Queue
-from ampjax.sched.route import Batch, Router, find_topology
-from ampjax.sched.slots import N_FIXED, OWNER, PUMP, REFS, ROW, STAGE, Cells, SlotPool
+from ampjax.sched.route import Batch, Router
+from ampjax.sched.slots import N_FIXED, OWNER, ROW, STAGE, Cells, SlotPool
 from ampjax.sched.stats import NodeStats, StageStats, Statistics
 from ampjax.sched.updates import ReplicaSync, Updates
 
@@ -62,8 +65,9 @@ class SchedulerSettings:
 
 @dataclass(frozen=True)
 class Feed:
-    """Where pumped payloads go: arena, slots `[r]`, and the payload rows."""
+    """Where pumped payloads go: arena, slots `[r]`, and the payload rows; and the pump's name."""
 
+    pump: str
     arena: ArenaKey
     slots: np.ndarray
     payload: np.ndarray
@@ -80,122 +84,96 @@ class Scheduler:
 
     def __init__(self, plan: Plan, settings: SchedulerSettings, check: bool = False):
         self.plan, self.settings, self._check = plan, settings, check
-        stages = plan.stages
-        self._n_ports = [len(stage.ports) for stage in stages]
-        self._n_outs = [max(1, len(stage.outputs)) for stage in stages]
-        n_links = max(
-            (p + o - 1 + len(s.params) for p, o, s in zip(self._n_ports, self._n_outs, stages, strict=True)), default=0
-        )
-        self.cells = Cells(plan.layout.width, n_links)
-        self._link = self.cells.links
-        self._topologies: dict[str, dict[int, Topology]] = {}
-        self._router = Router(plan.layout, self.cells, self._topologies)
+        self._pumps = [(name, node.op.type) for name, node in plan.graph.pumps.items()]
+        self.replica_groups = _replica_groups(plan)
+        intervals = {node: settings.intervals.get(node, 1) for node in plan.graph.parameterised}
+        self.updates = Updates(intervals, self.replica_groups, settings.sync, settings.flush_every is None)
+        self.pools: dict[ArenaKey, SlotPool] = {}
+        self.history: deque[Dispatch] = deque(maxlen=settings.history)
+        self._number = 0
+        self.without_losses = False
+        self._clear()
+        self.reset_statistics()
+
+    def _clear(self) -> None:
+        """Starts with nothing in flight."""
+        plan, layout = self.plan, self.plan.layout
+        links = max((len(s.ports) + max(1, len(s.outputs)) - 1 + len(s.params) for s in plan.stages), default=0)
+        self._cells = Cells(layout.width, links)
+        self._inflight = InFlight()
+        self._router = Router(layout, self._cells, self._inflight.topologies)
+        self._builder = Builder(plan, self._cells, self._inflight, self.updates, self.settings.stashed, self.pool)
+        joining = [s for s in plan.stages if len(s.ports) > 1 and s.kind != "group"]
         self._joins = {
             s.number: Join(
-                s.name, tuple(p.name for p in s.ports), s.join, tuple(p.type.fields for p in s.ports), plan.layout
+                s.name, tuple(p.name for p in s.ports), s.join, tuple(p.type.fields for p in s.ports), layout
             )
-            for s in stages
-            if len(s.ports) > 1 and s.kind != "group"
+            for s in joining
         }
-        self._groups = {s.number: Groups(s, plan.layout) for s in stages if s.kind == "group"}
+        self._groups = {s.number: Groups(s, layout) for s in plan.stages if s.kind == "group"}
         self._parts: dict[int, np.ndarray] = {}
+        stages = [s for s in plan.stages if s.kind != "group"]
         self._queues = {
-            (s.number, d): Queue(s, d, self._max_rows(s))
-            for s in stages
-            if s.kind != "group"
-            for d in (FORWARD, BACKWARD, INFER)
+            (s.number, d): Queue(s, d, self._max_rows(s)) for s in stages for d in (FORWARD, BACKWARD, INFER)
         }
         self._busy: list[dict[Queue, None]] = [{} for _ in range(plan.workers)]
-        self.pools: dict[ArenaKey, SlotPool] = {}
-        groups: dict[str, list[str]] = {}
-        for node in plan.graph.parameterised.values():
-            if node.options.replica_of:
-                groups.setdefault(node.options.replica_of, []).append(node.name)
-        self.replica_groups = groups
-        self.updates = Updates(
-            {n: settings.intervals.get(n, 1) for n in plan.graph.parameterised},
-            groups,
-            settings.sync,
-            settings.flush_every is None,
-        )
-        self._held: dict[tuple[int, tuple[int, ...]], int] = {}
-        self.stats = Statistics()
-        self.reset_statistics()
-        self._number = 0
-        self._issued = 0
-        self.history: deque[Dispatch] = deque(maxlen=settings.history)
-        self._flush: deque[Dispatch] = deque()
-        # instances in flight
-        self._free_slots: list[int] = []
-        self._live = np.zeros(0, np.int64)
-        self._ids: list[int] = []
-        self._train: list[bool] = []
-        self.in_flight = {True: 0, False: 0}
-        self._since_flush = 0
-        self.without_losses = False
-        self.finished: list[tuple[int, bool]] = []
+        self._changes: deque[Dispatch] = deque()
+        self._issued = self._since_flush = 0
 
     # -- events: instances
 
     def room(self, train: bool = True) -> int:
         """Instances that `max_active_keys`, and the controller's next update, allow to be admitted now."""
-        room = self.settings.max_active_keys - self.in_flight[train]
+        room = self.settings.max_active_keys - self._inflight.count[train]
         if train and self.settings.flush_every is not None:
             room = min(room, self.settings.flush_every - self._since_flush)
         return max(0, room)
 
     def open(self, ids: np.ndarray, train: bool = True) -> np.ndarray:
         """Admits instances that will be pumped to; returns their slots `[n]`. `close` them when everything has been pumped."""
-        slots = []
-        for i in np.asarray(ids).tolist():
-            if not self._free_slots:
-                n = len(self._ids)
-                self._free_slots.extend(range(2 * n + 7, n - 1, -1))
-                self._ids.extend([0] * (n + 8))
-                self._train.extend([True] * (n + 8))
-                self._live = np.concatenate([self._live, np.zeros(n + 8, np.int64)])
-            slot = self._free_slots.pop()
-            self._ids[slot], self._train[slot] = i, train
-            slots.append(slot)
-        out = np.array(slots, np.int64)
-        self._live[out] = 1
-        self.in_flight[train] += len(slots)
+        slots = self._inflight.open(np.asarray(ids), train)
         self._since_flush += len(slots) if train else 0
-        self.stats.most_in_flight = max(self.stats.most_in_flight, sum(self.in_flight.values()))
-        return out
+        self.stats.most_in_flight = max(self.stats.most_in_flight, self._inflight.total)
+        return slots
 
     def pump(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """Pumps messages for open instances; returns where the driver must put their payloads, before the next dispatch.
 
+        Args:
+          slots: The instances' slots `[n]`; `Messages.instance` counts positions in it.
+          batch: Their messages, by pump.
+
         Raises:
           MessageError: If a pump is unknown, or a state field is missing or not known.
         """
-        feeds: list[Feed] = []
-        ready: list[tuple[str, Batch]] = []
-        for name, messages in batch.items():
-            node = self.plan.graph.pumps.get(name)
-            if node is None:
+        known = {name: number for number, (name, _) in enumerate(self._pumps)}
+        for name in batch:
+            if name not in known:
                 raise MessageError(
                     f"pump `{name}`",
-                    f"one of the graph's pumps {sorted(self.plan.graph.pumps)}",
+                    f"one of the graph's pumps {sorted(known)}",
                     "an unknown name",
                     "Name the pumps of the graph in the instance.",
                 )
-            if node.op.type.topology:
-                maps = self._topologies.setdefault(name, {})
+        feeds: list[Feed] = []
+        routed: list[tuple[str, Batch]] = []
+        for name, messages in batch.items():
+            wire = self._pumps[known[name]][1]
+            if wire.topology:
+                maps = self._inflight.topologies.setdefault(name, {})
                 maps.update(zip(slots[messages.instance].tolist(), messages.payload, strict=True))
             elif len(messages.instance):
-                batch_, feed = self._pumped(name, slots, messages)
-                ready.append((name, batch_))
+                pumped, feed = self._pumped(known[name], slots, messages)
+                routed.append((name, pumped))
                 feeds.append(feed)
-        for name, messages_ in ready:
-            self._emit(messages_, [(self.plan.pumps[name], messages_)])
+        for name, pumped in routed:
+            self._emit([(self.plan.pumps[name], pumped)])
         self._checked()
         return feeds
 
     def close(self, slots: np.ndarray) -> None:
         """Says that nothing more will be pumped for these instances."""
-        self._unlive(slots)
+        self._inflight.release(slots)
         self._checked()
 
     # -- actions
@@ -206,48 +184,39 @@ class Scheduler:
         Raises:
           MessageError: If ragged inputs or a topology do not fit each other.
         """
-        for i, flush in enumerate(self._flush):
-            if flush.worker == worker:
-                del self._flush[i]
-                return self._issue(flush)
-        queues = [q for q in self._busy[worker] if self._fits(q)]
+        for i, changes in enumerate(self._changes):
+            if changes.worker == worker:
+                del self._changes[i]
+                return self._issue(changes)
+        queues = [q for q in self._busy[worker] if self._builder.room(q)]
         if not queues:
             return None
         queue = queues[0] if len(queues) == 1 else self.settings.policy(queues, self._number)
-        dispatch = self._build(queue)
+        dispatch = self._builder.build(queue, self.stats)
         if not queue.items:
-            self._busy[worker].pop(queue, None)
+            del self._busy[worker][queue]
         return self._issue(dispatch)
 
     def done(self, dispatch: Dispatch) -> None:
         """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended."""
         self._issued -= 1
         stage = dispatch.stage
-        if stage is None:
-            self._controller()
-            return
-        train = dispatch.direction != INFER
-        if dispatch.direction == BACKWARD:
-            self._pay(dispatch.inputs.reshape(-1), True)
-            self._end(dispatch.cells, stage)
-        else:
-            if stage.outputs:
-                batches = [Batch(dispatch.states, dispatch.cells, train)]
-                extra = self.cells.table[dispatch.cells, self._extra(stage)] if len(stage.outputs) > 1 else None
-                for j in range(1, len(stage.outputs)):
-                    assert extra is not None
-                    batches.append(Batch(dispatch.states, extra[:, j - 1], train))
-                self._emit(batches[0], list(zip(stage.routes, batches, strict=True)))
-            if not train or stage.kind == "loss":
-                self._pay(dispatch.inputs.reshape(-1), train)
+        if stage is not None:
+            train = dispatch.direction != INFER
+            if dispatch.direction == BACKWARD:
+                self._answer(stage, dispatch)
+                self._end(stage, dispatch.cells, dispatch.out_rows)
+            else:
+                if stage.outputs:
+                    self._emit(list(zip(stage.routes, self._outputs(stage, dispatch, train), strict=True)))
+                if not train or stage.kind == "loss":
+                    self._answer(stage, dispatch)
         self._controller()
         self._checked()
 
     def end_of_epoch(self) -> None:
         """Asks the replicas for what the end of an epoch asks of them; the actions come from `next`."""
-        changes = self.updates.end_of_epoch()
-        if changes:
-            self._queue_changes(0, changes)
+        self._queue_changes(0, self.updates.end_of_epoch())
 
     def flush(self) -> None:
         """Updates every node from what it has accumulated, whatever its interval; the actions come from `next`."""
@@ -257,20 +226,16 @@ class Scheduler:
         for worker, changes in by_worker.items():
             self._queue_changes(worker, changes)
 
+    def end_of_data(self) -> None:
+        """Says that no more training instances come in this epoch: a round that is not full is updated all the same."""
+        if self.settings.flush_every is not None and self._since_flush and not self._inflight.count[True]:
+            self._since_flush = 0
+            self.flush()
+
     def abandon(self) -> None:
-        """Forgets everything in flight (after an interrupt or an error); parameters and accumulated gradients stay counted."""
-        plan, settings, check, number, stats, updates = (
-            self.plan,
-            self.settings,
-            self._check,
-            self._number,
-            self.stats,
-            self.updates,
-        )
-        pools = self.pools
-        self.__init__(plan, settings, check)  # type: ignore[misc]
-        self._number, self.stats, self.updates = number, stats, updates
-        for key, pool in pools.items():
+        """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted."""
+        self._clear()
+        for key, pool in list(self.pools.items()):
             self.pools[key] = SlotPool(pool.capacity, pool.limit)
 
     def resize(self, settings: SchedulerSettings) -> None:
@@ -283,102 +248,64 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
-        return not any(self.in_flight.values()) and not self._flush and not self._issued
+        return not self._inflight.total and not self._changes and not self._issued
 
     @property
     def can_move(self) -> bool:
         """Whether some worker has an action, or one is under way."""
-        return bool(self._issued or self._flush or any(self._fits(q) for busy in self._busy for q in busy))
+        return bool(self._issued) or any(self.can_move_on(worker) for worker in range(self.plan.workers))
 
     def can_move_on(self, worker: int) -> bool:
         """Whether this worker has an action."""
-        return any(f.worker == worker for f in self._flush) or any(self._fits(q) for q in self._busy[worker])
+        return any(c.worker == worker for c in self._changes) or any(self._builder.room(q) for q in self._busy[worker])
 
-    def diagnose(self) -> LimitError | DeadlockError:
-        """Why nothing can move."""
-        stuck = [q for busy in self._busy for q in busy]
-        if stuck:
-            q = stuck[0]
-            arena = next(
-                q.stage.arena(j) for j in range(len(q.stage.outputs)) if self.pool(q.stage.arena(j)).room < 1 or True
-            )
-            pool = self.pool(arena)
-            n = sum(self.in_flight.values())
-            who = f"instance {self._ids[int(q.contents()[0].states[0, SLOT])]}"
-            return LimitError(
-                f"{who}, stage `{q.stage.name}`",
-                f"room for its rows of shape {arena[1]} {arena[2]}",
-                f"{pool.used} rows in use by {n} instance(s) in flight, at most {pool.limit - 1}",
-                "Raise `memory_limit`, or lower `max_active_keys`.",
-            )
-        lines = self.waiting()
-        return DeadlockError(
-            f"{sum(self.in_flight.values())} instance(s) in flight",
-            "messages that can move",
-            "none: "
-            + (
-                "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")
-                or "an instance whose pumping has not ended"
-            ),
-            "Pump what the nodes wait for, or mend the conditions that route it.",
-        )
+    @property
+    def finished(self) -> list[tuple[int, bool]]:
+        """Instances that have ended since this was last asked: number, and whether it was a training instance."""
+        ended, self._inflight.finished = self._inflight.finished, []
+        self.stats.instances += len(ended)
+        return ended
+
+    @property
+    def in_flight(self) -> Mapping[bool, int]:
+        """Instances in flight: training (True) and inference (False)."""
+        return dict(self._inflight.count)
 
     def waiting(self) -> list[str]:
-        """Who waits for what: one line per node and missing port."""
-        lines = []
-        for number, join in self._joins.items():
-            stage = self.plan.stages[number]
-            ports, cells = join.pending()
-            for cell in dict.fromkeys(cells.tolist()):
-                there = {int(p) for p, c in zip(ports, cells, strict=True) if c == cell}
-                state = self._state_of(cell, stage.ports[min(there)].type.fields)
-                missing = [p.name for i, p in enumerate(stage.ports) if i not in there]
-                lines.append(
-                    f"node `{stage.name}` has {state!r} on port {stage.ports[min(there)].name} and waits for the same key on port {' or '.join(missing)}"
-                )
-        for groups in self._groups.values():
-            for group in groups.open.values():
-                members = len(group.members)
-                what = "its opener" if group.size is None else f"{group.size - members} more member(s) of {group.size}"
-                cell = group.members[0][1] if members else group.opener
-                state = self._state_of(cell, groups.stage.ports[0 if members else 1].type.fields)
-                lines.append(f"group `{groups.stage.name}` with {state!r} waits for {what}")
-        return lines
+        """Who waits for what: one line per message in a join, and per open group."""
+        return explain.waiting(self.plan, self._joins, self._groups)
 
     def story(self, instance: int, **fields: int) -> list[str]:
         """What happened to an instance's messages (with these state fields), as far as the history goes back."""
-        layout, lines = self.plan.layout, []
-        for d in self.history:
-            mask = d.states[:, INSTANCE] == instance
-            for name, value in fields.items():
-                mask &= d.states[:, layout.column(name)] == value
-            if d.stage is not None and mask.any():
-                state = State(d.states[mask][:1], layout, d.stage.ports[0].type.fields)
-                lines.append(
-                    f"dispatch {d.number}: {d.direction} `{d.stage.name}` on worker {d.worker}, {state!r}"
-                    + (f" and {int(mask.sum()) - 1} more" if mask.sum() > 1 else "")
-                )
-        return lines
+        return explain.story(self.plan, self.history, instance, fields)
+
+    def diagnose(self) -> LimitError | DeadlockError:
+        """Why nothing can move."""
+        for queue in (q for busy in self._busy for q in busy):
+            return explain.no_room(queue, [self.pool(key) for key in queue.stage.arenas], self._inflight.total)
+        return explain.deadlock(self.waiting(), self._inflight.total)
 
     def pool(self, key: ArenaKey) -> SlotPool:
         """The slots of an arena."""
-        if key not in self.pools:
+        pool = self.pools.get(key)
+        if pool is None:
             s = self.settings
-            self.pools[key] = SlotPool(s.capacities.get(key, s.capacity), s.limits.get(key, s.limit))
-        return self.pools[key]
+            pool = self.pools[key] = SlotPool(s.capacities.get(key, s.capacity), s.limits.get(key, s.limit))
+        return pool
 
     def reset_statistics(self) -> None:
         """Starts counting anew."""
+        names = [s.name for s in self.plan.stages if s.kind != "group"]
         self.stats = Statistics(
-            {s.name: StageStats() for s in self.plan.stages if s.kind != "group"},
-            {n: NodeStats() for n in self.plan.graph.parameterised},
+            {name: StageStats() for name in names}, {n: NodeStats() for n in self.plan.graph.parameterised}
         )
 
-    # -- messages
+    # -- messages: from emission to delivery
 
-    def _pumped(self, name: str, slots: np.ndarray, messages: Messages) -> tuple[Batch, Feed]:
+    def _pumped(self, number: int, slots: np.ndarray, messages: Messages) -> tuple[Batch, Feed]:
         """Cells and host slots for pumped messages."""
-        wire, layout = self.plan.graph.pumps[name].op.type, self.plan.layout
+        name, wire = self._pumps[number]
+        layout = self.plan.layout
         if set(messages.fields) != set(wire.fields):
             raise MessageError(
                 f"pump `{name}`",
@@ -386,378 +313,195 @@ class Scheduler:
                 f"{sorted(messages.fields)}",
                 "Pump each declared field, and no other.",
             )
-        n = len(messages.instance)
-        states = np.zeros((n, layout.width), np.int64)
+        if wire.ragged and messages.sizes is None:
+            raise MessageError(
+                f"pump `{name}`", "sizes, the rows of each message of a ragged pump", "none", "Give `Messages.sizes`."
+            )
         of = slots[messages.instance]
+        states = np.zeros((len(of), layout.width), np.int64)
         states[:, SLOT] = of
-        states[:, INSTANCE] = [self._ids[s] for s in of.tolist()]
+        states[:, INSTANCE] = self._inflight.ids[of]
         for field_, values in messages.fields.items():
             states[:, layout.column(field_)] = values
         arena = (HOST, wire.shape, wire.dtype.name)
-        if wire.ragged:
-            if messages.sizes is None:
-                raise MessageError(
-                    f"pump `{name}`",
-                    "sizes, the rows of each message of a ragged pump",
-                    "none",
-                    "Give `Messages.sizes`.",
-                )
-            rows = self.pool(arena).take(int(messages.sizes.sum()))
-            cells = self.cells.take(states, PUMP, None)
-            self.cells.rows.update(zip(cells.tolist(), np.split(rows, np.cumsum(messages.sizes)[:-1]), strict=True))
-        else:
-            rows = self.pool(arena).take(n)
-            cells = self.cells.take(states, PUMP, rows)
-        self.cells.table[cells, self._link] = self._pump_number(name)
-        np.add.at(self._live, of, 1)
-        return Batch(states, cells, self._train[int(of[0])]), Feed(arena, rows, messages.payload)
+        rows = self.pool(arena).take(
+            int(messages.sizes.sum()) if wire.ragged and messages.sizes is not None else len(of)
+        )
+        cells = self._cells.take(states, -1 - number, None if wire.ragged else rows)
+        if wire.ragged and messages.sizes is not None:
+            self._cells.set_rows(cells, rows, np.asarray(messages.sizes))
+        self._inflight.hold(of)
+        return Batch(states, cells, self._inflight.is_train(int(of[0]))), Feed(name, arena, rows, messages.payload)
 
-    def _pump_number(self, name: str) -> int:
-        return list(self.plan.graph.pumps).index(name)
+    def _outputs(self, stage: Stage, dispatch: Dispatch, train: bool) -> list[Batch]:
+        """A forward dispatch's new messages, per output."""
+        batches = [Batch(dispatch.states, dispatch.cells, train)]
+        if len(stage.outputs) > 1:
+            extras = self._cells.table[dispatch.cells, self._builder.columns[stage.number].extras]
+            batches += [Batch(dispatch.states, extras[:, j], train) for j in range(extras.shape[1])]
+        if not train:
+            self._inflight.hold(dispatch.states[:, SLOT])
+        return batches
 
-    def _emit(self, owners: Batch, routes: list) -> None:
+    def _emit(self, routes: list[tuple[Targets, Batch]]) -> None:
         """Routes new messages. The emission itself holds a reference until all of it is routed, so nothing settles too early."""
-        self.cells.table[owners.cells, REFS] += 1
+        owners, train = routes[0][1].cells, routes[0][1].train
         for targets, batch in routes:
             self._router.route(targets, batch, self._deliver)
-        self._pay(owners.cells, owners.train)
+        left = self._cells.refs[owners] - 1
+        self._cells.refs[owners] = left
+        self._settle(owners[left == 0], train)
 
     def _deliver(self, leaf: Leaf, batch: Batch) -> None:
         """Messages have arrived at a stage's port: they wait in its join, group or queue, holding a reference each."""
         stage = self.plan.stages[leaf.stage]
-        if stage.kind == "sink" and batch.train or stage.kind == "loss" and self.without_losses and not batch.train:
+        if batch.train and stage.kind == "sink" or not batch.train and stage.kind == "loss" and self.without_losses:
             return
-        owners = self.cells.table[batch.cells, OWNER]
-        np.add.at(self.cells.table[:, REFS], owners, 1)
+        cells = batch.cells
+        owners = cells if stage.direct[leaf.port] else self._cells.table[cells, OWNER]
+        if stage.distinct:
+            self._cells.refs[owners] += 1
+        else:
+            np.add.at(self._cells.refs, owners, 1)
         if stage.kind == "group":
             self._group(stage, leaf.port, batch)
-        elif leaf.stage in self._joins:
-            states, inputs = self._joins[leaf.stage].put(leaf.port, batch.states, batch.cells)
-            if len(states):
-                self._enqueue(stage, FORWARD if batch.train else INFER, states, inputs)
-        else:
-            self._enqueue(stage, FORWARD if batch.train else INFER, batch.states, batch.cells[:, None])
+            return
+        states, inputs = batch.states, cells[:, None]
+        if len(stage.ports) > 1:
+            states, inputs = self._joins[leaf.stage].put(leaf.port, states, cells)
+        if len(states):
+            self._enqueue(stage, FORWARD if batch.train else INFER, states, inputs, inputs[:, 0])
 
     def _group(self, stage: Stage, port: int, batch: Batch) -> None:
         closed = self._groups[stage.number].put(port, batch.states, batch.cells)
         if not closed:
             return
         states = np.array([c.state for c in closed])
-        cells = self.cells.take(states, stage.number, None)
+        cells = self._cells.take(states, stage.number, None)
         for cell, group in zip(cells.tolist(), closed, strict=True):
-            self.cells.rows[cell] = self.cells.table[group.members, ROW]
+            self._cells.rows[cell] = self._cells.table[group.members, ROW]
             self._parts[cell] = np.append(group.members, group.opener) if group.opener else group.members
-        np.add.at(self._live, states[:, SLOT], 1)
-        out = Batch(states, cells, batch.train)
-        self._emit(out, [(stage.routes[0], out)])
+        if not batch.train:
+            self._inflight.hold(states[:, SLOT])
+        self._emit([(stage.routes[0], Batch(states, cells, batch.train))])
 
-    def _enqueue(self, stage: Stage, direction: str, states: np.ndarray, cells: np.ndarray) -> None:
+    def _enqueue(
+        self, stage: Stage, direction: str, states: np.ndarray, cells: np.ndarray, first_inputs: np.ndarray
+    ) -> None:
+        """Adds ready messages to a queue; for ragged stages `first_inputs` tells their sizes."""
         sizes = None
         if stage.ragged:
-            first = cells if cells.ndim == 1 else cells[:, 0]
-            if direction == BACKWARD:
-                first = self.cells.table[cells, self._link]
-            rows = self.cells.rows
-            sizes = np.fromiter((len(rows[c]) for c in first.tolist()), np.int64, len(first))
+            rows = self._cells.rows
+            sizes = np.fromiter((len(rows[c]) for c in first_inputs.tolist()), np.int64, len(first_inputs))
         queue = self._queues[stage.number, direction]
         queue.put(Chunk(states, cells, sizes, self._number))
         self._busy[stage.worker][queue] = None
 
-    def _pay(self, cells: np.ndarray, train: bool) -> None:
-        """Gives back one reference for each cell; what is owed nothing any more settles."""
-        table = self.cells.table
-        owners = table[cells, OWNER]
-        np.subtract.at(table[:, REFS], owners, 1)
-        settled = owners[table[owners, REFS] == 0]
-        if not len(settled):
-            return
-        if len(settled) > 1:  # a cell that was paid twice is there twice: keep the last mention
+    # -- messages: from answer to end
+
+    def _answer(self, stage: Stage, dispatch: Dispatch) -> None:
+        """A stage has answered its input messages: each owner is owed one gradient less."""
+        refs, train = self._cells.refs, dispatch.direction != INFER
+        for port in range(len(stage.ports)):
+            cells = dispatch.inputs[:, port]
+            owners = cells if stage.direct[port] else self._cells.table[cells, OWNER]
+            if stage.distinct:
+                left = refs[owners] - 1
+                refs[owners] = left
+                self._settle(owners[left == 0], train)
+            else:
+                self._pay(owners, train)
+
+    def _pay(self, owners: np.ndarray, train: bool) -> None:
+        """Gives back one reference for each mention of an owner."""
+        refs = self._cells.refs
+        np.subtract.at(refs, owners, 1)
+        settled = owners[refs[owners] == 0]
+        if len(settled) > 1:  # an owner that was mentioned twice is there twice: its last mention counts
             order = -1 - np.arange(len(settled))
-            table[settled, REFS] = order
-            settled = settled[table[settled, REFS] == order]
-            table[settled, REFS] = 0
-        producers = table[settled, STAGE]
+            refs[settled] = order
+            settled = settled[refs[settled] == order]
+            refs[settled] = 0
+        self._settle(settled, train)
+
+    def _settle(self, cells: np.ndarray, train: bool) -> None:
+        """All consumers have answered: the producers' backward messages are ready, or the rows' lives end."""
+        if not len(cells):
+            return
+        producers = self._cells.table[cells, STAGE]
         first = int(producers[0])
         if len(producers) == 1 or (producers == first).all():
-            self._settle(first, settled, train)
-        else:
-            for number in dict.fromkeys(producers.tolist()):
-                self._settle(number, settled[producers == number], train)
+            self._settle_from(first, cells, train)
+            return
+        for number in dict.fromkeys(producers.tolist()):
+            self._settle_from(number, cells[producers == number], train)
 
-    def _settle(self, number: int, cells: np.ndarray, train: bool) -> None:
-        """All consumers have answered: the producer's backward message is ready, or the row's life ends."""
-        if number == PUMP:
-            self._end(cells, None)
+    def _settle_from(self, number: int, cells: np.ndarray, train: bool) -> None:
+        if number < 0:
+            self._end_pumped(-1 - number, cells)
             return
         stage = self.plan.stages[number]
+        table = self._cells.table
         if stage.kind == "group":
             parts = [self._parts.pop(c) for c in cells.tolist()]
-            self._end(cells, stage)
-            self._pay(np.concatenate(parts), train)
+            slots = table[cells, N_FIXED + SLOT]
+            self._cells.give(cells)
+            if not train:
+                self._inflight.release(slots)
+            self._pay(table[np.concatenate(parts), OWNER], train)
         elif train:
-            self._enqueue(stage, BACKWARD, self.cells.table[cells, self.cells.state], cells)
+            mine = table[cells]
+            self._enqueue(stage, BACKWARD, mine[:, self._cells.state], cells, mine[:, self._cells.links])
         else:
-            self._end(cells, stage)
+            mine = table[cells]
+            self._end(stage, cells, self._builder.output_rows(stage, mine))
+            self._inflight.release(mine[:, N_FIXED + SLOT])
 
-    def _end(self, cells: np.ndarray, stage: Stage | None) -> None:
-        """Frees owner cells with their slots; instances without any end too."""
-        table = self.cells.table
-        slots = table[cells, N_FIXED + SLOT]
-        if stage is None:
-            self._free_pumped(cells)
-        elif stage.kind != "group":
-            for j in range(len(stage.outputs)):
-                outs = cells if j == 0 else table[cells, self._extra(stage)][:, j - 1]
-                ragged = stage.outputs[j].ragged
-                self.pool(stage.arena(j)).give(self.cells.rows_of(outs)[0] if ragged else table[outs, ROW])
-        self.cells.give(cells)
-        self._unlive(slots)
+    def _end(self, stage: Stage, cells: np.ndarray, rows: list[np.ndarray]) -> None:
+        """Frees invocations and their output rows."""
+        for key, own in zip(stage.arenas, rows, strict=True):
+            self.pool(key).give(own)
+        self._cells.give(cells)
 
-    def _free_pumped(self, cells: np.ndarray) -> None:
-        pumps = list(self.plan.graph.pumps.values())
-        numbers = self.cells.table[cells, self._link]
-        for number in dict.fromkeys(numbers.tolist()):
-            wire = pumps[number].op.type
-            mine = cells[numbers == number]
-            rows = self.cells.rows_of(mine)[0] if wire.ragged else self.cells.table[mine, ROW]
-            self.pool((HOST, wire.shape, wire.dtype.name)).give(rows)
+    def _end_pumped(self, number: int, cells: np.ndarray) -> None:
+        """Frees pumped messages; instances of which nothing is left end."""
+        wire = self._pumps[number][1]
+        mine = self._cells.table[cells]
+        self.pool((HOST, wire.shape, wire.dtype.name)).give(
+            self._cells.rows_of(cells)[0] if wire.ragged else mine[:, ROW]
+        )
+        self._cells.give(cells)
+        self._inflight.release(mine[:, N_FIXED + SLOT])
 
-    def _unlive(self, slots: np.ndarray) -> None:
-        np.subtract.at(self._live, slots, 1)
-        over = slots[self._live[slots] == 0]
-        for slot in dict.fromkeys(over.tolist()):
-            train = self._train[slot]
-            self.in_flight[train] -= 1
-            self.finished.append((self._ids[slot], train))
-            self.stats.instances += 1
-            for maps in self._topologies.values():
-                maps.pop(slot, None)
-            self._free_slots.append(slot)
-
-    # -- dispatches
+    # -- dispatches and the controller
 
     def _max_rows(self, stage: Stage) -> int:
         own = [n.options.max_dispatch_size for n in stage.nodes if n.options.max_dispatch_size]
         return min([self.settings.max_dispatch_size, *own])
-
-    def _extra(self, stage: Stage) -> slice:
-        """The columns of an invocation's further output cells."""
-        start = self._link + len(stage.ports)
-        return slice(start, start + len(stage.outputs) - 1)
-
-    def _version_columns(self, stage: Stage) -> slice:
-        start = self._link + len(stage.ports) + max(0, len(stage.outputs) - 1)
-        return slice(start, start + len(stage.params))
-
-    def _fits(self, queue: Queue) -> bool:
-        """Whether the oldest message's output rows have room."""
-        if queue.backward or not queue.stage.outputs:
-            return True
-        return self._room(queue) > 0
-
-    def _room(self, queue: Queue) -> int:
-        """Input rows that the output arenas have room for now; 0 if not even the oldest message fits."""
-        stage = queue.stage
-        room = min(self.pool(stage.arena(j)).room // self._arena_shares(stage, j) for j in range(len(stage.outputs)))
-        chunk = queue.contents()[0]
-        if stage.kind == "collect":
-            first = self._collected(stage, chunk.states[:1])[0]
-            return room if first <= room else 0
-        first = int(chunk.sizes[0]) if chunk.sizes is not None and stage.kind != "reduce" else 1
-        return max(room, 1) if first <= room else 0
-
-    def _arena_shares(self, stage: Stage, output: int) -> int:
-        return sum(stage.arena(j) == stage.arena(output) for j in range(len(stage.outputs)))
-
-    def _collected(self, stage: Stage, states: np.ndarray) -> np.ndarray:
-        """Rows that a collect makes for each message."""
-        node, pump = stage.nodes[0], str(stage.topology)
-        return np.array(
-            [find_topology(node, pump, self._topologies, s).n_rows for s in states[:, SLOT].tolist()], np.int64
-        )
-
-    def _build(self, queue: Queue) -> Dispatch:
-        stage, direction = queue.stage, queue.direction
-        limit = queue.max_rows
-        if direction == BACKWARD:
-            versions = None
-            if self._is_stashed(stage):
-                chunk, mark = queue.take_like(limit, self.cells.table[:, self._version_columns(stage)])
-                versions = tuple(mark.tolist())
-            else:
-                chunk = queue.take(limit)
-            inputs = self.cells.table[chunk.cells, self._link : self._link + len(stage.ports)]
-            dispatch = Dispatch(
-                0,
-                stage.worker,
-                stage,
-                direction,
-                chunk.states,
-                chunk.cells,
-                inputs,
-                versions=versions,
-                sizes=chunk.sizes,
-            )
-            self._input_rows(dispatch)
-            for j in range(len(stage.outputs)):
-                outs = chunk.cells if j == 0 else self.cells.table[chunk.cells, self._extra(stage)][:, j - 1]
-                dispatch.out_rows.append(
-                    self.cells.rows_of(outs)[0] if stage.outputs[j].ragged else self.cells.table[outs, ROW]
-                )
-            self._count_gradients(dispatch)
-            self._release_versions(dispatch)
-            return dispatch
-        if stage.outputs:
-            limit = min(limit, self._room(queue))
-        chunk = queue.take(self._collect_limit(queue, limit) if stage.kind == "collect" else limit)
-        dispatch = Dispatch(
-            0, stage.worker, stage, direction, chunk.states, np.zeros(0, np.int64), chunk.cells, sizes=chunk.sizes
-        )
-        self._input_rows(dispatch)
-        if stage.outputs:
-            self._outputs(dispatch)
-        elif stage.kind == "loss" and direction == FORWARD:
-            self._count_gradients(dispatch)
-        return dispatch
-
-    def _collect_limit(self, queue: Queue, limit: int) -> int:
-        """A collect makes as many rows as its topologies say: the input rows to take so that these fit."""
-        chunk = queue.contents()[0]
-        assert chunk.sizes is not None
-        rows = np.cumsum(self._collected(queue.stage, chunk.states))
-        n = max(1, int(np.searchsorted(rows, limit, side="right")))
-        return int(chunk.sizes[:n].sum())
-
-    def _input_rows(self, dispatch: Dispatch) -> None:
-        """The arena slots of the input rows, per port; for a collect also where they go."""
-        stage = dispatch.stage
-        assert stage is not None
-        for port in range(len(stage.ports)):
-            cells = dispatch.inputs[:, port]
-            if not stage.ragged:
-                dispatch.in_rows.append(self.cells.table[cells, ROW])
-                continue
-            rows, sizes = self.cells.rows_of(cells)
-            dispatch.in_rows.append(rows)
-            if stage.kind == "collect":
-                dispatch.scatter.append(self._scatter(stage, port, dispatch.states, sizes))
-            elif port and not np.array_equal(sizes, dispatch.sizes):
-                bad = int(np.flatnonzero(sizes != dispatch.sizes)[0])
-                state = State(dispatch.states[bad : bad + 1], self.plan.layout, stage.ports[0].type.fields)
-                raise MessageError(
-                    f"node `{stage.name}`, port {stage.ports[port].name}",
-                    f"{int(dispatch.sizes[bad])} rows, as on port {stage.ports[0].name}",
-                    f"{int(sizes[bad])} rows with {state!r}",  # type: ignore[index]
-                    "Give both messages the same rows.",
-                )
-        dispatch.n_rows = len(dispatch.in_rows[0])
-
-    def _scatter(self, stage: Stage, port: int, states: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        node, pump = stage.nodes[0], str(stage.topology)
-        parts, start = [], 0
-        for i, slot in enumerate(states[:, SLOT].tolist()):
-            maps = find_topology(node, pump, self._topologies, slot)
-            if port >= len(maps.scatter) or len(maps.scatter[port]) != sizes[i]:
-                got = f"{len(maps.scatter)} maps" if port >= len(maps.scatter) else f"{len(maps.scatter[port])} places"
-                raise MessageError(
-                    f"node `{stage.name}`, topology `{pump}`",
-                    f"a scatter map of {int(sizes[i])} places for port {stage.ports[port].name}",
-                    got,
-                    "Make the Topology with one place per row.",
-                )
-            parts.append(maps.scatter[port] + start)
-            start += maps.n_rows
-        return np.concatenate(parts)
-
-    def _outputs(self, dispatch: Dispatch) -> None:
-        """Takes cells and slots for the outputs of a forward dispatch."""
-        stage, states, table = dispatch.stage, dispatch.states, self.cells
-        assert stage is not None
-        n = len(states)
-        sizes = None
-        if stage.outputs[0].ragged:
-            sizes = self._collected(stage, states) if stage.kind == "collect" else dispatch.sizes
-        n_rows = n if sizes is None else int(sizes.sum())
-        owners = None
-        for j in range(len(stage.outputs)):
-            rows = self.pool(stage.arena(j)).take(n_rows)
-            cells = table.take(states, stage.number, rows if sizes is None else None)
-            if sizes is not None:
-                table.rows.update(zip(cells.tolist(), np.split(rows, np.cumsum(sizes)[:-1]), strict=True))
-            if owners is None:
-                owners = cells
-            else:
-                table.table[cells, OWNER] = owners
-                table.table[owners, self._extra(stage).start + j - 1] = cells
-                table.adopt(owners, cells)
-            dispatch.out_rows.append(rows)
-        assert owners is not None
-        dispatch.cells = owners
-        table.table[owners, self._link : self._link + len(stage.ports)] = dispatch.inputs
-        if stage.params:
-            versions = [self.updates.versions[node] for node in stage.params]
-            table.table[owners, self._version_columns(stage)] = versions
-            if self._is_stashed(stage) and dispatch.direction == FORWARD:
-                dispatch.versions = tuple(versions)
-                key = (stage.number, dispatch.versions)
-                self._held[key] = self._held.get(key, 0) + n
-        np.add.at(self._live, states[:, SLOT], 1)
-
-    def _is_stashed(self, stage: Stage) -> bool:
-        return bool(self.settings.stashed) and any(node in self.settings.stashed for node in stage.params)
-
-    def _release_versions(self, dispatch: Dispatch) -> None:
-        if dispatch.versions is None or dispatch.stage is None:
-            return
-        key = (dispatch.stage.number, dispatch.versions)
-        self._held[key] -= len(dispatch.states)
-        if not self._held[key]:
-            del self._held[key]
-            dispatch.drop.append(key)
-
-    def _count_gradients(self, dispatch: Dispatch) -> None:
-        stage = dispatch.stage
-        assert stage is not None
-        for i, node in enumerate(stage.params):
-            if dispatch.direction == BACKWARD:
-                versions = self.cells.table[dispatch.cells, self._version_columns(stage).start + i]
-            else:
-                versions = np.full(len(dispatch.states), self.updates.versions[node])
-            dispatch.changes += self.updates.gradients(node, versions, dispatch.sizes, self.stats.nodes[node])
 
     def _issue(self, dispatch: Dispatch) -> Dispatch:
         self._number += 1
         self._issued += 1
         dispatch.number = self._number
         self.history.append(dispatch)
-        if dispatch.stage is not None:
-            stats, n = self.stats.stages[dispatch.stage.name], dispatch.n_messages
-            stats.dispatches += 1
-            stats.rows += dispatch.n_rows
-            stats.largest_dispatch = max(stats.largest_dispatch, dispatch.n_rows)
-            setattr(stats, dispatch.direction, getattr(stats, dispatch.direction) + n)
-            queue = self._queues[dispatch.stage.number, dispatch.direction]
-            stats.longest_queue = max(stats.longest_queue, queue.longest)
+        stage = dispatch.stage
+        if stage is not None:
+            longest = self._queues[stage.number, dispatch.direction].longest
+            self.stats.stages[stage.name].add(dispatch.direction, len(dispatch.states), dispatch.n_rows, longest)
         return dispatch
 
     def _queue_changes(self, worker: int, changes: list[Change]) -> None:
-        none = np.zeros((0, self.plan.layout.width), np.int64)
-        empty = np.zeros(0, np.int64)
-        self._flush.append(Dispatch(0, worker, None, "update", none, empty, empty, changes=changes))
+        if changes:
+            states = np.zeros((0, self.plan.layout.width), np.int64)
+            self._changes.append(Dispatch(0, worker, None, "update", states, NO_CELLS, NO_CELLS, changes=changes))
 
     def _controller(self) -> None:
         """Synchronous and pipeline training: when all instances of a round have ended, the controller lets every node update."""
         every = self.settings.flush_every
-        if every is None or self.in_flight[True] or self._flush or self._since_flush < every:
+        if every is None or self._inflight.count[True] or self._changes or self._since_flush < every:
             return
         self._since_flush = 0
         self.flush()
-
-    def end_of_data(self) -> None:
-        """Says that no more training instances come in this epoch: a round that is not full is updated all the same."""
-        if self.settings.flush_every is not None and self._since_flush and not self.in_flight[True]:
-            self._since_flush = 0
-            self.flush()
 
     # -- laws
 
@@ -766,43 +510,55 @@ class Scheduler:
             self.check_invariants()
 
     def check_invariants(self) -> None:
-        """Recounts references and slots from scratch (DESIGN, laws 1, 4 and 5).
+        """Recounts references from scratch, and checks the throttle and that nothing leaks (DESIGN, laws 1 and 5).
 
         Raises:
           InvariantError: If a count is off.
         """
-        held: dict[int, int] = {}
-
-        def hold(cells: np.ndarray) -> None:
-            for owner in self.cells.table[cells.reshape(-1), OWNER].tolist():
-                held[owner] = held.get(owner, 0) + 1
-
-        for join in self._joins.values():
-            hold(join.pending()[1])
-        for groups in self._groups.values():
-            for group in groups.open.values():
-                hold(np.array([c for _, c in group.members] + ([group.opener] if group.opener else []), np.int64))
-        for queue in self._queues.values():
-            for chunk in queue.contents():
-                if not queue.backward:
-                    hold(chunk.cells)
-        for parts in self._parts.values():
-            hold(parts)
-        self._compare(held)
-
-    def _compare(self, held: dict[int, int]) -> None:
-        if any(count > self.settings.max_active_keys for count in self.in_flight.values()):
-            raise InvariantError(
-                "throttle",
-                f"at most {self.settings.max_active_keys} instances in flight",
-                f"{self.in_flight}",
-                "This is a mistake in ampjax: please report it.",
+        owed: dict[int, int] = {}
+        for cells in self._holders():
+            for owner in self._cells.table[cells.reshape(-1), OWNER].tolist():
+                owed[owner] = owed.get(owner, 0) + 1
+        wrong = [owner for owner, count in owed.items() if self._cells.refs[owner] < count]
+        if wrong:
+            raise _broken(
+                f"message {wrong[0]}",
+                f"at least {owed[wrong[0]]} references, one per holder",
+                f"{int(self._cells.refs[wrong[0]])}",
             )
-        if self.idle and (self.cells.alive or any(pool.used for pool in self.pools.values()) or held):
-            used = {key: pool.used for key, pool in self.pools.items() if pool.used}
-            raise InvariantError(
+        if max(self._inflight.count.values()) > self.settings.max_active_keys:
+            raise _broken(
+                "throttle", f"at most {self.settings.max_active_keys} instances in flight", f"{self._inflight.count}"
+            )
+        used = {key: pool.used for key, pool in self.pools.items() if pool.used}
+        if self.idle and (self._cells.alive or used or owed):
+            raise _broken(
                 "after everything ended",
                 "no message, no slot in use, nothing waiting",
-                f"{self.cells.alive} cells, slots {used}, {len(held)} held",
-                "This is a mistake in ampjax: please report it.",
+                f"{self._cells.alive} cells, slots {used}, {len(owed)} held",
             )
+
+    def _holders(self) -> list[np.ndarray]:
+        """The cells that joins, open groups, closed groups and forward queues hold."""
+        held = [np.array([cell for *_, cell in join.pending()], np.int64) for join in self._joins.values()]
+        for groups in self._groups.values():
+            held += [
+                np.array([c for _, c in g.members] + ([g.opener] if g.opener else []), np.int64)
+                for g in groups.open.values()
+            ]
+        held += list(self._parts.values())
+        return held + [
+            chunk.cells for queue in self._queues.values() if not queue.backward for chunk in queue.contents()
+        ]
+
+
+def _replica_groups(plan: Plan) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for node in plan.graph.parameterised.values():
+        if node.options.replica_of:
+            groups.setdefault(node.options.replica_of, []).append(node.name)
+    return groups
+
+
+def _broken(where: str, expected: str, got: str) -> InvariantError:
+    return InvariantError(where, expected, got, "This is a mistake in ampjax: please report it.")

@@ -57,21 +57,20 @@ class SlotPool:
         self._free, self._n_free, self.capacity = free, self._n_free + added, capacity
 
 
-OWNER, REFS, STAGE, ROW = 0, 1, 2, 3
-"""Columns of the cell table: the cell that counts gradients for this one, gradients still owed, the producer, the arena slot."""
+OWNER, STAGE, ROW = 0, 1, 2
+"""Columns of the cell table: the cell that counts gradients for this one, the producer, the arena slot."""
 
-PUMP = -1
-"""The STAGE of pumped cells."""
-
-N_FIXED = 4
+N_FIXED = 3
 
 
 class Cells:
     """The messages in existence, a row of integers each.
 
     A *cell* is one message's payload: a slot in an arena, or several for a ragged message. A cell that a payload node or a pump
-    emitted owns its slots and counts the consumers that still owe it a gradient. A *view* (a row of an ungrouped message, the
-    picked rows of a distributed one) shares its owner's slots and count.
+    emitted owns its slots and counts the consumers that still owe it a gradient, in `refs`. A *view* (a row of an ungrouped
+    message, the picked rows of a distributed one, a further output of a node) shares its owner's count and dies with it.
+
+    The STAGE of a cell is the number of the stage that emitted it, or `-1 - p` for pump `p`.
 
     Args:
       width: State columns.
@@ -79,53 +78,63 @@ class Cells:
     """
 
     def __init__(self, width: int, n_links: int):
-        self._width = width
         self._pool = SlotPool(256, 1 << 40)
         self.table = np.zeros((256, N_FIXED + width + n_links), np.int64)
+        self.refs = np.zeros(256, np.int64)
         self.state = slice(N_FIXED, N_FIXED + width)
         self.links = N_FIXED + width
         self.rows: dict[int, np.ndarray] = {}
-        self.children: dict[int, list[np.ndarray]] = {}
+        self._views: dict[int, list[np.ndarray]] = {}
 
     @property
     def alive(self) -> int:
         """Cells in existence."""
         return self._pool.used
 
-    def take(self, states: np.ndarray, stage: int, slots: np.ndarray | None) -> np.ndarray:
-        """New owner cells `[n]` for states `[n, width]`, with no gradient owed yet."""
+    def take(
+        self, states: np.ndarray, stage: int, slots: np.ndarray | None, links: tuple[np.ndarray, ...] = ()
+    ) -> np.ndarray:
+        """New owner cells `[n]` for states `[n, width]`, each with one reference: the emission's own, until it has been routed.
+
+        Args:
+          states: Their states.
+          stage: Their producer.
+          slots: Their arena slots `[n]`; None for ragged cells, whose `rows` the caller sets.
+          links: Arrays `[n, k]` that fill the link columns from the left.
+        """
         n = len(states)
-        cells = self._new(n)
-        block = np.zeros((n, self.table.shape[1]), np.int64)
+        cells = self._pool.take(n)
+        if self._pool.capacity > len(self.table):
+            self._grow()
+        block = np.empty((n, self.table.shape[1]), np.int64)
         block[:, OWNER] = cells
         block[:, STAGE] = stage
-        if slots is not None:
-            block[:, ROW] = slots
+        block[:, ROW] = 0 if slots is None else slots
         block[:, self.state] = states
+        column = self.links
+        for link in links:
+            block[:, column : column + link.shape[1]] = link
+            column += link.shape[1]
         self.table[cells] = block
+        self.refs[cells] = 1
         return cells
 
     def view(self, of: np.ndarray, states: np.ndarray, slots: np.ndarray | None) -> np.ndarray:
         """New view cells `[n]` of the cells `of`."""
         owners = self.table[of, OWNER]
-        cells = self.take(states, PUMP, slots)
+        cells = self.take(states, 0, slots)
         self.table[cells, OWNER] = owners
         self.table[cells, STAGE] = self.table[owners, STAGE]
-        self.adopt(owners, cells)
-        return cells
-
-    def adopt(self, owners: np.ndarray, cells: np.ndarray) -> None:
-        """Lets `cells` die together with `owners`."""
-        children = self.children
         for owner, cell in zip(owners.tolist(), np.split(cells, len(cells)), strict=True):
-            children.setdefault(owner, []).append(cell)
+            self._views.setdefault(owner, []).append(cell)
+        return cells
 
     def give(self, cells: np.ndarray) -> None:
         """Ends owner cells and their views."""
-        if self.children or self.rows:
+        if self._views or self.rows:
             for cell in cells.tolist():
                 self.rows.pop(cell, None)
-                for views in self.children.pop(cell, ()):
+                for views in self._views.pop(cell, ()):
                     self.rows.pop(int(views[0]), None)
                     self._pool.give(views)
         self._pool.give(cells)
@@ -136,10 +145,17 @@ class Cells:
         sizes = np.fromiter(map(len, parts), np.int64, len(parts))
         return (np.concatenate(parts) if parts else np.zeros(0, np.int64)), sizes
 
-    def _new(self, n: int) -> np.ndarray:
-        cells = self._pool.take(n)
-        if self._pool.capacity > len(self.table):
-            grown = np.zeros((self._pool.capacity, self.table.shape[1]), np.int64)
-            grown[: len(self.table)] = self.table
-            self.table = grown
-        return cells
+    def set_rows(self, cells: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> None:
+        """Gives ragged cells their slots: `rows` one after the other, `sizes[i]` for cell `i`."""
+        ends = np.cumsum(sizes).tolist()
+        self.rows.update(
+            (cell, rows[end - size : end]) for cell, end, size in zip(cells.tolist(), ends, sizes.tolist(), strict=True)
+        )
+
+    def _grow(self) -> None:
+        n = self._pool.capacity
+        table = np.zeros((n, self.table.shape[1]), np.int64)
+        table[: len(self.table)] = self.table
+        refs = np.zeros(n, np.int64)
+        refs[: len(self.refs)] = self.refs
+        self.table, self.refs = table, refs

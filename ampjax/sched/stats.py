@@ -19,37 +19,84 @@ class StageStats:
     largest_dispatch: int = 0
     longest_queue: int = 0
 
+    def add(self, direction: str, n: int, rows: int, queue: int) -> None:
+        """Counts a dispatch of `n` messages with `rows` rows; `queue` is the longest that its queue has been."""
+        self.dispatches += 1
+        self.rows += rows
+        self.largest_dispatch = max(self.largest_dispatch, rows)
+        self.longest_queue = max(self.longest_queue, queue)
+        if direction == "forward":
+            self.forward += n
+        elif direction == "backward":
+            self.backward += n
+        else:
+            self.infer += n
+
     @property
     def mean_dispatch(self) -> float:
         """Rows per dispatch."""
         return self.rows / self.dispatches if self.dispatches else 0.0
 
 
-@dataclass(slots=True)
 class NodeStats:
-    """Updates and staleness of one parameterised node; `histogram[s]` counts gradient rows of staleness `s` (the last: and above)."""
+    """Updates and staleness of one parameterised node.
 
-    updates: int = 0
-    gradients: int = 0
-    staleness_sum: int = 0
-    staleness_max: int = 0
-    histogram: np.ndarray = field(default_factory=lambda: np.zeros(128, np.int64))
+    Counting is put off: a dispatch leaves its versions here, and many are counted at once when somebody asks.
+    """
+
+    _BINS = 128
+
+    def __init__(self) -> None:
+        self.updates = 0
+        self._counts = np.zeros(self._BINS, np.int64)
+        self._sum = self._max = self._rows = 0
+        self._waiting: list[tuple[int, np.ndarray, np.ndarray | None]] = []
+
+    def add(self, version: int, forward_versions: np.ndarray, sizes: np.ndarray | None) -> None:
+        """Counts messages: the node's version now, each one's version at its forward pass, and each one's rows (None: one)."""
+        self._waiting.append((version, forward_versions, sizes))
+        if len(self._waiting) > 512:
+            self._count()
+
+    @property
+    def gradients(self) -> int:
+        """Gradient rows."""
+        self._count()
+        return self._rows
 
     @property
     def staleness_mean(self) -> float:
         """Mean staleness over gradient rows."""
-        return self.staleness_sum / self.gradients if self.gradients else 0.0
+        return self.staleness_sum / self._rows if self.gradients else 0.0
 
-    def add(self, staleness: np.ndarray, weights: np.ndarray | None) -> None:
-        """Counts gradient rows; `weights` gives the rows of each message where they are not one each."""
-        rows = len(staleness) if weights is None else int(weights.sum())
-        self.gradients += rows
-        if len(staleness) == 0 or not staleness.any():
-            self.histogram[0] += rows
+    @property
+    def staleness_sum(self) -> int:
+        """Sum of the staleness of all gradient rows."""
+        self._count()
+        return self._sum
+
+    @property
+    def staleness_max(self) -> int:
+        """Largest staleness."""
+        self._count()
+        return self._max
+
+    @property
+    def histogram(self) -> np.ndarray:
+        """`[128]`: gradient rows of each staleness; the last counts all above, too."""
+        self._count()
+        return self._counts
+
+    def _count(self) -> None:
+        if not self._waiting:
             return
-        self.staleness_sum += int(staleness.sum() if weights is None else (staleness * weights).sum())
-        self.staleness_max = max(self.staleness_max, int(staleness.max()))
-        self.histogram += np.bincount(np.minimum(staleness, 127), weights, minlength=128).astype(np.int64)
+        staleness = np.concatenate([version - forward for version, forward, _ in self._waiting])
+        rows = np.concatenate([np.ones(len(f), np.int64) if sizes is None else sizes for _, f, sizes in self._waiting])
+        self._waiting.clear()
+        self._rows += int(rows.sum())
+        self._sum += int(staleness @ rows)
+        self._max = max(self._max, int(staleness.max(initial=0)))
+        self._counts += np.bincount(np.minimum(staleness, self._BINS - 1), rows, minlength=self._BINS).astype(np.int64)
 
 
 @dataclass(slots=True)

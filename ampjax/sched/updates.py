@@ -59,10 +59,13 @@ class Updates:
         self, node: str, forward_versions: np.ndarray, sizes: np.ndarray | None, stats: NodeStats
     ) -> list[Change]:
         """Counts gradient rows of a node, one per message or `sizes` of them; returns the changes that are due."""
-        staleness = self.versions[node] - forward_versions
-        stats.add(staleness, sizes)
-        self.counts[node] += len(staleness) if sizes is None else int(sizes.sum())
-        self._staleness[node] += int(staleness.sum() if sizes is None else (staleness * sizes).sum())
+        version = self.versions[node]
+        stats.add(version, forward_versions, sizes)
+        rows = len(forward_versions) if sizes is None else int(sizes.sum())
+        self.counts[node] += rows
+        self._staleness[node] += version * rows - int(
+            forward_versions.sum() if sizes is None else forward_versions @ sizes
+        )
         if self._local and self.counts[node] >= self._intervals[node]:
             return self._update(node, stats)
         return []

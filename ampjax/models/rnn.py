@@ -1,0 +1,54 @@
+"""The variable-length RNN of AMPNet's figure 2, for list reduction (section 6 and B.2)."""
+
+from __future__ import annotations
+
+import jax
+
+import ampjax as amp
+from ampjax.data.list_reduction import N_CLASSES, N_TOKENS
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.models.losses import labelled_cross_entropy
+
+
+def list_reduction_rnn(hidden: int = 128, batch: int | None = None, replicas: int = 1, whole: bool = False) -> Graph:
+    """The vanilla RNN `h <- relu(linear1([embed(x_t); h]))` with a classifier on its last state.
+
+    The state fields `t` and `length` drive the loop: an Isu counts `t` up, a Cond leaves the loop when `t` = `length`. The pumps are those
+    of `ampjax.data.list_reduction.Sequences` (`batch` absent) and `Buckets`.
+
+    Args:
+      hidden: Features of the embedding and of the hidden state.
+      batch: Sequences in an instance; None pumps single sequences, whose payloads have no batch axis.
+      replicas: Copies of `linear1` behind Cond and Phi, by instance (figure 4b).
+      whole: The whole sequence is pumped as one ragged message (figure 2), embedded row by row and ungrouped into its steps.
+
+    Returns:
+      The graph, with the parameterised nodes `embed`, `linear1` (or `linear1/0` ...) and `linear2`, and the loss `xent`
+      with the metric `accuracy`.
+
+    Raises:
+      SettingsError: If a size is below 1.
+    """
+    for name, value in (("hidden", hidden), ("batch", 1 if batch is None else batch), ("replicas", replicas)):
+        if value < 1:
+            raise SettingsError(f"list_reduction_rnn, `{name}`", "at least 1", f"{value}", "Give a positive number.")
+    row = () if batch is None else (batch,)
+    with amp.Graph() as graph:
+        tokens = amp.pump("tokens", row, "int32", ("length",) if whole else ("t", "length"), ragged=whole)
+        h0 = amp.pump("h0", (*row, hidden), fields=("t", "length"))
+        label = amp.pump("label", row, "int32")
+        x = amp.ppt("embed", amp.nn.Embed(N_TOKENS, hidden))(tokens)
+        if whole:
+            x = amp.ungroup(x, "t")
+        h = amp.phi("h")
+        linear1 = amp.ppt("linear1", amp.nn.Linear(2 * hidden, hidden, init_scale="he"))
+        xh = amp.concat(x, h)
+        z = amp.replicate(linear1, replicas)(xh) if replicas > 1 else linear1(xh)
+        z = amp.npt("relu", jax.nn.relu)(z)
+        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        more, done = amp.cond(z, lambda s: s.t < s.length)
+        h.connect(h0, more)
+        logits = amp.ppt("linear2", amp.nn.Linear(hidden, N_CLASSES))(done)
+        amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+    return graph

@@ -1,0 +1,239 @@
+"""Builds dispatches: takes what waits in a queue, looks up its arena rows, and gives its outputs cells and slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ampjax.errors import MessageError
+from ampjax.ir.state import SLOT, State
+from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.inflight import InFlight
+from ampjax.sched.plan import ArenaKey, Plan, Stage
+from ampjax.sched.queues import BACKWARD, FORWARD, Chunk, Queue
+from ampjax.sched.route import find_topology
+from ampjax.sched.slots import OWNER, ROW, Cells, SlotPool
+from ampjax.sched.stats import Statistics
+from ampjax.sched.updates import Updates
+
+NO_CELLS = np.zeros(0, np.int64)
+
+
+class Columns:
+    """Where a stage's invocations keep what belongs to them, in the cell table: inputs, further outputs, parameter versions."""
+
+    def __init__(self, stage: Stage, links: int):
+        inputs, extras = links, links + len(stage.ports)
+        versions = extras + max(0, len(stage.outputs) - 1)
+        self.inputs = slice(inputs, extras)
+        self.extras = slice(extras, versions)
+        self.versions = slice(versions, versions + len(stage.params))
+        self.end = versions + len(stage.params)
+
+
+class Builder:
+    """Turns queues into dispatches.
+
+    Args:
+      plan: The plan.
+      cells: The cell table.
+      inflight: The instances in flight.
+      updates: Parameter versions, and what is due.
+      stashed: Nodes whose adjoint uses the forward pass's parameters.
+      pool: The slots of an arena.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        cells: Cells,
+        inflight: InFlight,
+        updates: Updates,
+        stashed: tuple[str, ...],
+        pool: Callable[[ArenaKey], SlotPool],
+    ):
+        self._plan, self._cells, self._inflight, self._updates, self._pool = plan, cells, inflight, updates, pool
+        self.columns = [Columns(stage, cells.links) for stage in plan.stages]
+        self._stashed = {stage.number for stage in plan.stages if any(node in stashed for node in stage.params)}
+        self._held: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def room(self, queue: Queue) -> int:
+        """Input rows that the output arenas have room for now; 0 if not even the oldest message fits."""
+        stage = queue.stage
+        if queue.backward or not stage.outputs:
+            return queue.max_rows
+        shares = len(stage.arenas) if len(set(stage.arenas)) < len(stage.arenas) else 1
+        room = min(self._pool(key).room for key in stage.arenas) // shares
+        if room >= queue.max_rows and not stage.ragged:
+            return room
+        chunk = queue.first
+        if stage.kind == "collect":
+            need = int(self._collected(stage, chunk.states[:1])[0])
+        else:
+            need = int(chunk.sizes[0]) if chunk.sizes is not None and stage.kind != "reduce" else 1
+        return max(room, 1) if need <= room else 0
+
+    def build(self, queue: Queue, stats: Statistics) -> Dispatch:
+        """The next dispatch of a queue that has room.
+
+        Raises:
+          MessageError: If ragged inputs or a topology do not fit each other.
+        """
+        return self._backward(queue, stats) if queue.direction == BACKWARD else self._forward(queue, stats)
+
+    # -- forward
+
+    def _forward(self, queue: Queue, stats: Statistics) -> Dispatch:
+        stage, limit = queue.stage, min(queue.max_rows, self.room(queue))
+        chunk = queue.take(self._collect_limit(queue, limit) if stage.kind == "collect" else limit)
+        dispatch = Dispatch(
+            0, stage.worker, stage, queue.direction, chunk.states, NO_CELLS, chunk.cells, sizes=chunk.sizes
+        )
+        self._input_rows(dispatch, stage)
+        if stage.outputs:
+            self._outputs(dispatch, stage)
+        elif stage.kind == "loss" and queue.direction == FORWARD:
+            for node in stage.params:
+                versions = np.full(len(chunk.states), self._updates.versions[node])
+                dispatch.changes += self._updates.gradients(node, versions, chunk.sizes, stats.nodes[node])
+        return dispatch
+
+    def _outputs(self, dispatch: Dispatch, stage: Stage) -> None:
+        """Takes cells and slots for the outputs."""
+        states, cells = dispatch.states, self._cells
+        columns = self.columns[stage.number]
+        sizes = None
+        if stage.outputs[0].ragged:
+            sizes = self._collected(stage, states) if stage.kind == "collect" else dispatch.sizes
+        n_rows = len(states) if sizes is None else int(sizes.sum())
+        rows = [self._pool(key).take(n_rows) for key in stage.arenas]
+        links: list[np.ndarray] = [dispatch.inputs]
+        if len(rows) > 1:
+            links.append(np.zeros((len(states), len(rows) - 1), np.int64))
+        if stage.params:
+            versions = tuple(self._updates.versions[node] for node in stage.params)
+            links.append(np.broadcast_to(np.array(versions), (len(states), len(versions))))
+            if stage.number in self._stashed and dispatch.direction == FORWARD:
+                dispatch.versions = versions
+                key = (stage.number, versions)
+                self._held[key] = self._held.get(key, 0) + len(states)
+        owners = cells.take(states, stage.number, rows[0] if sizes is None else None, tuple(links))
+        for j, more in enumerate(rows[1:]):
+            cells.table[owners, columns.extras.start + j] = cells.view(owners, states, more if sizes is None else None)
+        if sizes is not None:
+            for j, own in enumerate(rows):
+                cells.set_rows(owners if j == 0 else cells.table[owners, columns.extras.start + j - 1], own, sizes)
+        dispatch.cells, dispatch.out_rows = owners, rows
+
+    # -- backward
+
+    def _backward(self, queue: Queue, stats: Statistics) -> Dispatch:
+        stage = queue.stage
+        columns = self.columns[stage.number]
+        table = self._cells.table
+        if stage.number in self._stashed:
+            chunk = queue.take_like(queue.max_rows, table[:, columns.versions])
+            versions: tuple[int, ...] | None = tuple(table[chunk.cells[0], columns.versions].tolist())
+        else:
+            chunk, versions = queue.take(queue.max_rows), None
+        mine = table[chunk.cells]
+        dispatch = Dispatch(
+            0,
+            stage.worker,
+            stage,
+            BACKWARD,
+            chunk.states,
+            chunk.cells,
+            mine[:, columns.inputs],
+            sizes=chunk.sizes,
+            versions=versions,
+        )
+        self._input_rows(dispatch, stage)
+        dispatch.out_rows = self.output_rows(stage, mine)
+        for node, forward in zip(stage.params, mine[:, columns.versions].T, strict=True):
+            dispatch.changes += self._updates.gradients(node, forward, chunk.sizes, stats.nodes[node])
+        if versions is not None:
+            self._release(dispatch, (stage.number, versions))
+        return dispatch
+
+    def output_rows(self, stage: Stage, mine: np.ndarray) -> list[np.ndarray]:
+        """The arena rows of all outputs of invocations, given their lines of the cell table."""
+        table, rows = self._cells.table, []
+        for j, out in enumerate(stage.outputs):
+            if out.ragged:
+                rows.append(
+                    self._cells.rows_of(
+                        mine[:, OWNER] if j == 0 else mine[:, self.columns[stage.number].extras][:, j - 1]
+                    )[0]
+                )
+            else:
+                rows.append(
+                    mine[:, ROW] if j == 0 else table[mine[:, self.columns[stage.number].extras][:, j - 1], ROW]
+                )
+        return rows
+
+    def _release(self, dispatch: Dispatch, key: tuple[int, tuple[int, ...]]) -> None:
+        """Notes that a stashed version has fewer messages that need it; with none left it can be dropped."""
+        self._held[key] -= len(dispatch.states)
+        if not self._held[key]:
+            del self._held[key]
+            dispatch.drop.append(key)
+
+    # -- rows
+
+    def _input_rows(self, dispatch: Dispatch, stage: Stage) -> None:
+        """The arena rows of the inputs, per port; for a collect also where they go."""
+        if not stage.ragged:
+            rows = self._cells.table[dispatch.inputs, ROW]
+            dispatch.in_rows = [rows[:, p] for p in range(len(stage.ports))]
+            dispatch.n_rows = len(rows)
+            return
+        for port in range(len(stage.ports)):
+            rows, sizes = self._cells.rows_of(dispatch.inputs[:, port])
+            dispatch.in_rows.append(rows)
+            if stage.kind == "collect":
+                dispatch.scatter.append(self._scatter(stage, port, dispatch.states, sizes))
+            elif port and dispatch.sizes is not None and not np.array_equal(sizes, dispatch.sizes):
+                bad = int(np.flatnonzero(sizes != dispatch.sizes)[0])
+                state = State(dispatch.states[bad : bad + 1], self._plan.layout, stage.ports[0].type.fields)
+                raise MessageError(
+                    f"node `{stage.name}`, port {stage.ports[port].name}",
+                    f"{int(dispatch.sizes[bad])} rows, as on port {stage.ports[0].name}",
+                    f"{int(sizes[bad])} rows with {state!r}",
+                    "Give both messages the same rows.",
+                )
+        dispatch.n_rows = len(dispatch.in_rows[0])
+
+    def _collect_limit(self, queue: Queue, limit: int) -> int:
+        """A collect makes as many rows as its topologies say: the input rows to take so that these fit."""
+        chunk: Chunk = queue.first
+        assert chunk.sizes is not None
+        rows = np.cumsum(self._collected(queue.stage, chunk.states))
+        n = max(1, int(np.searchsorted(rows, limit, side="right")))
+        return int(chunk.sizes[:n].sum())
+
+    def _collected(self, stage: Stage, states: np.ndarray) -> np.ndarray:
+        """Rows that a collect makes for each message."""
+        node, pump = stage.nodes[0], str(stage.topology)
+        return np.array(
+            [find_topology(node, pump, self._inflight.topologies, s).n_rows for s in states[:, SLOT].tolist()], np.int64
+        )
+
+    def _scatter(self, stage: Stage, port: int, states: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Where a collect's input rows go, counting through the dispatch's output rows."""
+        node, pump = stage.nodes[0], str(stage.topology)
+        parts, start = [], 0
+        for i, slot in enumerate(states[:, SLOT].tolist()):
+            maps = find_topology(node, pump, self._inflight.topologies, slot)
+            if port >= len(maps.scatter) or len(maps.scatter[port]) != sizes[i]:
+                got = f"{len(maps.scatter)} maps" if port >= len(maps.scatter) else f"{len(maps.scatter[port])} places"
+                raise MessageError(
+                    f"node `{stage.name}`, topology `{pump}`",
+                    f"a scatter map of {int(sizes[i])} places for port {stage.ports[port].name}",
+                    got,
+                    "Make the Topology with one place per row.",
+                )
+            parts.append(maps.scatter[port] + start)
+            start += maps.n_rows
+        return np.concatenate(parts)

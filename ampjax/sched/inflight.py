@@ -1,0 +1,70 @@
+"""Instances in flight: their slots (small numbers, recycled), what of them is still alive, and their topologies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.ir.instances import Topology
+
+
+class InFlight:
+    """Who is in flight.
+
+    An instance ends when nothing of it is alive. In training its pumped messages are all that need counting: they are
+    answered only when everything that came of them has been. In inference every message counts.
+    """
+
+    def __init__(self) -> None:
+        self.count = {True: 0, False: 0}
+        self.finished: list[tuple[int, bool]] = []
+        self.topologies: dict[str, dict[int, Topology]] = {}
+        self.ids = np.zeros(0, np.int64)
+        self._train: list[bool] = []
+        self._live = np.zeros(0, np.int64)
+        self._free: list[int] = []
+
+    @property
+    def total(self) -> int:
+        """Instances in flight."""
+        return self.count[True] + self.count[False]
+
+    def open(self, ids: np.ndarray, train: bool) -> np.ndarray:
+        """Gives each instance a slot `[n]`; it is alive until `release`."""
+        n = len(ids)
+        while len(self._free) < n:
+            self._grow()
+        slots = np.array([self._free.pop() for _ in range(n)], np.int64)
+        self.ids[slots] = ids
+        for slot in slots.tolist():
+            self._train[slot] = train
+        self._live[slots] = 1
+        self.count[train] += n
+        return slots
+
+    def is_train(self, slot: int) -> bool:
+        """Whether the instance in a slot is a training instance."""
+        return self._train[slot]
+
+    def hold(self, slots: np.ndarray) -> None:
+        """One thing more of each of these instances is alive (slots may repeat)."""
+        np.add.at(self._live, slots, 1)
+
+    def release(self, slots: np.ndarray) -> None:
+        """One thing less; instances of which nothing is left have ended."""
+        np.subtract.at(self._live, slots, 1)
+        over = slots[self._live[slots] == 0]
+        for slot in dict.fromkeys(over.tolist()):
+            train = self._train[slot]
+            self.count[train] -= 1
+            self.finished.append((int(self.ids[slot]), train))
+            for maps in self.topologies.values():
+                maps.pop(slot, None)
+            self._free.append(slot)
+
+    def _grow(self) -> None:
+        n = len(self.ids)
+        more = max(8, n)
+        self._free.extend(range(n + more - 1, n - 1, -1))
+        self.ids = np.concatenate([self.ids, np.zeros(more, np.int64)])
+        self._live = np.concatenate([self._live, np.zeros(more, np.int64)])
+        self._train.extend([True] * more)
