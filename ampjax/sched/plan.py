@@ -221,7 +221,10 @@ class _Planner:
             last.options.max_dispatch_size,
         ) or not (node.has_params or last.has_params)
         plain_join = node.op.join is None and (_join(last) is None or len(dict.fromkeys(node.inputs)) == 1)
-        return home if isinstance(last.op, (Compute, Loss)) and same_worker and same_options and plain_join else None
+        # The states of a stage's outputs are those of its first port: under a join of its own that must stay `last`'s first input.
+        first = isinstance(last.op, Loss) or _join(last) is None or _wire(home[0], 0).source is node
+        fits = isinstance(last.op, (Compute, Loss)) and same_worker and same_options and plain_join and first
+        return home if fits else None
 
     def _add_stage(self, nodes: list[Node]) -> None:
         last = nodes[-1]
