@@ -70,7 +70,8 @@ class KeyNumbers:
         if self.size:
             low, high = np.minimum(low, self._low), np.maximum(high, self._low + ~self._outside)
         low = np.where(low >= 0, 0, low)
-        spans = [1 << int(span).bit_length() for span in (high - low).tolist()]
+        # Python's integers: the span of a column can exceed 64 bits.
+        spans = [1 << (top - bottom).bit_length() for top, bottom in zip(high.tolist(), low.tolist(), strict=True)]
         if np.prod([float(span) for span in spans]) > DENSE_LIMIT:
             self._dictionary, self.size = {}, 1024
             self._free = list(range(1023, -1, -1))
