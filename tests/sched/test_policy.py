@@ -1,0 +1,83 @@
+"""Policies: pure functions over ready queues."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import graphs
+from support.control import admit, drain, plan_for, scheduler_for, tell
+
+from ampjax.errors import SettingsError
+from ampjax.sched.policy import POLICIES, backward_first, balanced, find_policy, largest
+from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Chunk, Queue
+
+STAGE = plan_for(graphs.chain(1)).stages[0]
+
+
+def queue(direction, rows, born=0, max_rows=64):
+    q = Queue(STAGE, direction, max_rows)
+    q.put(Chunk(np.zeros((rows, 2), np.int64), np.arange(rows), None, born))
+    return q
+
+
+QUEUES = st.lists(
+    st.builds(queue, st.sampled_from([FORWARD, BACKWARD, INFER]), st.integers(1, 200), st.integers(0, 50)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(QUEUES, st.integers(50, 100), st.sampled_from(sorted(POLICIES)))
+def test_a_policy_chooses_one_of_the_queues_and_changes_none(queues, now, name):
+    before = [(q.items, q.rows, q.born) for q in queues]
+    assert find_policy(name)(queues, now) in queues
+    assert [(q.items, q.rows, q.born) for q in queues] == before
+
+
+@given(QUEUES, st.integers(50, 100))
+def test_backward_first_is_the_papers(queues, now):
+    chosen = backward_first(queues, now)
+    assert chosen.backward or not any(q.backward for q in queues)
+    assert chosen.born == min(q.born for q in queues if q.backward == chosen.backward)
+
+
+@given(QUEUES, st.integers(50, 100))
+def test_largest_fills_the_dispatch(queues, now):
+    assert largest(queues, now).ready == max(q.ready for q in queues)
+
+
+def test_largest_counts_only_what_one_dispatch_takes():
+    many, few = queue(FORWARD, 500, born=3), queue(BACKWARD, 64, born=5)
+    assert largest([many, few], 9) is few  # both fill a dispatch: backward goes first
+
+
+def test_balanced_weighs_rows_direction_and_age():
+    assert balanced([queue(FORWARD, 10), back := queue(BACKWARD, 7)], 0) is back
+    assert balanced([ahead := queue(FORWARD, 11), queue(BACKWARD, 7)], 0) is ahead
+    assert balanced([old := queue(INFER, 1, born=0), queue(FORWARD, 64, born=300)], 300) is old
+
+
+@given(st.integers(2, 64))
+def test_balanced_starves_nobody(rows):
+    """A single message beside a queue that is always full goes after a bounded number of dispatches."""
+    lonely = queue(FORWARD, 1, born=0)
+    waited = next(now for now in range(10_000) if balanced([lonely, queue(BACKWARD, rows, born=now)], now) is lonely)
+    assert waited <= 4 * 1.5 * rows
+
+
+def test_policies_by_name_or_function():
+    assert find_policy("backward_first") is backward_first
+    assert find_policy(min) is min
+    text = r"setting `policy`: expected one of \['backward_first', 'largest', 'balanced'\], or a function, got 'fifo'\. Choose one of these names\."
+    with pytest.raises(SettingsError, match=text):
+        find_policy("fifo")
+
+
+def test_a_users_policy_decides():
+    def youngest(queues, now):
+        return max(queues, key=lambda q: q.born)
+
+    g = graphs.chain(2)
+    s = scheduler_for(g, max_dispatch_size=1, policy=youngest)
+    admit(s, graphs.chain_data(2))
+    assert [tell(d).split(";")[0] for d in drain(s)][:3] == ["forward f0 [0]", "forward f1 [0]", "forward loss [0]"]
