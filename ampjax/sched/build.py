@@ -11,7 +11,7 @@ from ampjax.ir.state import SLOT, State
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.inflight import InFlight
 from ampjax.sched.plan import ArenaKey, Plan, Stage
-from ampjax.sched.queues import BACKWARD, FORWARD, Chunk, Queue
+from ampjax.sched.queues import BACKWARD, FORWARD, Queue
 from ampjax.sched.route import find_topology
 from ampjax.sched.slots import OWNER, ROW, Cells, SlotPool
 from ampjax.sched.stats import Statistics
@@ -63,8 +63,7 @@ class Builder:
         stage = queue.stage
         if queue.backward or not stage.outputs:
             return queue.max_rows
-        shares = len(stage.arenas) if len(set(stage.arenas)) < len(stage.arenas) else 1
-        room = min(self._pool(key).room for key in stage.arenas) // shares
+        room = self._space(stage)
         if room >= queue.max_rows and not stage.ragged:
             return room
         chunk = queue.first
@@ -73,6 +72,11 @@ class Builder:
         else:
             need = int(chunk.sizes[0]) if chunk.sizes is not None and stage.kind != "reduce" else 1
         return max(room, 1) if need <= room else 0
+
+    def _space(self, stage: Stage) -> int:
+        """Rows that every output of a stage can get now."""
+        shares = len(stage.arenas) if len(set(stage.arenas)) < len(stage.arenas) else 1
+        return min(self._pool(key).room for key in stage.arenas) // shares
 
     def build(self, queue: Queue, stats: Statistics) -> Dispatch:
         """The next dispatch of a queue that has room.
@@ -85,8 +89,15 @@ class Builder:
     # -- forward
 
     def _forward(self, queue: Queue, stats: Statistics) -> Dispatch:
-        stage, limit = queue.stage, min(queue.max_rows, self.room(queue))
-        chunk = queue.take(self._collect_limit(queue, limit) if stage.kind == "collect" else limit)
+        stage, limit = queue.stage, queue.max_rows
+        if stage.outputs:
+            limit = min(limit, self._space(stage))
+        if stage.kind == "collect":
+            chunk = queue.take(1 << 60, self._collectable(queue, limit))
+        elif stage.kind == "reduce":
+            chunk = queue.take(queue.max_rows, limit)
+        else:
+            chunk = queue.take(limit)
         dispatch = Dispatch(
             0, stage.worker, stage, queue.direction, chunk.states, NO_CELLS, chunk.cells, sizes=chunk.sizes
         )
@@ -205,13 +216,10 @@ class Builder:
                 )
         dispatch.n_rows = len(dispatch.in_rows[0])
 
-    def _collect_limit(self, queue: Queue, limit: int) -> int:
-        """A collect makes as many rows as its topologies say: the input rows to take so that these fit."""
-        chunk: Chunk = queue.first
-        assert chunk.sizes is not None
-        rows = np.cumsum(self._collected(queue.stage, chunk.states))
-        n = max(1, int(np.searchsorted(rows, limit, side="right")))
-        return int(chunk.sizes[:n].sum())
+    def _collectable(self, queue: Queue, limit: int) -> int:
+        """A collect makes as many rows as its topologies say: the messages to take so that these fit."""
+        rows = np.cumsum(self._collected(queue.stage, queue.first.states))
+        return max(1, int(np.searchsorted(rows, limit, side="right")))
 
     def _collected(self, stage: Stage, states: np.ndarray) -> np.ndarray:
         """Rows that a collect makes for each message."""

@@ -64,13 +64,13 @@ class Queue:
         self.rows += len(chunk.cells) if chunk.sizes is None else int(chunk.sizes.sum())
         self.longest = max(self.longest, self.items)
 
-    def take(self, max_rows: int) -> Chunk:
-        """Takes the oldest messages, up to `max_rows` rows but at least one message."""
+    def take(self, max_rows: int, max_items: int = 1 << 60) -> Chunk:
+        """Takes the oldest messages, up to `max_rows` rows and `max_items` messages but at least one."""
         taken: list[Chunk] = []
-        rows = 0
+        rows = items = 0
         while self._chunks:
             chunk = self._chunks[0]
-            fits, n_rows = _fitting(chunk, max_rows - rows, bool(taken))
+            fits, n_rows = _fitting(chunk, max_rows - rows, max_items - items, bool(taken))
             if fits == 0:
                 break
             if fits < len(chunk.cells):
@@ -80,7 +80,8 @@ class Queue:
                 self._chunks.popleft()
             taken.append(chunk)
             rows += n_rows
-        self.items -= sum(len(c.cells) for c in taken)
+            items += fits
+        self.items -= items
         self.rows -= rows
         return _joined(taken)
 
@@ -109,15 +110,14 @@ class Queue:
         return f"Queue({self.direction} of `{self.stage.name}`: {self.items} messages, {self.rows} rows)"
 
 
-def _fitting(chunk: Chunk, room: int, optional: bool) -> tuple[int, int]:
-    """How many of a chunk's messages fit into `room` rows, and their rows; at least one unless `optional`."""
+def _fitting(chunk: Chunk, room: int, most: int, optional: bool) -> tuple[int, int]:
+    """How many of a chunk's messages fit into `room` rows, `most` at most, and their rows; at least one unless `optional`."""
+    least = 0 if optional else 1
     if chunk.sizes is None:
-        n = min(len(chunk.cells), max(room, 0 if optional else 1))
+        n = max(min(len(chunk.cells), room, most), least)
         return n, n
     rows = np.cumsum(chunk.sizes)
-    n = int(np.searchsorted(rows, room, side="right"))
-    if n == 0 and not optional:
-        n = 1
+    n = max(min(int(np.searchsorted(rows, room, side="right")), most), least)
     return n, int(rows[n - 1]) if n else 0
 
 

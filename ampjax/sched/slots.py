@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ampjax.errors import InvariantError
+
 
 class SlotPool:
     """Numbers `1 .. capacity-1` to take and give back; grows by doubling up to a limit. Number 0 is the trash slot.
@@ -34,8 +36,19 @@ class SlotPool:
         return self.limit - 1 - self.used
 
     def take(self, n: int) -> np.ndarray:
-        """Takes `n` slots, growing if need be; the caller has checked `room`."""
+        """Takes `n` slots, growing if need be.
+
+        Raises:
+          InvariantError: If there is no room: the scheduler asks before it takes.
+        """
         while self._n_free < n:
+            if self.capacity == self.limit:
+                raise InvariantError(
+                    "slot pool",
+                    f"at most {self._n_free} slots to be taken, of {self.limit - 1}",
+                    f"{n}",
+                    "This is a mistake in ampjax: please report it.",
+                )
             self._grow(min(self.limit, 2 * self.capacity))
         self._n_free -= n
         self.taken += n

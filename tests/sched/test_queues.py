@@ -38,6 +38,17 @@ def test_messages_leave_in_the_order_in_which_they_came(lengths, limits):
     assert left == list(range(sum(lengths))) and q.items == q.rows == 0
 
 
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=6), st.integers(1, 5))
+def test_the_number_of_messages_can_be_limited_too(sizes, most):
+    q, cell = queue(), 0
+    for part in sizes:
+        q.put(chunk(range(cell, cell + len(part)), part))
+        cell += len(part)
+    taken = [q.take(1 << 60, most).cells.tolist() for _ in range(-(-cell // most))]
+    assert sum(taken, []) == list(range(cell)) and q.items == q.rows == 0
+    assert all(len(cells) == most for cells in taken[:-1])
+
+
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=6), st.integers(0, 12))
 def test_ragged_messages_are_never_cut(sizes, limit):
     q, first, all_sizes = queue(), 0, [s for part in sizes for s in part]

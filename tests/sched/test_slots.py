@@ -1,9 +1,11 @@
 """Pools of slots: what is taken is nobody else's, what is given back can be taken again."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ampjax.errors import InvariantError
 from ampjax.sched.slots import SlotPool
 
 
@@ -55,3 +57,12 @@ def test_a_slot_that_was_given_back_is_taken_first():
     slots = pool.take(5)
     pool.give(slots[2:3])
     assert pool.take(1).tolist() == slots[2:3].tolist()
+
+
+def test_a_pool_never_hangs_and_never_overflows():
+    pool = SlotPool(2, 8)
+    pool.take(5)
+    text = r"slot pool: expected at most 2 slots to be taken, of 7, got 3\. This is a mistake in ampjax: please report it\."
+    with pytest.raises(InvariantError, match=text):
+        pool.take(3)
+    assert pool.take(2).size == 2
