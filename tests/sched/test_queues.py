@@ -45,7 +45,7 @@ def test_the_number_of_messages_can_be_limited_too(sizes, most):
         q.put(chunk(range(cell, cell + len(part)), part))
         cell += len(part)
     taken = [q.take(1 << 60, most).cells.tolist() for _ in range(-(-cell // most))]
-    assert sum(taken, []) == list(range(cell)) and q.items == q.rows == 0
+    assert [c for cells in taken for c in cells] == list(range(cell)) and q.items == q.rows == 0
     assert all(len(cells) == most for cells in taken[:-1])
 
 

@@ -1,0 +1,174 @@
+"""What instances need in the arenas, and that a memory limit holds them back but never blocks half-way."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import graphs
+from support.control import admit, assert_empty, columns, drain, plan_for, scheduler_for, step
+
+from ampjax.errors import LimitError
+from ampjax.sched.demand import Guard, demand, dry_run, row_bytes, row_limits, with_limits
+from ampjax.sched.plan import HOST
+from ampjax.sched.policy import POLICIES
+from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=10)
+
+CASES = {
+    "rnn": (graphs.rnn(), graphs.rnn_instance),
+    "flatmap": (graphs.flat(), graphs.flat_instance),
+    "group": (graphs.grouping(), graphs.grouping_instance),
+    "repeat": (graphs.repeating(), graphs.repeating_instance),
+    "molecule": (
+        graphs.molecule(),
+        lambda n: graphs.molecule_instance(n, [(i, (i + 1) % n, i % 2) for i in range(n - 1)]),
+    ),
+}
+
+
+def needed(plan, instances, train=True):
+    return demand(dry_run(plan, columns(plan.graph, instances), len(instances), train))
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_demand_is_what_a_run_takes(name, fuse):
+    graph, make = CASES[name]
+    instances = [make(n) for n in (1, 4, 2)]
+    plan = plan_for(graph, fuse=fuse)
+    need = needed(plan, instances)
+    assert need == {
+        key: sum(needed(plan, [i]).get(key, 0) for i in instances) for key in need
+    }  # instances do not share rows
+    s = Scheduler(plan, SchedulerSettings(max_dispatch_size=1), check=True)
+    admit(s, instances)
+    drain(s)
+    assert need == {key: pool.taken for key, pool in s.pools.items() if key[0] != HOST}
+
+
+def test_demand_of_a_loop():
+    plan = plan_for(graphs.rnn(features=4), fuse=True)
+    assert needed(plan, graphs.rnn_data([5])) == {(0, (4,), "float32"): 1 + 5}  # h0, and one row per step
+
+
+def test_inference_needs_the_same_rows_over_time():
+    plan = plan_for(graphs.rnn())
+    assert needed(plan, graphs.rnn_data([3]), train=False) == needed(plan, graphs.rnn_data([3]))
+
+
+def test_row_bytes_count_the_adjoint():
+    assert row_bytes((0, (3, 5), "float32")) == 3 * 5 * 4 * 2
+    assert row_bytes((0, (), "int32")) == 8
+    assert row_bytes((0, (4,), "bfloat16")) == 16
+
+
+def test_limits_are_shared_out_by_bytes():
+    limits = row_limits({(0, (100,), "float32"): 10.0, (0, (1,), "float32"): 30.0, (1, (1,), "float32"): 1.0}, 80_000)
+    assert all(sum(limits[k] * row_bytes(k) for k in limits if k[0] == space) <= 80_000 for space in (0, 1))
+    assert limits[0, (1,), "float32"] == pytest.approx(3 * limits[0, (100,), "float32"], abs=3)
+    assert limits[1, (1,), "float32"] == 10_000
+
+
+def test_arenas_start_at_what_is_expected_within_the_limits():
+    keys = (0, (1,), "float32"), (0, (2,), "float32")
+    made = with_limits(
+        SchedulerSettings(max_active_keys=8), {keys[0]: 10.0, keys[1]: 10.0}, {keys[0]: 1000, keys[1]: 50}
+    )
+    assert made.capacities == {keys[0]: 128, keys[1]: 50} and made.limits == {keys[0]: 1000, keys[1]: 50}
+
+
+# The guard
+
+
+def guarded_run(graph, instances, limits, policy, size, choose):
+    """Admits instances in order, as far as the guard lets them, between actions; fails if anything gets stuck."""
+    plan = plan_for(graph, fuse=False)
+    s = Scheduler(
+        plan,
+        SchedulerSettings(max_active_keys=8, max_dispatch_size=size, policy=POLICIES[policy], limits=limits),
+        check=True,
+    )
+    guard = Guard(plan, limits, needed(plan, instances), 8)
+    waiting = list(range(len(instances)))
+    while waiting or not s.idle:
+        admitted = False
+        while waiting and s.room() and guard.admit(waiting[0], True, columns(graph, [instances[waiting[0]]])):
+            admit(s, [instances[waiting[0]]], ids=[waiting.pop(0)])
+            admitted = True
+        moved = step(s) if choose() or not admitted else admitted
+        for instance, train in s.finished:
+            guard.release(instance, train)
+        assert moved or admitted, s.diagnose()
+    assert_empty(s)
+    for key, limit in limits.items():
+        assert s.pools[key].peak < limit
+
+
+@given(st.sampled_from(sorted(CASES)), LENGTHS, st.sampled_from(sorted(POLICIES)), st.integers(1, 8), st.data())
+@settings(max_examples=30)
+def test_a_memory_limit_never_blocks_half_way(name, lengths, policy, size, data):
+    """With any limit that the largest instance fits into, everything ends, under any policy and dispatch size."""
+    graph, make = CASES[name]
+    instances = [make(n) for n in lengths]
+    plan = plan_for(graph, fuse=False)
+    each, total = [needed(plan, [i]) for i in instances], needed(plan, instances)
+    limits = {}
+    for key in total:
+        largest = max(need.get(key, 0) for need in each)
+        limits[key] = 1 + data.draw(st.integers(max(1, largest), max(1, total[key])), label=f"rows of {key}")
+    guarded_run(graph, instances, limits, policy, size, lambda: data.draw(st.booleans()))
+
+
+def test_an_instance_that_can_not_fit_even_alone():
+    graph = graphs.rnn(features=4)
+    key = (0, (4,), "float32")
+    guard = Guard(plan_for(graph, fuse=True), {key: 6}, {key: 2}, 1)
+    assert guard.admit(0, True, columns(graph, graphs.rnn_data([4])))
+    guard.release(0, True)
+    text = (
+        r"instance 9: expected at most 5 rows of shape \(4,\) float32, which the memory limit allows, got 6 rows\. "
+        r"Raise `memory_limit`, or split the instance\."
+    )
+    with pytest.raises(LimitError, match=text):
+        guard.admit(9, True, columns(graph, graphs.rnn_data([5])))
+
+
+def test_the_guard_holds_back_until_others_have_ended():
+    graph = graphs.rnn(features=4)
+    key = (0, (4,), "float32")
+    guard = Guard(plan_for(graph, fuse=True), {key: 8}, {key: 4}, 4)
+    batch = columns(graph, graphs.rnn_data([3]))
+    assert guard.tight and guard.admit(0, True, batch) and not guard.admit(1, True, batch)
+    guard.release(0, True)
+    assert guard.admit(1, True, batch)
+
+
+@pytest.mark.parametrize(("limit", "tight"), [(4 * 8 * 5, False), (4 * 8 * 5 - 1, True)])
+def test_far_from_the_limit_nothing_is_counted(limit, tight):
+    key = (0, (4,), "float32")
+    assert Guard(plan_for(graphs.rnn()), {key: limit}, {key: 5}, 8).tight == tight
+
+
+def test_training_and_inference_of_one_instance_are_counted_apart():
+    graph = graphs.rnn(features=4)
+    key = (0, (4,), "float32")
+    guard = Guard(plan_for(graph, fuse=True), {key: 1 + 8}, {key: 4}, 4)
+    batch = columns(graph, graphs.rnn_data([3]))
+    assert guard.admit(0, True, batch) and guard.admit(0, False, batch)
+    guard.release(0, True)
+    assert guard.admit(0, True, batch) and not guard.admit(1, True, batch)
+
+
+def test_a_dry_run_leaves_out_what_it_can_not_know():
+    """Without a label the loss waits, and the rows before it are counted all the same."""
+    plan = plan_for(graphs.chain(2))
+    assert needed(plan, [{"x": np.float32(1)}]) == {(0, (), "float32"): 2}
+
+
+def test_pools_start_at_their_capacity():
+    key = (0, (), "float32")
+    s = scheduler_for(graphs.chain(1), capacities={key: 32}, capacity=8)
+    admit(s, graphs.chain_data(2))
+    drain(s)
+    assert {k: p.capacity for k, p in s.pools.items()} == {key: 32, (HOST, (), "float32"): 8}
