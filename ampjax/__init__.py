@@ -29,3 +29,4 @@ from ampjax.ir.state import State
 from ampjax.sched.policy import backward_first, balanced, largest
 from ampjax.settings import Settings
 from ampjax.train import Trainer
+from ampjax.testing.verify import Verification, verify

@@ -30,6 +30,7 @@ class Settings:
       gradient: `mean` or `sum` over the accumulated gradient rows.
       replica_sync: `epoch`, `none`, `("every_k", k)` or `("message", k)`: see `ReplicaSync`.
       memory_limit: Bytes for the payloads on one device at most.
+      arena_rows: Rows that each arena starts with; by default a dry run of the first instances tells. Arenas grow by doubling.
       fuse: Whether chains of payload nodes run as one kernel.
       run_ahead: Dispatches that may be issued to a device before it has done them, about.
       seed: Of parameters, the order of instances, random bodies, and the random affinity rule.
@@ -50,6 +51,7 @@ class Settings:
     gradient: str = "mean"
     replica_sync: str | tuple[str, int] = "epoch"
     memory_limit: int = 2 << 30
+    arena_rows: int | None = None
     fuse: bool = True
     run_ahead: int = 64
     seed: int = 0
@@ -66,6 +68,8 @@ class Settings:
         ):
             _at_least(name, getattr(self, name), 1)
         _at_least("seed", self.seed, 0)
+        if self.arena_rows is not None:
+            _at_least("arena_rows", self.arena_rows, 2)
         _one_of("mode", self.mode, MODES)
         _one_of("weights", self.weights, ("current", "stashed"))
         _one_of("gradient", self.gradient, ("mean", "sum"))

@@ -18,6 +18,7 @@ from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.compile import compilations, warm_up
 from ampjax.engine.executor import Executor, NodeTraining
 from ampjax.engine.loop import Loop
+from ampjax.engine.metrics import loss_sum, metrics_of
 from ampjax.engine.source import Loop as ControllerLoop
 from ampjax.engine.source import LoopSource, Source
 from ampjax.engine.trace import Trace
@@ -219,7 +220,7 @@ class Trainer:
         with Reporter(progress) as reporter:
             self._prepare(instances, None, reporter, train=False)
             await self._run(instances, np.arange(len(instances)), False, reporter, "evaluate")
-        return self._executor.take_metrics(False)
+        return metrics_of(self._executor.take_sums(False))
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
         """What arrives at the sinks; see `predict_async`."""
@@ -252,7 +253,9 @@ class Trainer:
         return gather_predictions(self.plan, self._executor.outputs, sinks)
 
     def accumulate(self, data: Data, *, trace: Trace | None = None) -> dict[str, float]:
-        """Runs training instances forward and backward once, in order; nodes update as the settings say. Returns the metrics.
+        """Runs training instances forward and backward once, in order; nodes update as the settings say.
+
+        Returns the metrics, and `loss_sum`: the summed loss of all rows, which the gradients are gradients of.
 
         Args:
           data: The instances.
@@ -261,7 +264,8 @@ class Trainer:
         instances = self._data(data)
         self._prepare(instances, None, Reporter(False), warm=False)
         _blocking(self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace))
-        return self._executor.take_metrics(True)
+        sums = self._executor.take_sums(True)
+        return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
 
     # -- parts
 
@@ -272,13 +276,13 @@ class Trainer:
         await self._run(train, order, True, reporter, f"epoch {self._epochs}")
         self._scheduler.end_of_epoch()
         await self._run(train, order[:0], True, reporter, "")
-        metrics = self._executor.take_metrics(True)
+        metrics = metrics_of(self._executor.take_sums(True))
         train_s, stats = time.perf_counter() - begin, self._scheduler.stats
         valid_metrics, valid_s = {}, 0.0
         if valid is not None:
             begin = time.perf_counter()
             await self._run(valid, np.arange(len(valid)), False, reporter, "validate")
-            valid_metrics = self._executor.take_metrics(False)
+            valid_metrics = metrics_of(self._executor.take_sums(False))
             valid_s = time.perf_counter() - begin
         return Epoch(
             self._epochs,
@@ -366,7 +370,7 @@ class Trainer:
                 mean.setdefault(stage.arenas[j], 0.0)
         limits = row_limits(mean, self.settings.memory_limit)
         self._guard_limits = (limits, {key: -(-count // n) * 2 for key, count in rows.items()})
-        self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits)
+        self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits, self.settings.arena_rows)
         self._scheduler.resize(self._scheduler_settings)
 
     def _known(self, node: str) -> Any:

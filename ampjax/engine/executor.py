@@ -17,6 +17,7 @@ import numpy as np
 import optax
 
 from ampjax.engine.arenas import Arenas
+from ampjax.engine.metrics import LossSums
 from ampjax.engine.runner import StageRunner
 from ampjax.errors import MessageError
 from ampjax.ir.graph import Node
@@ -186,20 +187,14 @@ class Executor:
 
     # -- metrics
 
-    def take_metrics(self, train: bool) -> dict[str, float]:
-        """The metrics since the last call: `loss` (mean per loss row, summed over losses), and each metric by name. Waits for devices."""
-        result: dict[str, float] = {}
+    def take_sums(self, train: bool) -> list[LossSums]:
+        """What the losses have added up since the last call, one entry per loss node. Waits for devices."""
+        taken = []
         for (number, is_train), sums in list(self._sums.items()):
-            if is_train != train:
-                continue
-            del self._sums[number, is_train]
-            line = np.asarray(sums, np.float64)
-            if line[0]:
-                result["loss"] = result.get("loss", 0.0) + line[1] / line[0]
-            for i, name in enumerate(self._metric_names[number]):
-                top, bottom = line[2 + 2 * i : 4 + 2 * i]
-                result[name] = float(top / bottom) if bottom else float("nan")
-        return {name: float(value) for name, value in result.items()}
+            if is_train == train:
+                del self._sums[number, is_train]
+                taken.append(LossSums(self._metric_names[number], np.asarray(sums, np.float64)))
+        return taken
 
     def _sums_of(self, stage: Stage, train: bool) -> jax.Array:
         found = self._sums.get((stage.number, train))

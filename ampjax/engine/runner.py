@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.engine import kernels
@@ -55,9 +56,11 @@ class StageRunner:
 
     @property
     def needs_backward(self) -> bool:
-        """Whether the adjoint has anything to compute: parameters, or an input that takes a gradient."""
-        return bool(self.stage.params) or any(
-            np.issubdtype(self.stage.ports[i].type.dtype, np.floating) for i in self._device_ports
+        """Whether the adjoint has anything to compute: a gradient that comes in, and parameters or an input that take one."""
+        comes_in = any(jnp.issubdtype(out.dtype, jnp.inexact) for out in self.stage.outputs)
+        ports = (self.stage.ports[i] for i in self._device_ports)
+        return comes_in and (
+            bool(self.stage.params) or any(jnp.issubdtype(port.type.dtype, jnp.inexact) for port in ports)
         )
 
     def forward(self, dispatch: Dispatch, params: tuple[Any, ...]) -> None:
@@ -105,7 +108,7 @@ class StageRunner:
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             grads = kernels.segments_backward(self._segments, self._wiring)(
-                values, grads, host, slots, ids, out, np.int32(dispatch.n_messages)
+                values, grads, host, slots, ids, out, np.int32(len(dispatch.out_rows[0]))
             )
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ class Body:
     """
 
     apply: Callable[..., Any]
-    init: Callable[[jax.Array], Params] | None = None
+    init: Callable[[jax.Array], Params] | None = field(default=None, compare=False)  # arrays in it can't be hashed
     rng: bool = False
 
 

@@ -119,8 +119,8 @@ class Guard:
             self._total[key] -= rows
 
 
-def with_limits(settings: SchedulerSettings, per_instance: Mapping[ArenaKey, float], limits: Rows) -> SchedulerSettings:
-    """Settings whose arenas start at the size that the sampled instances suggest, within the limits."""
-    expected = {key: int(1.25 * rows * settings.max_active_keys) + 2 for key, rows in per_instance.items()}
+def with_limits(settings: SchedulerSettings, per_instance: Mapping[ArenaKey, float], limits: Rows, start: int | None = None) -> SchedulerSettings:
+    """Settings whose arenas start at `start` rows, or at the size that the sampled instances suggest, within the limits."""
+    expected = {key: start or int(1.25 * rows * settings.max_active_keys) + 2 for key, rows in per_instance.items()}
     capacities = {key: min(limits[key], 1 << (rows - 1).bit_length()) for key, rows in expected.items()}
     return replace(settings, capacities=capacities, limits=limits)

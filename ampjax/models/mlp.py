@@ -1,0 +1,45 @@
+"""The perceptron of AMPNet's B.1, for MNIST."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import jax
+
+import ampjax as amp
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.models.losses import labelled_cross_entropy
+
+
+def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100) -> Graph:
+    """Linear layers with ReLU between them, He initialisation, softmax cross entropy.
+
+    Each layer `linear1`, `linear2`, ... is a node of its own, so the default affinity puts each on a worker of its own where there are
+    enough. The pumps are those of `ampjax.data.mnist.Batches`.
+
+    Args:
+      sizes: Features from the input to the classes.
+      batch: Images in an instance.
+
+    Returns:
+      The graph, with the loss `xent` and the metric `accuracy`.
+
+    Raises:
+      SettingsError: If there is no layer, or a size is below 1.
+    """
+    if len(sizes) < 2 or min(*sizes, batch) < 1:
+        raise SettingsError(
+            "mlp, `sizes` and `batch`", "two sizes or more, all at least 1", f"{tuple(sizes)} and {batch}", "Change them."
+        )
+    with amp.Graph() as graph:
+        x = amp.pump("image", (batch, sizes[0]))
+        label = amp.pump("label", (batch,), "int32")
+        n_layers = len(sizes) - 1
+        for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes), 1):
+            x = amp.ppt(f"linear{i}", amp.nn.Linear(n_in, n_out, init_scale="he"))(x)
+            if i < n_layers:
+                x = amp.npt(f"relu{i}", jax.nn.relu)(x)
+        amp.loss("xent", labelled_cross_entropy)(x, label)
+    return graph
