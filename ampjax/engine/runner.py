@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -54,7 +55,7 @@ class StageRunner:
         elif stage.kind in ("reduce", "collect"):
             self._segments = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
 
-    @property
+    @functools.cached_property
     def needs_backward(self) -> bool:
         """Whether the adjoint has anything to compute: a gradient that comes in, and parameters or an input that take one."""
         comes_in = any(jnp.issubdtype(out.dtype, jnp.inexact) for out in self.stage.outputs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
@@ -223,7 +224,7 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
       GraphError: If the loss is not a float scalar, or a metric is neither a scalar nor a pair of scalars.
     """
     loss, metrics = metric_parts(out)
-    if not hasattr(loss, "shape") or loss.shape != () or not np.issubdtype(loss.dtype, np.floating):
+    if not hasattr(loss, "shape") or loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
         raise GraphError(
             f"node `{node.name}`",
             "a scalar float loss, or (loss, {name: metric})",
@@ -248,7 +249,11 @@ def argument_names(function: Any, skip: int) -> list[str]:
     """The names of a body's positional arguments after the first `skip`; empty where they can't be told."""
     function = getattr(function, "function", function)
     try:
-        names = [p.name for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        names = [
+            p.name
+            for p in inspect.signature(function).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
     except (TypeError, ValueError):
         names = []
     return names[skip:]
