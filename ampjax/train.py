@@ -336,11 +336,12 @@ class Trainer:
     def _prepare(
         self, data: Instances, valid: Instances | None, reporter: Reporter, train: bool = True, warm: bool = True
     ) -> None:
-        """Sizes the arenas and compiles the ladder of dispatch sizes, as a dry run of the first instances suggests."""
+        """Sizes the arenas and compiles the ladder of dispatch sizes, as a dry run of some instances suggests."""
         if self._controller is not None:
             return
         n = min(self.settings.in_flight, len(data))
-        dry = dry_run(self.plan, data.gather(np.arange(n)), n, train)
+        sample = np.random.default_rng(self.settings.seed).permutation(len(data))[:n]
+        dry = dry_run(self.plan, data.gather(sample), n, train)
         if self._guard_limits is None and train:
             self._size_arenas(demand(dry), n)
         directions = [FORWARD, BACKWARD] if train else []

@@ -221,14 +221,26 @@ def phi(name: str | None = None, *wires: Wire) -> PhiWire:
 
 
 def isu(
-    wire: Wire, function: Callable[[State], State], inverse: Callable[[State], State], name: str | None = None
+    wire: Wire,
+    function: Callable[[State], State],
+    inverse: Callable[[State], State],
+    name: str | None = None,
+    samples: State | None = None,
 ) -> Wire:
-    """Changes the state by `function`; `inverse` undoes it, which is checked.
+    """Changes the state by `function`; `inverse` undoes it.
+
+    Args:
+      wire: The messages.
+      function: From states to states, with the same number of rows.
+      inverse: `inverse(function(s)) == s`.
+      name: The node's name.
+      samples: States that can come, `State.of(...)`: the inverse is checked on them. By default on any small integers, which an
+        inverse that only works for states that can come would fail.
 
     Raises:
       GraphError: If the inverse does not invert.
     """
-    return _wire(control.Isu(function, inverse), (wire,), name=name)
+    return _wire(control.Isu(function, inverse, samples), (wire,), name=name)
 
 
 def bcast(wire: Wire, n: int = 2, name: str | None = None) -> tuple[Wire, ...]:

@@ -24,22 +24,31 @@ Key = tuple[str, ...] | StateFn | None
 """What makes messages belong together: fields, a keying function, or (None) the whole state."""
 
 
+def _tried(where: str, function: Callable[[State], Any], states: State) -> tuple[Any, State]:
+    """A state function's result on samples, and the samples: only the first, all zero, if it looks up a table that is smaller."""
+    try:
+        return try_function(where, function, states), states
+    except GraphError as error:
+        if not isinstance(error.__cause__, IndexError):
+            raise
+    first = states.take(np.array([0]))
+    return try_function(where, function, first), first
+
+
 def _column(node: Node, what: str, function: StateFn, fields: tuple[str, ...]) -> np.ndarray:
     """Tries a state function on samples and checks that it gives an integer column."""
-    states = sample(fields)
     where = f"node `{node.name}`, {what}"
-    value = try_function(where, function, states)
+    value, states = _tried(where, function, sample(fields))
     try:
         return column(where, value, len(states))
     except MessageError as error:
         raise GraphError(error.where, error.expected, error.got, error.fix) from None
 
 
-def _new_states(node: Node, what: str, function: Callable[..., Any], fields: tuple[str, ...]) -> State:
-    """Tries a function that makes states on samples."""
+def _new_states(node: Node, what: str, function: Callable[..., Any], states: State) -> tuple[State, State]:
+    """Tries a function that makes states on samples; returns what it made, and of what."""
     where = f"node `{node.name}`, {what}"
-    states = sample(fields)
-    value = try_function(where, function, states)
+    value, states = _tried(where, function, states)
     if not isinstance(value, State) or len(value) != len(states):
         raise GraphError(
             where,
@@ -47,7 +56,7 @@ def _new_states(node: Node, what: str, function: Callable[..., Any], fields: tup
             f"{type(value).__name__}",
             "Return `s.replace(...)` or `s.drop(...)`.",
         )
-    return value
+    return value, states
 
 
 @dataclass(frozen=True)
@@ -135,11 +144,13 @@ class Isu:
     Args:
       function: `f`, from states to states.
       inverse: `f_inv`, with `f_inv(f(s)) == s`.
+      samples: States that can come, on which the inverse is checked; by default any small integers.
     """
 
     kind: ClassVar[str] = "Isu"
     function: Callable[[State], State]
     inverse: Callable[[State], State]
+    samples: State | None = None
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """The type of the output; checks the inverse on sample states.
@@ -148,9 +159,16 @@ class Isu:
           GraphError: If the inverse does not invert.
         """
         fields = types[0].fields
-        after = _new_states(node, "f", self.function, fields)
+        samples = self.samples if self.samples is not None else sample(fields)
+        if set(samples.fields) != set(fields):
+            raise GraphError(
+                f"node `{node.name}`, samples",
+                f"states with the fields {sorted(fields)}",
+                f"{sorted(samples.fields)}",
+                "Make them with `amp.State.of(...)`.",
+            )
+        after, before = _new_states(node, "f", self.function, samples)
         back = try_function(f"node `{node.name}`, f_inv", self.inverse, after)
-        before = sample(fields)
         if not isinstance(back, State) or set(back.fields) != set(fields):
             got = sorted(back.fields) if isinstance(back, State) else type(back).__name__
             raise GraphError(
@@ -200,7 +218,7 @@ class Flatmap:
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """The type of the output."""
         _column(node, "count", self.count, types[0].fields)
-        after = _new_states(node, "state", lambda s: self.state(s, np.arange(len(s))), types[0].fields)
+        after, _ = _new_states(node, "state", lambda s: self.state(s, np.arange(len(s))), sample(types[0].fields))
         return (replace(types[0], fields=after.fields),)
 
 
@@ -236,7 +254,7 @@ class Ungroup:
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """The type of the output."""
         _require_ragged(node, types[0], True)
-        after = _new_states(node, "state", lambda s: self.state(s, np.arange(len(s))), types[0].fields)
+        after, _ = _new_states(node, "state", lambda s: self.state(s, np.arange(len(s))), sample(types[0].fields))
         return (replace(types[0], ragged=False, fields=after.fields),)
 
 
