@@ -143,66 +143,89 @@ class InstanceList:
 
     def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
         """The messages of the instances `ids`, by pump."""
-        columns: dict[str, list[tuple[Any, int, int, Mapping[str, Any], Any]]] = {}
+        parts: dict[str, list[_Part]] = {}
         for position, i in enumerate(np.asarray(ids).tolist()):
             for pump, value in self._instances[i].items():
-                columns.setdefault(pump, []).append((*self._count(pump, i, value), position))  # type: ignore[arg-type]
-        return {pump: self._stack(pump, parts) for pump, parts in columns.items()}
+                where = f"pump `{pump}`, instance {i}"
+                parts.setdefault(pump, []).append(_part(where, position, value, pump in self._ragged))
+        return {pump: _stacked(pump, own) for pump, own in parts.items()}
 
-    def _count(self, pump: str, i: int, value: Any) -> tuple[Any, int, Mapping[str, Any], Any]:
-        """One instance's `(payload, messages, fields, sizes)` for a pump."""
-        if isinstance(value, Topology):
-            return [value], 1, {}, None
-        if not isinstance(value, Pumped):
-            payload = np.asarray(value)
-            return (payload, 1, {}, [len(payload)]) if pump in self._ragged else (payload[None], 1, {}, None)
-        if pump in self._ragged:
-            sizes = [len(value.payload)] if value.sizes is None else list(value.sizes)
-            n, rows = len(sizes), int(sum(sizes))
-        else:
-            sizes, n = None, len(value.payload)
-            rows = n
-        if rows != len(value.payload):
+
+@dataclass(frozen=True)
+class _Part:
+    """One instance's messages for one pump: `n` messages, at a position in the batch."""
+
+    where: str
+    position: int
+    payload: Any
+    n: int
+    fields: Mapping[str, Any]
+    sizes: Any
+
+
+def _part(where: str, position: int, value: Any, ragged: bool) -> _Part:
+    pumped = value if isinstance(value, Pumped) else Pumped(value, {})
+    if isinstance(pumped.payload, Topology):
+        return _Part(where, position, [pumped.payload], 1, pumped.fields, None)
+    payload = np.asarray(pumped.payload)
+    if ragged and payload.ndim == 0:
+        raise MessageError(where, "rows for a ragged pump", "a scalar", "Give an array whose first axis counts rows.")
+    if not isinstance(value, Pumped) and not ragged:
+        payload = payload[None]
+    sizes = None
+    n = rows = len(payload)
+    if ragged:
+        sizes = [len(payload)] if pumped.sizes is None else [int(size) for size in pumped.sizes]
+        n, rows = len(sizes), sum(sizes)
+    if rows != len(payload):
+        raise MessageError(where, f"{rows} payload rows, as the sizes say", f"{len(payload)}", "Make the sizes add up.")
+    for name, column in pumped.fields.items():
+        values = np.asarray(column)
+        if values.ndim and len(values) != n:
             raise MessageError(
-                f"pump `{pump}`, instance {i}",
-                f"{rows} payload rows, as the sizes say",
-                f"{len(value.payload)}",
-                "Make the sizes add up.",
+                f"{where}, state field `{name}`",
+                f"a scalar or {n} values, one per message",
+                f"{len(values)} values",
+                "Give each message one value.",
             )
-        for name, column in value.fields.items():
-            if np.ndim(column) and len(column) != n:
-                raise MessageError(
-                    f"pump `{pump}`, instance {i}, state field `{name}`",
-                    f"a scalar or {n} values, one per message",
-                    f"{len(column)} values",
-                    "Give each message one value.",
-                )
-        return value.payload, n, value.fields, sizes
+        if values.dtype.kind not in "iub" and values.size:
+            raise MessageError(
+                f"{where}, state field `{name}`", "integers", f"{values.dtype}", "States are integers: convert them."
+            )
+    return _Part(where, position, payload, n, pumped.fields, sizes)
 
-    def _stack(self, pump: str, parts: list[Any]) -> Messages:
-        payloads = [part[0] for part in parts]
-        counts = [part[1] for part in parts]
-        instance = np.repeat(np.array([part[4] for part in parts], dtype=np.int64), counts)
-        payload = [p for ps in payloads for p in ps] if isinstance(payloads[0], list) else np.concatenate(payloads)
-        names = list(parts[0][2])
-        for part in parts:
-            if sorted(part[2]) != sorted(names):
-                raise MessageError(
-                    f"pump `{pump}`",
-                    f"the same state fields in every instance ({names})",
-                    f"{list(part[2])}",
-                    "Give every message the same fields.",
-                )
-        fields = {
-            name: np.concatenate(
-                [
-                    np.broadcast_to(np.asarray(part[2][name], dtype=np.int64), (n,))
-                    for part, n in zip(parts, counts, strict=True)
-                ]
+
+def _stacked(pump: str, parts: list[_Part]) -> Messages:
+    first = parts[0]
+    for part in parts:
+        if sorted(part.fields) != sorted(first.fields):
+            raise MessageError(
+                f"pump `{pump}`",
+                f"the same state fields in every instance ({list(first.fields)})",
+                f"{list(part.fields)}",
+                "Give every message the same fields.",
             )
-            for name in names
-        }
-        sizes = (
-            np.concatenate([np.asarray(part[3], dtype=np.int64) for part in parts]) if parts[0][3] is not None else None
+        if (
+            isinstance(part.payload, list) != isinstance(first.payload, list)
+            or np.shape(part.payload)[1:] != np.shape(first.payload)[1:]
+        ):
+            raise MessageError(
+                part.where,
+                f"rows of shape {np.shape(first.payload)[1:]}, as in other instances",
+                f"{np.shape(part.payload)[1:]}",
+                "Give all instances rows of the pump's shape.",
+            )
+    fields = {
+        name: np.concatenate(
+            [np.broadcast_to(np.asarray(part.fields[name], dtype=np.int64), (part.n,)) for part in parts]
         )
-        return Messages(payload, instance, fields, sizes)
+        for name in first.fields
+    }
+    payload = (
+        [t for part in parts for t in part.payload]
+        if isinstance(first.payload, list)
+        else np.concatenate([part.payload for part in parts])
+    )
+    instance = np.repeat(np.array([part.position for part in parts], dtype=np.int64), [part.n for part in parts])
+    sizes = None if first.sizes is None else np.concatenate([np.asarray(part.sizes, dtype=np.int64) for part in parts])
+    return Messages(payload, instance, fields, sizes)

@@ -6,9 +6,6 @@ from hypothesis import strategies as st
 from ampjax.errors import DataError, MessageError
 from ampjax.ir.instances import InstanceList, Instances, Topology, messages
 
-TOPOLOGY_IN_MESSAGES = pytest.mark.xfail(
-    reason="InstanceList counts the rows of a Topology given by messages(...)", strict=True
-)
 KINDS = st.lists(st.integers(0, 3), max_size=20)
 
 
@@ -106,9 +103,7 @@ def test_ragged_pumps_count_rows_for_each_message():
     assert (one.payload.tolist(), one.sizes.tolist(), one.fields["k"].tolist()) == ([5, 6, 8], [2, 1], [4, 9])
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda t: t, pytest.param(messages, marks=TOPOLOGY_IN_MESSAGES)], ids=["bare", "messages"]
-)
+@pytest.mark.parametrize("wrap", [lambda t: t, messages], ids=["bare", "messages"])
 def test_topologies_stay_objects(wrap):
     first, second = (Topology.from_kinds([0, kind], 2) for kind in (0, 1))
     column = InstanceList([{"map": wrap(first)}, {"map": wrap(second)}]).gather(np.array([1, 0]))["map"]
@@ -116,7 +111,6 @@ def test_topologies_stay_objects(wrap):
     assert column.instance.tolist() == [0, 1]
 
 
-@TOPOLOGY_IN_MESSAGES
 def test_a_topology_keeps_its_fields():
     topology = Topology.from_kinds([0], 1)
     column = InstanceList([{"map": messages(topology, t=3)}]).gather(np.array([0]))["map"]
