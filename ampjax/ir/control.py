@@ -93,7 +93,7 @@ class Cond:
         chosen = column(where, apply(where, self.function, state), len(state))
         if chosen.dtype.kind == "b":
             return 1 - chosen
-        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.n):
+        if np.count_nonzero((chosen < 0) | (chosen >= self.n)):
             bad = int(np.flatnonzero((chosen < 0) | (chosen >= self.n))[0])
             raise MessageError(
                 where,

@@ -57,6 +57,7 @@ class Builder:
         self.columns = [Columns(stage, cells.links) for stage in plan.stages]
         self._stashed = {stage.number for stage in plan.stages if any(node in stashed for node in stage.params)}
         self._held: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._pools: dict[int, list[SlotPool]] = {}
 
     def room(self, queue: Queue) -> int:
         """Input rows that the output arenas have room for now; 0 if not even the oldest message fits."""
@@ -75,8 +76,18 @@ class Builder:
 
     def _space(self, stage: Stage) -> int:
         """Rows that every output of a stage can get now."""
-        shares = len(stage.arenas) if len(set(stage.arenas)) < len(stage.arenas) else 1
-        return min(self._pool(key).room for key in stage.arenas) // shares
+        pools = self.pools(stage)
+        if len(pools) == 1:
+            return pools[0].room
+        shares = len(pools) if len(set(stage.arenas)) < len(pools) else 1
+        return min(pool.room for pool in pools) // shares
+
+    def pools(self, stage: Stage) -> list[SlotPool]:
+        """The slots of each of a stage's outputs."""
+        found = self._pools.get(stage.number)
+        if found is None:
+            found = self._pools[stage.number] = [self._pool(key) for key in stage.arenas]
+        return found
 
     def build(self, queue: Queue, stats: Statistics) -> Dispatch:
         """The next dispatch of a queue that has room.
@@ -118,13 +129,13 @@ class Builder:
         if stage.outputs[0].ragged:
             sizes = self._collected(stage, states) if stage.kind == "collect" else dispatch.sizes
         n_rows = len(states) if sizes is None else int(sizes.sum())
-        rows = [self._pool(key).take(n_rows) for key in stage.arenas]
+        rows = [pool.take(n_rows) for pool in self.pools(stage)]
         links: list[np.ndarray] = [dispatch.inputs]
         if len(rows) > 1:
             links.append(np.zeros((len(states), len(rows) - 1), np.int64))
         if stage.params:
             versions = tuple(self._updates.versions[node] for node in stage.params)
-            links.append(np.broadcast_to(np.array(versions), (len(states), len(versions))))
+            links.append(np.array(versions, np.int64))
             if stage.number in self._stashed and dispatch.direction == FORWARD:
                 dispatch.versions = versions
                 key = (stage.number, versions)

@@ -55,7 +55,7 @@ class KeyNumbers:
         if not self.size:
             return None
         shifted = values - self._low if self._negative else values
-        if (shifted & self._outside).any():
+        if np.count_nonzero(shifted & self._outside):
             return None
         return shifted[:, 0] if shifted.shape[1] == 1 else shifted @ self._strides
 
@@ -136,10 +136,10 @@ class Join:
         """
         numbers = self._numbers(port, states)
         here = self._cells[port]
-        if here[numbers].any():
+        if np.count_nonzero(here[numbers]):
             self._refuse(port, states[here[numbers] != 0])
         here[numbers] = cells
-        if (here[numbers] != cells).any():
+        if np.count_nonzero(here[numbers] != cells):
             twice = here[numbers] != cells
             here[numbers] = 0
             self._refuse(port, states[twice])

@@ -30,27 +30,21 @@ class Chunk:
 
 
 class Queue:
-    """What waits at a stage in one direction: `forward`, `backward` or `infer`. Policies read it; only the scheduler changes it."""
+    """What waits at a stage in one direction: `forward`, `backward` or `infer`. Policies read it; only the scheduler changes it.
+
+    Attributes:
+      items: Messages that wait.
+      rows: Their rows.
+      ready: Rows that one dispatch can take.
+      born: The number of the dispatch that made the oldest message ready.
+      longest: The most messages that have waited.
+    """
 
     def __init__(self, stage: Stage, direction: str, max_rows: int):
         self.stage, self.direction, self.max_rows = stage, direction, max_rows
-        self.items = self.rows = self.longest = 0
+        self.backward = direction == BACKWARD
+        self.items = self.rows = self.ready = self.born = self.longest = 0
         self._chunks: deque[Chunk] = deque()
-
-    @property
-    def backward(self) -> bool:
-        """Whether it holds backward messages."""
-        return self.direction == BACKWARD
-
-    @property
-    def born(self) -> int:
-        """The number of the dispatch that made the oldest message ready."""
-        return self._chunks[0].born
-
-    @property
-    def ready(self) -> int:
-        """Rows that one dispatch can take."""
-        return min(self.rows, self.max_rows)
 
     @property
     def first(self) -> Chunk:
@@ -63,6 +57,7 @@ class Queue:
         self.items += len(chunk.cells)
         self.rows += len(chunk.cells) if chunk.sizes is None else int(chunk.sizes.sum())
         self.longest = max(self.longest, self.items)
+        self._summarise()
 
     def take(self, max_rows: int, max_items: int = 1 << 60) -> Chunk:
         """Takes the oldest messages, up to `max_rows` rows and `max_items` messages but at least one."""
@@ -83,6 +78,7 @@ class Queue:
             items += fits
         self.items -= items
         self.rows -= rows
+        self._summarise()
         return _joined(taken)
 
     def take_like(self, max_rows: int, marks: np.ndarray) -> Chunk:
@@ -104,7 +100,13 @@ class Queue:
     def clear(self) -> None:
         """Forgets everything."""
         self._chunks.clear()
-        self.items = self.rows = 0
+        self.items = self.rows = self.ready = 0
+
+    def _summarise(self) -> None:
+        """Keeps what policies read up to date."""
+        self.ready = self.rows if self.rows < self.max_rows else self.max_rows
+        if self._chunks:
+            self.born = self._chunks[0].born
 
     def __repr__(self) -> str:
         return f"Queue({self.direction} of `{self.stage.name}`: {self.items} messages, {self.rows} rows)"

@@ -85,7 +85,7 @@ class Router:
     def _cond(self, node: Node, batch: Batch) -> list[tuple[int, Batch]]:
         chosen = node.op.choose(f"node `{node.name}`, condition", self._state(node, batch))
         first = int(chosen[0])
-        if len(chosen) == 1 or (chosen == first).all():
+        if len(chosen) == 1 or not np.count_nonzero(chosen != first):
             return [(first, batch)]
         return [(output, batch.take(chosen == output)) for output in range(node.op.n)]
 

@@ -84,7 +84,8 @@ class Scheduler:
 
     def __init__(self, plan: Plan, settings: SchedulerSettings, check: bool = False):
         self.plan, self.settings, self._check = plan, settings, check
-        self._pumps = [(name, node.op.type) for name, node in plan.graph.pumps.items()]
+        types = {name: node.op.type for name, node in plan.graph.pumps.items()}
+        self._pumps = [(name, wire, (HOST, wire.shape, wire.dtype.name)) for name, wire in types.items()]
         self.replica_groups = _replica_groups(plan)
         intervals = {node: settings.intervals.get(node, 1) for node in plan.graph.parameterised}
         self.updates = Updates(intervals, self.replica_groups, settings.sync, settings.flush_every is None)
@@ -146,7 +147,7 @@ class Scheduler:
         Raises:
           MessageError: If a pump is unknown, or a state field is missing or not known.
         """
-        known = {name: number for number, (name, _) in enumerate(self._pumps)}
+        known = {name: number for number, (name, *_) in enumerate(self._pumps)}
         for name in batch:
             if name not in known:
                 raise MessageError(
@@ -188,7 +189,7 @@ class Scheduler:
             if changes.worker == worker:
                 del self._changes[i]
                 return self._issue(changes)
-        queues = [q for q in self._busy[worker] if self._builder.room(q)]
+        queues = [q for q in self._busy[worker] if q.backward or self._builder.room(q)]
         if not queues:
             return None
         queue = queues[0] if len(queues) == 1 else self.settings.policy(queues, self._number)
@@ -234,14 +235,15 @@ class Scheduler:
 
     def abandon(self) -> None:
         """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted."""
-        self._clear()
         for key, pool in list(self.pools.items()):
             self.pools[key] = SlotPool(pool.capacity, pool.limit)
+        self._clear()
 
     def resize(self, settings: SchedulerSettings) -> None:
         """Takes new arena sizes and limits; nothing may be in flight."""
         self.settings = settings
         self.pools.clear()
+        self._clear()
 
     # -- questions
 
@@ -304,7 +306,7 @@ class Scheduler:
 
     def _pumped(self, number: int, slots: np.ndarray, messages: Messages) -> tuple[Batch, Feed]:
         """Cells and host slots for pumped messages."""
-        name, wire = self._pumps[number]
+        name, wire, arena = self._pumps[number]
         layout = self.plan.layout
         if set(messages.fields) != set(wire.fields):
             raise MessageError(
@@ -323,7 +325,6 @@ class Scheduler:
         states[:, INSTANCE] = self._inflight.ids[of]
         for field_, values in messages.fields.items():
             states[:, layout.column(field_)] = values
-        arena = (HOST, wire.shape, wire.dtype.name)
         rows = self.pool(arena).take(
             int(messages.sizes.sum()) if wire.ragged and messages.sizes is not None else len(of)
         )
@@ -430,7 +431,7 @@ class Scheduler:
             return
         producers = self._cells.table[cells, STAGE]
         first = int(producers[0])
-        if len(producers) == 1 or (producers == first).all():
+        if len(producers) == 1 or not np.count_nonzero(producers != first):
             self._settle_from(first, cells, train)
             return
         for number in dict.fromkeys(producers.tolist()):
@@ -459,17 +460,15 @@ class Scheduler:
 
     def _end(self, stage: Stage, cells: np.ndarray, rows: list[np.ndarray]) -> None:
         """Frees invocations and their output rows."""
-        for key, own in zip(stage.arenas, rows, strict=True):
-            self.pool(key).give(own)
+        for pool, own in zip(self._builder.pools(stage), rows, strict=True):
+            pool.give(own)
         self._cells.give(cells)
 
     def _end_pumped(self, number: int, cells: np.ndarray) -> None:
         """Frees pumped messages; instances of which nothing is left end."""
-        wire = self._pumps[number][1]
+        _, wire, arena = self._pumps[number]
         mine = self._cells.table[cells]
-        self.pool((HOST, wire.shape, wire.dtype.name)).give(
-            self._cells.rows_of(cells)[0] if wire.ragged else mine[:, ROW]
-        )
+        self.pool(arena).give(self._cells.rows_of(cells)[0] if wire.ragged else mine[:, ROW])
         self._cells.give(cells)
         self._inflight.release(mine[:, N_FIXED + SLOT])
 

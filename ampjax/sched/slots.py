@@ -33,7 +33,7 @@ class SlotPool:
     @property
     def room(self) -> int:
         """Slots that can still be taken, growth included."""
-        return self.limit - 1 - self.used
+        return self.limit - self.capacity + self._n_free
 
     def take(self, n: int) -> np.ndarray:
         """Takes `n` slots, growing if need be.
@@ -113,7 +113,7 @@ class Cells:
           states: Their states.
           stage: Their producer.
           slots: Their arena slots `[n]`; None for ragged cells, whose `rows` the caller sets.
-          links: Arrays `[n, k]` that fill the link columns from the left.
+          links: Arrays `[n, k]`, or `[k]` for all, that fill the link columns from the left.
         """
         n = len(states)
         cells = self._pool.take(n)
@@ -126,8 +126,8 @@ class Cells:
         block[:, self.state] = states
         column = self.links
         for link in links:
-            block[:, column : column + link.shape[1]] = link
-            column += link.shape[1]
+            block[:, column : column + link.shape[-1]] = link
+            column += link.shape[-1]
         self.table[cells] = block
         self.refs[cells] = 1
         return cells
