@@ -101,6 +101,7 @@ class Trainer:
         self._executor = Executor(
             self.plan, initial_params(graph, params or {}, s.seed), training, used, stashed, s.seed
         )
+        self._executor.keep_outputs = False
         intervals = {n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()}
         self._scheduler_settings = SchedulerSettings(
             s.in_flight, s.max_dispatch_size, intervals, stashed, find_policy(s.policy), s.flush_every, s.sync_rule
@@ -202,7 +203,7 @@ class Trainer:
                         break
             except (KeyboardInterrupt, asyncio.CancelledError):
                 history.interrupted = True
-                self._scheduler.abandon()
+                self._abandon()
         return history
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
@@ -242,15 +243,15 @@ class Trainer:
                 "End the wire that you want to see with `amp.sink(name, wire)`.",
             )
         instances = self._data(data)
-        self._executor.outputs.clear()
-        self._scheduler.without_losses = True
+        self._scheduler.without_losses = self._executor.keep_outputs = True
         try:
             with Reporter(progress) as reporter:
                 self._prepare(instances, None, reporter, train=False)
                 await self._run(instances, np.arange(len(instances)), False, reporter, "predict")
+            return gather_predictions(self.plan, self._executor.outputs, sinks)
         finally:
-            self._scheduler.without_losses = False
-        return gather_predictions(self.plan, self._executor.outputs, sinks)
+            self._scheduler.without_losses = self._executor.keep_outputs = False
+            self._executor.outputs.clear()
 
     def accumulate(self, data: Data, *, trace: Trace | None = None) -> dict[str, float]:
         """Runs training instances forward and backward once, in order; nodes update as the settings say.
@@ -317,9 +318,15 @@ class Trainer:
             loop = Loop(self._scheduler, self._executor, [source], lambda n, _: advance(n))
             try:
                 await AsyncioDriver(loop, self.settings.run_ahead, trace).run()
+                await asyncio.get_running_loop().run_in_executor(None, self._executor.wait)
             except BaseException:
-                self._scheduler.abandon()
+                self._abandon()
                 raise
+
+    def _abandon(self) -> None:
+        """Forgets all that is in flight and what came of it, so that the next run starts clean."""
+        self._scheduler.abandon()
+        self._executor.abandon()
 
     def _data(self, data: Data) -> Instances:
         if self._controller is not None:
@@ -341,7 +348,7 @@ class Trainer:
             return
         n = min(self.settings.in_flight, len(data))
         sample = np.random.default_rng(self.settings.seed).permutation(len(data))[:n]
-        dry = dry_run(self.plan, data.gather(sample), n, train)
+        dry = dry_run(self.plan, data.gather(sample), n, train, self.settings.max_dispatch_size)
         if self._guard_limits is None and train:
             self._size_arenas(demand(dry), n)
         directions = [FORWARD, BACKWARD] if train else []
@@ -350,11 +357,7 @@ class Trainer:
         todo = [d for d in directions if d not in self._warm] if warm else []
         if not todo:
             return
-        largest = {
-            name: min(2 * stats.largest_dispatch, self.settings.max_dispatch_size)
-            for name, stats in dry.stats.stages.items()
-        }
-        jobs = list(warm_up(self._executor, self._scheduler, largest, todo))
+        jobs = list(warm_up(self._executor, self._scheduler, dry.stats.stages, todo))
         with reporter.part("compile", len(jobs)) as advance:
             for job in jobs:
                 job()

@@ -77,6 +77,7 @@ class Executor:
         self._metric_names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
         self._sums: dict[tuple[int, bool], jax.Array] = {}
         self.outputs: list[tuple[str, np.ndarray, Any, Dispatch]] = []
+        self.keep_outputs = True
 
     def set_params(self, node: str, params: Any) -> None:
         """Puts a node's parameters on its device (a copy: what was handed in stays the caller's)."""
@@ -113,6 +114,12 @@ class Executor:
         for key in dispatch.drop:
             self._stash.pop(key, None)
 
+    def abandon(self) -> None:
+        """Forgets what belongs to instances that are given up: parameters stashed for them, sums of losses, outputs."""
+        self._stash.clear()
+        self._sums.clear()
+        self.outputs.clear()
+
     def warm(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
         """Compiles what a dispatch needs, by running it on copies of all that it would change; its slots must be the trash slot."""
         stage = dispatch.stage
@@ -122,10 +129,13 @@ class Executor:
         kept = {node: self.accumulators[node] for node in stage.params}
         sums = dict(self._sums)
         self.accumulators.update(jax.tree.map(jnp.copy, kept))
+        n_outputs, keep_outputs, self.keep_outputs = len(self.outputs), self.keep_outputs, True
         self._sums = {key: jnp.copy(value) for key, value in sums.items()}
         self.run(dispatch, scheduler)
         self.accumulators.update(kept)
         self._sums = sums
+        self.keep_outputs = keep_outputs
+        del self.outputs[n_outputs:]
 
     def warm_update(self, node: str) -> None:
         """Compiles a node's update, by running it on copies."""
@@ -138,7 +148,8 @@ class Executor:
         runner = self._runners[stage.number]
         params = tuple(self.params[node] for node in stage.params)
         if stage.kind == "sink":
-            self.outputs.append((stage.name, dispatch.states, runner.read(dispatch), dispatch))
+            if self.keep_outputs:
+                self.outputs.append((stage.name, dispatch.states, runner.read(dispatch), dispatch))
         elif stage.kind == "loss":
             train = dispatch.direction != INFER
             sums = self._sums_of(stage, train)

@@ -101,6 +101,7 @@ class Updates:
         group.since[node] += 1
         if self._sync.rule == "every_k" and group.since[node] >= self._sync.every:
             group.since = dict.fromkeys(group.nodes, 0)
+            self._changed(group.nodes)
             return [Average(name, group.nodes)]
         if self._sync.rule != "message":
             return []
@@ -111,6 +112,12 @@ class Updates:
         changes: list[Change] = [Contribute(name, node)]
         if len(group.handed_in) == len(group.nodes):
             changes.append(Merge(name, group.nodes))
+            self._changed(group.nodes)
             group.since = dict.fromkeys(group.nodes, 0)
             group.handed_in, group.triggered = {}, False
         return changes
+
+    def _changed(self, nodes: Sequence[str]) -> None:
+        """Other nodes' updates have changed these nodes' parameters: a new version, which must not be taken for the old one."""
+        for node in nodes:
+            self.versions[node] += 1
