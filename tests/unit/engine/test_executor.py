@@ -1,0 +1,264 @@
+"""The executor: forward rows bit for bit at any dispatch size, transfers, parameters, payload checks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import graphs
+from support.engines import engine, spread
+
+import ampjax as amp
+from ampjax.engine.compile import warm_up
+from ampjax.errors import MessageError
+from ampjax.sched.dispatch import Average, Contribute, Dispatch, Merge, Update
+from ampjax.sched.policy import backward_first
+from ampjax.sched.updates import ReplicaSync
+
+
+def mlp(n_in=6):
+    with amp.Graph() as g:
+        x = amp.pump("x", (n_in,))
+        h = amp.npt("tanh", jnp.tanh)(amp.ppt("linear1", amp.nn.Linear(n_in, 16))(x))
+        amp.sink("y", amp.ppt("linear2", amp.nn.Linear(16, 16))(h))
+    return g
+
+
+def elementwise():
+    with amp.Graph() as g:
+        y = amp.ppt("f", lambda p, x: jnp.exp(p * x) / (1 + x * x), params=graphs.one())(amp.pump("x", (3,)))
+        amp.sink("y", amp.npt("g", lambda x: jnp.sqrt(1 + jnp.sin(x) ** 2))(y))
+    return g
+
+
+@pytest.mark.parametrize(("graph", "features"), [(mlp(16), 16), (elementwise(), 3)], ids=["dense", "elementwise"])
+def test_forward_rows_are_the_same_bits_at_any_dispatch_size(graph, features):
+    """DESIGN, rule 12. (XLA's CPU matrix product keeps it where features are multiples of 16, not for any odd shape.)"""
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(size=features).astype(np.float32)} for _ in range(9)]
+    seen = []
+    for size in (1, 2, 64):
+        e = engine(graph, fuse=False, max_dispatch_size=size)
+        e.virtual(data, train=False)
+        seen.append(e.outputs())
+    for outputs in seen:
+        assert outputs.keys() == seen[0].keys() and len(outputs) == 9
+        for key, row in outputs.items():
+            np.testing.assert_array_equal(row, seen[0][key])
+
+
+GRAPHS = {
+    "group": (graphs.grouping(), [graphs.grouping_instance(n) for n in (2, 0, 3)]),
+    "molecule": (
+        graphs.molecule(),
+        [graphs.molecule_instance(3, [(0, 1, 0), (1, 2, 1)]), graphs.molecule_instance(1, [])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_workers_on_several_devices_give_the_same_gradients(name):
+    graph, data = GRAPHS[name]
+    one, many = engine(graph, fuse=False), engine(graph, spread(graph, 2), (0, 1), fuse=False)
+    one.virtual(data)
+    many.virtual(data)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), many.gradients, one.gradients)
+    assert many.metrics() == pytest.approx(one.metrics(), rel=1e-5)
+    for node, params in many.executor.params.items():
+        assert jax.tree.leaves(params)[0].devices() == {jax.devices()[many.plan.worker_of[node]]}
+
+
+def test_nothing_keeps_a_host_view_of_an_arena():
+    """DESIGN, rule 8: what a sink hands out, and what the host arena gave, are copies."""
+    with amp.Graph() as g:
+        amp.sink("y", amp.pump("x"))
+    e = engine(g)
+    e.virtual([{"x": np.float32(1)}], train=False)
+    e.virtual([{"x": np.float32(2)}], train=False)
+    assert [float(rows[0]) for _, _, rows, _ in e.executor.outputs] == [1.0, 2.0]
+
+
+# Parameters
+
+
+def test_an_update_is_an_optax_step_on_what_was_accumulated():
+    e = engine(graphs.chain(1), interval=2, gradient="mean", tx=optax.sgd(0.5))
+    e.virtual(graphs.chain_data(2))
+    # loss (1.5 x - 0.5)^2 at x = 0 and 1: dW = 2 x (1.5 x - 0.5)
+    assert float(e.executor.params["f0"]) == pytest.approx(1.5 - 0.5 * (0 + 2 * 1.0) / 2)
+    assert float(e.gradients["f0"]) == 0
+
+
+def test_what_was_handed_in_stays_the_callers():
+    mine = {"f0": jnp.float32(1.5)}
+    e = engine(graphs.chain(1), params=mine, interval=1)
+    e.virtual(graphs.chain_data(3))
+    assert float(mine["f0"]) == 1.5 and float(e.executor.params["f0"]) != 1.5
+
+
+def change(e, *changes):
+    none = np.zeros(0, np.int64)
+    states = np.zeros((0, e.graph.layout.width), np.int64)
+    e.executor.run(Dispatch(0, 0, None, "update", states, none, none, changes=list(changes)), e.scheduler)
+
+
+def replicas(*values):
+    with amp.Graph() as g:
+        x, label = amp.pump("x"), amp.pump("label")
+        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), len(values))(x)
+        amp.loss("loss", graphs.square)(y, label)
+    params = {f"f/{i}": np.float32(v) for i, v in enumerate(values)}
+    names = tuple(params)
+    return engine(g, {n: i for i, n in enumerate(names)}, tuple(range(len(values))), params=params), names
+
+
+def test_averaging_replicas_on_their_devices():
+    e, names = replicas(1.0, 2.0, 6.0)
+    change(e, Average("f", names))
+    assert [float(e.executor.params[n]) for n in names] == [3.0] * 3
+    assert [e.executor.params[n].devices() for n in names] == [{d} for d in jax.devices()[:3]]
+
+
+def test_the_message_protocol_takes_the_mean_plus_what_was_learnt_since():
+    e, names = replicas(1.0, 2.0)
+    change(e, Contribute("f", "f/0"))
+    e.executor.set_params("f/0", np.float32(1.25))  # f/0 goes on learning
+    change(e, Contribute("f", "f/1"), Merge("f", names))
+    assert [float(e.executor.params[n]) for n in names] == [1.75, 1.5]
+
+
+def test_stashed_parameters_are_kept_until_no_message_needs_them():
+    e = engine(graphs.chain(1), interval=1, fuse=False, stashed=("f0",), max_dispatch_size=1, tx=optax.sgd(0.1))
+    dispatches = []
+    e.virtual(graphs.chain_data(4), on_dispatch=dispatches.append)
+    kept = [d.versions for d in dispatches if d.direction == "forward" and d.versions]
+    dropped = [key[1] for d in dispatches for key in d.drop]
+    assert sorted(set(kept)) == sorted(dropped)
+
+
+def test_an_unknown_version_is_not_mixed_up_after_an_interrupt():
+    """What was stashed for messages that were abandoned must not be used for others of the same version."""
+
+    def run(interrupt):
+        e = engine(graphs.chain(2), fuse=False, stashed=("f0", "f1"))
+        if interrupt:
+            source = e.sources(graphs.chain_data(3))[0]
+            source.admit()
+            for _ in range(2):
+                dispatch = e.scheduler.next(0)
+                e.executor.run(dispatch, e.scheduler)
+                e.scheduler.done(dispatch)
+            e.scheduler.abandon()
+            e.executor.abandon()
+        for node in ("f0", "f1"):
+            e.executor.set_params(node, np.float32(7.0))
+        e.virtual(graphs.chain_data(3))
+        return e.gradients
+
+    assert run(True) == run(False)
+
+
+def test_averaging_makes_a_new_version_of_stashed_parameters():
+    """Messages before and after an average have different parameters, so they may not share what is stashed."""
+    with amp.Graph() as g:
+        x, label = amp.pump("x"), amp.pump("label")
+        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.npt("g", jnp.sin)(x))
+        amp.loss("loss", graphs.square)(y, label)
+    options = {"interval": 1, "max_dispatch_size": 1, "policy": backward_first, "max_active_keys": 4}
+    e = engine(g, fuse=False, stashed=("f/0", "f/1"), sync=ReplicaSync("every_k", 1), **options)
+    seen = {}
+
+    def note(dispatch):
+        if dispatch.versions and dispatch.direction == "forward":
+            key = (dispatch.stage.name, dispatch.versions)
+            now = float(e.executor.params[dispatch.stage.name])
+            assert seen.setdefault(key, now) == now
+
+    data = [{"x": np.float32(i), "label": np.float32(i % 3)} for i in range(12)]
+    e.virtual(data, on_dispatch=note)
+    assert len(seen) > 4
+
+
+def test_warming_up_leaves_no_trace():
+    e = engine(graphs.two_outputs(), fuse=False)
+    before = jax.tree.map(np.asarray, (e.executor.params, e.executor.accumulators))
+    for job in warm_up(e.executor, e.scheduler, {}, ["forward", "backward", "infer"]):
+        job()
+    after = jax.tree.map(np.asarray, (e.executor.params, e.executor.accumulators))
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    assert e.executor.outputs == [] and e.metrics(True) == e.metrics(False) == {}
+
+
+# Payloads
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (
+            np.zeros((2, 2), np.float32),
+            r"pump `x`, payload: expected an array of shape \(1, 6\), got \(1, 2, 2\)\. Give one row of the pump's shape per message\.",
+        ),
+        (
+            np.zeros(5, np.float32),
+            r"pump `x`, payload: expected an array of shape \(1, 6\), got \(1, 5\)\. Give one row of the pump's shape per message\.",
+        ),
+        (
+            np.zeros(6, complex),
+            r"pump `x`, payload: expected float32, got complex128\. Convert the payload to float32, or declare the pump with its dtype\.",
+        ),
+        (
+            np.array(["a"] * 6),
+            r"pump `x`, payload: expected float32, got <U1\. Convert the payload to float32, or declare the pump with its dtype\.",
+        ),
+    ],
+)
+def test_payloads_that_do_not_fit(payload, text):
+    with pytest.raises(MessageError, match=text):
+        engine(mlp()).virtual([{"x": payload}], train=False)
+
+
+def test_a_float_for_an_integer_pump():
+    with amp.Graph() as g:
+        amp.sink("y", amp.pump("x", dtype="int32"))
+    text = r"pump `x`, payload: expected int32, got float64\. Convert the payload to int32, or declare the pump with its dtype\."
+    with pytest.raises(MessageError, match=text):
+        engine(g).virtual([{"x": 1.5}], train=False)
+
+
+@pytest.mark.parametrize("value", [1, 1.0, np.float64(1), np.int8(1), True])
+def test_payloads_that_can_be_cast(value):
+    with amp.Graph() as g:
+        amp.sink("y", amp.pump("x"))
+    e = engine(g)
+    e.virtual([{"x": value}], train=False)
+    assert list(e.outputs().values()) == [1.0]
+
+
+# Metrics
+
+
+def test_metrics_are_means_over_rows_and_pooled_over_losses():
+    with amp.Graph() as g:
+        x = amp.pump("x", fields=("t",))
+        a, b = amp.cond(amp.npt("f", lambda x: x)(x), lambda s: s.t == 0)
+        amp.loss("a", lambda x: (x, {"big": (x > 2).astype(jnp.float32), "ratio": (x, 2.0 * jnp.ones(()))}))(a)
+        amp.loss("b", lambda x: (10 * x, {"big": (x > 2).astype(jnp.float32)}))(b)
+    e = engine(g)
+    e.virtual([{"x": amp.messages(np.float32([i + 1]), t=i // 4)} for i in range(6)])
+    assert e.metrics() == pytest.approx({"loss": 2.5 + 55.0, "big": 4 / 6, "ratio": 10 / 8})
+    assert e.metrics() == {}
+
+
+def test_training_and_inference_metrics_are_kept_apart():
+    e = engine(graphs.chain(1))
+    e.virtual([{"x": np.float32(0), "label": np.float32(1)}])
+    e.virtual([{"x": np.float32(0), "label": np.float32(3)}], train=False)
+    assert (e.metrics(False), e.metrics(True)) == ({"loss": 9.0}, {"loss": 1.0})
+
+
+def test_updates_keep_their_order_after_a_dispatch():
+    e = engine(graphs.chain(2), interval=1)
+    seen = []
+    e.virtual(graphs.chain_data(1), on_dispatch=seen.append)
+    assert [c for d in seen for c in d.changes] == [Update("f0", 1), Update("f1", 1)]
