@@ -186,6 +186,11 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._members)
 
+    @property
+    def n_examples(self) -> int:
+        """Real sequences in all instances: what throughput is counted in."""
+        return len(self.data)
+
     def reshuffle(self, rng: np.random.Generator) -> Buckets:
         """The same sequences in newly drawn buckets; this object, which may still be in use, stays as it is."""
         return replace(self, permutation=rng.permutation(len(self.data)))

@@ -135,6 +135,11 @@ class Batches:
     def __len__(self) -> int:
         return len(self._members)
 
+    @property
+    def n_examples(self) -> int:
+        """Real images in all instances: what throughput is counted in."""
+        return len(self.data)
+
     def reshuffle(self, rng: np.random.Generator) -> Batches:
         """The same images in newly drawn batches; this object, which may still be in use, stays as it is."""
         return replace(self, permutation=rng.permutation(len(self.data)))

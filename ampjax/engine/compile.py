@@ -8,11 +8,12 @@ import jax
 import numpy as np
 
 from ampjax.engine.executor import Executor
-from ampjax.engine.runner import ladder
+from ampjax.engine.runner import ladder, segment_ladder
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import HOST, Stage
 from ampjax.sched.queues import BACKWARD, INFER
 from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.stats import StageStats
 
 _counts = {"compilations": 0, "registered": 0}
 _EVENT = "/jax/core/compile/backend_compile_duration"
@@ -32,49 +33,67 @@ def _count(event: str, duration: float, **rest: object) -> None:
 
 
 def warm_up(
-    executor: Executor, scheduler: Scheduler, sizes: Mapping[str, int], directions: Iterable[str]
+    executor: Executor, scheduler: Scheduler, sizes: Mapping[str, StageStats], directions: Iterable[str]
 ) -> Iterator[Callable[[], None]]:
-    """The compilations to do, each a function: every stage at every size of the ladder up to its largest, in each direction.
+    """The compilations to do, each a function: every stage at every size of its ladder, in each direction.
 
-    Dispatches on the trash slot only are run, so nothing that matters is touched.
+    The ladder ends at twice the largest dispatch of a dry run, or at `max_dispatch_size`. Only the trash slot is read and written.
 
     Args:
       executor: Runs them.
       scheduler: Knows the arenas' sizes.
-      sizes: Rows of each stage's largest dispatch, by name.
+      sizes: What a dry run has counted, by stage.
       directions: `forward`, `backward`, `infer`.
     """
+    limit = scheduler.settings.max_dispatch_size
     for stage in scheduler.plan.stages:
-        if stage.kind in ("group", "reduce", "collect"):
+        if stage.kind == "group":
             continue
-        largest_size = ladder(sizes.get(stage.name, 1))
+        seen = sizes[stage.name]
+        rows, messages = (max(most, min(2 * most, limit)) for most in (seen.largest_dispatch, seen.most_messages))
         for direction in directions:
             if direction == BACKWARD and stage.kind in ("loss", "sink") or direction != INFER and stage.kind == "sink":
                 continue
-            size = 1
-            while size <= largest_size:
-                yield lambda s=stage, d=direction, n=size: executor.warm(_idle_dispatch(scheduler, s, d, n), scheduler)
-                size *= 2
+            for n, m in _sizes(stage, rows, messages):
+                yield lambda s=stage, d=direction, n=n, m=m: executor.warm(_idle(scheduler, s, d, n, m), scheduler)
 
 
-def _idle_dispatch(scheduler: Scheduler, stage: Stage, direction: str, n: int) -> Dispatch:
-    """A dispatch of `n` rows that reads and writes the trash slot only."""
-    trash = np.zeros(n, np.int64)
+def _sizes(stage: Stage, rows: int, messages: int) -> list[tuple[int, int]]:
+    """The sizes to compile: rows, and for a reduce or collect also segments."""
+    if stage.kind not in ("reduce", "collect"):
+        return [(n, n) for n in _steps(ladder, rows)]
+    segments = messages if stage.kind == "reduce" else rows
+    return [(n, m) for n in _steps(segment_ladder, rows) for m in _steps(segment_ladder, segments)]
+
+
+def _steps(sizes: Callable[[int], int], most: int) -> list[int]:
+    """The steps of a ladder up to `most`."""
+    steps = [sizes(1)]
+    while steps[-1] < most:
+        steps.append(sizes(steps[-1] + 1))
+    return steps
+
+
+def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) -> Dispatch:
+    """A dispatch of `n` rows, into `m` segments, that reads and writes the trash slot only."""
+    rows, out = np.zeros(n, np.int64), np.zeros(m if stage.kind in ("reduce", "collect") else n, np.int64)
     for port in stage.ports:
         if port.space == HOST:
             scheduler.pool(port.arena)
-    states = np.zeros((n, scheduler.plan.layout.width), np.int64)
     sizes = np.ones(n, np.int64) if stage.ragged else None
+    if stage.kind == "reduce":
+        sizes = np.append(np.zeros(m - 1, np.int64), n)
     return Dispatch(
         0,
         stage.worker,
         stage,
         direction,
-        states,
-        trash,
+        np.zeros((n, scheduler.plan.layout.width), np.int64),
+        rows,
         np.zeros((n, len(stage.ports)), np.int64),
-        [trash] * len(stage.ports),
-        [trash] * len(stage.outputs),
+        [rows] * len(stage.ports),
+        [out] * len(stage.outputs),
         n,
         sizes,
+        [rows] * len(stage.ports) if stage.kind == "collect" else [],
     )

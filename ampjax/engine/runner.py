@@ -28,6 +28,20 @@ def ladder(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+def segment_ladder(n: int) -> int:
+    """The padded size of `n` rows or segments of a `reduce` or `collect`: the next power of four.
+
+    Their kernels have two sizes, rows and segments, so each has few steps.
+
+    >>> [segment_ladder(n) for n in (0, 1, 3, 4, 5, 64, 65)]
+    [1, 1, 4, 4, 16, 64, 256]
+    """
+    size = 1
+    while size < n:
+        size *= 4
+    return size
+
+
 class StageRunner:
     """One stage's kernels and how to call them.
 
@@ -188,11 +202,10 @@ class StageRunner:
         self, dispatch: Dispatch
     ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, tuple[np.ndarray, ...]]:
         out = dispatch.out_rows[0]
-        m = ladder(len(out))
+        m, r = segment_ladder(len(out)), segment_ladder(max(map(len, dispatch.in_rows)))
         slots, ids, host = [], [], []
         for i, port in enumerate(self.stage.ports):
             rows = dispatch.in_rows[i]
-            r = ladder(len(rows))
             assert dispatch.sizes is not None
             places = (
                 np.repeat(np.arange(len(dispatch.sizes)), dispatch.sizes)

@@ -31,7 +31,10 @@ def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100) -> Gr
     """
     if len(sizes) < 2 or min(*sizes, batch) < 1:
         raise SettingsError(
-            "mlp, `sizes` and `batch`", "two sizes or more, all at least 1", f"{tuple(sizes)} and {batch}", "Change them."
+            "mlp, `sizes` and `batch`",
+            "two sizes or more, all at least 1",
+            f"{tuple(sizes)} and {batch}",
+            "Change them.",
         )
     with amp.Graph() as graph:
         x = amp.pump("image", (batch, sizes[0]))

@@ -21,18 +21,20 @@ from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 Rows = dict[ArenaKey, int]
 
 
-def dry_run(plan: Plan, batch: Mapping[str, Messages], n: int, train: bool = True) -> Scheduler:
-    """Runs the control plane alone on `n` instances, with unlimited arenas and dispatches; returns the scheduler with its counts.
+def dry_run(
+    plan: Plan, batch: Mapping[str, Messages], n: int, train: bool = True, max_dispatch_size: int = 1 << 30
+) -> Scheduler:
+    """Runs the control plane alone on `n` instances, with unlimited arenas; returns the scheduler with its counts.
 
     Args:
       plan: The plan.
       batch: The instances' messages, as `Instances.gather` gives them.
       n: How many they are.
       train: False for inference.
+      max_dispatch_size: Rows in one dispatch at most.
     """
-    scheduler = Scheduler(
-        plan, SchedulerSettings(max_active_keys=n, max_dispatch_size=1 << 30, policy=largest, history=1)
-    )
+    settings = SchedulerSettings(max_active_keys=n, max_dispatch_size=max_dispatch_size, policy=largest, history=1)
+    scheduler = Scheduler(plan, settings)
     slots = scheduler.open(np.arange(n), train)
     scheduler.pump(slots, batch)
     scheduler.close(slots)
@@ -119,7 +121,9 @@ class Guard:
             self._total[key] -= rows
 
 
-def with_limits(settings: SchedulerSettings, per_instance: Mapping[ArenaKey, float], limits: Rows, start: int | None = None) -> SchedulerSettings:
+def with_limits(
+    settings: SchedulerSettings, per_instance: Mapping[ArenaKey, float], limits: Rows, start: int | None = None
+) -> SchedulerSettings:
     """Settings whose arenas start at `start` rows, or at the size that the sampled instances suggest, within the limits."""
     expected = {key: start or int(1.25 * rows * settings.max_active_keys) + 2 for key, rows in per_instance.items()}
     capacities = {key: min(limits[key], 1 << (rows - 1).bit_length()) for key, rows in expected.items()}

@@ -17,6 +17,7 @@ class StageStats:
     infer: int = 0
     rows: int = 0
     largest_dispatch: int = 0
+    most_messages: int = 0
     longest_queue: int = 0
 
     def add(self, direction: str, n: int, rows: int, queue: int) -> None:
@@ -24,6 +25,7 @@ class StageStats:
         self.dispatches += 1
         self.rows += rows
         self.largest_dispatch = max(self.largest_dispatch, rows)
+        self.most_messages = max(self.most_messages, n)
         self.longest_queue = max(self.longest_queue, queue)
         if direction == "forward":
             self.forward += n

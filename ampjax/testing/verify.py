@@ -23,7 +23,9 @@ NEVER = 1 << 60
 SCHEDULES = (
     Settings(max_active_keys=1, max_dispatch_size=1, fuse=False, policy="backward_first", min_update_interval=NEVER),
     Settings(max_active_keys=4, max_dispatch_size=64, min_update_interval=NEVER),
-    Settings(max_active_keys=3, max_dispatch_size=2, workers=2, fuse=False, policy="largest", min_update_interval=NEVER),
+    Settings(
+        max_active_keys=3, max_dispatch_size=2, workers=2, fuse=False, policy="largest", min_update_interval=NEVER
+    ),
 )
 """One message at a time as in the paper; coalesced and fused; two workers with small dispatches."""
 
@@ -50,7 +52,13 @@ class Verification:
 
 
 def verify(
-    graph: Graph, instances: Data, *, params: Mapping[str, Any] | None = None, schedules: Sequence[Settings] = SCHEDULES, tolerance: float = 1e-5, seed: int = 0
+    graph: Graph,
+    instances: Data,
+    *,
+    params: Mapping[str, Any] | None = None,
+    schedules: Sequence[Settings] = SCHEDULES,
+    tolerance: float = 1e-5,
+    seed: int = 0,
 ) -> Verification:
     """Compares loss, every gradient and the gradient norm with `jax.grad` of the composed function, across schedules.
 
@@ -95,7 +103,9 @@ def engine_gradients(graph: Graph, instances: Data, params: Mapping[str, Any], s
     trainer = Trainer(graph, optax.sgd(0.0), params=params, settings=settings)
     metrics = trainer.accumulate(instances)
     found = trainer.gradients
-    return EngineRun(metrics["loss_sum"], {n: g for n, (g, _) in found.items()}, {n: rows for n, (_, rows) in found.items()})
+    return EngineRun(
+        metrics["loss_sum"], {n: g for n, (g, _) in found.items()}, {n: rows for n, (_, rows) in found.items()}
+    )
 
 
 def differences_of(found: EngineRun, wanted: Reference) -> list[Difference]:
@@ -108,7 +118,9 @@ def differences_of(found: EngineRun, wanted: Reference) -> list[Difference]:
 
 
 def _norm(grads: Mapping[str, Any]) -> float:
-    return float(np.sqrt(sum(float(np.sum(np.square(np.asarray(leaf, np.float64)))) for leaf in jax.tree.leaves(dict(grads)))))
+    return float(
+        np.sqrt(sum(float(np.sum(np.square(np.asarray(leaf, np.float64)))) for leaf in jax.tree.leaves(dict(grads))))
+    )
 
 
 def _relative(found: float, wanted: float) -> float:
