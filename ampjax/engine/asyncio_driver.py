@@ -56,6 +56,9 @@ class AsyncioDriver:
             start = time.perf_counter_ns()
             dispatch = self._loop.issue(worker)
             if dispatch is None:
+                if self._loop.settle():  # what has been pumped may be for a worker that is waiting
+                    self._moved.set()
+                    continue
                 if self._loop.finished():
                     self._over = True
                     self._moved.set()
@@ -81,7 +84,7 @@ class AsyncioDriver:
             mark = executor.mark(worker)
             if mark is not None:
                 marks.append(mark)
-        while marks and marks[0].is_ready():
+        while marks and getattr(marks[0], "is_ready", bool)():  # jax.Array's type does not list it
             marks.popleft()
         if len(marks) * STRIDE > self._run_ahead:
             oldest = marks.popleft()

@@ -1,0 +1,209 @@
+"""The asyncio driver: several workers in one loop, errors with their place, cancellation, loops that already run."""
+
+import asyncio
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import graphs
+from support.engines import engine, spread
+
+import ampjax as amp
+from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.engine.loop import Loop
+from ampjax.engine.source import LoopSource
+from ampjax.engine.trace import Trace
+from ampjax.errors import DeadlockError, MessageError
+
+
+def within(turns, coroutine):
+    """A coroutine's result; an error if it has not ended after so many turns of the event loop."""
+
+    async def main():
+        task = asyncio.create_task(coroutine)
+        for _ in range(turns):
+            if task.done():
+                return task.result()
+            await asyncio.sleep(0)
+        task.cancel()
+        raise AssertionError(f"still waiting after {turns} turns of the event loop")
+
+    return asyncio.run(main())
+
+
+def test_a_run_ends_with_everything_done():
+    e, ended = engine(graphs.rnn(), interval=4), []
+    e.wall(graphs.rnn_data([3, 1, 2]), progress=lambda n, train: ended.append((n, train)))
+    assert ended == [(1, True)] * 3 and e.scheduler.idle
+    e.scheduler.check_invariants()
+
+
+@pytest.mark.parametrize("run_ahead", [1, 32, 1000])
+def test_run_ahead_changes_nothing_but_time(run_ahead):
+    """Routing depends on issued dispatches only."""
+    e = engine(graphs.chain(2), {"f1": 1}, (0, 1), interval=2, fuse=False, max_dispatch_size=1)
+    e.wall(graphs.chain_data(30), run_ahead=run_ahead)
+    f = engine(graphs.chain(2), {"f1": 1}, (0, 1), interval=2, fuse=False, max_dispatch_size=1)
+    f.wall(graphs.chain_data(30))
+    assert {n: float(p) for n, p in e.executor.params.items()} == {n: float(p) for n, p in f.executor.params.items()}
+
+
+def test_training_and_inference_sources_run_at_the_same_time():
+    e = engine(graphs.chain(1))
+    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(4)) + e.sources(graphs.chain_data(3), train=False))
+    asyncio.run(AsyncioDriver(loop).run())
+    stats = e.scheduler.stats.stages["f0+loss"]
+    assert (stats.forward, stats.infer) == (4, 3)
+    assert set(e.metrics(True)) == set(e.metrics(False)) == {"loss"}
+
+
+def test_a_trace_has_every_dispatch():
+    e, trace = engine(graphs.chain(2), fuse=False), Trace()
+    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(3)))
+    asyncio.run(AsyncioDriver(loop, trace=trace).run())
+    assert [(s.node, s.kind, s.instances) for s in trace] == [
+        ("f0", "forward", (0, 1, 2)),
+        ("f1", "forward", (0, 1, 2)),
+        ("loss", "forward", (0, 1, 2)),
+        ("f1", "backward", (0, 1, 2)),
+        ("f0", "backward", (0, 1, 2)),
+    ]
+
+
+# A controller's loop on several workers
+
+
+def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
+    """A worker that finds nothing to do lets the loops pump on; what they pump may be for a worker that is waiting."""
+    with amp.Graph() as g:
+        a, b, c = (amp.pump(name) for name in "abc")
+        amp.loss("loss", lambda x: x, worker=1)(amp.npt("add", lambda a, b, c: a + b + c)(a, b, c))
+    e = engine(g, {"loss": 1}, (0, 0), fuse=False)
+
+    def controller(example):
+        for name in "abc":
+            yield {name: np.float32(example)}
+
+    source = LoopSource(e.scheduler, None, [1, 2, 3], np.arange(3), True, controller, [])
+    loop = Loop(e.scheduler, None, [source])
+    within(200, AsyncioDriver(loop).run())
+    assert e.scheduler.idle and source.exhausted
+
+
+# Errors
+
+
+class Broken:
+    """A body that works while the graph is built and fails when its kernel is traced."""
+
+    def __init__(self):
+        self.armed = False
+
+    def __call__(self, x):
+        if self.armed:
+            raise ZeroDivisionError("a mistake in the body")
+        return x
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_in_a_body_says_where(workers):
+    body = Broken()
+    with amp.Graph() as g:
+        x, label = amp.pump("x"), amp.pump("label")
+        y = amp.npt("second", body)(amp.ppt("first", graphs.times, params=graphs.one())(x))
+        amp.loss("loss", graphs.square)(y, label)
+    body.armed = True
+    e = engine(g, spread(g, workers), (0,) * workers, fuse=False)
+    with pytest.raises(ZeroDivisionError, match="a mistake in the body") as caught:
+        e.wall(graphs.chain_data(2))
+    worker = e.plan.worker_of["second"]
+    note = "\n".join(caught.value.__notes__)
+    assert (
+        f"ampjax: in Dispatch 2 on worker {worker}: forward `second` (2 messages, 2 rows); first message State(instance=0); its story:"
+        in note
+    )
+    assert "dispatch 1: forward `first` on worker" in note
+
+
+def test_errors_of_state_functions_surface_as_they_are():
+    with amp.Graph() as g:
+        x = amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x", fields=("t",)))
+        a, b = amp.cond(x, lambda s: np.where(s.t == 77, 9, 0), name="way")
+        amp.sink("a", a)
+        amp.sink("b", b)
+    text = r"node `way`, condition: expected an output's number in \[0, 2\), got 9 for State\(instance=0, t=77\)"
+    with pytest.raises(MessageError, match=text):
+        engine(g).wall([{"x": amp.messages(np.ones(1, np.float32), t=77)}])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_standstill_is_an_error_and_not_a_hang(workers):
+    e = engine(graphs.chain(2), spread(graphs.chain(2), workers), (0,) * workers, fuse=False)
+    with pytest.raises(
+        DeadlockError, match=r"node `loss` has State\(instance=0\) on port f1 and waits for the same key on port label"
+    ):
+        within(500, e.wall_async([{"x": np.float32(1)}]))
+
+
+def test_an_error_of_one_worker_ends_the_others():
+    body = Broken()
+    with amp.Graph() as g:
+        x = amp.pump("x")
+        amp.sink("ok", amp.npt("good", jnp.sin)(x))
+        amp.sink("end", amp.npt("bad", body, worker=1)(x))
+    body.armed = True
+    e = engine(g, {"bad": 1}, (0, 0), fuse=False)
+
+    async def main():
+        before = asyncio.all_tasks()
+        with pytest.raises(ZeroDivisionError):
+            await e.wall_async([{"x": np.float32(i)} for i in range(5)])
+        assert asyncio.all_tasks() == before
+
+    asyncio.run(main())
+
+
+# Cancellation
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_cancelling_leaves_an_engine_that_can_go_on(workers):
+    e = engine(graphs.chain(2), spread(graphs.chain(2), workers), (0,) * workers, fuse=False, max_dispatch_size=1)
+    ended = []
+
+    async def main():
+        def progress(n, train):
+            ended.append(n)
+            if len(ended) == 40:
+                task.cancel()
+
+        task = asyncio.create_task(e.wall_async(graphs.chain_data(300), progress=progress))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert 40 <= len(ended) < 300
+    e.scheduler.abandon()
+    e.executor.abandon()
+    held = {n: e.scheduler.updates.counts[n] for n in e.executor.params}
+    e.wall(graphs.chain_data(5))
+    assert {n: e.scheduler.updates.counts[n] - held[n] for n in held} == {"f0": 5, "f1": 5}
+    assert e.metrics()["loss"] == pytest.approx(np.mean([(2.25 * i - 0.5) ** 2 for i in range(5)]), rel=1e-5)
+
+
+def test_it_runs_beside_other_tasks():
+    """The loop is never blocked for long: another task gets its turns while a run is under way."""
+    e, turns = engine(graphs.chain(1), fuse=False, max_dispatch_size=1), []
+
+    async def ticker():
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    async def main():
+        other = asyncio.create_task(ticker())
+        await e.wall_async(graphs.chain_data(100))
+        other.cancel()
+
+    asyncio.run(main())
+    assert len(turns) >= 300 // 16
