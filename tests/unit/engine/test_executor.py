@@ -6,13 +6,14 @@ import numpy as np
 import optax
 import pytest
 from support import graphs
+from support.control import columns
 from support.engines import engine, spread
 
 import ampjax as amp
 from ampjax.engine.compile import warm_up
 from ampjax.errors import MessageError
+from ampjax.sched.demand import dry_run
 from ampjax.sched.dispatch import Average, Contribute, Dispatch, Merge, Update
-from ampjax.sched.policy import backward_first
 from ampjax.sched.updates import ReplicaSync
 
 
@@ -164,7 +165,7 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
         x, label = amp.pump("x"), amp.pump("label")
         y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.npt("g", jnp.sin)(x))
         amp.loss("loss", graphs.square)(y, label)
-    options = {"interval": 1, "max_dispatch_size": 1, "policy": backward_first, "max_active_keys": 4}
+    options = {"interval": 1, "max_dispatch_size": 1, "policy": lambda queues, now: queues[7 * now % len(queues)]}
     e = engine(g, fuse=False, stashed=("f/0", "f/1"), sync=ReplicaSync("every_k", 1), **options)
     seen = {}
 
@@ -181,8 +182,9 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
 
 def test_warming_up_leaves_no_trace():
     e = engine(graphs.two_outputs(), fuse=False)
+    seen = dry_run(e.plan, columns(e.graph, graphs.two_outputs_data(2)), 2).stats.stages
     before = jax.tree.map(np.asarray, (e.executor.params, e.executor.accumulators))
-    for job in warm_up(e.executor, e.scheduler, {}, ["forward", "backward", "infer"]):
+    for job in warm_up(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]):
         job()
     after = jax.tree.map(np.asarray, (e.executor.params, e.executor.accumulators))
     jax.tree.map(np.testing.assert_array_equal, before, after)

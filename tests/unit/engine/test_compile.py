@@ -1,0 +1,76 @@
+"""Compilations: counted, bounded, and done before training begins."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from support import graphs
+from support.control import columns
+from support.engines import engine
+
+import ampjax as amp
+from ampjax.engine.compile import compilations, warm_up
+from ampjax.sched.demand import dry_run
+
+
+def test_compilations_are_counted():
+    before = compilations()
+    function = jax.jit(lambda x: jnp.tan(x) * 0.123)
+    function(jnp.ones(7))
+    after = compilations()
+    assert after > before
+    function(jnp.ones(7))
+    assert compilations() == after
+
+
+def test_the_number_of_compilations_is_bounded_by_the_ladder():
+    """However the dispatches fall out, a stage is compiled at powers of two only."""
+    data = graphs.chain_data(40)
+    e = engine(graphs.chain(2), fuse=False, max_active_keys=40, max_dispatch_size=16)
+    sizes = set()
+    e.virtual(data, on_dispatch=lambda d: sizes.add((d.stage.name, d.direction, d.n_rows)))
+    before = compilations()
+    for n in (3, 5, 7, 9, 11, 13):
+        e.virtual(data[:n])
+    ladder_steps, kernels = 5, 5  # sizes 1 to 16; f0 and f1 in two directions, and the loss
+    assert compilations() - before <= ladder_steps * kernels
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2, "max_dispatch_size": 4}])
+def test_nothing_is_compiled_after_the_first_epoch(options):
+    trainer = amp.Trainer(graphs.rnn(), optax.adam(1e-2), max_active_keys=4, min_update_interval=4, **options)
+    lengths = [1, 2, 3, 2, 3, 1] * 2
+    history = trainer.fit(graphs.rnn_data(lengths), graphs.rnn_data(lengths[:4]), epochs=2, progress=False)
+    assert [epoch.compilations for epoch in history.epochs[1:]] == [0, 0]
+
+
+def test_nothing_is_compiled_after_the_warm_up():
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=8, min_update_interval=4)
+    lengths = [1, 2, 3, 4] * 4
+    history = trainer.fit(graphs.rnn_data(lengths), graphs.rnn_data(lengths[:8]), progress=False)
+    assert history[0].compilations == 0
+
+
+def test_equal_graphs_share_their_kernels():
+    def build():
+        with amp.Graph() as g:
+            x, label = amp.pump("x", (3,)), amp.pump("label", (3,))
+            amp.loss("loss", distance)(amp.ppt("f", amp.nn.Linear(3, 3))(x), label)
+        return g
+
+    def distance(x, y):
+        return jnp.square(x - y).sum()
+
+    data = [{"x": jnp.ones(3), "label": jnp.ones(3)}]
+    engine(build()).virtual(data)
+    e = engine(build())
+    before = compilations()
+    e.virtual(data)
+    assert compilations() == before
+
+
+def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
+    e = engine(graphs.chain(1), fuse=False, max_dispatch_size=8)
+    seen = dry_run(e.plan, columns(e.graph, graphs.chain_data(3)), 3).stats.stages
+    jobs = list(warm_up(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
+    assert len(jobs) == 4 * 5  # sizes 1, 2, 4, 8; f0 in three directions, and the loss in two
