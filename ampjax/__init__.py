@@ -28,5 +28,5 @@ from ampjax.ir.instances import InstanceList, Instances, Messages, Topology, mes
 from ampjax.ir.state import State
 from ampjax.sched.policy import backward_first, balanced, largest
 from ampjax.settings import Settings
-from ampjax.train import Trainer
 from ampjax.testing.verify import Verification, verify
+from ampjax.train import Trainer

@@ -47,6 +47,7 @@ class Linear:
         return {"w": w, "b": b} if self.bias else {"w": w}
 
     def __call__(self, params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        """`x [..., n_in]` to `[..., n_out]`."""
         y = x @ params["w"]
         return y + params["b"] if self.bias else y
 
@@ -70,4 +71,5 @@ class Embed:
         return self.scale * jax.random.normal(key, (self.n_rows, self.features), jnp.float32)
 
     def __call__(self, params: jax.Array, ids: Any) -> jax.Array:
+        """Ids `[...]` to `[..., features]`."""
         return params.at[ids].get(mode="clip")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ampjax.errors import SettingsError
@@ -110,6 +110,20 @@ class Settings:
     def in_flight(self) -> int:
         """Instances in flight at most, given the mode."""
         return 1 if self.mode == "sync" else self.max_active_keys
+
+
+def settings_from(options: Mapping[str, Any], base: Settings | None = None) -> Settings:
+    """Settings from keyword options; `min_update_frequency`, the arXiv version's word, means `min_update_interval`.
+
+    Raises:
+      SettingsError: If an option is unknown, or outside what it can be.
+    """
+    named = {"min_update_interval" if k == "min_update_frequency" else k: v for k, v in options.items()}
+    known = sorted(Settings.__dataclass_fields__)
+    for name in named:
+        if name not in known:
+            raise SettingsError(f"setting `{name}`", f"one of {known}", "an unknown setting", "Check its spelling.")
+    return replace(base if base is not None else Settings(), **named)
 
 
 def _at_least(name: str, value: Any, least: int) -> None:

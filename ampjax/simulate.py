@@ -10,22 +10,20 @@ import jax
 import numpy as np
 import optax
 
+from ampjax.assemble import as_instances, make_executor, require_closed, require_transform, scheduler_settings
 from ampjax.engine.cost import Cost, FlopsCost
-from ampjax.engine.executor import Executor, NodeTraining
 from ampjax.engine.loop import Loop
+from ampjax.engine.metrics import metrics_of
 from ampjax.engine.source import Source
 from ampjax.engine.trace import Trace, scaled
 from ampjax.engine.virtual_driver import VirtualDriver
-from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
-from ampjax.ir.instances import InstanceList, Instances
-from ampjax.params import initial_params
+from ampjax.ir.instances import Instances
 from ampjax.sched.affinity import assign
 from ampjax.sched.plan import Plan, make_plan
-from ampjax.sched.policy import find_policy
-from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
-from ampjax.settings import Settings
+from ampjax.settings import settings_from
 
 
 @dataclass(frozen=True)
@@ -92,30 +90,15 @@ def simulate(
       SettingsError: If a setting is outside what it can be, or there is no instance.
       DeadlockError: If nothing can move.
     """
-    if not graph.closed:
-        raise GraphError(
-            "simulate",
-            "a closed graph",
-            "one that is still being built",
-            "Leave the `with amp.Graph()` block first.",
-        )
-    s = _settings(options)
-    ragged = [name for name, node in graph.pumps.items() if node.outputs[0].type.ragged]
-    instances = data if isinstance(data, Instances) else InstanceList(data, ragged)
-    if not len(instances):
-        raise SettingsError("simulate, data", "at least one instance", "none", "Pass a data set that is not empty.")
+    require_closed("simulate", graph)
+    require_transform(tx)
+    s = settings_from(options)
+    instances = as_instances(graph, data)
     plan = make_plan(graph, assign(graph, s.workers, s.affinity, s.seed), range(s.workers), s.fuse)
-    nodes = graph.parameterised
-    stashed = tuple(n for n, node in nodes.items() if (node.options.weights or s.weights) == "stashed")
-    intervals = {n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()}
-    scheduler = Scheduler(
-        plan,
-        SchedulerSettings(
-            s.in_flight, s.max_dispatch_size, intervals, stashed, find_policy(s.policy), s.flush_every, s.sync_rule
-        ),
-        s.check,
-    )
-    executor = _executor(plan, s, tx, params or {}, stashed) if numerics else None
+    scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
+    devices = jax.devices()
+    spaces = [devices[worker % len(devices)] for worker in range(s.workers)]
+    executor = make_executor(plan, s, tx, params or {}, spaces) if numerics else None
     loop = Loop(scheduler, executor, [Source(scheduler, executor, instances, np.arange(len(instances)), train)])
     seconds = VirtualDriver(loop, cost(plan), trace).run() / 1e9
     return Simulation(
@@ -123,36 +106,6 @@ def simulate(
         seconds,
         scheduler.stats,
         trace,
-        executor.take_metrics(train) if executor is not None else {},
+        metrics_of(executor.take_sums(train)) if executor is not None else {},
         jax.tree.map(np.array, executor.params) if executor is not None else {},
     )
-
-
-def _settings(options: dict[str, Any]) -> Settings:
-    for name in options:
-        if name not in Settings.__dataclass_fields__:
-            raise SettingsError(
-                f"setting `{name}`",
-                f"one of {sorted(Settings.__dataclass_fields__)}",
-                "an unknown setting",
-                "Check its spelling.",
-            )
-    return Settings(**options)
-
-
-def _executor(
-    plan: Plan,
-    s: Settings,
-    tx: optax.GradientTransformation | None,
-    params: Mapping[str, Any],
-    stashed: tuple[str, ...],
-) -> Executor:
-    """An executor with as many memory spaces as workers, on the devices that there are, in turn."""
-    default = tx if tx is not None else optax.adam(1e-3)
-    training = {
-        n: NodeTraining(node.options.tx or default, node.options.gradient or s.gradient)
-        for n, node in plan.graph.parameterised.items()
-    }
-    available = jax.devices()
-    devices = [available[w % len(available)] for w in range(s.workers)]
-    return Executor(plan, initial_params(plan.graph, params, s.seed), training, devices, stashed, s.seed)

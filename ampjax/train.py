@@ -7,16 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 import optax
 
+from ampjax.assemble import as_instances, make_executor, require_closed, require_transform, scheduler_settings
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.compile import compilations, warm_up
-from ampjax.engine.executor import Executor, NodeTraining
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum, metrics_of
 from ampjax.engine.source import Loop as ControllerLoop
@@ -25,18 +25,18 @@ from ampjax.engine.trace import Trace
 from ampjax.errors import GraphError, ParameterError, SettingsError
 from ampjax.history import Epoch, History
 from ampjax.ir.graph import Graph
-from ampjax.ir.instances import InstanceList, Instances
-from ampjax.params import check_like, initial_params
+from ampjax.ir.instances import Instances
+from ampjax.parallel.sync import Device
+from ampjax.params import check_like
 from ampjax.predictions import Predictions, gather_predictions
 from ampjax.progress import Reporter
 from ampjax.sched.affinity import assign
 from ampjax.sched.demand import Guard, Rows, demand, dry_run, row_limits, with_limits
 from ampjax.sched.plan import make_plan
-from ampjax.sched.policy import find_policy
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
-from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
-from ampjax.settings import Settings
+from ampjax.settings import Settings, settings_from
 
 Data = Instances | Sequence[Any]
 Callback = Callable[["Trainer", Epoch], Any]
@@ -69,43 +69,22 @@ class Trainer:
         *,
         params: Mapping[str, Any] | None = None,
         controller: ControllerLoop | None = None,
-        devices: Sequence[jax.Device] | None = None,
+        devices: Sequence[Device] | None = None,
         settings: Settings | None = None,
         **options: Any,
     ):
-        if not graph.closed:
-            raise GraphError(
-                "trainer",
-                "a closed graph",
-                "one that is still being built",
-                "Leave the `with amp.Graph()` block first.",
-            )
-        if tx is not None and not (hasattr(tx, "init") and hasattr(tx, "update")):
-            raise SettingsError(
-                "setting `tx`", "an optax transform", f"{type(tx).__name__}", "Pass for example `optax.adam(1e-3)`."
-            )
-        self.graph, self.settings, self._controller = graph, _settings(settings, options), controller
+        require_closed("trainer", graph)
+        require_transform(tx)
+        self.graph, self.settings, self._controller = graph, settings_from(options, settings), controller
         s = self.settings
         available = list(devices) if devices is not None else jax.devices()
         used = available[: min(s.workers, len(available))]
         self.plan = make_plan(
             graph, assign(graph, s.workers, s.affinity, s.seed), [w % len(used) for w in range(s.workers)], s.fuse
         )  # type: ignore[arg-type]
-        default = tx if tx is not None else optax.adam(1e-3)
-        nodes = graph.parameterised
-        training = {
-            n: NodeTraining(node.options.tx or default, node.options.gradient or s.gradient)
-            for n, node in nodes.items()
-        }
-        stashed = tuple(n for n, node in nodes.items() if (node.options.weights or s.weights) == "stashed")
-        self._executor = Executor(
-            self.plan, initial_params(graph, params or {}, s.seed), training, used, stashed, s.seed
-        )
+        self._executor = make_executor(self.plan, s, tx, params or {}, used)
         self._executor.keep_outputs = False
-        intervals = {n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()}
-        self._scheduler_settings = SchedulerSettings(
-            s.in_flight, s.max_dispatch_size, intervals, stashed, find_policy(s.policy), s.flush_every, s.sync_rule
-        )
+        self._scheduler_settings = scheduler_settings(graph, s)
         self._scheduler = Scheduler(self.plan, self._scheduler_settings, s.check)
         self._guard_limits: tuple[Rows, Rows] | None = None
         self._warm: set[str] = set()
@@ -331,14 +310,7 @@ class Trainer:
     def _data(self, data: Data) -> Instances:
         if self._controller is not None:
             return _Examples(data)  # type: ignore[return-value]
-        instances = (
-            data
-            if isinstance(data, Instances)
-            else InstanceList(data, [n for n, node in self.graph.pumps.items() if node.op.type.ragged])
-        )
-        if not len(instances):
-            raise SettingsError("data", "at least one instance", "none", "Pass a data set that is not empty.")
-        return instances
+        return as_instances(self.graph, data)
 
     def _prepare(
         self, data: Instances, valid: Instances | None, reporter: Reporter, train: bool = True, warm: bool = True
@@ -405,18 +377,6 @@ class _Examples:
 def n_examples(data: Any) -> int:
     """Training examples in a data set: its `n_examples` where an instance holds several, else its length."""
     return int(getattr(data, "n_examples", len(data)))
-
-
-def _settings(settings: Settings | None, options: dict[str, Any]) -> Settings:
-    if "min_update_frequency" in options:
-        options["min_update_interval"] = options.pop("min_update_frequency")
-    known = set(Settings.__dataclass_fields__)
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise SettingsError(
-            f"setting `{unknown[0]}`", f"one of {sorted(known)}", "an unknown setting", "Check its spelling."
-        )
-    return replace(settings, **options) if settings is not None else Settings(**options)
 
 
 @contextmanager

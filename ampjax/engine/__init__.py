@@ -1,1 +1,1 @@
-
+"""What touches devices and clocks: arenas, kernels, the executor, the drivers."""

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.parallel.sync import Device
 from ampjax.sched.plan import HOST, ArenaKey
 
 
@@ -22,7 +23,7 @@ class Arenas:
       devices: The device of each memory space.
     """
 
-    def __init__(self, devices: Sequence[jax.Device]):
+    def __init__(self, devices: Sequence[Device]):
         self._devices = tuple(devices)
         self.host: dict[ArenaKey, np.ndarray] = {}
         self.values: dict[ArenaKey, jax.Array] = {}
@@ -68,7 +69,7 @@ class Arenas:
         return "\n".join([f"Arenas: {self.device_bytes / 1e6:.1f} MB on devices", *lines])
 
 
-def _zeros(device: jax.Device, n: int, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def _zeros(device: Device, n: int, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     with jax.default_device(device):
         return jax.device_put(jnp.zeros((n, *shape), dtype), device)
 

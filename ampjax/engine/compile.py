@@ -27,7 +27,7 @@ def compilations() -> int:
     return _counts["compilations"]
 
 
-def _count(event: str, duration: float, **rest: object) -> None:
+def _count(event: str, duration_secs: float, **kwargs: str | int) -> None:
     if event == _EVENT:
         _counts["compilations"] += 1
 
@@ -52,7 +52,9 @@ def warm_up(
         seen = sizes[stage.name]
         rows, messages = (max(most, min(2 * most, limit)) for most in (seen.largest_dispatch, seen.most_messages))
         for direction in directions:
-            if direction == BACKWARD and stage.kind in ("loss", "sink") or direction != INFER and stage.kind == "sink":
+            if (direction == BACKWARD and stage.kind in ("loss", "sink")) or (
+                direction != INFER and stage.kind == "sink"
+            ):
                 continue
             for n, m in _sizes(stage, rows, messages):
                 yield lambda s=stage, d=direction, n=n, m=m: executor.warm(_idle(scheduler, s, d, n, m), scheduler)

@@ -23,7 +23,7 @@ from ampjax.errors import MessageError
 from ampjax.ir.graph import Node
 from ampjax.ir.payload import eval_body, metric_shapes
 from ampjax.optim.update import make_update, trainable
-from ampjax.parallel.sync import average
+from ampjax.parallel.sync import Device, average
 from ampjax.sched.dispatch import Average, Change, Contribute, Dispatch, Merge, Update
 from ampjax.sched.plan import Plan, Stage
 from ampjax.sched.queues import BACKWARD, INFER
@@ -55,7 +55,7 @@ class Executor:
         plan: Plan,
         params: Mapping[str, Any],
         training: Mapping[str, NodeTraining],
-        devices: Sequence[jax.Device],
+        devices: Sequence[Device],
         stashed: Sequence[str] = (),
         seed: int = 0,
     ):
@@ -228,7 +228,7 @@ class Executor:
         jax.block_until_ready((self.params, self.arenas.values, self.arenas.grads, self.accumulators))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _jitted_update(tx: Any, gradient: str, donate_params: bool) -> Any:
     update = make_update(tx, gradient)
 

@@ -101,7 +101,7 @@ def _vjp(
     return jax.vjp(of, tuple(trainable(p) for p in params), *float_inputs)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def forward(program: Program, wiring: Wiring, train: bool) -> Callable[..., Any]:
     """`kernel(params, written, grads, read, host, pack, seeds) -> (written, grads)`: the forward pass of a `rows` stage.
 
@@ -124,7 +124,7 @@ def forward(program: Program, wiring: Wiring, train: bool) -> Callable[..., Any]
     return kernel
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def backward(program: Program, wiring: Wiring) -> Callable[..., Any]:
     """`kernel(params, arenas, grads, accumulators, host, pack, seeds) -> (grads, accumulators)`: the adjoint of a `rows` stage.
 
@@ -160,7 +160,7 @@ def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array) -> tuple
     return total, jnp.stack(sums)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
     """`kernel(params, arenas, grads, accumulators, metrics, host, pack) -> (grads, accumulators, metrics)`: loss and adjoint at once."""
 
@@ -187,7 +187,7 @@ def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
     return kernel
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def loss_infer(program: Program, wiring: Wiring) -> Callable[..., Any]:
     """`kernel(params, arenas, metrics, host, pack) -> metrics`: the loss alone."""
 
@@ -210,6 +210,7 @@ class Reduction:
     function: Callable[..., Array]
 
     def __call__(self, rows: tuple[Array, ...], ids: tuple[Array, ...], n: int) -> Array:
+        """Rows `[r, *shape]` per port, to `[n, ...]`."""
         return self.function(rows[0], ids[0], n)
 
 
@@ -218,13 +219,14 @@ class Collection:
     """The computation of a `collect` stage: rows added at their places."""
 
     def __call__(self, rows: tuple[Array, ...], ids: tuple[Array, ...], n: int) -> Array:
+        """Rows `[r, *shape]` per port, to `[n, ...]`."""
         total = jnp.zeros((n, *rows[0].shape[1:]), rows[0].dtype)
         for r, i in zip(rows, ids, strict=True):
             total = total.at[i].add(r, mode="drop")
         return total
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def segments_forward(function: Reduction | Collection, wiring: Wiring) -> Callable[..., Any]:
     """`kernel(written, grads, read, host, slots, ids, out) -> (written, grads)`: rows of several messages at once into segments.
 
@@ -241,7 +243,7 @@ def segments_forward(function: Reduction | Collection, wiring: Wiring) -> Callab
     return kernel
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def segments_backward(function: Reduction | Collection, wiring: Wiring) -> Callable[..., Any]:
     """`kernel(arenas, grads, host, slots, ids, out, n) -> grads`: the adjoint; `n` is the number of real segments."""
 

@@ -14,6 +14,7 @@ from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import TRASH, Collection, Reduction, Wiring
 from ampjax.engine.program import make_program
 from ampjax.ir.state import SLOT
+from ampjax.parallel.sync import Device
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import HOST, ArenaKey, Stage
 from ampjax.sched.queues import FORWARD
@@ -52,7 +53,7 @@ class StageRunner:
       seed: Of the keys that random bodies get.
     """
 
-    def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[jax.Device, ...], seed: int):
+    def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[Device, ...], seed: int):
         self.stage, self._arenas, self._devices, self._seed = stage, arenas, devices, seed
         self._out_keys = list(dict.fromkeys(stage.arenas[j] for j in range(len(stage.outputs))))
         in_keys = [port.arena for port in stage.ports if port.space != HOST]

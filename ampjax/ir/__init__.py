@@ -1,1 +1,1 @@
-
+"""The static graph: nodes, typed wires, checks. No asyncio, no devices."""

@@ -12,7 +12,7 @@ from ampjax.errors import GraphError
 from ampjax.ir import control
 from ampjax.ir.bodies import Body, accepts, parameterised, parameterless
 from ampjax.ir.control import Key, StateFn
-from ampjax.ir.graph import Node, NodeOptions, current_graph
+from ampjax.ir.graph import NodeOptions, current_graph, infer
 from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink, argument_names, port_names
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire, WireType
@@ -209,11 +209,15 @@ class PhiWire(Wire):
         for wire in wires:
             node.inputs.append(None)
             graph.connect(node, len(node.inputs) - 1, wire)
+        infer(node)
         return self
 
 
 def phi(name: str | None = None, *wires: Wire) -> PhiWire:
-    """Joins several wires into one; wires of a loop are given later: `h = phi("h"); ...; h.connect(start, back)`."""
+    """Merges several wires into one.
+
+    Wires of a loop are given later: `h = phi("h"); ...; h.connect(start, back)`.
+    """
     node = current_graph().add(name, control.Phi(), (), 1)
     out = PhiWire(node, 0)
     node.outputs = (out,)

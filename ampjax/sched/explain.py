@@ -36,7 +36,7 @@ def waiting(plan: Plan, joins: Mapping[int, Join], groups: Mapping[int, Groups])
     for number, join in joins.items():
         stage = plan.stages[number]
         by_key: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
-        for port, state, cell in join.pending():
+        for port, state, _ in join.pending():
             by_key.setdefault(join.key(port, state), {})[port] = state
         for there in by_key.values():
             port = min(there)

@@ -179,7 +179,7 @@ class _Planner:
         pumps = {
             name: self._route(node.outputs[0], HOST)
             for name, node in self.graph.pumps.items()
-            if not node.outputs[0].type.topology
+            if not _type(node.outputs[0]).topology
         }
         self._trace_owners()
         return Plan(self.graph, self.graph.layout, self.stages, pumps, len(self.spaces), self.worker_of, self.spaces)
@@ -344,7 +344,7 @@ class _Planner:
                 flags = (view or views, again or copies) if old is None else (old[0] or view or views, True)
                 if flags != old:
                     seen[id(target)] = flags
-                    stack.extend((t, *flags) for t in target.targets)
+                    stack.extend((t, flags[0], flags[1]) for t in target.targets)
         for leaf, (is_view, is_again) in found.items():
             arrivals.setdefault(leaf, []).append((producer, is_view, is_again))
 

@@ -55,7 +55,7 @@ class SchedulerSettings:
     stashed: tuple[str, ...] = ()
     policy: Policy = balanced
     flush_every: int | None = None
-    sync: ReplicaSync = ReplicaSync()
+    sync: ReplicaSync = field(default_factory=ReplicaSync)
     capacities: Mapping[ArenaKey, int] = field(default_factory=dict)
     capacity: int = 256
     limits: Mapping[ArenaKey, int] = field(default_factory=dict)
@@ -356,7 +356,7 @@ class Scheduler:
     def _deliver(self, leaf: Leaf, batch: Batch) -> None:
         """Messages have arrived at a stage's port: they wait in its join, group or queue, holding a reference each."""
         stage = self.plan.stages[leaf.stage]
-        if batch.train and stage.kind == "sink" or not batch.train and stage.kind == "loss" and self.without_losses:
+        if (batch.train and stage.kind == "sink") or (not batch.train and stage.kind == "loss" and self.without_losses):
             return
         cells = batch.cells
         owners = cells if stage.direct[leaf.port] else self._cells.table[cells, OWNER]

@@ -1,0 +1,99 @@
+"""From a graph and settings to a scheduler's settings and an executor: what the trainer and the simulator share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import optax
+
+from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.errors import GraphError, SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import InstanceList, Instances
+from ampjax.parallel.sync import Device
+from ampjax.params import initial_params
+from ampjax.sched.plan import Plan
+from ampjax.sched.policy import find_policy
+from ampjax.sched.scheduler import SchedulerSettings
+from ampjax.settings import Settings
+
+
+def require_closed(where: str, graph: Graph) -> None:
+    """Checks that a graph can be run.
+
+    Raises:
+      GraphError: If it is still being built.
+    """
+    if not graph.closed:
+        raise GraphError(
+            where, "a closed graph", "one that is still being built", "Leave the `with amp.Graph()` block first."
+        )
+
+
+def require_transform(tx: Any) -> None:
+    """Checks an optimizer.
+
+    Raises:
+      SettingsError: If it is no optax transform.
+    """
+    if tx is not None and not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise SettingsError(
+            "setting `tx`", "an optax transform", f"{type(tx).__name__}", "Pass for example `optax.adam(1e-3)`."
+        )
+
+
+def as_instances(graph: Graph, data: Instances | Sequence[Any]) -> Instances:
+    """A data set, from one or from a list of dictionaries.
+
+    Raises:
+      SettingsError: If it is empty.
+    """
+    ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
+    instances = data if isinstance(data, Instances) else InstanceList(data, ragged)
+    if not len(instances):
+        raise SettingsError("data", "at least one instance", "none", "Pass a data set that is not empty.")
+    return instances
+
+
+def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
+    """What the scheduler needs to know: a node's own options win over the common settings."""
+    s, nodes = settings, graph.parameterised
+    return SchedulerSettings(
+        max_active_keys=s.in_flight,
+        max_dispatch_size=s.max_dispatch_size,
+        intervals={n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()},
+        stashed=tuple(n for n, node in nodes.items() if (node.options.weights or s.weights) == "stashed"),
+        policy=find_policy(s.policy),
+        flush_every=s.flush_every,
+        sync=s.sync_rule,
+    )
+
+
+def make_executor(
+    plan: Plan,
+    settings: Settings,
+    tx: optax.GradientTransformation | None,
+    params: Mapping[str, Any],
+    devices: Sequence[Device],
+) -> Executor:
+    """An executor whose nodes are trained as their options, or else the settings, say.
+
+    Args:
+      plan: The plan.
+      settings: The common settings.
+      tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
+      params: Parameters by node name; the others are initialised from the seed.
+      devices: The device of each memory space.
+
+    Raises:
+      ParameterError: If parameters do not fit the graph, or are not finite.
+    """
+    default = tx if tx is not None else optax.adam(1e-3)
+    nodes = plan.graph.parameterised
+    training = {
+        n: NodeTraining(node.options.tx or default, node.options.gradient or settings.gradient)
+        for n, node in nodes.items()
+    }
+    start = initial_params(plan.graph, params, settings.seed)
+    return Executor(plan, start, training, devices, scheduler_settings(plan.graph, settings).stashed, settings.seed)
