@@ -87,6 +87,7 @@ class Trainer:
         self._scheduler_settings = scheduler_settings(graph, s)
         self._scheduler = Scheduler(self.plan, self._scheduler_settings, s.check)
         self._guard_limits: tuple[Rows, Rows] | None = None
+        self._sized_by_training = False
         self._warm: set[str] = set()
         self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
@@ -167,6 +168,7 @@ class Trainer:
         if epochs < 1:
             raise SettingsError("fit, `epochs`", "at least 1", f"{epochs}", "Train for one epoch or more.")
         history = history if history is not None else History(settings=dict(label or {}))
+        history.interrupted = False
         callbacks = list(callbacks)
         started = time.perf_counter() - (history.epochs[-1].seconds if history.epochs else 0.0)
         with Reporter(progress) as reporter:
@@ -321,7 +323,8 @@ class Trainer:
         n = min(self.settings.in_flight, len(data))
         sample = np.random.default_rng(self.settings.seed).permutation(len(data))[:n]
         dry = dry_run(self.plan, data.gather(sample), n, train, self.settings.max_dispatch_size)
-        if self._guard_limits is None and train:
+        if not self._sized_by_training and (train or self._guard_limits is None):
+            self._sized_by_training = train
             self._size_arenas(demand(dry), n)
         directions = [FORWARD, BACKWARD] if train else []
         if valid is not None or not train:
@@ -348,6 +351,7 @@ class Trainer:
         self._guard_limits = (limits, {key: -(-count // n) * 2 for key, count in rows.items()})
         self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits, self.settings.arena_rows)
         self._scheduler.resize(self._scheduler_settings)
+        self._warm.clear()  # kernels are compiled for the arenas' sizes
 
     def _known(self, node: str) -> Any:
         if node not in self._executor.params:

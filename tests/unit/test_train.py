@@ -1,0 +1,591 @@
+"""The trainer: modes against plain optax (DESIGN, law 6), replicas, loops, limits, interrupts."""
+
+import asyncio
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import graphs
+
+import ampjax as amp
+from ampjax.errors import LimitError, ParameterError
+from ampjax.history import History
+from ampjax.optim import scale_by_staleness
+
+NEVER = 1 << 40
+QUIET = {"progress": False}
+
+
+# A perceptron and the paper's RNN, and the same as plain functions
+
+
+@functools.cache
+def mlp():
+    with amp.Graph() as g:
+        x, label = amp.pump("x", (4,)), amp.pump("label", dtype="int32")
+        h = amp.npt("tanh", jnp.tanh)(amp.ppt("linear1", amp.nn.Linear(4, 4))(x))
+        y = amp.ppt("linear2", amp.nn.Linear(4, 3))(h)
+        amp.sink("logits", y)
+        amp.loss("xent", graphs.xent)(y, label)
+    return g
+
+
+def mlp_data(n, seed=0):
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.normal(size=4).astype(np.float32), "label": np.int32(rng.integers(0, 3))} for _ in range(n)]
+
+
+def linear(p, x):
+    return x @ p["w"] + p["b"]
+
+
+def mlp_loss(params, instance):
+    logits = linear(params["linear2"], jnp.tanh(linear(params["linear1"], instance["x"])))
+    return graphs.xent(logits, instance["label"])[0]
+
+
+def rnn_loss(params, instance):
+    h = jnp.zeros(4)
+    for token in instance["tokens"].payload:
+        h = jnp.tanh(linear(params["linear1"], jnp.concatenate([params["embed"][token], h])))
+    return graphs.xent(linear(params["linear2"], h), instance["label"])[0]
+
+
+def close(got, wanted, rtol=2e-5):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=2e-6), got, wanted)
+
+
+class Plain:
+    """Training in one piece: `jax.grad` of the composed function and one optax transform per node."""
+
+    def __init__(self, loss, params, tx):
+        self.loss, self.params, self.tx = loss, params, tx
+        self.state = {node: tx.init(p) for node, p in params.items()}
+
+    def step(self, instances, divisors):
+        """An update from the summed gradient of some instances, divided by each node's number of gradient rows."""
+        total = jax.tree.map(jnp.zeros_like, self.params)
+        for instance in instances:
+            total = jax.tree.map(jnp.add, total, jax.grad(self.loss)(self.params, instance))
+        for node, grad in total.items():
+            grad = jax.tree.map(lambda g, node=node: g / divisors.get(node, 1), grad)
+            updates, self.state[node] = self.tx.update(grad, self.state[node], self.params[node])
+            self.params[node] = optax.apply_updates(self.params[node], updates)
+
+
+# Law 6
+
+
+@pytest.mark.parametrize(
+    ("tx", "gradient"),
+    [
+        (optax.sgd(0.1), "sum"),
+        (optax.sgd(0.1, momentum=0.9), "mean"),
+        (optax.adam(0.01), "sum"),
+        (optax.adam(0.01), "mean"),
+    ],
+    ids=["sgd, sum", "momentum, mean", "adam, sum", "adam, mean"],
+)
+def test_synchronous_training_is_optax_step_by_step(tx, gradient):
+    trainer = amp.Trainer(graphs.rnn(), tx, mode="sync", gradient=gradient)
+    plain = Plain(rnn_loss, trainer.params, tx)
+    for instance in graphs.rnn_data([1, 3, 2]):
+        trainer.accumulate([instance])
+        length = len(instance["tokens"].payload)
+        plain.step([instance], {"embed": length, "linear1": length} if gradient == "mean" else {})
+        close(trainer.params, plain.params)
+
+
+@pytest.mark.parametrize("gradient", ["sum", "mean"])
+def test_pipeline_training_is_optax_on_m_instances(gradient):
+    tx, data = optax.adam(0.01), mlp_data(10)
+    trainer = amp.Trainer(mlp(), tx, mode="pipeline", max_active_keys=4, gradient=gradient)
+    plain = Plain(mlp_loss, trainer.params, tx)
+    for part in (data[:4], data[4:8], data[8:]):  # the last round is not full
+        plain.step(part, dict.fromkeys(plain.params, len(part)) if gradient == "mean" else {})
+    trainer.accumulate(data)
+    assert trainer.statistics.updates == 6
+    close(trainer.params, plain.params)
+
+
+def test_asynchronous_training_with_a_high_interval_accumulates_the_gradient():
+    data = graphs.rnn_data([3, 1, 2, 2, 3])
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1.0), min_update_interval=NEVER)
+    metrics = trainer.accumulate(data)
+    loss, grads = jax.value_and_grad(lambda p: sum(rnn_loss(p, i) for i in data))(trainer.params)
+    close({node: tree for node, (tree, _) in trainer.gradients.items()}, grads)
+    assert metrics["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
+    assert metrics["loss"] == pytest.approx(float(loss) / 5, rel=1e-5)
+    assert {node: n for node, (_, n) in trainer.gradients.items()} == {"embed": 11, "linear1": 11, "linear2": 5}
+
+
+# Weights at the adjoint: an example by hand
+
+
+@pytest.mark.parametrize("weights", ["current", "stashed"])
+def test_the_adjoint_uses_current_or_stashed_weights(weights):
+    """y = w1 w0 x, loss (y - t)². Both instances go forward before any update; then instance 0 and after it 1 come back."""
+    rate, w0, w1, t = 0.1, 1.5, 1.5, 0.5
+    x = [0.3, 0.7]
+    g = [2 * (w1 * w0 * v - t) for v in x]  # of the loss, from the forward pass of each
+    new_w1 = w1 - rate * g[0] * w0 * x[0]
+    expected_w0 = w0 - rate * g[0] * w1 * x[0]
+    expected_w0 -= rate * g[1] * (new_w1 if weights == "current" else w1) * x[1]
+    expected_w1 = new_w1 - rate * g[1] * w0 * x[1]
+    options = {"policy": "backward_first", "max_dispatch_size": 1, "fuse": False, "max_active_keys": 2}
+    trainer = amp.Trainer(graphs.chain(2), optax.sgd(rate), weights=weights, **options)
+    trainer.accumulate([{"x": np.float32(v), "label": np.float32(t)} for v in x])
+    close(trainer.params, {"f0": np.float32(expected_w0), "f1": np.float32(expected_w1)})
+    assert trainer.statistics.nodes["f0"].staleness_sum == trainer.statistics.nodes["f1"].staleness_sum == 1
+
+
+def test_weights_can_be_stashed_at_one_node_only():
+    with amp.Graph() as g:
+        x, label = amp.pump("x"), amp.pump("label")
+        y = amp.ppt("a", graphs.times, params=graphs.one(), weights="stashed")(x)
+        amp.loss("loss", graphs.square)(amp.ppt("b", graphs.times, params=graphs.one())(y), label)
+    trainer = amp.Trainer(g, optax.sgd(0.01), policy="backward_first", max_dispatch_size=1)
+    trainer.fit(graphs.chain_data(6), **QUIET)
+    assert np.isfinite(trainer.params["a"]) and np.isfinite(trainer.params["b"])
+
+
+# Settings of one node
+
+
+def sums(**options):
+    """A loss that is the sum of `a·x` and `b·x`, so every gradient row is x."""
+    with amp.Graph() as g:
+        x = amp.pump("x")
+        a = amp.ppt("a", graphs.times, params=np.float32(0), **options)(x)
+        b = amp.ppt("b", graphs.times, params=np.float32(0))(x)
+        amp.loss("loss", lambda a, b: a + b)(a, b)
+    return g
+
+
+ONES = [{"x": np.float32(1)}] * 12
+
+
+def test_a_node_can_have_its_own_transform_and_interval():
+    graph = sums(tx=optax.sgd(1.0), min_update_interval=4, gradient="sum")
+    trainer = amp.Trainer(graph, optax.sgd(0.5), min_update_interval=2, max_dispatch_size=1, fuse=False)
+    trainer.accumulate(ONES)
+    nodes = trainer.statistics.nodes
+    assert (nodes["a"].updates, nodes["b"].updates) == (3, 6)
+    assert trainer.params == {"a": -1.0 * 4 * 3, "b": -0.5 * 1 * 6}
+
+
+def test_a_learning_rate_schedule_counts_the_nodes_own_updates():
+    tx = optax.sgd(lambda count: 10.0**-count)
+    graph = sums(min_update_interval=4)
+    trainer = amp.Trainer(graph, tx, min_update_interval=6, max_dispatch_size=1, fuse=False)
+    trainer.accumulate(ONES)
+    close(trainer.params, {"a": np.float32(-1.11), "b": np.float32(-1.1)})
+
+
+def test_staleness_reaches_the_transform():
+    tx = optax.chain(optax.sgd(1.0), scale_by_staleness())
+    options = {"policy": "backward_first", "max_dispatch_size": 1, "fuse": False, "max_active_keys": 4}
+    with amp.Graph() as g:
+        y = amp.ppt("a", graphs.times, params=np.float32(0))(amp.pump("x"))
+        amp.loss("loss", lambda a: a)(y)
+    trainer = amp.Trainer(g, tx, **options)
+    trainer.accumulate(ONES[:4])
+    close(trainer.params, {"a": np.float32(-(1 + 1 / 2 + 1 / 3 + 1 / 4))})
+
+
+# Replicas
+
+
+def replicated(n=2, route="round_robin"):
+    with amp.Graph() as g:
+        x, label = amp.pump("x"), amp.pump("label")
+        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), n, route)(x)
+        amp.loss("loss", graphs.square)(y, label)
+    return g
+
+
+def test_replicas_are_averaged_at_the_end_of_an_epoch():
+    ends = {}
+    for rule in ("epoch", "none"):
+        trainer = amp.Trainer(replicated(), optax.sgd(0.01), replica_sync=rule, workers=2)
+        trainer.fit(graphs.chain_data(6), **QUIET)
+        ends[rule] = [float(trainer.params[f"f/{i}"]) for i in range(2)]
+    assert ends["none"][0] != ends["none"][1]
+    assert ends["epoch"] == pytest.approx([np.mean(ends["none"])] * 2)
+
+
+@pytest.mark.parametrize("rule", [("every_k", 1), ("every_k", 2), ("message", 1), ("message", 2)])
+def test_replicas_meet_within_an_epoch(rule):
+    """Without learning, a round of the protocol leaves every replica at the mean."""
+    params = {"f/0": np.float32(1), "f/1": np.float32(3)}
+    trainer = amp.Trainer(
+        replicated(), optax.sgd(0.0), params=params, replica_sync=rule, max_dispatch_size=1, workers=2
+    )
+    trainer.accumulate(graphs.chain_data(8))
+    assert [float(p) for p in trainer.params.values()] == [2.0, 2.0]
+
+
+def test_replicas_start_equal_and_take_the_instances_that_the_route_says():
+    trainer = amp.Trainer(replicated(3, route=lambda s: s.instance % 2), optax.sgd(0.01), min_update_interval=NEVER)
+    trainer.accumulate(graphs.chain_data(5))
+    assert [n for _, n in trainer.gradients.values()] == [3, 2, 0]
+    with amp.Graph() as g:
+        x = amp.pump("x", (4,))
+        amp.sink("y", amp.replicate(amp.ppt("f", amp.nn.Linear(4, 4)), 2)(x))
+    params = amp.Trainer(g).params
+    close(params["f/0"], params["f/1"], rtol=0)
+
+
+# Parameters
+
+
+def test_parameters_round_trip():
+    trainer = amp.Trainer(mlp(), optax.sgd(0.1), seed=1)
+    before = trainer.params
+    changed = jax.tree.map(lambda x: x + 1, before)
+    trainer.set_params(changed)
+    close(trainer.params, changed, rtol=0)
+    close(amp.Trainer(mlp(), params=changed).params, changed, rtol=0)
+    trainer.set_params({"linear1": before["linear1"]})
+    close(trainer.params, {"linear1": before["linear1"], "linear2": changed["linear2"]}, rtol=0)
+
+
+def test_parameters_that_were_read_are_copies():
+    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+    read = trainer.params
+    read["linear1"]["w"][:] = 7
+    assert not (trainer.params["linear1"]["w"] == 7).any()
+
+
+def test_refused_parameters_change_nothing():
+    trainer = amp.Trainer(mlp())
+    before = trainer.params
+    good, bad = jax.tree.map(np.zeros_like, before["linear1"]), {"w": np.zeros((4, 3)), "b": np.full(3, np.nan)}
+    with pytest.raises(
+        ParameterError, match=r"parameters of `linear2`, leaf \['b'\]: expected finite values, got NaN or infinity"
+    ):
+        trainer.set_params({"linear1": good, "linear2": bad})
+    close(trainer.params, before, rtol=0)
+
+
+def test_equal_seeds_give_equal_parameters():
+    a, b, c = (amp.Trainer(mlp(), seed=s).params for s in (3, 3, 4))
+    close(a, b, rtol=0)
+    assert not np.array_equal(a["linear1"]["w"], c["linear1"]["w"])
+
+
+def test_a_flax_module_and_a_plain_function_are_bodies():
+    from flax import nnx
+
+    with amp.Graph() as g:
+        x, label = amp.pump("x", (4,)), amp.pump("label", dtype="int32")
+        h = amp.ppt("module", nnx.Linear(4, 4, rngs=nnx.Rngs(0)))(x)
+        y = amp.ppt("plain", lambda p, h: h @ p["w"], params={"w": np.eye(4, 3, dtype=np.float32)})(h)
+        amp.loss("xent", graphs.xent)(y, label)
+    trainer = amp.Trainer(g, optax.sgd(0.1), max_active_keys=4)
+    history = trainer.fit(mlp_data(12), epochs=5, **QUIET)
+    assert history[-1].train["loss"] < history[0].train["loss"]
+    assert set(trainer.params["module"]) == {"kernel", "bias"}
+
+
+# fit, evaluate, predict
+
+
+def test_fit_learns_and_keeps_a_record():
+    trainer = amp.Trainer(mlp(), optax.adam(0.05), max_active_keys=4)
+    history = trainer.fit(mlp_data(20), mlp_data(6, seed=1), epochs=4, label={"experiment": "test"}, **QUIET)
+    losses = [epoch.train["loss"] for epoch in history.epochs]
+    assert losses[-1] < losses[0] and [e.epoch for e in history.epochs] == [1, 2, 3, 4] and not history.interrupted
+    assert set(history[0].train) == set(history[0].valid) == {"loss", "accuracy"}
+    assert history[0].messages >= history[0].dispatches > 0 and history[0].updates > 0
+
+
+def test_evaluate_is_the_mean_over_instances_and_trains_nothing():
+    trainer, data = amp.Trainer(mlp(), optax.sgd(1.0)), mlp_data(7)
+    before = trainer.params
+    metrics = trainer.evaluate(data)
+    assert metrics["loss"] == pytest.approx(np.mean([float(mlp_loss(before, i)) for i in data]), rel=1e-5)
+    assert trainer.evaluate(data) == metrics
+    close(trainer.params, before, rtol=0)
+
+
+def test_predict_needs_no_label_and_keeps_the_order():
+    trainer, data = amp.Trainer(mlp(), max_active_keys=3, max_dispatch_size=2), mlp_data(7)
+    for _ in range(2):
+        found = trainer.predict([{"x": i["x"]} for i in data])["logits"]
+        assert found.instance.tolist() == list(range(7)) and len(found) == 7 and found.fields == {}
+        p = trainer.params
+        wanted = [linear(p["linear2"], np.tanh(linear(p["linear1"], i["x"]))) for i in data]
+        np.testing.assert_allclose(found.payload, wanted, rtol=1e-5)
+    assert repr(found) == "Predictions(7 messages of 7 instances, fields [])"
+
+
+def test_predictions_of_several_messages_per_instance():
+    with amp.Graph() as g:
+        rows = amp.pump("rows", ragged=True)
+        amp.sink("whole", amp.npt("double", lambda x: 2 * x)(rows))
+        amp.sink("single", amp.ungroup(rows, "i"))
+    data = [{"rows": np.arange(n, dtype=np.float32)} for n in (2, 0, 3)]
+    found = amp.Trainer(g).predict(data)
+    assert [rows.tolist() for rows in found["whole"].payload] == [[0, 2], [], [0, 2, 4]]
+    assert found["single"].instance.tolist() == [0, 0, 2, 2, 2]
+    assert found["single"].fields["i"].tolist() == [0, 1, 0, 1, 2] == found["single"].payload.tolist()
+
+
+def test_evaluating_keeps_nothing_for_predict():
+    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+    trainer.fit(mlp_data(4), mlp_data(4), **QUIET)
+    trainer.evaluate(mlp_data(4))
+    assert len(trainer.predict(mlp_data(3))["logits"]) == 3
+
+
+def test_everything_works_where_a_loop_runs_already():
+    """As in a notebook: the twins are awaited, the plain ones work too."""
+    data = mlp_data(4)
+
+    async def cell():
+        trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+        first = await trainer.fit_async(data, data, **QUIET)
+        second = trainer.fit(data, **QUIET)
+        assert len(first) == len(second) == 1 and second[0].epoch == 2
+        assert await trainer.evaluate_async(data) == pytest.approx(trainer.evaluate(data))
+        a, b = await trainer.predict_async(data), trainer.predict(data)
+        np.testing.assert_array_equal(a["logits"].payload, b["logits"].payload)
+
+    asyncio.run(cell())
+
+
+def test_errors_come_out_of_a_fit_inside_a_running_loop():
+    async def cell():
+        with pytest.raises(ValueError, match="pump `y`"):
+            amp.Trainer(mlp()).fit([{"y": 1.0}], **QUIET)
+
+    asyncio.run(cell())
+
+
+def test_runs_are_reproducible():
+    ends = []
+    for _ in range(2):
+        trainer = amp.Trainer(mlp(), optax.adam(0.01), max_active_keys=3, workers=2, seed=5)
+        trainer.fit(mlp_data(6), epochs=2, **QUIET)
+        ends.append(trainer.params)
+    close(*ends, rtol=0)
+
+
+# The history
+
+
+def test_the_history_as_json_lines(tmp_path):
+    history = amp.Trainer(mlp(), optax.sgd(0.1)).fit(mlp_data(3), mlp_data(2), epochs=2, label={"seed": 7}, **QUIET)
+    path = tmp_path / "runs" / "log.jsonl"
+    history.to_jsonl(path)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert records == history.records() and [r["epoch"] for r in records] == [1, 2]
+    wanted = {
+        "seed",
+        "epoch",
+        "train_loss",
+        "train_accuracy",
+        "valid_loss",
+        "valid_accuracy",
+        "train_per_s",
+        "valid_per_s",
+    }
+    assert wanted | {"staleness_mean", "staleness_max", "messages", "compilations", "seconds"} <= set(records[0])
+    assert history.best("loss") == min(e.valid["loss"] for e in history.epochs)
+    assert "History(2 epochs; last: train_loss=" in repr(history)
+
+
+def test_a_history_goes_on():
+    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+    history = trainer.fit(mlp_data(3), **QUIET)
+    assert trainer.fit(mlp_data(3), history=history, **QUIET) is history
+    assert [e.epoch for e in history.epochs] == [1, 2] and history[1].seconds >= history[0].seconds
+
+
+# Stopping
+
+
+def test_a_callback_stops_the_training():
+    seen = []
+
+    def callback(trainer, epoch):
+        seen.append((epoch.epoch, set(trainer.params)))
+        return epoch.epoch == 2
+
+    history = amp.Trainer(mlp(), optax.sgd(0.1)).fit(mlp_data(3), epochs=9, callbacks=[callback], **QUIET)
+    assert seen == [(1, {"linear1", "linear2"}), (2, {"linear1", "linear2"})] and len(history) == 2
+    assert not history.interrupted
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["script", "notebook"])
+def test_ctrl_c_ends_cleanly_with_the_history_so_far(inside):
+    def interrupt(trainer, epoch):
+        if epoch.epoch == 2:
+            raise KeyboardInterrupt
+
+    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+
+    def run():
+        return trainer.fit(mlp_data(4), epochs=9, callbacks=[interrupt], **QUIET)
+
+    async def cell():
+        return run()
+
+    history = asyncio.run(cell()) if inside else run()
+    assert history.interrupted and len(history) == 2 and "interrupted" in repr(history)
+    again = trainer.fit(mlp_data(4), history=history, **QUIET)
+    assert len(again) == 3 and not again.interrupted
+
+
+def test_cancelling_in_the_middle_of_an_epoch():
+    data = mlp_data(400)
+    trainer = amp.Trainer(mlp(), optax.sgd(0.01), max_dispatch_size=1, max_active_keys=4)
+    trainer.fit(data[:4], **QUIET)
+
+    class Stopping(amp.InstanceList):
+        def gather(self, ids):
+            self.asked = getattr(self, "asked", 0) + len(ids)
+            if self.asked > 100:
+                self.task.cancel()
+            return super().gather(ids)
+
+    async def cell():
+        stopping = Stopping(data)
+        stopping.task = asyncio.create_task(trainer.fit_async(stopping, epochs=3, **QUIET))
+        return await stopping.task
+
+    history = asyncio.run(cell())
+    assert history.interrupted and len(history) == 0
+    fresh = amp.Trainer(mlp(), params=trainer.params).evaluate(data[:9])
+    assert trainer.evaluate(data[:9]) == pytest.approx(fresh)  # no sums of the interrupted run are left
+    assert len(trainer.fit(data[:4], **QUIET)) == 1
+
+
+def test_an_error_leaves_a_usable_trainer():
+    trainer, good = amp.Trainer(mlp(), optax.sgd(0.1), max_active_keys=2), mlp_data(6)
+    bad = [*good[:4], {"x": good[0]["x"]}]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="waits for the same key on port label"):
+            trainer.fit(bad, **QUIET)
+        assert len(trainer.fit(good, **QUIET)) == 1
+
+
+# The controller
+
+
+def one_by_one(example):
+    """A user's loop for the RNN: token by token."""
+    tokens, label = example
+    length = len(tokens)
+    yield {"label": np.int32(label), "h0": amp.messages(np.zeros((1, 4), np.float32), t=0, length=length)}
+    for t, token in enumerate(tokens):
+        yield {"tokens": amp.messages(np.array([token]), t=t, length=length)}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_users_controller_loop_pumps_token_by_token(workers):
+    data = graphs.rnn_data([3, 1, 2])
+    examples = [(i["tokens"].payload, i["label"]) for i in data]
+    plain = amp.Trainer(graphs.rnn(), min_update_interval=NEVER)
+    looped = amp.Trainer(
+        graphs.rnn(), min_update_interval=NEVER, controller=one_by_one, workers=workers, max_active_keys=2
+    )
+    assert looped.accumulate(examples)["loss_sum"] == pytest.approx(plain.accumulate(data)["loss_sum"], rel=1e-5)
+    for node, (grad, rows) in looped.gradients.items():
+        assert rows == plain.gradients[node][1]
+        close(grad, plain.gradients[node][0])
+    assert looped.evaluate(examples) == pytest.approx(plain.evaluate(data), rel=1e-5)
+    assert len(looped.fit(examples, examples[:2], epochs=2, **QUIET)) == 2
+
+
+def whole_sequence_rnn():
+    """Figure 2 of the paper with the whole sequence pumped, and ungrouped in the graph."""
+    with amp.Graph() as g:
+        sequence = amp.pump("sequence", dtype="int32", fields=("length",), ragged=True)
+        h0 = amp.pump("h0", (4,), fields=("t", "length"))
+        label = amp.pump("label", dtype="int32")
+        tokens = amp.ungroup(sequence, "t")
+        h = amp.phi("h")
+        x = amp.ppt("embed", amp.nn.Embed(5, 4))(tokens)
+        z = amp.npt("tanh", jnp.tanh)(amp.ppt("linear1", amp.nn.Linear(8, 4))(amp.concat(x, h)))
+        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        more, done = amp.cond(z, lambda s: s.t < s.length)
+        h.connect(h0, more)
+        amp.loss("xent", graphs.xent, join=("instance",))(amp.ppt("linear2", amp.nn.Linear(4, 3))(done), label)
+    return g
+
+
+def test_a_whole_sequence_ungrouped_is_the_same_as_token_by_token():
+    data = graphs.rnn_data([3, 1, 4])
+    whole = [{**i, "sequence": amp.messages(i["tokens"].payload, length=len(i["tokens"].payload))} for i in data]
+    whole = [{k: v for k, v in i.items() if k != "tokens"} for i in whole]
+    a = amp.Trainer(graphs.rnn(), min_update_interval=NEVER)
+    b = amp.Trainer(whole_sequence_rnn(), min_update_interval=NEVER)
+    assert a.accumulate(data) == pytest.approx(b.accumulate(whole), rel=1e-6)
+    for node in a.gradients:
+        close(a.gradients[node], b.gradients[node])
+
+
+# Memory
+
+
+def test_arenas_that_grow_in_training_change_nothing():
+    data, ends = graphs.rnn_data([3, 1, 4, 2]), []
+    for rows in (2, None):
+        trainer = amp.Trainer(graphs.rnn(), optax.sgd(0.1), arena_rows=rows, min_update_interval=3)
+        trainer.fit(data, epochs=2, **QUIET)
+        ends.append(trainer.params)
+    close(*ends, rtol=0)
+
+
+def test_a_small_memory_limit_holds_instances_back_and_trains():
+    """An instance of length 6 needs 7 rows of 4 floats with adjoints: 224 bytes."""
+    data = graphs.rnn_data([6, 2, 6, 1, 4, 6])
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(0.1), memory_limit=300, max_active_keys=6, check=True)
+    history = trainer.fit(data, epochs=2, **QUIET)
+    assert len(history) == 2 and trainer.statistics.most_in_flight < 6
+    free = amp.Trainer(graphs.rnn(), min_update_interval=NEVER)
+    tight = amp.Trainer(graphs.rnn(), min_update_interval=NEVER, memory_limit=300)
+    assert tight.accumulate(data) == pytest.approx(free.accumulate(data), rel=1e-6)
+
+
+def test_an_instance_that_can_not_fit_is_named():
+    data = graphs.rnn_data([1, 2, 9, 2])
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(0.1), memory_limit=200, max_active_keys=8)
+    text = r"instance 2: expected at most 5 rows of shape \(4,\) float32, which the memory limit allows, got 10 rows\. Raise `memory_limit`, or split the instance\."
+    with pytest.raises(LimitError, match=text):
+        trainer.fit(data, **QUIET)
+    assert len(trainer.fit(data[:2], **QUIET)) == 1
+
+
+@pytest.mark.xfail(
+    strict=True, raises=LimitError, reason="far from the limit, by a few sampled instances, nothing is counted"
+)
+def test_instances_that_are_larger_than_the_sampled_ones_are_held_back_too():
+    """Each fits, and all four at once do not: they must be held back, not block each other half-way."""
+    lengths = [1] * 60 + [30] * 4
+    trainer = amp.Trainer(graphs.rnn(), max_active_keys=4, memory_limit=70 * 32, min_update_interval=NEVER)
+    assert trainer.accumulate(graphs.rnn_data(lengths))["loss"] > 0
+
+
+def test_evaluating_first_keeps_the_memory_limit():
+    trainer = amp.Trainer(graphs.rnn(), memory_limit=200, max_active_keys=8)
+    with pytest.raises(LimitError, match="instance 1"):
+        trainer.evaluate(graphs.rnn_data([2, 9]))
+
+
+def test_a_history_is_empty_before_training():
+    assert repr(History()) == "History(0 epochs)"
+    with pytest.raises(KeyError, match="no validation metric 'accuracy'; there are \\[\\]"):
+        History().best()
+
+
+def test_a_trainer_prints_what_it_is():
+    assert repr(amp.Trainer(mlp(), workers=2, max_active_keys=3)) == (
+        "Trainer(7 nodes, 5 stages on 2 worker(s), async, max_active_keys=3, min_update_interval=1)"
+    )
