@@ -1,0 +1,86 @@
+"""`python -m experiments NAME [OPTIONS]`: one sub-command for each experiment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
+
+from ampjax.errors import DataError, GraphError, LimitError, SettingsError
+from experiments import list_reduction, mnist, virtual
+from experiments.bench import engine as bench_engine
+from experiments.bench import list_reduction as bench_list_reduction
+from experiments.common import start_up
+from experiments.list_reduction import ListReductionOptions
+from experiments.mnist import MnistOptions
+from experiments.virtual import VirtualOptions
+
+BenchCommand = (
+    Annotated[bench_list_reduction.BenchOptions, subcommand("list-reduction")]
+    | Annotated[bench_engine.EngineOptions, subcommand("engine")]
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Ours beside other programs, and the engine alone.
+
+    Args:
+      what: What is measured.
+    """
+
+    what: BenchCommand
+
+
+Command = (
+    Annotated[ListReductionOptions, subcommand("list-reduction")]
+    | Annotated[MnistOptions, subcommand("mnist")]
+    | Annotated[VirtualOptions, subcommand("virtual-replicas")]
+    | Annotated[Bench, subcommand("bench")]
+)
+
+MAINS: dict[type, Callable[[Any], Any]] = {
+    ListReductionOptions: list_reduction.main,
+    MnistOptions: mnist.main,
+    VirtualOptions: virtual.main,
+    bench_list_reduction.BenchOptions: bench_list_reduction.main,
+    bench_engine.EngineOptions: bench_engine.main,
+}
+
+
+def parse(arguments: Sequence[str] | None = None) -> Any:
+    """The chosen experiment's options.
+
+    Raises:
+      SystemExit: If the command line can't be read, or asks for help.
+    """
+    command: Any = tyro.cli(
+        Command,  # type: ignore[arg-type]
+        prog="python -m experiments",
+        description="The papers' experiments. Each has its own --help.",
+        args=arguments,
+        config=(OmitArgPrefixes, OmitSubcommandPrefixes),
+    )
+    return command.what if isinstance(command, Bench) else command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one experiment; gives the exit status: 2 for a mistake in options or data, which is told without a traceback."""
+    options = parse(arguments)
+    start_up(getattr(options, "workers", 1), spread_kernels=isinstance(options, MnistOptions))
+    try:
+        MAINS[type(options)](options)
+    except (SettingsError, DataError, GraphError, LimitError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

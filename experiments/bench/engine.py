@@ -1,0 +1,150 @@
+"""The engine alone: microseconds a message, and its time over that of its kernels."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from rich.console import Console
+from rich.table import Table
+
+from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
+from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.engine.loop import Loop
+from ampjax.engine.source import Source
+from ampjax.engine.virtual_driver import VirtualDriver
+from ampjax.errors import SettingsError
+from ampjax.models.rnn import list_reduction_rnn
+from ampjax.params import initial_params
+from ampjax.sched.affinity import assign
+from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.plan import make_plan
+from ampjax.sched.policy import largest
+from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from experiments.common import Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Microseconds a message with the single-sequence RNN, every sequence of length 10, so that dispatches are full.
+
+    Three times, medians of passes in turn: control (virtual time, no kernels), the whole engine (asyncio driver), and the same
+    dispatches' kernels issued again back to back without a scheduler.
+
+    Args:
+      sizes: Messages in a dispatch, and sequences in flight.
+      messages: Messages in a pass, about.
+      passes: Measured passes; one more before them is not counted.
+      hidden: Features of the hidden state.
+      json: File to which a JSON object is appended for each size.
+    """
+
+    sizes: tuple[int, ...] = (1, 8, 64, 512)
+    messages: int = 20_000
+    passes: int = 5
+    hidden: int = 128
+    json: Path | None = None
+
+
+def main(options: EngineOptions, console: Console | None = None) -> list[dict[str, Any]]:
+    """Prints a table; gives its rows as dictionaries.
+
+    Raises:
+      SettingsError: If an option is below 1.
+    """
+    if min(*options.sizes, options.messages, options.passes, options.hidden) < 1:
+        raise SettingsError("bench engine, options", "numbers of at least 1", f"{options}", "Change the option.")
+    table = Table(
+        "dispatch size", "in fact", "control µs", "engine µs", "kernels µs", "engine / kernels", title="a message"
+    )
+    rows = []
+    for size in options.sizes:
+        row = {"bench": "engine", "dispatch_size": size, **measure(options, size)}
+        rows.append(row)
+        table.add_row(
+            str(size),
+            f"{row['mean_dispatch']:.1f}",
+            *(f"{row[name]:.2f}" for name in ("control_us", "engine_us", "kernels_us", "engine_over_kernels")),
+        )
+    (console or Console(highlight=False)).print(table)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        with options.json.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return rows
+
+
+def measure(options: EngineOptions, size: int) -> dict[str, float]:
+    """Medians for one dispatch size."""
+    bench = _Bench(options, size)
+    times: dict[str, list[float]] = {"control": [], "engine": [], "kernels": []}
+    for n in range(options.passes + 1):
+        for name, part in (("control", bench.control), ("engine", bench.engine), ("kernels", bench.kernels)):
+            seconds = _timed(part)
+            if n:
+                times[name].append(seconds)
+    medians = {f"{name}_us": 1e6 * statistics.median(t) / bench.n_messages for name, t in times.items()}
+    ratios = [e / k for e, k in zip(times["engine"], times["kernels"], strict=True)]
+    return {"mean_dispatch": bench.mean_dispatch, **medians, "engine_over_kernels": statistics.median(ratios)}
+
+
+def _timed(part: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    part()
+    return time.perf_counter() - begin
+
+
+class _Bench:
+    """One dispatch size: a scheduler, an executor, and the dispatches of the last pass."""
+
+    def __init__(self, options: EngineOptions, size: int):
+        self._graph = list_reduction_rnn(options.hidden)
+        self._plan = make_plan(self._graph, assign(self._graph, 1))
+        stages = 2 * (
+            MAX_LENGTH + 1
+        )  # each sequence passes the loop's stage 10 times and the end's once, forth and back
+        n = max(size, options.messages // stages // size * size)
+        data = generate(20 * n + 200)
+        full = np.flatnonzero(data.lengths == MAX_LENGTH)[:n]
+        self._data = Sample(Sequences(data, options.hidden), full)
+        self._settings = SchedulerSettings(
+            size, size, dict.fromkeys(self._graph.parameterised, 100), policy=largest, history=1, capacity=4096
+        )
+        training = {name: NodeTraining(optax.adam(1e-3)) for name in self._graph.parameterised}
+        params = initial_params(self._graph, {}, 0)
+        self._executor = Executor(self._plan, params, training, jax.devices()[:1])
+        self._scheduler = Scheduler(self._plan, self._settings)
+        self._issued: list[Dispatch] = []
+        self.n_messages, self.mean_dispatch = 0, 0.0
+
+    def control(self) -> None:
+        scheduler = Scheduler(self._plan, self._settings)
+        VirtualDriver(self._loop(scheduler, None), lambda dispatch: 1).run()
+
+    def engine(self) -> None:
+        self._issued.clear()
+        self._scheduler.reset_statistics()
+        asyncio.run(AsyncioDriver(self._loop(self._scheduler, self._executor)).run())
+        self._executor.wait()
+        stats = self._scheduler.stats
+        self.n_messages, self.mean_dispatch = stats.messages, stats.messages / stats.dispatches
+
+    def kernels(self) -> None:
+        for dispatch in self._issued:
+            self._executor.run(dispatch, self._scheduler)
+        self._executor.wait()
+
+    def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:
+        source = Source(scheduler, executor, self._data, np.arange(len(self._data)), True)
+        note = self._issued.append if executor is not None else None
+        return Loop(scheduler, executor, [source], on_dispatch=note)

@@ -1,0 +1,102 @@
+"""List reduction: ours against the same model in one `jax.jit`, padded, and compiled once for each length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import ampjax as amp
+from experiments.bench.common import Entry, Result, compare
+from experiments.list_reduction import ListReductionOptions, prepare
+
+HERE = "experiments.bench"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """List reduction in buckets of 100: training and inference throughput, medians, programs in turn.
+
+    Args:
+      passes: Measured passes of each program.
+      n_train: Training sequences in a pass.
+      n_valid: Validation sequences in a pass.
+      max_active_keys: Ours: buckets in flight; one program for each number.
+      min_update_interval: Ours: gradient rows before an update; by default the experiment's choice.
+      workers: Ours: workers.
+      to_target: Train each program up to this validation accuracy first (13 passes at most), and measure the time.
+      json: File to which a JSON object is appended for each program.
+    """
+
+    passes: int = 5
+    n_train: int = 20_000
+    n_valid: int = 10_000
+    max_active_keys: tuple[int, ...] = (16, 4, 1)
+    min_update_interval: int | None = None
+    workers: int = 1
+    to_target: float | None = None
+    json: Path | None = None
+
+
+def main(options: BenchOptions, console: Console | None = None) -> list[Result]:
+    """Prints the comparison.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+    """
+    epochs = 13
+    data = {"n_train": options.n_train, "n_valid": options.n_valid, "epochs": epochs}
+    ours = [
+        Entry(
+            "ampjax",
+            f"max_active_keys {keys}",
+            f"{HERE}.list_reduction:Ours",
+            {
+                **data,
+                "max_active_keys": keys,
+                "min_update_interval": options.min_update_interval,
+                "workers": options.workers,
+            },
+            {"NPROC": "1", "JAX_NUM_CPU_DEVICES": str(options.workers)},
+        )
+        for keys in options.max_active_keys
+    ]
+    peers = [
+        Entry(f"jax jit {name}", "batch 100", f"{HERE}.peers.list_reduction_jax:{function}", data, {"NPROC": "1"})
+        for name, function in (("padded", "padded"), ("per length", "per_length"))
+    ]
+    return compare("list-reduction", [*ours, *peers], options.passes, options.to_target, epochs, options.json, console)
+
+
+class Ours:
+    """Our program: the experiment, pass by pass.
+
+    Args:
+      **arguments: Options of `ListReductionOptions`.
+    """
+
+    def __init__(self, **arguments: Any):
+        self._task = prepare(ListReductionOptions(**arguments), 0)
+        self._trainer = amp.Trainer(self._task.graph, settings=self._task.settings)
+        self._updates = 0.0
+
+    def train(self) -> int:
+        """A pass over the training sequences in random order."""
+        history = self._trainer.fit(self._task.train, epochs=1, progress=False)
+        self._updates = history[0].updates / len(self._trainer.params)
+        return len(self._task.train.data)  # type: ignore[attr-defined]
+
+    def infer(self) -> int:
+        """A pass over the validation sequences."""
+        self.evaluate()
+        return len(self._task.valid.data)  # type: ignore[attr-defined]
+
+    def evaluate(self) -> float:
+        """The accuracy over the validation sequences."""
+        return self._trainer.evaluate(self._task.valid)["accuracy"]
+
+    def updates(self) -> float:
+        """Optimizer steps in the last pass, a node on average."""
+        return self._updates

@@ -1,0 +1,1 @@
+"""The other programs, each written as its users would write it."""

@@ -1,0 +1,367 @@
+"""What all experiments share: options named after the papers' hyperparameters, start-up, and the run itself.
+
+An experiment gives a `Task` for each seed; `run` trains it, writes an object per epoch to JSON Lines as each epoch ends, and leaves a
+history, a convergence plot and a Gantt chart in a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import optax
+from rich.console import Console
+from rich.table import Table
+
+import ampjax as amp
+from ampjax.engine.trace import Trace
+from ampjax.errors import SettingsError
+from ampjax.history import Epoch, History
+from ampjax.ir.instances import Instances, Messages
+from ampjax.simulate import simulate
+from ampjax.viz.convergence import convergence
+from ampjax.viz.gantt import gantt
+
+FIELDS = (
+    "experiment",
+    "seed",
+    "mode",
+    "max_active_keys",
+    "min_update_interval",
+    "replicas",
+    "workers",
+    "epoch",
+    "train_loss",
+    "train_accuracy",
+    "valid_loss",
+    "valid_accuracy",
+    "train_per_s",
+    "valid_per_s",
+    "staleness_mean",
+    "staleness_max",
+    "messages",
+    "compilations",
+    "seconds",
+)
+"""The order in which the fields of a JSON object come; others follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of all experiments.
+
+    Args:
+      max_active_keys: Instances in flight at most.
+      min_update_interval: Gradient rows that a node accumulates at least before it updates; by default the experiment's choice.
+      replicas: Copies of the replicated layer, where the experiment has one.
+      workers: Workers; each has a device of its own.
+      epochs: Epochs at most.
+      seed: One seed or several; each is a run of its own.
+      mode: `async`: nodes update themselves. `pipeline`: max-active-keys instances, then an update. `sync`: one instance, then an update.
+      data_dir: Folder with data files; else the environment variable AMPJAX_DATA, else a download. Not read where data are generated.
+      synthetic: Generated data in place of files.
+      json: File to which a JSON object is appended for each epoch, as it ends.
+      out: Folder for history, convergence plot and Gantt chart; by default runs/EXPERIMENT.
+      policy: Which messages a worker takes next: `balanced`, `backward_first` or `largest`.
+      max_dispatch_size: Messages in one dispatch at most; 1 is the paper's Algorithm 1.
+      replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K` or `message:K` (K: updates between).
+      target: Validation accuracy to reach.
+      keep_going: Train all epochs, also when the target is reached.
+    """
+
+    max_active_keys: int = 16
+    min_update_interval: int | None = None
+    replicas: int = 1
+    workers: int = 1
+    epochs: int = 10
+    seed: tuple[int, ...] = (0,)
+    mode: Literal["async", "pipeline", "sync"] = "async"
+    data_dir: Path | None = None
+    synthetic: bool = False
+    json: Path | None = None
+    out: Path | None = None
+    policy: str = "balanced"
+    max_dispatch_size: int = 64
+    replica_sync: str = "epoch"
+    target: float = 0.97
+    keep_going: bool = False
+
+    def settings(self, seed: int, min_update_interval: int) -> amp.Settings:
+        """The trainer's settings.
+
+        Args:
+          seed: Of this run.
+          min_update_interval: What to take where the option is absent.
+
+        Raises:
+          SettingsError: If an option is outside what it can be.
+        """
+        return amp.Settings(
+            max_active_keys=self.max_active_keys,
+            min_update_interval=min_update_interval if self.min_update_interval is None else self.min_update_interval,
+            mode=self.mode,
+            workers=self.workers,
+            policy=self.policy,
+            max_dispatch_size=self.max_dispatch_size,
+            replica_sync=sync_rule(self.replica_sync),
+            seed=seed,
+        )
+
+
+def sync_rule(text: str) -> str | tuple[str, int]:
+    """A rule for replicas from the command line.
+
+    Raises:
+      SettingsError: If what follows the colon is no number. Whether the rule exists is checked with the other settings.
+
+    >>> sync_rule("epoch"), sync_rule("every_k:20")
+    ('epoch', ('every_k', 20))
+    """
+    rule, colon, every = text.partition(":")
+    if not colon:
+        return rule
+    if not every.isdigit():
+        raise SettingsError(
+            "--replica-sync",
+            "`epoch`, `none`, `every_k:K` or `message:K`",
+            f"{text!r}",
+            "Give K, for example every_k:20.",
+        )
+    return rule, int(every)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is trained for one seed.
+
+    Args:
+      graph: The model.
+      train: Training instances.
+      valid: Validation instances.
+      settings: The trainer's settings.
+      tx: The optax transform of nodes that have none of their own.
+    """
+
+    graph: amp.Graph
+    train: Instances
+    valid: Instances
+    settings: amp.Settings
+    tx: optax.GradientTransformation | None = None
+
+
+def start_up(workers: int = 1, spread_kernels: bool = False) -> None:
+    """Chooses devices, threads and the compilation cache; call it before JAX makes its first array.
+
+    What the user has set in the environment (`NPROC`, `JAX_NUM_CPU_DEVICES`, `JAX_COMPILATION_CACHE_DIR`) stays.
+
+    Args:
+      workers: Workers of the run: each gets a CPU device of its own.
+      spread_kernels: Whether kernels are large enough for XLA to spread each over the cores. Small ones run faster if it does not try.
+    """
+    if not spread_kernels:
+        os.environ.setdefault("NPROC", "1")
+    if "JAX_NUM_CPU_DEVICES" not in os.environ and workers > 1:
+        jax.config.update("jax_num_cpu_devices", workers)
+    cache_compilations()
+
+
+def cache_compilations() -> None:
+    """Switches JAX's persistent compilation cache on: in `JAX_COMPILATION_CACHE_DIR`, else in the user's cache folder."""
+    if not jax.config.values.get("jax_compilation_cache_dir"):
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ampjax" / "xla"
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def run(name: str, options: Options, prepare: Callable[[int], Task], console: Console | None = None) -> list[History]:
+    """Trains a task for each seed and leaves the results in a folder.
+
+    Args:
+      name: The experiment's name.
+      options: The options.
+      prepare: From a seed to what is trained.
+      console: Where tables go.
+
+    Returns:
+      A history per seed.
+
+    Raises:
+      AmpError: If an option, a data file or a setting does not fit.
+    """
+    console = console or Console(highlight=False)
+    _check(options)
+    folder = options.out or Path("runs") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    record = folder / "history.jsonl"
+    record.unlink(missing_ok=True)
+    histories: dict[str, History] = {}
+    task = trainer = None
+    for seed in options.seed:
+        task = prepare(seed)
+        s = task.settings
+        console.print(
+            f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {options.replicas} replica(s), {s.workers} worker(s), {len(jax.devices())} device(s)"
+        )
+        trainer = amp.Trainer(task.graph, task.tx, settings=s)
+        label = {
+            "experiment": name,
+            "seed": seed,
+            "mode": s.mode,
+            "max_active_keys": s.in_flight,
+            "min_update_interval": s.min_update_interval,
+            "replicas": options.replicas,
+            "workers": s.workers,
+        }
+        history = History(settings=label)
+        write = partial(_write, label, [record, *([options.json] if options.json else [])])
+        stop = partial(_reached, options)
+        trainer.fit(task.train, task.valid, epochs=options.epochs, callbacks=[write, stop], history=history)
+        histories[f"seed {seed}"] = history
+        console.print(history.table())
+        if history.interrupted:
+            console.print("interrupted")
+            break
+    _summary(console, histories, options.target)
+    if task is not None and trainer is not None:
+        _pictures(folder, name, histories, options, task, trainer)
+    console.print(f"seed {' '.join(map(str, options.seed))}; history, convergence plot and Gantt chart are in {folder}")
+    return list(histories.values())
+
+
+def _check(options: Options) -> None:
+    if not options.seed:
+        raise SettingsError("--seed", "at least one seed", "none", "Give one, for example --seed 0.")
+    if len(set(options.seed)) < len(options.seed):
+        raise SettingsError("--seed", "different seeds", f"{options.seed}", "Each seed is a run of its own.")
+    for name in ("replicas", "epochs"):
+        if getattr(options, name) < 1:
+            raise SettingsError(f"--{name}", "at least 1", f"{getattr(options, name)}", "Change the option.")
+    for path, flag in ((options.out, "--out"), (options.json and options.json.parent, "--json")):
+        if path is not None and path.exists() and not path.is_dir():
+            raise SettingsError(flag, "a path in a folder", f"{path}, which is a file", "Choose another path.")
+
+
+def _write(label: Mapping[str, Any], paths: Sequence[Path], trainer: amp.Trainer, epoch: Epoch) -> None:
+    """A callback: appends the epoch to files, so that nothing is lost when a run is stopped."""
+    record = {**label, **epoch.record()}
+    line = json.dumps({**{field: record[field] for field in FIELDS if field in record}, **record})
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def _reached(options: Options, trainer: amp.Trainer, epoch: Epoch) -> bool:
+    """A callback: stops at the target."""
+    return not options.keep_going and epoch.valid["accuracy"] >= options.target
+
+
+def _summary(console: Console, histories: Mapping[str, History], target: float) -> None:
+    """Epochs and seconds to the target, by seed, and their medians."""
+    table = Table("run", "best accuracy", f"epochs to {100 * target:g} %", "seconds", "train/s", "valid/s")
+    rows = []
+    for label, history in histories.items():
+        if not len(history):
+            continue
+        first = history.first_to(target)
+        speed = [statistics.median(getattr(e, part) for e in history.epochs) for part in ("train_per_s", "valid_per_s")]
+        rows.append((history.best(), *((first.epoch, first.seconds) if first else (np.inf, np.inf)), *speed))
+        table.add_row(label, *_cells(rows[-1]))
+    if len(rows) > 1:
+        table.add_row("median", *_cells([statistics.median(column) for column in zip(*rows, strict=True)]))
+    if rows:
+        console.print(table)
+
+
+def _cells(row: Sequence[float]) -> list[str]:
+    accuracy, epochs, seconds, train_per_s, valid_per_s = row
+    reached = [f"{epochs:g}", f"{seconds:.1f}"] if np.isfinite(epochs) else ["not reached", ""]
+    return [f"{100 * accuracy:.2f} %", *reached, f"{train_per_s:,.0f}", f"{valid_per_s:,.0f}"]
+
+
+def _pictures(
+    folder: Path, name: str, histories: Mapping[str, History], options: Options, task: Task, trainer: amp.Trainer
+) -> None:
+    """The convergence plot of all runs, and a Gantt chart of some more instances of the last one."""
+    runs = {label: history.records() for label, history in histories.items() if len(history)}
+    if not runs:
+        return
+    convergence(runs, folder / "convergence.png", target=options.target)
+    s = task.settings
+    n, trace = min(max(4, min(2 * s.in_flight, 16)), len(task.train)), Trace()
+    some = sample(task.train, n, s.seed)
+    if s.workers == 1:
+        trainer.accumulate(some, trace=trace)
+        where = "this machine; each dispatch is waited for"
+    else:  # waiting for each dispatch would hide how workers overlap
+        simulate(task.graph, some, trace=trace, **vars(s))
+        where = f"virtual time, {s.workers} workers of 10¹² operations/s"
+    gantt((x for x in trace if x.duration_ns), folder / "gantt.png", title=f"{name}, {s.mode}, {n} instances: {where}")
+
+
+class Sample:
+    """Some instances of a data set, in an order of their own (`ampjax.ir.instances.Instances`).
+
+    Args:
+      data: The data set.
+      ids: Which instances.
+    """
+
+    def __init__(self, data: Instances, ids: np.ndarray):
+        self._data, self._ids = data, ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
+        """The messages of some of them, by pump."""
+        return self._data.gather(self._ids[np.asarray(ids)])  # type: ignore[return-value]
+
+
+def sample(data: Instances, n: int, seed: int) -> Sample:
+    """`n` instances at random (all, if there are fewer)."""
+    return Sample(data, np.random.default_rng(seed).permutation(len(data))[:n])
+
+
+def updates_per_instance(graph: amp.Graph, data: Instances, settings: amp.Settings) -> dict[str, float]:
+    """How often each node will update per training instance: the real scheduler tells, on a sample, without numerics.
+
+    A dispatch that holds more gradient rows than `min_update_interval` gives one update, so the number depends on the schedule. Learning-rate
+    schedules count a node's own updates; with this number they can be laid out over a whole run.
+
+    Args:
+      graph: The graph.
+      data: Training instances.
+      settings: The settings of the run.
+    """
+    n = min(len(data), max(128, 4 * settings.max_active_keys))
+    result = simulate(graph, sample(data, n, settings.seed), **vars(settings))
+    return {name: stats.updates / min(n, len(data)) for name, stats in result.stats.nodes.items()}
+
+
+def cosine(peak: float, updates: float) -> optax.Schedule:
+    """Cosine decay from `peak` to 0 over the given number of updates."""
+    return optax.cosine_decay_schedule(peak, max(1, round(updates)))
+
+
+def set_options(graph: amp.Graph, options: Callable[[str], Mapping[str, Any]]) -> amp.Graph:
+    """Sets options of a graph's parameterised nodes, whoever built it.
+
+    Args:
+      graph: The graph.
+      options: From a node's name to options of `amp.ppt`, for example `{"tx": optax.sgd(0.1)}`.
+
+    Returns:
+      The graph itself.
+    """
+    for name, node in graph.parameterised.items():
+        node.options = replace(node.options, **options(name))
+    return graph

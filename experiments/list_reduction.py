@@ -1,0 +1,92 @@
+"""List reduction with a variable-length RNN (AMPNet, section 6 and B.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import optax
+
+from ampjax.data.list_reduction import Buckets, ListReduction, Sequences, splits
+from ampjax.errors import SettingsError
+from ampjax.history import History
+from ampjax.ir.instances import Instances
+from ampjax.models.rnn import list_reduction_rnn
+from experiments.common import Options, Task, cosine, run, set_options, updates_per_instance
+
+MEAN_LENGTH = 6
+"""Tokens of an average sequence: `linear1` and `embed` get a gradient row for each, `linear2` one for a sequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListReductionOptions(Options):
+    """List reduction: buckets of 100 sequences of one length, 100,000 for training, Adam with cosine decay.
+
+    A gradient row is a message: one token of a whole bucket, so a bucket gives 2 to 10 rows. `linear2` sees one message for each
+    bucket, so its interval is a sixth of the others', and all nodes update about equally often.
+
+    Args:
+      single: Single sequences in place of buckets.
+      batch_size: Sequences in a bucket.
+      n_train: Training sequences.
+      n_valid: Validation sequences.
+      hidden: Features of embedding and hidden state.
+      learning_rate: Adam's, at the start; it falls to 0 along a cosine over all epochs.
+      epochs: Epochs at most; the learning rate's decay is laid out over as many.
+    """
+
+    single: bool = False
+    batch_size: int = 100
+    n_train: int = 100_000
+    n_valid: int = 10_000
+    hidden: int = 128
+    learning_rate: float | None = None
+    epochs: int = 13
+
+
+def main(options: ListReductionOptions) -> list[History]:
+    """Trains; one history per seed."""
+    return run("list-reduction", options, lambda seed: prepare(options, seed))
+
+
+def prepare(options: ListReductionOptions, seed: int) -> Task:
+    """Model, data, settings and optimizer for one seed.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+    """
+    if options.learning_rate is not None and not options.learning_rate > 0:
+        raise SettingsError(
+            "--learning-rate", "more than 0", f"{options.learning_rate}", "Adam's default here is 2e-3."
+        )
+    interval, peak = defaults(options)
+    settings = options.settings(seed, interval)
+    train, valid = (instances(options, part) for part in splits(options.n_train, options.n_valid, seed))
+    batch = None if options.single else options.batch_size
+    graph = list_reduction_rnn(options.hidden, batch, options.replicas)
+    shares = {"linear2": MEAN_LENGTH, "linear1": options.replicas}
+    set_options(
+        graph,
+        lambda node: {"min_update_interval": max(1, settings.min_update_interval // shares.get(node.split("/")[0], 1))},
+    )
+    rate = options.learning_rate or peak
+    updates = updates_per_instance(graph, train, settings)
+    total = len(train) * options.epochs
+    set_options(graph, lambda node: {"tx": optax.adam(cosine(rate, updates[node] * total))})
+    return Task(graph, train, valid, settings)
+
+
+def instances(options: ListReductionOptions, data: ListReduction) -> Instances:
+    """Buckets, or single sequences."""
+    if options.single:
+        return Sequences(data, options.hidden)
+    return Buckets(data, options.batch_size, options.hidden)
+
+
+def defaults(options: ListReductionOptions) -> tuple[int, float]:
+    """The interval and the learning rate where the user gives none.
+
+    An update should see about as many sequences as a synchronous step: the interval is a bucket's worth of rows, and a few of them
+    where many buckets are in flight, since each gradient is then as stale as there are updates in the time that a bucket takes.
+    """
+    rows = MEAN_LENGTH * (100 if options.single else 1)
+    return rows, 2e-3

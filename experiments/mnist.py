@@ -1,0 +1,49 @@
+"""MNIST with a perceptron of four layers, each on a worker of its own (AMPNet, B.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import optax
+
+from ampjax.data.mnist import Batches, load, synthetic
+from ampjax.errors import SettingsError
+from ampjax.history import History
+from ampjax.models.mlp import mlp
+from experiments.common import Options, Task, run
+
+
+@dataclass(frozen=True, kw_only=True)
+class MnistOptions(Options):
+    """MNIST: batches of 100 images, SGD 0.1, an update for each batch, one message in a dispatch as in the paper.
+
+    Args:
+      batch_size: Images in a message.
+      hidden: Features of the hidden layers.
+      learning_rate: SGD's.
+    """
+
+    batch_size: int = 100
+    hidden: int = 784
+    learning_rate: float = 0.1
+    max_active_keys: int = 4
+    workers: int = 4
+    max_dispatch_size: int = 1
+    policy: str = "backward_first"
+
+
+def main(options: MnistOptions) -> list[History]:
+    """Trains; one history per seed."""
+    if options.replicas != 1:
+        raise SettingsError("--replicas", "1 for mnist", f"{options.replicas}", "Replicas are for list-reduction.")
+    if not options.learning_rate > 0:
+        raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "B.1's is 0.1.")
+    train, valid = (
+        Batches(part, options.batch_size) for part in (synthetic() if options.synthetic else load(options.data_dir))
+    )
+
+    def prepare(seed: int) -> Task:
+        graph = mlp((784, options.hidden, options.hidden, options.hidden, 10), options.batch_size)
+        return Task(graph, train, valid, options.settings(seed, 1), optax.sgd(options.learning_rate))
+
+    return run("mnist", options, prepare)

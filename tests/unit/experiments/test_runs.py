@@ -1,0 +1,146 @@
+"""Small runs of the experiments, end to end: files, JSON keys, pictures, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampjax.errors import SettingsError
+from experiments import list_reduction, mnist, virtual
+from experiments.__main__ import main, parse
+from experiments.common import FIELDS
+from experiments.list_reduction import ListReductionOptions
+from experiments.mnist import MnistOptions
+from experiments.virtual import VirtualOptions
+
+
+def small(folder: Path, **options: Any) -> ListReductionOptions:
+    given = {"n_train": 200, "n_valid": 100, "hidden": 8, "batch_size": 20, "epochs": 2, "max_active_keys": 4}
+    return ListReductionOptions(**{**given, "out": folder / "out", "json": folder / "epochs.jsonl", **options})
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def assert_png(path: Path) -> None:
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+
+def test_list_reduction_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    histories = list_reduction.main(small(tmp_path, seed=(0, 1)))
+    assert [len(h) for h in histories] == [2, 2]
+    lines = records(tmp_path / "epochs.jsonl")
+    assert lines == records(tmp_path / "out" / "history.jsonl")
+    assert [(r["seed"], r["epoch"]) for r in lines] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    for record in lines:
+        assert list(record)[: len(FIELDS)] == list(FIELDS)
+        assert record["experiment"] == "list-reduction" and record["max_active_keys"] == 4
+        assert 0 <= record["valid_accuracy"] <= 1 and record["messages"] > 0
+    assert_png(tmp_path / "out" / "convergence.png")
+    assert_png(tmp_path / "out" / "gantt.png")
+    last = capsys.readouterr().out.replace("\n", "")
+    assert last.endswith(str(tmp_path / "out")) and "seed 0 1;" in last
+
+
+def test_json_is_appended_to_and_the_folder_starts_anew(tmp_path: Path) -> None:
+    for _ in range(2):
+        list_reduction.main(small(tmp_path, epochs=1))
+    assert len(records(tmp_path / "epochs.jsonl")) == 2
+    assert len(records(tmp_path / "out" / "history.jsonl")) == 1
+
+
+def test_throughput_counts_sequences_not_buckets(tmp_path: Path) -> None:
+    task = list_reduction.prepare(small(tmp_path), 0)
+    assert task.train.n_examples == 200 and len(task.train) < 50  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "sync"},
+        {"mode": "pipeline", "policy": "backward_first", "max_dispatch_size": 1},
+        {"replicas": 2, "workers": 2, "replica_sync": "every_k:2"},
+        {"single": True, "max_active_keys": 16},
+    ],
+)
+def test_every_mode_runs(tmp_path: Path, options: dict[str, Any]) -> None:
+    (history,) = list_reduction.main(small(tmp_path, epochs=1, **options))
+    record = records(tmp_path / "epochs.jsonl")[0]
+    assert record["mode"] == options.get("mode", "async")
+    assert record["max_active_keys"] == (1 if options.get("mode") == "sync" else options.get("max_active_keys", 4))
+    assert history[0].updates > 0
+
+
+def test_it_stops_at_the_target_unless_told_to_go_on(tmp_path: Path) -> None:
+    assert len(list_reduction.main(small(tmp_path, target=0.0))[0]) == 1
+    assert len(list_reduction.main(small(tmp_path, target=0.0, keep_going=True))[0]) == 2
+
+
+def test_mnist_runs_without_files(tmp_path: Path) -> None:
+    options = MnistOptions(synthetic=True, hidden=16, epochs=1, out=tmp_path, target=0.5, seed=(2,))
+    (history,) = mnist.main(options)
+    assert history[0].valid["accuracy"] > 0.8
+    assert_png(tmp_path / "gantt.png")
+    assert records(tmp_path / "history.jsonl")[0]["workers"] == 4
+
+
+def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
+    options = VirtualOptions(replicas=(1, 2), max_active_keys=(4,), n=1000, json=tmp_path / "v.jsonl", out=tmp_path)
+    rows = virtual.main(options)
+    assert records(tmp_path / "v.jsonl") == rows
+    assert rows[0]["ratio"] == 1 and rows[1]["ratio"] > 1.5
+    assert_png(tmp_path / "gantt-2.png")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda t: list_reduction.main(small(t, learning_rate=0.0)), "--learning-rate: expected more than 0"),
+        (lambda t: list_reduction.main(small(t, batch_size=0)), "batch_size"),
+        (lambda t: mnist.main(MnistOptions(synthetic=True, replicas=2, out=t)), "--replicas: expected 1 for mnist"),
+        (lambda t: mnist.main(MnistOptions(synthetic=True, learning_rate=-1, out=t)), "--learning-rate"),
+        (lambda t: virtual.main(VirtualOptions(flops=0)), "numbers above 0"),
+    ],
+)
+def test_bad_options_are_refused(tmp_path: Path, call: Any, text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        call(tmp_path)
+
+
+def test_the_command_line_reads_shared_options_and_several_seeds() -> None:
+    options = parse(
+        [
+            "list-reduction",
+            "--seed",
+            "0",
+            "1",
+            "2",
+            "--max-active-keys",
+            "4",
+            "--min-update-interval",
+            "12",
+            "--mode",
+            "pipeline",
+            "--json",
+            "a.jsonl",
+        ]
+    )
+    assert isinstance(options, ListReductionOptions)
+    assert options.seed == (0, 1, 2) and options.min_update_interval == 12 and options.json == Path("a.jsonl")
+    assert isinstance(parse(["mnist", "--synthetic"]), MnistOptions)
+    assert parse(["bench", "engine", "--sizes", "1", "8"]).sizes == (1, 8)
+
+
+def test_a_mistake_is_told_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list-reduction", "--out", str(tmp_path), "--policy", "fifo"]) == 2
+    assert "error: setting `policy`: expected one of" in capsys.readouterr().err
+
+
+def test_an_unknown_option_or_mode_ends_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["list-reduction", "--mak", "3"], ["list-reduction", "--mode", "fast"], ["no-such-thing"]):
+        with pytest.raises(SystemExit) as stop:
+            parse(arguments)
+        assert stop.value.code == 2
+    capsys.readouterr()
