@@ -132,7 +132,7 @@ class InstanceList:
       ragged: Names of the ragged pumps.
 
     Raises:
-      MessageError: From `gather`, when an instance's columns do not agree in length.
+      MessageError: From `gather`, when an instance is no dictionary, or its columns do not fit each other.
     """
 
     def __init__(self, instances: Sequence[Mapping[str, Any]], ragged: Sequence[str] = ()):
@@ -145,7 +145,15 @@ class InstanceList:
         """The messages of the instances `ids`, by pump."""
         parts: dict[str, list[_Part]] = {}
         for position, i in enumerate(np.asarray(ids).tolist()):
-            for pump, value in self._instances[i].items():
+            instance = self._instances[i]
+            if not isinstance(instance, Mapping):
+                raise MessageError(
+                    f"instance {i}",
+                    "a dictionary from pump names to payloads",
+                    f"{type(instance).__name__}",
+                    "Give each instance as `{pump: payload, ...}`.",
+                )
+            for pump, value in instance.items():
                 where = f"pump `{pump}`, instance {i}"
                 parts.setdefault(pump, []).append(_part(where, position, value, pump in self._ragged))
         return {pump: _stacked(pump, own) for pump, own in parts.items()}

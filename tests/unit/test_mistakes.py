@@ -1,0 +1,346 @@
+"""What a user may get wrong after the graph is built, and what is said then: settings, data, payloads, states, parameters."""
+
+import asyncio
+
+import numpy as np
+import optax
+import pytest
+from support import graphs
+
+import ampjax as amp
+from ampjax.errors import (
+    DataError,
+    DeadlockError,
+    GraphError,
+    LimitError,
+    MessageError,
+    ParameterError,
+    SettingsError,
+)
+
+GOOD = {"x": np.float32(1), "label": np.float32(0)}
+
+
+def trainer(graph=None, tx=None, **options):
+    return amp.Trainer(graph or graphs.chain(1), tx or optax.sgd(0.1), **options)
+
+
+def fit(data, graph=None, **options):
+    trainer(graph, **options).fit(data, progress=False)
+
+
+def pump_graph(**options):
+    with amp.Graph() as g:
+        amp.sink("end", amp.npt("f", lambda x: x)(amp.pump("x", **options)))
+    return g
+
+
+def stateful(function):
+    with amp.Graph() as g:
+        x = amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x", fields=("t",)))
+        a, b = amp.cond(x, function, name="way")
+        amp.sink("a", a)
+        amp.sink("b", b)
+    return g
+
+
+def at(t):
+    return {"x": amp.messages(np.ones(1, np.float32), t=t)}
+
+
+def late(wrong):
+    return lambda s: wrong(s) if len(s) and s.t.max() > 50 else s.t * 0
+
+
+def open_graph():
+    graph = amp.Graph()
+    with graph:
+        amp.sink("end", amp.pump("x"))
+        trainer(graph)
+
+
+class Columns(amp.InstanceList):
+    """A data set of the user's own whose columns do not fit."""
+
+    def __init__(self, messages):
+        super().__init__([GOOD])
+        self.messages = messages
+
+    def gather(self, ids):
+        return self.messages
+
+
+def setting(name, value, expected, fix="Change the setting."):
+    return (
+        lambda: trainer(**{name: value}),
+        SettingsError,
+        f"setting `{name}`: expected {expected}, got {value!r}. {fix}",
+    )
+
+
+PARAMS = {"w": np.zeros((4, 3), np.float32), "b": np.zeros(3, np.float32)}
+
+
+def dense():
+    with amp.Graph() as g:
+        amp.sink("y", amp.ppt("linear", amp.nn.Linear(4, 3))(amp.pump("x", (4,))))
+    return g
+
+
+def with_params(params):
+    return lambda: trainer(dense(), params=params)
+
+
+MISTAKES = {
+    # Settings
+    "no instance in flight": setting("max_active_keys", 0, "an integer of at least 1"),
+    "an interval of zero": setting("min_update_interval", 0, "an integer of at least 1"),
+    "half a worker": setting("workers", 1.5, "an integer of at least 1"),
+    "a truth value for a number": setting("max_dispatch_size", True, "an integer of at least 1"),
+    "a negative seed": setting("seed", -1, "an integer of at least 0"),
+    "no memory": setting("memory_limit", 0, "an integer of at least 1"),
+    "an arena of one row": setting("arena_rows", 1, "an integer of at least 2"),
+    "an unknown mode": setting("mode", "fast", "one of ['async', 'pipeline', 'sync']", "Choose one of these."),
+    "unknown weights": setting("weights", "old", "one of ['current', 'stashed']", "Choose one of these."),
+    "an unknown gradient": setting("gradient", "max", "one of ['mean', 'sum']", "Choose one of these."),
+    "an unknown policy": setting(
+        "policy",
+        "fifo",
+        "one of ['backward_first', 'largest', 'balanced'], or a function",
+        "Choose one of these names.",
+    ),
+    "an unknown replica rule": setting(
+        "replica_sync",
+        "sometimes",
+        "`epoch`, `none`, ('every_k', k) or ('message', k) with k >= 1",
+        "Choose one of these.",
+    ),
+    "a replica rule that never comes": setting(
+        "replica_sync",
+        ("every_k", 0),
+        "`epoch`, `none`, ('every_k', k) or ('message', k) with k >= 1",
+        "Choose one of these.",
+    ),
+    "a misspelled setting": (
+        lambda: trainer(max_activ_keys=4),
+        SettingsError,
+        "setting `max_activ_keys`: expected one of ['affinity', 'arena_rows', 'check', 'fuse', 'gradient', 'max_active_keys', "
+        "'max_dispatch_size', 'memory_limit', 'min_update_interval', 'mode', 'policy', 'replica_sync', 'run_ahead', 'seed', "
+        "'weights', 'workers'], got an unknown setting. Check its spelling.",
+    ),
+    "no optax transform": (
+        lambda: amp.Trainer(graphs.chain(1), 0.1),
+        SettingsError,
+        "setting `tx`: expected an optax transform, got float. Pass for example `optax.adam(1e-3)`.",
+    ),
+    "no epochs": (
+        lambda: trainer().fit([GOOD], epochs=0),
+        SettingsError,
+        "fit, `epochs`: expected at least 1, got 0. Train for one epoch or more.",
+    ),
+    "an open graph": (
+        open_graph,
+        GraphError,
+        "trainer: expected a closed graph, got one that is still being built. Leave the `with amp.Graph()` block first.",
+    ),
+    "predict without a sink": (
+        lambda: trainer().predict([GOOD]),
+        GraphError,
+        "predict: expected a sink in the graph, got none. End the wire that you want to see with `amp.sink(name, wire)`.",
+    ),
+    # Data
+    "no instances": (
+        lambda: fit([]),
+        SettingsError,
+        "data: expected at least one instance, got none. Pass a data set that is not empty.",
+    ),
+    "no instances to evaluate": (
+        lambda: trainer().evaluate([]),
+        SettingsError,
+        "data: expected at least one instance, got none. Pass a data set that is not empty.",
+    ),
+    "an instance that is no dictionary": (
+        lambda: fit([GOOD, 7]),
+        MessageError,
+        "instance 1: expected a dictionary from pump names to payloads, got int. Give each instance as `{pump: payload, ...}`.",
+    ),
+    "an unknown pump": (
+        lambda: fit([{**GOOD, "y": np.float32(0)}]),
+        MessageError,
+        "pump `y`: expected one of the graph's pumps ['label', 'x'], got an unknown name. Name the pumps of the graph in the instance.",
+    ),
+    "a missing state field": (
+        lambda: trainer(pump_graph(fields=("t", "length"))).predict([at(0)]),
+        MessageError,
+        "pump `x`: expected messages with the state fields ['length', 't'], got ['t']. Pump each declared field, and no other.",
+    ),
+    "a state field too many": (
+        lambda: trainer(pump_graph()).predict([at(0)]),
+        MessageError,
+        "pump `x`: expected messages with the state fields [], got ['t']. Pump each declared field, and no other.",
+    ),
+    "fields that differ between instances": (
+        lambda: trainer(pump_graph(fields=("t",))).predict([at(0), {"x": np.float32(0)}]),
+        MessageError,
+        "pump `x`: expected the same state fields in every instance (['t']), got []. Give every message the same fields.",
+    ),
+    "a state column of another length": (
+        lambda: trainer(pump_graph(fields=("t",))).predict([at([0, 1, 2])]),
+        MessageError,
+        "pump `x`, instance 0, state field `t`: expected a scalar or 1 values, one per message, got 3 values. Give each message one value.",
+    ),
+    "a state that is no integer": (
+        lambda: trainer(pump_graph(fields=("t",))).predict([at(0.5)]),
+        MessageError,
+        "pump `x`, instance 0, state field `t`: expected integers, got float64. States are integers: convert them.",
+    ),
+    "sizes that do not add up": (
+        lambda: trainer(pump_graph(ragged=True)).predict([{"x": amp.messages(np.zeros(3, np.float32), sizes=[1, 1])}]),
+        MessageError,
+        "pump `x`, instance 0: expected 2 payload rows, as the sizes say, got 3. Make the sizes add up.",
+    ),
+    "a payload of another shape": (
+        lambda: trainer(pump_graph(shape=(4,))).predict([{"x": np.zeros(5, np.float32)}]),
+        MessageError,
+        "pump `x`, payload: expected an array of shape (1, 4), got (1, 5). Give one row of the pump's shape per message.",
+    ),
+    "payloads of different shapes": (
+        lambda: trainer(pump_graph(shape=(4,))).predict([{"x": np.zeros(4)}, {"x": np.zeros(5)}]),
+        MessageError,
+        "pump `x`, instance 1: expected rows of shape (4,), as in other instances, got (5,). Give all instances rows of the pump's shape.",
+    ),
+    "a payload of another kind": (
+        lambda: trainer(pump_graph(dtype="int32")).predict([{"x": 1.5}]),
+        MessageError,
+        "pump `x`, payload: expected int32, got float64. Convert the payload to int32, or declare the pump with its dtype.",
+    ),
+    "a data set's ragged messages without sizes": (
+        lambda: trainer(pump_graph(ragged=True)).predict(
+            Columns({"x": amp.Messages(np.zeros(2, np.float32), np.zeros(1, int))})
+        ),
+        MessageError,
+        "pump `x`: expected sizes, the rows of each message of a ragged pump, got none. Give `Messages.sizes`.",
+    ),
+    "a topology that points outside": (
+        lambda: amp.Topology(([0],), ([3],), 2),
+        DataError,
+        "Topology.scatter: expected row numbers below n_rows = 2, got 3. Give n_rows the number of rows that collect should make.",
+    ),
+    # What messages do
+    "two messages of one state": (
+        lambda: fit([{"x": amp.messages(np.zeros(2, np.float32)), "label": np.float32(0)}]),
+        MessageError,
+        "node `f0+loss`, port x: expected one message per key, got a second one with State(instance=0). "
+        "Make states unique with an isu, or join on more fields.",
+    ),
+    "a label that never comes": (
+        lambda: fit([{"x": np.float32(0)}]),
+        DeadlockError,
+        "1 instance(s) in flight: expected messages that can move, got none: node `f0+loss` has State(instance=0) on port x and "
+        "waits for the same key on port label. Pump what the nodes wait for, or mend the conditions that route it.",
+    ),
+    "a loop that ends with another state than its partner's": (
+        lambda: fit(
+            [*graphs.rnn_data([2]), {**graphs.rnn_instance(3), "h0": amp.messages(np.zeros((1, 4)), t=1, length=3)}],
+            graphs.rnn(),
+            max_active_keys=1,
+            mode="sync",
+        ),
+        DeadlockError,
+        "1 instance(s) in flight: expected messages that can move, got none: node `embed+concat1+linear1+tanh` has "
+        "State(instance=1, t=0, length=3) on port tokens and waits for the same key on port h. "
+        "Pump what the nodes wait for, or mend the conditions that route it.",
+    ),
+    "a group that is never full": (
+        lambda: fit(
+            [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=3)}], graphs.grouping()
+        ),
+        DeadlockError,
+        "1 instance(s) in flight: expected messages that can move, got none: node `out+loss` has State(instance=0) on port label "
+        "and waits for the same key on port total; group `back` with State(instance=0, i=0) waits for 1 more of 3 member(s). "
+        "Pump what the nodes wait for, or mend the conditions that route it.",
+    ),
+    "a condition that fails": (
+        lambda: fit([at(99)], stateful(late(lambda s: s.u))),
+        MessageError,
+        "node `way`, condition: expected a state function that works for every state, got AttributeError: no state field `u`; "
+        "there are ('instance', 't'), for State(instance=0, t=99). Mend the function.",
+    ),
+    "a condition outside its outputs": (
+        lambda: fit([at(99)], stateful(late(lambda s: s.t))),
+        MessageError,
+        "node `way`, condition: expected an output's number in [0, 2), got 99 for State(instance=0, t=99). "
+        "Mend the condition, or give the cond more outputs.",
+    ),
+    "an instance that is too large for the memory": (
+        lambda: fit(graphs.rnn_data([9]), graphs.rnn(), memory_limit=200),
+        LimitError,
+        "instance 0: expected at most 5 rows of shape (4,) float32, which the memory limit allows, got 10 rows. "
+        "Raise `memory_limit`, or split the instance.",
+    ),
+    "a molecule without its topology": (
+        lambda: fit([{"atoms": np.zeros((2, 2), np.float32), "label": np.float32(0)}], graphs.molecule()),
+        MessageError,
+        "node `out`: expected a topology on pump `maps` before the message, got none for this instance. "
+        "Pump the topology with the instance.",
+    ),
+    # Parameters
+    "parameters of an unknown node": (
+        with_params({"linaer": PARAMS}),
+        ParameterError,
+        "parameters of `linaer`: expected one of the parameterised nodes ['linear'], got an unknown node. Use a node's name.",
+    ),
+    "parameters of another structure": (
+        with_params({"linear": {"w": PARAMS["w"]}}),
+        ParameterError,
+        "parameters of `linear`: expected the structure PyTreeDef({'b': *, 'w': *}), got PyTreeDef({'w': *}). "
+        "Start from `trainer.params` and change values.",
+    ),
+    "parameters of another shape": (
+        with_params({"linear": {**PARAMS, "w": np.zeros((3, 4))}}),
+        ParameterError,
+        "parameters of `linear`, leaf ['w']: expected shape (4, 3), got (3, 4). Give arrays of the node's shapes.",
+    ),
+    "parameters that are not finite": (
+        with_params({"linear": {**PARAMS, "b": np.full(3, np.inf)}}),
+        ParameterError,
+        "parameters of `linear`, leaf ['b']: expected finite values, got NaN or infinity. Check where these parameters come from.",
+    ),
+    "an unknown node in set_params": (
+        lambda: trainer(dense()).set_params({"nonlinear": PARAMS}),
+        ParameterError,
+        "parameters of `nonlinear`: expected one of the parameterised nodes ['linear'], got an unknown node. Use a node's name.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "kind", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes(make, kind, text):
+    with pytest.raises(kind) as caught:
+        make()
+    assert str(caught.value) == text
+
+
+def test_a_mistake_is_a_value_error_and_a_standstill_is_not():
+    kinds = (DataError, GraphError, MessageError, ParameterError, SettingsError)
+    assert all(issubclass(kind, ValueError) for kind in kinds)
+    assert all(
+        issubclass(kind, RuntimeError) and not issubclass(kind, ValueError) for kind in (DeadlockError, LimitError)
+    )
+
+
+def test_mistakes_say_the_same_where_a_loop_runs():
+    make, kind, text = MISTAKES["a label that never comes"]
+
+    async def cell():
+        with pytest.raises(kind) as caught:
+            make()
+        assert str(caught.value) == text
+
+    asyncio.run(cell())
+
+
+def test_a_nan_that_training_makes_is_seen_in_the_loss():
+    """Numbers that blow up are no mistake of the messages: they are shown, not hidden."""
+    history = trainer(tx=optax.sgd(1e30)).fit([GOOD] * 4, epochs=3, progress=False)
+    assert not np.isfinite(history[-1].train["loss"])
