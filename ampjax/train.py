@@ -347,7 +347,7 @@ class Trainer:
         for stage in self.plan.stages:
             for j in range(len(stage.outputs) if stage.kind != "group" else 0):
                 mean.setdefault(stage.arenas[j], 0.0)
-        limits = row_limits(mean, self.settings.memory_limit)
+        limits = row_limits(mean, self.settings.memory_limit, self._executor.record_row_bytes())
         self._guard_limits = (limits, {key: -(-count // n) * 2 for key, count in rows.items()})
         self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits, self.settings.arena_rows)
         self._scheduler.resize(self._scheduler_settings)

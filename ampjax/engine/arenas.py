@@ -47,13 +47,13 @@ class Arenas:
         device = self._devices[space]
         floats = jnp.issubdtype(dtype, jnp.inexact)
         if old_values is None:
-            self.values[key] = _zeros(device, capacity, shape, dtype)
-            self.grads[key] = _zeros(device, capacity, shape, dtype) if floats else None
+            self.values[key] = zeros(device, capacity, shape, dtype)
+            self.grads[key] = zeros(device, capacity, shape, dtype) if floats else None
             return
         self.grown += 1
-        self.values[key] = _grow(old_values, capacity)
+        self.values[key] = grow(old_values, capacity)
         grads = self.grads[key]
-        self.grads[key] = None if grads is None else _grow(grads, capacity)
+        self.grads[key] = None if grads is None else grow(grads, capacity)
 
     @property
     def device_bytes(self) -> int:
@@ -69,10 +69,12 @@ class Arenas:
         return "\n".join([f"Arenas: {self.device_bytes / 1e6:.1f} MB on devices", *lines])
 
 
-def _zeros(device: Device, n: int, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def zeros(device: Device, n: int, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """`n` rows of zeros on a device."""
     with jax.default_device(device):
         return jax.device_put(jnp.zeros((n, *shape), dtype), device)
 
 
-def _grow(array: jax.Array, capacity: int) -> jax.Array:
+def grow(array: jax.Array, capacity: int) -> jax.Array:
+    """The array with rows of zeros added, up to `capacity` rows."""
     return jnp.pad(array, [(0, capacity - len(array))] + [(0, 0)] * (array.ndim - 1))

@@ -25,7 +25,7 @@ from ampjax.ir.payload import eval_body, metric_shapes
 from ampjax.optim.update import make_update, trainable
 from ampjax.parallel.sync import Device, average
 from ampjax.sched.dispatch import Average, Change, Contribute, Dispatch, Merge, Update
-from ampjax.sched.plan import Plan, Stage
+from ampjax.sched.plan import ArenaKey, Plan, Stage
 from ampjax.sched.queues import BACKWARD, INFER
 from ampjax.sched.scheduler import Feed, Scheduler
 
@@ -214,6 +214,16 @@ class Executor:
                 jnp.zeros(2 + 2 * len(self._metric_names[stage.number]), jnp.float32), self._devices[stage.space]
             )
         return found
+
+    def record_row_bytes(self) -> dict[ArenaKey, int]:
+        """Bytes of recorded activations beside a row of each arena."""
+        total: dict[ArenaKey, int] = {}
+        for stage in self.plan.stages:
+            if stage.kind == "rows":
+                params = tuple(self.params[node] for node in stage.params)
+                size = self._runners[stage.number].record_row_bytes(params)
+                total[stage.arenas[0]] = total.get(stage.arenas[0], 0) + size
+        return total
 
     def mark(self, worker: int) -> jax.Array | None:
         """A tiny array that is ready when the worker's device has done what was issued to it; None before its first arena."""

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ampjax.engine.program import Program
+from ampjax.engine.residuals import Kept, over_rows, row_vjp
 from ampjax.ir.payload import metric_parts
 from ampjax.optim.update import combine, trainable
 
@@ -58,14 +59,6 @@ def _device_ports(wiring: Wiring) -> int:
     return sum(place is not None for place in wiring.ports)
 
 
-def _over_rows(program: Program, seeds: Array | None) -> Callable[..., Any]:
-    """The program mapped over rows."""
-    if seeds is None:
-        return jax.vmap(lambda params, inputs: program(params, inputs), in_axes=(None, 0))
-    mapped = jax.vmap(program, in_axes=(None, 0, 0))
-    return lambda params, inputs: mapped(params, inputs, seeds)
-
-
 def _add_gradients(
     program: Program, wiring: Wiring, grads: tuple[Array, ...], pack: Array, mask: Array, cotangents: list[Array]
 ) -> tuple[Array, ...]:
@@ -87,56 +80,65 @@ def _accumulate(accumulators: tuple[Any, ...], grads: tuple[Any, ...]) -> tuple[
     return jax.tree.map(lambda a, g: a + g.astype(a.dtype), accumulators, grads)
 
 
-def _vjp(
-    function: Callable[..., Any], program: Program, params: tuple[Any, ...], inputs: tuple[Array, ...]
-) -> tuple[Any, Callable[..., Any]]:
-    """`jax.vjp` with respect to the float parameters and the ports that take a gradient."""
-    float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
-
-    def of(floats: tuple[Any, ...], *xs: Array) -> Any:
-        given = iter(xs)
-        full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
-        return function(tuple(combine(p, f) for p, f in zip(params, floats, strict=True)), full)
-
-    return jax.vjp(of, tuple(trainable(p) for p in params), *float_inputs)
-
-
 @functools.cache
-def forward(program: Program, wiring: Wiring, train: bool) -> Callable[..., Any]:
-    """`kernel(params, written, grads, read, host, pack, seeds) -> (written, grads)`: the forward pass of a `rows` stage.
+def forward(program: Program, wiring: Wiring) -> Callable[..., Any]:
+    """`kernel(params, written, read, host, pack) -> written`: a `rows` stage in inference.
 
-    `written` are the output arenas and `grads` their adjoint arenas (both donated); in training the adjoint rows of new outputs
-    are set to zero. `read` are the input arenas that are not written. `wiring.ports` counts through `written + read`.
+    `written` are the output arenas (donated), `read` the input arenas that are not written. `wiring.ports` counts through both.
     """
 
-    @functools.partial(jax.jit, donate_argnums=(1, 2))
-    def kernel(params: Any, written: Any, grads: Any, read: Any, host: Any, pack: Any, seeds: Any) -> Any:
-        inputs = _inputs(wiring, (*written, *read), host, pack)
-        outs = _over_rows(program, seeds)(params, inputs)
-        written, grads = list(written), list(grads)
-        for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
-            slots = pack[_device_ports(wiring) + j]
-            written[place] = written[place].at[slots].set(y)
-            if train and grads[place] is not None:
-                grads[place] = grads[place].at[slots].set(0)
-        return tuple(written), tuple(grads)
+    @functools.partial(jax.jit, donate_argnums=1)
+    def kernel(params: Any, written: Any, read: Any, host: Any, pack: Any) -> Any:
+        outs = over_rows(program, None)(params, _inputs(wiring, (*written, *read), host, pack))
+        return _written(wiring, written, pack, outs)
 
     return kernel
 
 
 @functools.cache
-def backward(program: Program, wiring: Wiring) -> Callable[..., Any]:
-    """`kernel(params, arenas, grads, accumulators, host, pack, seeds) -> (grads, accumulators)`: the adjoint of a `rows` stage.
+def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]:
+    """`kernel(params, written, grads, records, read, host, pack, seeds) -> (written, grads, records)`: a `rows` stage in training.
+
+    Beside the output rows, the adjoint rows of the new outputs are set to zero, and what the adjoint needs of the activations is
+    recorded, in the slots of the first output. `written`, `grads` and `records` are donated.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=(1, 2, 3))
+    def kernel(params: Any, written: Any, grads: Any, records: Any, read: Any, host: Any, pack: Any, seeds: Any) -> Any:
+        inputs = _inputs(wiring, (*written, *read), host, pack)
+        if kept.leaves:
+            outs, pull = row_vjp(program, params, inputs, seeds)
+            slots = pack[_device_ports(wiring)]
+            records = [r.at[slots].set(x) for r, x in zip(records, kept.pick(pull), strict=True)]
+        else:
+            outs = over_rows(program, seeds)(params, inputs)
+        grads = list(grads)
+        for j, place in enumerate(wiring.outputs):
+            if grads[place] is not None:
+                grads[place] = grads[place].at[pack[_device_ports(wiring) + j]].set(0)
+        return _written(wiring, written, pack, outs), tuple(grads), tuple(records)
+
+    return kernel
+
+
+@functools.cache
+def backward(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]:
+    """`kernel(params, arenas, grads, accumulators, records, host, pack, seeds) -> (grads, accumulators)`: the adjoint of a `rows` stage.
 
     Output cotangents are read from the adjoint rows of the output slots; input cotangents are added to those of the input slots,
-    weight gradients to the accumulators. `grads` and `accumulators` are donated; both arena tuples are in the same order.
+    weight gradients to the accumulators. Activations that depend on parameters come from `records`. `grads` and `accumulators` are
+    donated; both arena tuples are in the same order.
     """
 
     @functools.partial(jax.jit, donate_argnums=(2, 3))
-    def kernel(params: Any, arenas: Any, grads: Any, accumulators: Any, host: Any, pack: Any, seeds: Any) -> Any:
+    def kernel(
+        params: Any, arenas: Any, grads: Any, accumulators: Any, records: Any, host: Any, pack: Any, seeds: Any
+    ) -> Any:
         mask = _mask(pack)
         inputs = _inputs(wiring, arenas, host, pack)
-        outs, pull = _vjp(_over_rows(program, seeds), program, params, inputs)
+        outs, pull = row_vjp(program, params, inputs, seeds)
+        slots = pack[_device_ports(wiring)]
+        pull = kept.put_back(pull, [r[slots] for r in records])
         cotangents = []
         for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
             if grads[place] is None:
@@ -149,9 +151,17 @@ def backward(program: Program, wiring: Wiring) -> Callable[..., Any]:
     return kernel
 
 
+def _written(wiring: Wiring, arenas: tuple[Array, ...], pack: Array, outs: tuple[Array, ...]) -> tuple[Array, ...]:
+    """The output arenas with the output rows in their slots."""
+    new = list(arenas)
+    for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
+        new[place] = new[place].at[pack[_device_ports(wiring) + j]].set(y)
+    return tuple(new)
+
+
 def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array) -> tuple[Array, Array]:
     """The summed loss of the real rows, and the line of sums that metrics are made of: rows, loss, (sum, count) of each metric."""
-    loss, metrics = metric_parts(_over_rows(program, None)(params, inputs))
+    loss, metrics = metric_parts(over_rows(program, None)(params, inputs))
     total = jnp.where(mask, loss, 0).sum()
     sums = [mask.sum().astype(jnp.float32), total.astype(jnp.float32)]
     for value in metrics.values():

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.engine import kernels
-from ampjax.engine.arenas import Arenas
+from ampjax.engine.arenas import Arenas, grow, zeros
 from ampjax.engine.kernels import TRASH, Collection, Reduction, Wiring
 from ampjax.engine.program import make_program
+from ampjax.engine.residuals import Kept, find_kept, shapes_of
 from ampjax.ir.state import SLOT
 from ampjax.parallel.sync import Device
 from ampjax.sched.dispatch import Dispatch
@@ -65,6 +66,8 @@ class StageRunner:
             tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
             tuple(self._keys.index(stage.arenas[j]) for j in range(len(stage.outputs))),
         )
+        self._kept: Kept | None = None
+        self._recorded: tuple[jax.Array, ...] = ()
         if stage.kind in ("rows", "loss"):
             self.program = make_program(stage)
         elif stage.kind in ("reduce", "collect"):
@@ -91,12 +94,14 @@ class StageRunner:
         if kind == "rows":
             if not dispatch.n_rows:
                 return
-            train = dispatch.direction == FORWARD
             pack, host = self._pack(dispatch)
-            kernel = kernels.forward(self.program, self._wiring, train or not self.program.random)
-            written, grads = kernel(
-                params, written, grads, read, host, pack, self._seeds(dispatch, pack.shape[1], train)
-            )
+            if dispatch.direction == FORWARD:
+                kept, records = self._records(params)
+                kernel = kernels.forward_train(self.program, self._wiring, kept)
+                seeds = self._seeds(dispatch, pack.shape[1])
+                written, grads, self._recorded = kernel(params, written, grads, records, read, host, pack, seeds)
+            else:
+                written = kernels.forward(self.program, self._wiring)(params, written, read, host, pack)
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             written, grads = kernels.segments_forward(self._segments, self._wiring)(
@@ -117,10 +122,10 @@ class StageRunner:
         grads = tuple(a.grads[k] for k in self._keys)
         if kind == "rows":
             pack, host = self._pack(dispatch)
-            kernel = kernels.backward(self.program, self._wiring)
-            grads, accumulators = kernel(
-                params, values, grads, accumulators, host, pack, self._seeds(dispatch, pack.shape[1], True)
-            )
+            kept, records = self._records(params)
+            kernel = kernels.backward(self.program, self._wiring, kept)
+            seeds = self._seeds(dispatch, pack.shape[1])
+            grads, accumulators = kernel(params, values, grads, accumulators, records, host, pack, seeds)
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             grads = kernels.segments_backward(self._segments, self._wiring)(
@@ -183,9 +188,30 @@ class StageRunner:
         )
         return pack, host
 
-    def _seeds(self, dispatch: Dispatch, k: int, train: bool) -> np.ndarray | None:
+    def _records(self, params: tuple[Any, ...]) -> tuple[Kept, tuple[jax.Array, ...]]:
+        """What the adjoint needs of the activations, and the arrays that hold it: as long as the first output's arena."""
+        kept = self._plan_records(params)
+        capacity = len(self._arenas.values[self._out_keys[0]])
+        if len(self._recorded) != len(kept.rows) or any(len(r) < capacity for r in self._recorded):
+            device = self._devices[self.stage.space]
+            old = self._recorded or tuple(zeros(device, 0, shape, dtype) for shape, dtype in kept.rows)
+            self._recorded = tuple(grow(r, capacity) for r in old)
+        return kept, self._recorded
+
+    def _plan_records(self, params: tuple[Any, ...]) -> Kept:
+        """Which activations are recorded: found once."""
+        if self._kept is None:
+            rows = tuple((port.type.shape, port.type.dtype.name) for port in self.stage.ports)
+            self._kept = find_kept(self.program, rows, shapes_of(params)) if self.needs_backward else Kept()
+        return self._kept
+
+    def record_row_bytes(self, params: tuple[Any, ...]) -> int:
+        """Bytes of the recorded activations of one row."""
+        return sum(int(np.prod(shape)) * jnp.dtype(dtype).itemsize for shape, dtype in self._plan_records(params).rows)
+
+    def _seeds(self, dispatch: Dispatch, k: int) -> np.ndarray | None:
         """One random number per row, from the run's seed and the message's state only, so that no schedule changes it."""
-        if not train or not self.program.random:
+        if not self.program.random:
             return None
         states = np.delete(dispatch.states, SLOT, axis=1).astype(np.uint64)
         odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)

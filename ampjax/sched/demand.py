@@ -60,18 +60,22 @@ def row_bytes(key: ArenaKey) -> int:
     return max(1, math.prod(shape)) * size * 2
 
 
-def row_limits(per_instance: Mapping[ArenaKey, float], memory_limit: int) -> Rows:
+def row_limits(
+    per_instance: Mapping[ArenaKey, float], memory_limit: int, records: Mapping[ArenaKey, int] | None = None
+) -> Rows:
     """Shares each device's memory limit out among its arenas, in proportion to the bytes that instances need in them.
 
     Args:
       per_instance: Rows that an instance needs in each arena, on average.
       memory_limit: Bytes for the arenas of one device.
+      records: Bytes of recorded activations beside each row of an arena.
     """
-    bytes_of = {key: (rows + 0.01) * row_bytes(key) for key, rows in per_instance.items()}
+    size_of = {key: row_bytes(key) + (records or {}).get(key, 0) for key in per_instance}
+    bytes_of = {key: (rows + 0.01) * size_of[key] for key, rows in per_instance.items()}
     total: dict[int, float] = {}
     for key, size in bytes_of.items():
         total[key[0]] = total.get(key[0], 0.0) + size
-    return {key: max(2, int(memory_limit * size / total[key[0]] / row_bytes(key))) for key, size in bytes_of.items()}
+    return {key: max(2, int(memory_limit * size / total[key[0]] / size_of[key])) for key, size in bytes_of.items()}
 
 
 class Guard:
