@@ -211,7 +211,7 @@ class Executor:
         found = self._sums.get((stage.number, train))
         if found is None:
             found = jax.device_put(
-                jnp.zeros(2 + 2 * len(self._metric_names[stage.number]), jnp.float32), self._devices[stage.space]
+                jnp.zeros(2 + 2 * len(self._metric_names[stage.number]), float), self._devices[stage.space]
             )
         return found
 

@@ -163,10 +163,11 @@ def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array) -> tuple
     """The summed loss of the real rows, and the line of sums that metrics are made of: rows, loss, (sum, count) of each metric."""
     loss, metrics = metric_parts(over_rows(program, None)(params, inputs))
     total = jnp.where(mask, loss, 0).sum()
-    sums = [mask.sum().astype(jnp.float32), total.astype(jnp.float32)]
+    dtype = jnp.result_type(float)  # float64 in JAX's 64-bit mode
+    sums = [mask.sum().astype(dtype), total.astype(dtype)]
     for value in metrics.values():
         top, bottom = value if isinstance(value, tuple) else (value, jnp.ones_like(mask))
-        sums += [jnp.where(mask, v, 0).sum().astype(jnp.float32) for v in (top, bottom)]
+        sums += [jnp.where(mask, v, 0).sum().astype(dtype) for v in (top, bottom)]
     return total, jnp.stack(sums)
 
 
