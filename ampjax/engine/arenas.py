@@ -28,32 +28,28 @@ class Arenas:
         self.host: dict[ArenaKey, np.ndarray] = {}
         self.values: dict[ArenaKey, jax.Array] = {}
         self.grads: dict[ArenaKey, jax.Array | None] = {}
+        self.capacity: dict[ArenaKey, int] = {}
         self.grown = 0
 
     def ensure(self, key: ArenaKey, capacity: int) -> None:
         """Makes an arena at least `capacity` rows long, keeping what it holds."""
+        if self.capacity.get(key, 0) >= capacity:
+            return
+        self.grown += key in self.capacity and key[0] != HOST
+        self.capacity[key] = capacity
         space, shape, dtype = key
         if space == HOST:
-            old = self.host.get(key)
-            if old is None or len(old) < capacity:
-                new = np.zeros((capacity, *shape), dtype)
-                if old is not None:
-                    new[: len(old)] = old
-                self.host[key] = new
-            return
-        old_values = self.values.get(key)
-        if old_values is not None and len(old_values) >= capacity:
+            new = np.zeros((capacity, *shape), dtype)
+            old = self.host.get(key, new[:0])
+            new[: len(old)] = old
+            self.host[key] = new
             return
         device = self._devices[space]
+        nothing = zeros(device, 0, shape, dtype)
+        self.values[key] = grow(self.values.get(key, nothing), capacity)
+        old_grads = self.grads.get(key)
         floats = jnp.issubdtype(dtype, jnp.inexact)
-        if old_values is None:
-            self.values[key] = zeros(device, capacity, shape, dtype)
-            self.grads[key] = zeros(device, capacity, shape, dtype) if floats else None
-            return
-        self.grown += 1
-        self.values[key] = grow(old_values, capacity)
-        grads = self.grads[key]
-        self.grads[key] = None if grads is None else grow(grads, capacity)
+        self.grads[key] = grow(nothing if old_grads is None else old_grads, capacity) if floats else None
 
     @property
     def device_bytes(self) -> int:

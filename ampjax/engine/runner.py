@@ -68,8 +68,14 @@ class StageRunner:
         )
         self._kept: Kept | None = None
         self._recorded: tuple[jax.Array, ...] = ()
+        self._record_capacity = 0
+        self._forward_train: Any = None  # these two are known with the parameters' shapes
+        self._backward: Any = None
         if stage.kind in ("rows", "loss"):
             self.program = make_program(stage)
+            self._forward = kernels.forward(self.program, self._wiring)
+            self._loss_train = kernels.loss_train(self.program, self._wiring)
+            self._loss_infer = kernels.loss_infer(self.program, self._wiring)
         elif stage.kind in ("reduce", "collect"):
             self._segments = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
 
@@ -96,12 +102,13 @@ class StageRunner:
                 return
             pack, host = self._pack(dispatch)
             if dispatch.direction == FORWARD:
-                kept, records = self._records(params)
-                kernel = kernels.forward_train(self.program, self._wiring, kept)
+                records = self._records(params)
                 seeds = self._seeds(dispatch, pack.shape[1])
-                written, grads, self._recorded = kernel(params, written, grads, records, read, host, pack, seeds)
+                written, grads, self._recorded = self._forward_train(
+                    params, written, grads, records, read, host, pack, seeds
+                )
             else:
-                written = kernels.forward(self.program, self._wiring)(params, written, read, host, pack)
+                written = self._forward(params, written, read, host, pack)
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             written, grads = kernels.segments_forward(self._segments, self._wiring)(
@@ -122,10 +129,9 @@ class StageRunner:
         grads = tuple(a.grads[k] for k in self._keys)
         if kind == "rows":
             pack, host = self._pack(dispatch)
-            kept, records = self._records(params)
-            kernel = kernels.backward(self.program, self._wiring, kept)
+            records = self._records(params)
             seeds = self._seeds(dispatch, pack.shape[1])
-            grads, accumulators = kernel(params, values, grads, accumulators, records, host, pack, seeds)
+            grads, accumulators = self._backward(params, values, grads, accumulators, records, host, pack, seeds)
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             grads = kernels.segments_backward(self._segments, self._wiring)(
@@ -145,9 +151,7 @@ class StageRunner:
         values = tuple(a.values[k] for k in self._keys)
         grads = tuple(a.grads[k] for k in self._keys)
         pack, host = self._pack(dispatch)
-        grads, accumulators, metrics = kernels.loss_train(self.program, self._wiring)(
-            params, values, grads, accumulators, metrics, host, pack
-        )
+        grads, accumulators, metrics = self._loss_train(params, values, grads, accumulators, metrics, host, pack)
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
         return accumulators, metrics
@@ -158,7 +162,7 @@ class StageRunner:
             return metrics
         pack, host = self._pack(dispatch)
         values = tuple(self._arenas.values[k] for k in self._keys)
-        return kernels.loss_infer(self.program, self._wiring)(params, values, metrics, host, pack)
+        return self._loss_infer(params, values, metrics, host, pack)
 
     def read(self, dispatch: Dispatch) -> Any:
         """The rows that arrive at a sink, `[r, *shape]` (padded: take the first `n_rows`)."""
@@ -188,21 +192,24 @@ class StageRunner:
         )
         return pack, host
 
-    def _records(self, params: tuple[Any, ...]) -> tuple[Kept, tuple[jax.Array, ...]]:
-        """What the adjoint needs of the activations, and the arrays that hold it: as long as the first output's arena."""
+    def _records(self, params: tuple[Any, ...]) -> tuple[jax.Array, ...]:
+        """The arrays that hold what the adjoint needs of the activations: as long as the first output's arena."""
         kept = self._plan_records(params)
-        capacity = len(self._arenas.values[self._out_keys[0]])
-        if len(self._recorded) != len(kept.rows) or any(len(r) < capacity for r in self._recorded):
+        capacity = self._arenas.capacity[self._out_keys[0]]
+        if self._record_capacity < capacity:
+            self._record_capacity = capacity
             device = self._devices[self.stage.space]
             old = self._recorded or tuple(zeros(device, 0, shape, dtype) for shape, dtype in kept.rows)
             self._recorded = tuple(grow(r, capacity) for r in old)
-        return kept, self._recorded
+        return self._recorded
 
     def _plan_records(self, params: tuple[Any, ...]) -> Kept:
         """Which activations are recorded: found once."""
         if self._kept is None:
             rows = tuple((port.type.shape, port.type.dtype.name) for port in self.stage.ports)
             self._kept = find_kept(self.program, rows, shapes_of(params)) if self.needs_backward else Kept()
+            self._forward_train = kernels.forward_train(self.program, self._wiring, self._kept)
+            self._backward = kernels.backward(self.program, self._wiring, self._kept)
         return self._kept
 
     def record_row_bytes(self, params: tuple[Any, ...]) -> int:
