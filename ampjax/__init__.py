@@ -1,4 +1,4 @@
-"""ampjax: asynchronous, model-parallel training of dynamic neural networks in JAX (AMPNet), and hybrid data parallelism (Parallax)."""
+"""ampjax: asynchronous, model-parallel training of dynamic neural networks in JAX, after AMPNet (Gaunt et al., arXiv 1705.09786)."""
 
 from ampjax import nn
 from ampjax.ir.build import (
@@ -28,5 +28,44 @@ from ampjax.ir.instances import InstanceList, Instances, Messages, Topology, mes
 from ampjax.ir.state import State
 from ampjax.sched.policy import backward_first, balanced, largest
 from ampjax.settings import Settings
-from ampjax.testing.verify import Verification, verify
+from ampjax.simulate import simulate
+from ampjax.testing.verify import verify
 from ampjax.train import Trainer
+
+__all__ = [
+    "Graph",
+    "InstanceList",
+    "Instances",
+    "Messages",
+    "Settings",
+    "State",
+    "Topology",
+    "Trainer",
+    "backward_first",
+    "balanced",
+    "bcast",
+    "collect",
+    "concat",
+    "cond",
+    "distribute",
+    "flatmap",
+    "group",
+    "isu",
+    "largest",
+    "loss",
+    "messages",
+    "nn",
+    "npt",
+    "phi",
+    "ppt",
+    "pump",
+    "reduce",
+    "repeat",
+    "replicate",
+    "simulate",
+    "sink",
+    "split",
+    "topology",
+    "ungroup",
+    "verify",
+]

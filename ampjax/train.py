@@ -340,6 +340,8 @@ class Trainer:
             if train:
                 for node in self.graph.parameterised:
                     self._executor.warm_update(node)
+            for worker in range(self.plan.workers):
+                self._executor.mark(worker)
         self._warm.update(todo)
 
     def _size_arenas(self, rows: Rows, n: int) -> None:
