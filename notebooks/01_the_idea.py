@@ -109,27 +109,43 @@ for line in trainer.story(last)[-8:]:
 # %% [markdown]
 # ## Asynchrony, seen
 #
-# The same scheduler also runs in *virtual time*, on a machine that you don't own: here three workers, each a device of 10¹² operations a second. The
-# picture is the paper's figure 1: forward orange, backward blue, updates yellow, numbers are examples.
+# The same scheduler also runs in *virtual time*, on a machine that you don't own: here a perceptron of four layers on four workers, each a device
+# of 10¹² operations a second. The pictures are the paper's figure 1: forward orange, backward blue; the numbers are batches of examples.
+#
+# First synchronous: one batch, then an update of every node. Three workers wait for the fourth.
 
 # %%
+from ampjax.data.mnist import Batches, synthetic
 from ampjax.engine.trace import Trace
+from ampjax.models.mlp import mlp
 from ampjax.viz.gantt import gantt
 
-trace = Trace()
-some = list_reduction.Sequences(list_reduction.generate(6, seed=2), hidden=32)
-result = amp.simulate(
-    g,
-    some,
-    workers=3,
-    max_active_keys=4,
-    min_update_interval=8,
-    max_dispatch_size=1,
-    policy="backward_first",
-    trace=trace,
-)
-print(result)
-gantt(trace, title="Three workers, four examples in flight")
+layers = mlp((784, 784, 784, 784, 10), 100)
+batches = Batches(synthetic(600, 100)[0], 100)
+
+
+def picture(title, **options):
+    trace = Trace()
+    result = amp.simulate(
+        layers, batches, workers=4, max_dispatch_size=1, policy="backward_first", trace=trace, **options
+    )
+    print(result)
+    return gantt(trace, title=title)
+
+
+picture("Synchronous: one batch in flight", mode="sync")
+
+# %% [markdown]
+# A pipeline: four batches in flight, then an update of every node.
+
+# %%
+picture("Pipeline: four batches, then an update", mode="pipeline", max_active_keys=4)
+
+# %% [markdown]
+# Asynchronous: four batches in flight, and every node updates itself as soon as it has a gradient. Nobody waits for the end of a round.
+
+# %%
+picture("Asynchronous: four batches in flight", mode="async", max_active_keys=4, min_update_interval=1)
 
 # %% [markdown]
 # ## Where to go from here
