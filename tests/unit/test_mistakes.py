@@ -273,9 +273,9 @@ MISTAKES = {
         "Mend the condition, or give the cond more outputs.",
     ),
     "an instance that is too large for the memory": (
-        lambda: fit(graphs.rnn_data([9]), graphs.rnn(), memory_limit=200),
+        lambda: fit(graphs.rnn_data([9]), graphs.rnn(), memory_limit=1),
         LimitError,
-        "instance 0: expected at most 5 rows of shape (4,) float32, which the memory limit allows, got 10 rows. "
+        "instance 0: expected at most 1 rows of shape (4,) float32, which the memory limit allows, got 10 rows. "
         "Raise `memory_limit`, or split the instance.",
     ),
     "a molecule without its topology": (

@@ -32,8 +32,8 @@ def within(turns, coroutine):
 
 
 def test_a_run_ends_with_everything_done():
-    e, ended = engine(graphs.rnn(), interval=4), []
-    e.wall(graphs.rnn_data([3, 1, 2]), progress=lambda n, train: ended.append((n, train)))
+    e, ended = engine(graphs.fan_out(), fuse=False, interval=2), []
+    e.wall(graphs.chain_data(3), progress=lambda n, train: ended.append((n, train)))
     assert ended == [(1, True)] * 3 and e.scheduler.idle
     e.scheduler.check_invariants()
 
