@@ -90,11 +90,13 @@ class Builder:
         return found
 
     def build(self, queue: Queue, stats: Statistics) -> Dispatch:
-        """The next dispatch of a queue that has room.
+        """The next dispatch of a queue that has room. If not everything fits, the oldest instances go first: that keeps staleness low.
 
         Raises:
           MessageError: If ragged inputs or a topology do not fit each other.
         """
+        if queue.rows > queue.max_rows:
+            queue.oldest_first(self._inflight.ages)
         return self._backward(queue, stats) if queue.direction == BACKWARD else self._forward(queue, stats)
 
     # -- forward

@@ -19,6 +19,8 @@ class InFlight:
         self.finished: list[tuple[int, bool]] = []
         self.topologies: dict[str, dict[int, Topology]] = {}
         self.ids = np.zeros(0, np.int64)
+        self.ages = np.zeros(0, np.int64)
+        self._opened = 0
         self._train: list[bool] = []
         self._live = np.zeros(0, np.int64)
         self._free: list[int] = []
@@ -35,6 +37,8 @@ class InFlight:
             self._grow()
         slots = np.array([self._free.pop() for _ in range(n)], np.int64)
         self.ids[slots] = ids
+        self.ages[slots] = np.arange(self._opened, self._opened + n)
+        self._opened += n
         for slot in slots.tolist():
             self._train[slot] = train
         self._live[slots] = 1
@@ -66,5 +70,6 @@ class InFlight:
         more = max(8, n)
         self._free.extend(range(n + more - 1, n - 1, -1))
         self.ids = np.concatenate([self.ids, np.zeros(more, np.int64)])
+        self.ages = np.concatenate([self.ages, np.zeros(more, np.int64)])
         self._live = np.concatenate([self._live, np.zeros(more, np.int64)])
         self._train.extend([True] * more)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ampjax.ir.state import SLOT
 from ampjax.sched.plan import Stage
 
 FORWARD, BACKWARD, INFER = "forward", "backward", "infer"
@@ -33,6 +34,7 @@ class Queue:
     """What waits at a stage in one direction: `forward`, `backward` or `infer`. Policies read it; only the scheduler changes it.
 
     Attributes:
+      backward: Whether dispatching it answers messages: it holds backward messages, or a loss's, which start the way back.
       items: Messages that wait.
       rows: Their rows.
       ready: Rows that one dispatch can take.
@@ -42,7 +44,7 @@ class Queue:
 
     def __init__(self, stage: Stage, direction: str, max_rows: int):
         self.stage, self.direction, self.max_rows = stage, direction, max_rows
-        self.backward = direction == BACKWARD
+        self.backward = direction == BACKWARD or (direction == FORWARD and stage.kind == "loss")
         self.items = self.rows = self.ready = self.born = self.longest = 0
         self._chunks: deque[Chunk] = deque()
 
@@ -80,6 +82,13 @@ class Queue:
         self.rows -= rows
         self._summarise()
         return _joined(taken)
+
+    def oldest_first(self, ages: np.ndarray) -> None:
+        """Puts the messages of the oldest instances first; `ages[slot]` grows with each admission."""
+        if len(self._chunks) > 1 or len(self._chunks[0].cells) > 1:
+            everything = _joined(list(self._chunks))
+            order = np.argsort(ages[everything.states[:, SLOT]], kind="stable")
+            self._chunks = deque([_part(everything, order)])
 
     def take_like(self, max_rows: int, marks: np.ndarray) -> Chunk:
         """Takes the oldest message and those that share its mark (`marks[cell]`, a row of integers), up to `max_rows` rows."""

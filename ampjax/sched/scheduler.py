@@ -175,6 +175,7 @@ class Scheduler:
     def close(self, slots: np.ndarray) -> None:
         """Says that nothing more will be pumped for these instances."""
         self._inflight.release(slots)
+        self._controller()  # an instance that sent nothing to any node ends here
         self._checked()
 
     # -- actions
@@ -547,7 +548,7 @@ class Scheduler:
             ]
         held += list(self._parts.values())
         return held + [
-            chunk.cells for queue in self._queues.values() if not queue.backward for chunk in queue.contents()
+            chunk.cells for queue in self._queues.values() if queue.direction != BACKWARD for chunk in queue.contents()
         ]
 
 
