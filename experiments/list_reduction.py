@@ -32,6 +32,9 @@ class ListReductionOptions(Options):
       hidden: Features of embedding and hidden state.
       learning_rate: Adam's, at the start; it falls to 0 along a cosine over all epochs.
       epochs: Epochs at most; the learning rate's decay is laid out over as many.
+      policy: Which messages a worker takes next. Backward first and small dispatches of the oldest instances keep staleness near 2 updates
+        even with 16 buckets in flight, where larger dispatches train faster by the second and need more epochs.
+      max_dispatch_size: Messages in one dispatch at most.
     """
 
     single: bool = False
@@ -41,6 +44,8 @@ class ListReductionOptions(Options):
     hidden: int = 128
     learning_rate: float | None = None
     epochs: int = 13
+    policy: str = "backward_first"
+    max_dispatch_size: int = 4
 
 
 def main(options: ListReductionOptions) -> list[History]:

@@ -134,7 +134,5 @@ def _picture(options: VirtualOptions, data: Sample, replicas: int) -> None:
     n, keys, trace = min(16, len(data)), max(options.max_active_keys), Trace()
     _simulate(replace(options, max_dispatch_size=1), Sample(data, np.arange(n)), replicas, keys, trace)
     busy = [s for s in trace if s.end_ns > s.start_ns]
-    title = (
-        f"{n} buckets, {replicas} replica(s) of linear1, {options.flops:.0e} operations/s each, one message at a time"
-    )
+    title = f"{n} buckets, linear1 on {replicas} worker(s) of {options.flops:.3g} operations/s, one message at a time"
     gantt(busy, options.out / f"gantt-{replicas}.png", title=title)
