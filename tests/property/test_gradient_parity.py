@@ -1,0 +1,61 @@
+"""Law 2: under any schedule, the accumulated gradients are those of the composed function.
+
+Every run also checks the scheduler's invariants after every event: law 5 (throttle), and law 1 (nothing is left over at the end).
+"""
+
+import dataclasses
+import os
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.laws import Costs, Scattered, Schedule, assert_parity, cases, frozen, run_python, schedules
+
+GRAPHS, RICH, CASES = 60, 6, 2000
+"""Graphs in the ordinary run (the oracle runs once for each), those that also run fused and on several devices, and schedules in all."""
+
+
+@settings(max_examples=CASES)
+@given(cases(GRAPHS, RICH))
+@example(
+    (3, Schedule(frozen(max_active_keys=4, max_dispatch_size=4, workers=2, affinity=Scattered(1)), 2, Costs(0, 2)))
+)
+def test_any_graph_under_any_schedule(case):
+    assert_parity(*case)
+
+
+@pytest.mark.long
+@settings(max_examples=int(os.environ.get("AMPJAX_CASES", 100_000)))
+@given(cases(1000, RICH))
+def test_a_hundred_thousand_cases(case):
+    assert_parity(*case)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 5), schedules(weights="stashed"))
+def test_stashed_weights_are_the_current_ones_while_nothing_updates(seed, schedule):
+    assert_parity(seed, schedule)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1), schedules(sizes=(1, 4)), st.just(32))
+def test_growing_arenas_change_nothing(seed, schedule, rows):
+    small = dataclasses.replace(schedule.settings, arena_rows=rows)
+    assert_parity(seed, dataclasses.replace(schedule, settings=small))
+
+
+IN_FLOAT64 = """
+from hypothesis import given, settings
+from support.laws import assert_parity, cases
+
+@settings(max_examples=60, database=None, deadline=None, derandomize=True)
+@given(cases(12, 1, sizes=(1, 4)))
+def check(case):
+    assert_parity(*case, dtype="float64", tolerance=1e-10)
+
+check()
+"""
+
+
+def test_in_float64_to_ten_digits():
+    run_python(IN_FLOAT64, JAX_ENABLE_X64="1")

@@ -1,0 +1,119 @@
+"""Law 4: no node updates with fewer gradient rows than its `min_update_interval`, except at a flush that was asked for."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.laws import Engine, Schedule, frozen, random_one, replayed, schedules
+
+import ampjax as amp
+from ampjax.ir.state import INSTANCE
+from ampjax.sched.dispatch import Update
+from ampjax.sched.queues import BACKWARD, FORWARD
+
+graphs = st.integers(0, 400)
+
+
+def gives_gradients(dispatch):
+    """Whether it adds to its nodes' accumulators: an adjoint, or a loss, which has its adjoint in it."""
+    at_loss = dispatch.stage is not None and dispatch.stage.kind == "loss" and dispatch.direction == FORWARD
+    return dispatch.direction == BACKWARD or at_loss
+
+
+def rows_at(engine):
+    """Gradient rows by node, counted from the dispatches that make them."""
+    rows = Counter()
+    for d in engine.dispatches:
+        if gives_gradients(d):
+            rows.update(dict.fromkeys(d.stage.params, d.n_rows))
+    return rows
+
+
+def updated(engine):
+    """Gradient rows by node that went into updates."""
+    rows = Counter()
+    for update in engine.updates():
+        rows[update.node] += update.count
+    return rows
+
+
+def check(seed, schedule):
+    """Runs a case without payloads and checks every update; returns the engine."""
+    case, interval = random_one(seed), schedule.settings.min_update_interval
+    engine = Engine(case.graph, None, schedule)
+
+    def watch(dispatch):
+        for change in dispatch.changes:
+            assert isinstance(change, Update) and change.count >= interval, change
+        assert all(count < interval for count in engine.gradient_rows.values()), "an update is overdue"
+
+    engine.watchers.append(watch)
+    with replayed("test_intervals.check", seed, schedule):
+        engine.run(case.instances)
+        left = Counter(engine.gradient_rows)
+        assert updated(engine) + left == +rows_at(engine)
+    return engine
+
+
+@settings(max_examples=300)
+@given(graphs, schedules(), st.integers(1, 30))
+def test_no_update_comes_too_early_or_too_late(seed, schedule, interval):
+    check(seed, replace(schedule, settings=replace(schedule.settings, min_update_interval=interval)))
+
+
+@settings(max_examples=100)
+@given(graphs, schedules(), st.integers(1, 30))
+def test_a_flush_takes_what_is_there(seed, schedule, interval):
+    engine = check(seed, replace(schedule, settings=replace(schedule.settings, min_update_interval=interval)))
+    held = {node: count for node, count in engine.gradient_rows.items() if count}
+    engine.scheduler.flush()
+    engine.watchers.clear()
+    before = len(engine.dispatches)
+    engine.run([])
+    flushed = [change for d in engine.dispatches[before:] for change in d.changes]
+    assert {change.node: change.count for change in flushed} == held
+    assert set(engine.gradient_rows.values()) <= {0}
+
+
+@settings(max_examples=200)
+@given(graphs, schedules(), st.sampled_from(["pipeline", "sync"]))
+def test_the_controller_updates_between_rounds_only(seed, schedule, mode):
+    """Figures 1a and 1b: nodes wait for the controller, which waits until the round's instances have all ended."""
+    schedule = replace(schedule, settings=replace(schedule.settings, mode=mode, min_update_interval=1))
+    case = random_one(seed)
+    engine, every = Engine(case.graph, None, schedule), schedule.settings.flush_every
+    with replayed("run_control", seed, schedule):
+        engine.run(case.instances)
+        assert updated(engine) == +rows_at(engine)
+        assert set(engine.gradient_rows.values()) <= {0}
+        for node in case.graph.parameterised:
+            rounds = [{i // every for i in instances} for instances in between_updates(engine, node)]
+            assert all(len(numbers) == 1 for numbers in rounds), (node, rounds)
+            assert [*map(min, rounds)] == sorted({min(numbers) for numbers in rounds})
+
+
+def between_updates(engine, node):
+    """The instances whose gradients each update of a node is made of, in order."""
+    parts, now = [], set()
+    for d in engine.dispatches:
+        if gives_gradients(d) and node in d.stage.params:
+            rows = np.ones(len(d.states), int) if d.sizes is None else d.sizes  # a ragged message may have none
+            now |= set(d.states[rows > 0, INSTANCE].tolist())
+        if any(change.node == node for change in d.changes):
+            assert d.stage is None, "the controller's updates come by themselves"
+            parts, now = [*parts, now], set()
+    return parts
+
+
+@pytest.mark.parametrize("mode", ["pipeline", "sync"])
+def test_instances_that_reach_no_node_count_in_a_round(mode):
+    with amp.Graph() as graph:
+        x = amp.flatmap(amp.pump("x", fields=("n",)), lambda s: s.n, lambda s, i: s.replace(i=i))
+        amp.loss("loss", lambda x: x * x)(amp.ppt("scale", lambda p, x: p * x, params=np.float32(1))(x))
+    data = [{"x": amp.messages(np.ones(1), n=n)} for n in (0, 0, 2, 0, 1, 0)]
+    engine = Engine(graph, None, Schedule(frozen(mode=mode, max_active_keys=2, max_dispatch_size=1)))
+    engine.run(data)
+    assert [update.count for update in engine.updates()] == [2, 1]

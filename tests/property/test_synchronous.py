@@ -1,0 +1,104 @@
+"""Law 6: in synchronous mode, training is plain optax training of the composed function, step by step."""
+
+import functools
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.laws import Engine, random_one, replayed, schedules, start
+
+from ampjax.ir.instances import Instances
+from ampjax.ir.state import INSTANCE
+from ampjax.testing import compare, difference_table, reference
+
+STEPS = 4
+TRANSFORMS = {
+    "sgd": optax.sgd(0.05),
+    "momentum": optax.sgd(0.02, momentum=0.9),
+    # Adam divides by the gradient's size: this eps keeps gradients that are mere rounding errors from being blown up to a full step.
+    "adam": optax.adam(0.01, eps=1e-3),
+}
+
+
+@dataclass(frozen=True)
+class Only:
+    """Instance `i` of a data set, with its number, which control may read; those before it pump nothing."""
+
+    data: Instances
+    i: int
+
+    def __len__(self):
+        return self.i + 1
+
+    def gather(self, ids):
+        batch = self.data.gather(ids[self.i :])
+        return {pump: replace(columns, instance=columns.instance + self.i) for pump, columns in batch.items()}
+
+
+@functools.cache
+def by_hand(seed, name, gradient):
+    """Parameters before each step and after the last one: one instance is a step, in which only nodes with gradient rows update."""
+    case, tx, params = random_one(seed), TRANSFORMS[name], start(seed)
+    states = {node: tx.init(value) for node, value in params.items()}
+    history = [params]
+    for i in range(len(case.data[:STEPS])):
+        found, params = reference(case.graph, params, Only(case.instances, i)), dict(params)
+        for node, rows in found.rows.items():
+            if rows:
+                scale = 1 / rows if gradient == "mean" else 1
+                grads = jax.tree.map(lambda g, scale=scale: scale * g, found.grads[node])
+                updates, states[node] = tx.update(grads, states[node], params[node])
+                params[node] = optax.apply_updates(params[node], updates)
+        history.append(params)
+    return history
+
+
+def parameters_used(seed, schedule, name):
+    """Runs the engine; yields `(step, parameters by node)`: what each dispatch of an instance found, and at the end all."""
+    case, found = random_one(seed), []
+    engine = Engine(case.graph, start(seed), schedule, TRANSFORMS[name])
+
+    def watch(dispatch):
+        if dispatch.stage is not None and dispatch.stage.params:
+            (instance,) = set(dispatch.states[:, INSTANCE].tolist())
+            found.append(
+                (instance, {n: jax.tree.map(np.array, engine.executor.params[n]) for n in dispatch.stage.params})
+            )
+
+    engine.watchers.append(watch)
+    data = case.data[:STEPS]
+    engine.run(data)
+    return [*found, (len(data), engine.params)]
+
+
+# One combination of optimizer and gradient per graph: the oracle of each step runs once.
+@pytest.mark.parametrize(
+    "seed, name, gradient",
+    [(0, "sgd", "sum"), (1, "adam", "mean"), (3, "momentum", "sum"), (4, "sgd", "mean"), (6, "adam", "sum"), (10, "momentum", "mean")],
+)  # fmt: skip
+def test_equals_optax_on_the_composed_function(seed, name, gradient):
+    expected = by_hand(seed, name, gradient)
+
+    @settings(max_examples=12)
+    @given(schedules(sizes=(1, 4, 16), mode="sync", gradient=gradient, min_update_interval=1))
+    def check(schedule):
+        with replayed("test_synchronous.parameters_used", seed, schedule, name):
+            for step, params in parameters_used(seed, schedule, name):
+                differences = compare(params, {node: expected[step][node] for node in params})
+                assert max(d for *_, d in differences) <= 1e-5, f"step {step}\n{difference_table(differences)}"
+
+    check()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 400), schedules(mode="sync", min_update_interval=1))
+def test_one_instance_at_a_time(seed, schedule):
+    engine = Engine(random_one(seed).graph, None, schedule)
+    order = []
+    engine.watchers.append(lambda d: order.extend(np.unique(d.states[:, INSTANCE]).tolist()))
+    engine.run(random_one(seed).instances)
+    assert order == sorted(order)

@@ -1,0 +1,269 @@
+"""Random cases and random schedules, and one run of the one under the other: what the tests of the laws share.
+
+A failing example prints a line of Python that does the same again, to be run in `tests/`.
+"""
+
+import asyncio
+import functools
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+from hypothesis import strategies as st
+
+from ampjax.assemble import scheduler_settings
+from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.engine.loop import Loop
+from ampjax.engine.metrics import loss_sum
+from ampjax.engine.source import Source
+from ampjax.engine.virtual_driver import VirtualDriver
+from ampjax.ir.instances import InstanceList
+from ampjax.params import initial_params
+from ampjax.sched.affinity import assign, hosted
+from ampjax.sched.dispatch import Update
+from ampjax.sched.plan import make_plan
+from ampjax.sched.scheduler import Scheduler
+from ampjax.settings import Settings
+from ampjax.testing import compare, difference_table, random_case, reference
+
+NEVER = 1 << 60
+"""An interval that no run reaches: parameters are frozen, gradients stay in the accumulators."""
+
+ROWS = 4096
+"""Rows of every arena: kernels are compiled per shape, so one size serves all cases."""
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """An affinity rule: every node on any worker, from a seed."""
+
+    seed: int
+
+    def __call__(self, graph, workers):
+        rng = np.random.default_rng(self.seed)
+        return {node.name: int(rng.integers(workers)) for node in hosted(graph)}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A cost model: any whole number of nanoseconds below `most`, from a seed and the dispatch's number."""
+
+    seed: int
+    most: int = 100
+
+    def __call__(self, dispatch):
+        return int(np.random.default_rng((self.seed, dispatch.number)).integers(self.most))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a case is run.
+
+    Args:
+      settings: As for a trainer.
+      devices: Devices that the workers share, in turn.
+      costs: Runs in virtual time with these costs; None runs under asyncio.
+    """
+
+    settings: Settings = field(default_factory=lambda: frozen())
+    devices: int = 1
+    costs: Costs | None = None
+
+    def __repr__(self):
+        given = ", ".join(
+            f"{name}={value!r}"
+            for name, value in vars(self.settings).items()
+            if value != getattr(_DEFAULTS, name) and name not in ("arena_rows", "check")
+        )
+        return f"Schedule(frozen({given}), {self.devices}, {self.costs})"
+
+
+def frozen(**options):
+    """Settings that never update, check every invariant after every event, and have arenas of one size."""
+    return Settings(**{"min_update_interval": NEVER, "fuse": False, "arena_rows": ROWS, "check": True} | options)
+
+
+_DEFAULTS = frozen()
+
+
+@functools.cache
+def random_one(seed, dtype="float32"):
+    """A random case, made once. Small and large graphs take turns."""
+    return random_case(seed, size=3 + seed % 6, dtype=dtype)
+
+
+@functools.cache
+def start(seed, dtype="float32"):
+    """Its parameters."""
+    return initial_params(random_one(seed, dtype).graph, {}, seed)
+
+
+@functools.cache
+def wanted(seed, dtype="float32"):
+    """What the oracle says of it."""
+    case = random_one(seed, dtype)
+    return reference(case.graph, start(seed, dtype), case.instances)
+
+
+FROZEN = optax.sgd(0.0)
+
+
+class Engine:
+    """A scheduler and an executor for a graph, as a trainer would have them.
+
+    Args:
+      graph: The graph.
+      params: All its parameters; None runs the control plane alone, without payloads.
+      schedule: How it is run.
+      tx: The optimizer of every node.
+    """
+
+    def __init__(self, graph, params, schedule, tx=FROZEN):
+        s = schedule.settings
+        self.graph, self.schedule = graph, schedule
+        spaces = [w % schedule.devices for w in range(s.workers)]
+        self.plan = make_plan(graph, assign(graph, s.workers, s.affinity, s.seed), spaces, s.fuse)
+        self.scheduler = Scheduler(self.plan, replace(scheduler_settings(graph, s), capacity=s.arena_rows), s.check)
+        self.executor = None
+        if params is not None:
+            training = dict.fromkeys(graph.parameterised, NodeTraining(tx, s.gradient))
+            stashed = self.scheduler.settings.stashed
+            self.executor = Executor(self.plan, params, training, jax.devices()[: schedule.devices], stashed, s.seed)
+        self.dispatches = []
+        self.watchers = []
+
+    def run(self, data, train=True, also=()):
+        """Runs instances; `also` are further `(data, train)` that are in flight at the same time. Keeps the dispatches."""
+        sources = [
+            Source(self.scheduler, self.executor, self._instances(each), np.arange(len(each)), is_train)
+            for each, is_train in ((data, train), *also)
+        ]
+        loop = Loop(self.scheduler, self.executor, sources, on_dispatch=self._note)
+        if self.schedule.costs is None:
+            asyncio.run(AsyncioDriver(loop, self.schedule.settings.run_ahead).run())
+        else:
+            VirtualDriver(loop, self.schedule.costs).run()
+        return self
+
+    def _note(self, dispatch):
+        self.dispatches.append(dispatch)
+        for watcher in self.watchers:
+            watcher(dispatch)
+
+    def _instances(self, data):
+        ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
+        return data if hasattr(data, "gather") else InstanceList(data, ragged)
+
+    def updates(self):
+        """All updates so far, in order."""
+        return [change for d in self.dispatches for change in d.changes if isinstance(change, Update)]
+
+    @property
+    def loss(self):
+        """The summed loss of the training rows since it was last asked for."""
+        return loss_sum(self.executor.take_sums(True))
+
+    @property
+    def gradients(self):
+        """Summed gradients by node."""
+        return jax.tree.map(np.asarray, self.executor.accumulators)
+
+    @property
+    def gradient_rows(self):
+        """Gradient rows by node."""
+        return dict(self.scheduler.updates.counts)
+
+    @property
+    def params(self):
+        """Parameters by node, as NumPy arrays."""
+        return jax.tree.map(np.array, self.executor.params)
+
+
+def assert_parity(seed, schedule, dtype="float32", tolerance=1e-5):
+    """Law 2 for one case under one schedule: loss, every gradient, gradient rows. Returns the engine, run."""
+    case, want = random_one(seed, dtype), wanted(seed, dtype)
+    with replayed("assert_parity", seed, schedule, dtype):
+        engine = Engine(case.graph, start(seed, dtype), schedule).run(case.instances)
+        assert_gradients(engine, want, tolerance)
+    return engine
+
+
+def assert_gradients(engine, want, tolerance=1e-5):
+    """The engine's loss, gradients and gradient rows are the oracle's."""
+    loss = engine.loss
+    differences = [("loss", "", abs(loss - want.loss) / (abs(want.loss) or 1))]
+    differences += compare(engine.gradients, want.grads)
+    assert max(value for *_, value in differences) <= tolerance, difference_table(differences, tolerance)
+    assert engine.gradient_rows == want.rows
+
+
+def assert_empty(engine):
+    """Law 1: nothing is left in flight, in a queue, join or group, or in a slot."""
+    scheduler = engine.scheduler
+    scheduler.check_invariants()
+    assert scheduler.idle and not scheduler.can_move
+    assert scheduler.waiting() == []
+    assert {key: pool.used for key, pool in scheduler.pools.items() if pool.used} == {}
+
+
+def run_python(code, **environment):
+    """What a Python process prints, with `support` to import."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    variables = os.environ | {"PYTHONPATH": path} | environment
+    run = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-6000:]
+    return run.stdout
+
+
+@contextmanager
+def replayed(function, *arguments):
+    """Adds to any error the line of Python that does it again."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"replay: from support.laws import *; {function}({', '.join(map(repr, arguments))})")
+        raise
+
+
+@st.composite
+def schedules(draw, sizes=(1, 2, 3, 4, 7, 16), rich=False, **options):
+    """Any schedule; `options` are fixed settings.
+
+    Args:
+      draw: Hypothesis's.
+      sizes: Of dispatches; padded sizes are powers of two, and each is a compilation.
+      rich: Also fused stages and workers with a device each: these have kernels of their own, so they are for few graphs.
+      **options: Fixed settings.
+    """
+    workers = draw(st.integers(1, 3))
+    affinity = draw(st.sampled_from(["default", "paper", "coloured"]) | st.builds(Scattered, st.integers(0, 99)))
+    settings = frozen(
+        max_active_keys=draw(st.integers(1, 7)),
+        max_dispatch_size=draw(st.sampled_from((*sizes, 64) if rich else sizes)),
+        workers=workers,
+        policy=draw(st.sampled_from(["balanced", "backward_first", "largest"])),
+        affinity=affinity if workers > 1 else "default",
+        fuse=rich and draw(st.booleans()),
+    )
+    costs = draw(st.none() | st.builds(Costs, st.integers(0, 99), st.sampled_from([1, 2, 100])))
+    devices = draw(st.sampled_from([1, workers])) if rich else 1
+    return Schedule(replace(settings, **options), devices, costs)
+
+
+@st.composite
+def cases(draw, graphs, rich=0, **options):
+    """`(seed, schedule)`: one of the first `graphs` random graphs, of which the first `rich` get every kind of schedule."""
+    seed = draw(st.integers(0, graphs - 1))
+    return seed, draw(schedules(rich=seed < rich, **options))
+
+
+def run_control(seed, schedule):
+    """A case under a schedule without payloads: what a failing test of the control plane replays."""
+    return Engine(random_one(seed).graph, None, schedule).run(random_one(seed).instances)
