@@ -285,6 +285,13 @@ def group(
       GraphError: If a field is missing, or a function does not work on the states.
     """
     key = by if callable(by) else tuple(by)
+    if opener is wire:
+        raise GraphError(
+            f"group `{name or 'group'}`",
+            "an opener of its own",
+            "the members' wire itself",
+            "Leave the opener out: then the members' states give the size.",
+        )
     wires = (wire,) if opener is None else (wire, opener)
     return _wire(control.Group(key, size, order, opener is not None), wires, name=name)
 

@@ -78,10 +78,14 @@ def row_limits(
     return {key: max(2, int(memory_limit * size / total[key[0]] / size_of[key])) for key, size in bytes_of.items()}
 
 
+FAR = 32
+"""Instances may be this many times larger than those that were sampled before a limit that is not being counted can bind."""
+
+
 class Guard:
     """Holds instances back that would not fit beside those in flight.
 
-    While the limits are far away (four times what `max_active_keys` of the largest sampled instances need), nothing is counted.
+    While the limits are far away (`FAR` times what `max_active_keys` of the largest sampled instances need), nothing is counted.
 
     Args:
       plan: The plan.
@@ -92,7 +96,7 @@ class Guard:
 
     def __init__(self, plan: Plan, limits: Rows, per_instance: Rows, max_active_keys: int):
         self._plan, self._limits = plan, limits
-        self.tight = any(limits[key] < 4 * max_active_keys * rows for key, rows in per_instance.items())
+        self.tight = any(limits[key] < FAR * max_active_keys * rows for key, rows in per_instance.items())
         self._reserved: dict[tuple[int, bool], Rows] = {}
         self._total: Rows = {}
 

@@ -574,9 +574,6 @@ def test_an_instance_that_can_not_fit_is_named():
     assert trainer.accumulate(graphs.rnn_data([1, 2]))["loss"] > 0
 
 
-@pytest.mark.xfail(
-    strict=True, raises=LimitError, reason="far from the limit, by a few sampled instances, nothing is counted"
-)
 def test_instances_that_are_larger_than_the_sampled_ones_are_held_back_too():
     """Each fits, and all four at once do not: they must be held back, not block each other half-way."""
     trainer = amp.Trainer(graphs.rnn(), max_active_keys=4, memory_limit=int(2.5 * smallest_limit(30)))
