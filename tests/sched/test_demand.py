@@ -8,7 +8,7 @@ from support import graphs
 from support.control import admit, assert_empty, columns, drain, plan_for, scheduler_for, step
 
 from ampjax.errors import LimitError
-from ampjax.sched.demand import Guard, demand, dry_run, row_bytes, row_limits, with_limits
+from ampjax.sched.demand import FAR, Guard, demand, dry_run, row_bytes, row_limits, with_limits
 from ampjax.sched.plan import HOST
 from ampjax.sched.policy import POLICIES
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
@@ -144,7 +144,7 @@ def test_the_guard_holds_back_until_others_have_ended():
     assert guard.admit(1, True, batch)
 
 
-@pytest.mark.parametrize(("limit", "tight"), [(4 * 8 * 5, False), (4 * 8 * 5 - 1, True)])
+@pytest.mark.parametrize(("limit", "tight"), [(FAR * 8 * 5, False), (FAR * 8 * 5 - 1, True)])
 def test_far_from_the_limit_nothing_is_counted(limit, tight):
     key = (0, (4,), "float32")
     assert Guard(plan_for(graphs.rnn()), {key: limit}, {key: 5}, 8).tight == tight
