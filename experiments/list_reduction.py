@@ -68,7 +68,7 @@ def prepare(options: ListReductionOptions, seed: int) -> Task:
     train, valid = (instances(options, part) for part in splits(options.n_train, options.n_valid, seed))
     batch = None if options.single else options.batch_size
     graph = list_reduction_rnn(options.hidden, batch, options.replicas)
-    shares = {"linear2": MEAN_LENGTH, "linear1": options.replicas}
+    shares = {"linear2": MEAN_LENGTH, "linear1": min(2, options.replicas)}
     set_options(
         graph,
         lambda node: {"min_update_interval": max(1, settings.min_update_interval // shares.get(node.split("/")[0], 1))},
