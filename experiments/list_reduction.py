@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import optax
 
@@ -35,6 +35,8 @@ class ListReductionOptions(Options):
       policy: Which messages a worker takes next. Backward first and small dispatches of the oldest instances keep staleness near 2 updates
         even with 16 buckets in flight, where larger dispatches train faster by the second and need more epochs.
       max_dispatch_size: Messages in one dispatch at most.
+      replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K`, `message:K`, or `auto`: at the end of each epoch for two
+        replicas, every 10 updates for more, which drift apart within an epoch otherwise.
     """
 
     single: bool = False
@@ -46,6 +48,7 @@ class ListReductionOptions(Options):
     epochs: int = 13
     policy: str = "backward_first"
     max_dispatch_size: int = 4
+    replica_sync: str = "auto"
 
 
 def main(options: ListReductionOptions) -> list[History]:
@@ -63,6 +66,8 @@ def prepare(options: ListReductionOptions, seed: int) -> Task:
         raise SettingsError(
             "--learning-rate", "more than 0", f"{options.learning_rate}", "Adam's default here is 2e-3."
         )
+    if options.replica_sync == "auto":
+        options = replace(options, replica_sync="every_k:10" if options.replicas > 2 else "epoch")
     interval, peak = defaults(options)
     settings = options.settings(seed, interval)
     train, valid = (instances(options, part) for part in splits(options.n_train, options.n_valid, seed))
@@ -94,4 +99,4 @@ def defaults(options: ListReductionOptions) -> tuple[int, float]:
     where many buckets are in flight, since each gradient is then as stale as there are updates in the time that a bucket takes.
     """
     rows = MEAN_LENGTH * (100 if options.single else 1)
-    return rows, 2e-3
+    return rows, 3e-3 if options.replicas > 2 else 2e-3
