@@ -55,11 +55,13 @@ def main(options: BenchOptions, console: Console | None = None) -> list[Result]:
             f"{HERE}.list_reduction:Ours",
             {
                 **data,
+                "policy": "balanced",
+                "max_dispatch_size": 8,
                 "max_active_keys": keys,
                 "min_update_interval": options.min_update_interval,
                 "workers": options.workers,
             },
-            {"NPROC": "1", "JAX_NUM_CPU_DEVICES": str(options.workers)},
+            {"NPROC": None, "JAX_NUM_CPU_DEVICES": str(options.workers)},
         )
         for keys in options.max_active_keys
     ]
