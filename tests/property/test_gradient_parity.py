@@ -3,7 +3,6 @@
 Every run also checks the scheduler's invariants after every event: law 5 (throttle), and law 1 (nothing is left over at the end).
 """
 
-import dataclasses
 import os
 
 import pytest
@@ -26,8 +25,9 @@ def test_any_graph_under_any_schedule(case):
 
 @pytest.mark.long
 @settings(max_examples=int(os.environ.get("AMPJAX_CASES", 100_000)))
-@given(cases(1000, RICH))
+@given(cases(300, RICH))
 def test_a_hundred_thousand_cases(case):
+    """Hours on two cores, with 0.07 s a case; `AMPJAX_CASES` sets another number."""
     assert_parity(*case)
 
 
@@ -37,11 +37,11 @@ def test_stashed_weights_are_the_current_ones_while_nothing_updates(seed, schedu
     assert_parity(seed, schedule)
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 1), schedules(sizes=(1, 4)), st.just(32))
-def test_growing_arenas_change_nothing(seed, schedule, rows):
-    small = dataclasses.replace(schedule.settings, arena_rows=rows)
-    assert_parity(seed, dataclasses.replace(schedule, settings=small))
+@settings(max_examples=20)
+@given(st.integers(1, 2), schedules(sizes=(1, 4), arena_rows=4))
+def test_growing_arenas_change_nothing(seed, schedule):
+    """Arenas double while dispatches are under way on their old arrays."""
+    assert assert_parity(seed, schedule).executor.arenas.grown
 
 
 IN_FLOAT64 = """
