@@ -10,6 +10,8 @@ from typing import Any
 
 from rich.table import Table
 
+from ampjax.tables import compact
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -107,19 +109,12 @@ class History:
                 f"{part} {name}" for e in self.epochs for part in ("train", "valid") for name in getattr(e, part)
             )
         )
-        table = Table("epoch", *names, "train/s", "valid/s", "staleness", "updates", "seconds")
+        headers = [name.replace(" ", "\n", 1) for name in names]
+        table = compact("epoch", *headers, "train/s", "staleness\nmean, max", "seconds")
         for e in self.epochs:
             cells = [_number(getattr(e, part).get(name)) for part, name in (n.split(" ", 1) for n in names)]
-            staleness = f"{e.staleness_mean:.1f} (≤{e.staleness_max})"
-            table.add_row(
-                str(e.epoch),
-                *cells,
-                f"{e.train_per_s:,.0f}",
-                f"{e.valid_per_s:,.0f}",
-                staleness,
-                f"{e.updates:,}",
-                f"{e.seconds:.1f}",
-            )
+            staleness = f"{e.staleness_mean:.1f}, {e.staleness_max:3d}"
+            table.add_row(str(e.epoch), *cells, f"{e.train_per_s:,.0f}", staleness, f"{e.seconds:.1f}")
         return table
 
     def __repr__(self) -> str:

@@ -31,12 +31,15 @@ from ampjax.params import check_like
 from ampjax.predictions import Predictions, gather_predictions
 from ampjax.progress import Reporter
 from ampjax.sched.affinity import assign
-from ampjax.sched.demand import Guard, Rows, demand, dry_run, row_limits, with_limits
+from ampjax.sched.demand import DryRun, Guard, Rows, dry_run, row_limits, with_limits
 from ampjax.sched.plan import make_plan
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
+
+SAMPLED = 64
+"""Instances, at least, that are looked at to size arenas and dispatches."""
 
 Data = Instances | Sequence[Any]
 Callback = Callable[["Trainer", Epoch], Any]
@@ -317,22 +320,24 @@ class Trainer:
     def _prepare(
         self, data: Instances, valid: Instances | None, reporter: Reporter, train: bool = True, warm: bool = True
     ) -> None:
-        """Sizes the arenas and compiles the ladder of dispatch sizes, as a dry run of some instances suggests."""
+        """Sizes the arenas and compiles the ladder of dispatch sizes, as the largest of some sampled instances ask for."""
         if self._controller is not None:
             return
         n = min(self.settings.in_flight, len(data))
-        sample = np.random.default_rng(self.settings.seed).permutation(len(data))[:n]
-        dry = dry_run(self.plan, data.gather(sample), n, train, self.settings.max_dispatch_size)
+        sample = np.random.default_rng(self.settings.seed).permutation(len(data))[: max(SAMPLED, 2 * n)]
+        sampled = dry_run(self.plan, data.gather(sample), len(sample), train)
         if not self._sized_by_training and (train or self._guard_limits is None):
             self._sized_by_training = train
-            self._size_arenas(demand(dry), n)
+            self._size_arenas(sampled, n)
         directions = [FORWARD, BACKWARD] if train else []
         if valid is not None or not train:
             directions.append(INFER)
         todo = [d for d in directions if d not in self._warm] if warm else []
         if not todo:
             return
-        jobs = list(warm_up(self._executor, self._scheduler, dry.stats.stages, todo))
+        largest = data.gather(sample[sampled.largest(n)])
+        stats = dry_run(self.plan, largest, n, train, self.settings.max_dispatch_size).stats
+        jobs = list(warm_up(self._executor, self._scheduler, stats.stages, todo))
         with reporter.part("compile", len(jobs)) as advance:
             for job in jobs:
                 job()
@@ -340,17 +345,20 @@ class Trainer:
             if train:
                 for node in self.graph.parameterised:
                     self._executor.warm_update(node)
+                for nodes in self._scheduler.replica_groups.values():
+                    self._executor.warm_average(nodes)
             for worker in range(self.plan.workers):
                 self._executor.mark(worker)
         self._warm.update(todo)
 
-    def _size_arenas(self, rows: Rows, n: int) -> None:
-        mean = {key: count / n for key, count in rows.items()}
+    def _size_arenas(self, sampled: DryRun, n: int) -> None:
+        """Sizes each arena for the `n` sampled instances that need most of it."""
+        mean = {key: float(np.sort(counts)[-n:].mean()) for key, counts in sampled.each.items()}
         for stage in self.plan.stages:
             for j in range(len(stage.outputs) if stage.kind != "group" else 0):
                 mean.setdefault(stage.arenas[j], 0.0)
         limits = row_limits(mean, self.settings.memory_limit, self._executor.record_row_bytes())
-        self._guard_limits = (limits, {key: -(-count // n) * 2 for key, count in rows.items()})
+        self._guard_limits = (limits, {key: int(counts.max()) for key, counts in sampled.each.items()})
         self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits, self.settings.arena_rows)
         self._scheduler.resize(self._scheduler_settings)
         self._warm.clear()  # kernels are compiled for the arenas' sizes

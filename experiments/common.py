@@ -19,7 +19,6 @@ import jax
 import numpy as np
 import optax
 from rich.console import Console
-from rich.table import Table
 
 import ampjax as amp
 from ampjax.engine.trace import Trace
@@ -27,6 +26,7 @@ from ampjax.errors import SettingsError
 from ampjax.history import Epoch, History
 from ampjax.ir.instances import Instances, Messages
 from ampjax.simulate import simulate
+from ampjax.tables import compact
 from ampjax.viz.convergence import convergence
 from ampjax.viz.gantt import gantt
 
@@ -266,7 +266,7 @@ def _reached(options: Options, trainer: amp.Trainer, epoch: Epoch) -> bool:
 
 def _summary(console: Console, histories: Mapping[str, History], target: float) -> None:
     """Epochs and seconds to the target, by seed, and their medians."""
-    table = Table("run", "best accuracy", f"epochs to {100 * target:g} %", "seconds", "train/s", "valid/s")
+    table = compact("run", "best accuracy", f"epochs to {100 * target:g} %", "seconds", "train/s", "valid/s")
     rows = []
     for label, history in histories.items():
         if not len(history):
@@ -297,14 +297,8 @@ def _pictures(
     convergence(runs, folder / "convergence.png", target=options.target)
     s = task.settings
     n, trace = min(max(4, min(2 * s.in_flight, 16)), len(task.train)), Trace()
-    some = sample(task.train, n, s.seed)
-    if s.workers == 1:
-        trainer.accumulate(some, trace=trace)
-        where = "this machine; each dispatch is waited for"
-    else:  # waiting for each dispatch would hide how workers overlap
-        simulate(task.graph, some, trace=trace, **vars(s))
-        where = f"virtual time, {s.workers} workers of 10¹² operations/s"
-    gantt((x for x in trace if x.duration_ns), folder / "gantt.png", title=f"{name}, {s.mode}, {n} instances: {where}")
+    trainer.accumulate(sample(task.train, n, s.seed), trace=trace)
+    gantt(trace, folder / "gantt.png", title=f"{name}, {s.mode}, {n} instances; each dispatch is waited for")
 
 
 class Sample:

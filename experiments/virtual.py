@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 import ampjax as amp
 from ampjax.data.list_reduction import Buckets, generate
@@ -20,6 +19,7 @@ from ampjax.errors import SettingsError
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.sched.affinity import hosted
 from ampjax.simulate import Simulation, simulate
+from ampjax.tables import compact
 from ampjax.viz.gantt import gantt
 from experiments.common import Sample, sample
 
@@ -63,7 +63,7 @@ def main(options: VirtualOptions, console: Console | None = None) -> list[dict[s
         )
     data = Buckets(generate(options.n, options.seed), BATCH)
     data = sample(data, len(data), options.seed)
-    table = Table("max_active_keys", "replicas", "workers", "sequences/s", "ratio")
+    table = compact("max_active_keys", "replicas", "workers", "sequences/s", "ratio")
     rows = []
     for keys in options.max_active_keys:
         base = None

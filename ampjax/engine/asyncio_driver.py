@@ -26,7 +26,8 @@ class AsyncioDriver:
     Args:
       loop: The run.
       run_ahead: Dispatches that a worker may have issued before the device has done them, about.
-      trace: Where each dispatch's time goes. Tracing waits for every dispatch to end, so it slows the run down.
+      trace: Where each dispatch's time goes. Tracing waits for every dispatch to end before its messages travel on, so it slows the
+        run down.
     """
 
     def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
@@ -42,6 +43,8 @@ class AsyncioDriver:
           DeadlockError: If nothing can move.
           Exception: What a worker raised first, with node and state attached.
         """
+        if self._trace is not None and self._loop.executor is not None:
+            self._loop.executor.warm_marks()
         self._loop.settle()
         try:
             async with asyncio.TaskGroup() as group:
@@ -54,7 +57,7 @@ class AsyncioDriver:
         issued = 0
         while not self._over:
             start = time.perf_counter_ns()
-            dispatch = self._loop.issue(worker)
+            dispatch = self._loop.issue(worker, changes=self._trace is None)
             if dispatch is None:
                 if self._loop.settle():  # what has been pumped may be for a worker that is waiting
                     self._moved.set()
@@ -68,12 +71,12 @@ class AsyncioDriver:
                     if not self._loop.scheduler.can_move_on(worker):
                         await self._moved.wait()
                 continue
+            if self._trace is not None:
+                await self._traced(self._trace, dispatch, start)
             self._loop.done(dispatch)
             self._moved.set()
             issued += 1
-            if self._trace is not None:
-                await self._traced(dispatch, start)
-            elif issued % STRIDE == 0:
+            if issued % STRIDE == 0:
                 await self._keep_pace(worker)
 
     async def _keep_pace(self, worker: int) -> None:
@@ -92,12 +95,19 @@ class AsyncioDriver:
         else:
             await asyncio.sleep(0)
 
-    async def _traced(self, dispatch: Dispatch, start: int) -> None:
-        executor, trace = self._loop.executor, self._trace
-        assert trace is not None
-        if executor is not None:
-            await asyncio.get_running_loop().run_in_executor(None, executor.wait)
-        add_to_trace(trace, dispatch, start, time.perf_counter_ns())
+    async def _traced(self, trace: Trace, dispatch: Dispatch, start: int) -> None:
+        """Waits for a dispatch to end, then for its parameter changes, while other workers go on."""
+        changes = await self._ended(dispatch)
+        self._loop.change(dispatch)
+        end = await self._ended(dispatch) if dispatch.changes else changes
+        add_to_trace(trace, dispatch, start, changes, end)
+
+    async def _ended(self, dispatch: Dispatch) -> int:
+        """The time when the device has done what was issued for a dispatch. Other workers may donate what it has written."""
+        if self._loop.executor is not None:
+            marks = self._loop.executor.marks(dispatch)
+            await asyncio.get_running_loop().run_in_executor(None, jax.block_until_ready, marks)
+        return time.perf_counter_ns()
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:

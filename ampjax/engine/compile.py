@@ -37,7 +37,8 @@ def warm_up(
 ) -> Iterator[Callable[[], None]]:
     """The compilations to do, each a function: every stage at every size of its ladder, in each direction.
 
-    The ladder ends at twice the largest dispatch of a dry run, or at `max_dispatch_size`. Only the trash slot is read and written.
+    The ladder ends at twice the largest dispatch of a dry run, or at `max_dispatch_size`; the scheduler makes no larger ones from
+    then on, single ragged messages apart. Only the trash slot is read and written.
 
     Args:
       executor: Runs them.
@@ -50,7 +51,8 @@ def warm_up(
         if stage.kind == "group":
             continue
         seen = sizes[stage.name]
-        rows, messages = (max(most, min(2 * most, limit)) for most in (seen.largest_dispatch, seen.most_messages))
+        rows, messages = (max(most, min(2 * most, limit), 1) for most in (seen.largest_dispatch, seen.most_messages))
+        scheduler.cap(stage, ladder(rows))
         for direction in directions:
             if (direction == BACKWARD and stage.kind in ("loss", "sink")) or (
                 direction != INFER and stage.kind == "sink"
@@ -97,5 +99,5 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
         [out] * len(stage.outputs),
         n,
         sizes,
-        [rows] * len(stage.ports) if stage.kind == "collect" else [],
+        scatter=[rows] * len(stage.ports) if stage.kind == "collect" else [],
     )

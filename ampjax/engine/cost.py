@@ -16,7 +16,7 @@ from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.plan import HOST, Plan, Stage
 
 Cost = Callable[[Dispatch], int]
-"""From a dispatch to its time on its worker, in whole nanoseconds."""
+"""From a dispatch to its time on its worker, in whole nanoseconds, its updates included."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FlopsCost:
         for change in dispatch.changes:
             if isinstance(change, Update):
                 operations += self._layer(self.plan.graph.nodes[change.node])[1]
-        return round(operations / self.flops * 1e9) + self.other_ns + self._transfer(stage, dispatch.n_rows)
+        return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(stage, dispatch.n_rows)
 
     def _layer(self, node: Node) -> tuple[int, int]:
         """A node's multiply-adds per message, and the size of its matrices."""
@@ -67,7 +67,12 @@ class FlopsCost:
         if stage is None or stage.kind != "transfer" or stage.ports[0].space == HOST:
             return 0
         size = rows * math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
-        return self.latency_ns + round(size / self.bytes_per_s * 1e9)
+        return self.latency_ns + _whole_ns(size / self.bytes_per_s)
+
+
+def _whole_ns(seconds: float) -> int:
+    """Whole nanoseconds, rounded up: no work is done in no time."""
+    return math.ceil(seconds * 1e9 - 1e-6)
 
 
 def _layer_sizes(node: Node) -> tuple[int, int]:

@@ -102,13 +102,16 @@ class Executor:
             self.arenas.host[feed.arena][feed.slots] = feed.payload
 
     def run(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
-        """Carries a dispatch out: issues its kernels, then its parameter changes."""
+        """Carries a dispatch out: issues its kernels. `change` must follow, before anything else of its worker."""
         stage = dispatch.stage
         if stage is not None:
             for j in range(len(stage.outputs)):
                 key = stage.arenas[j]
                 self.arenas.ensure(key, scheduler.pool(key).capacity)
             self._run_stage(stage, dispatch)
+
+    def change(self, dispatch: Dispatch) -> None:
+        """Issues the parameter changes that follow a dispatch."""
         for change in dispatch.changes:
             self._change(change)
         for key in dispatch.drop:
@@ -143,6 +146,15 @@ class Executor:
         self.params[node], self.opt_state[node], self.accumulators[node] = jax.tree.map(jnp.copy, kept)
         self._change(Update(node, 1))
         self.params[node], self.opt_state[node], self.accumulators[node] = kept
+
+    def warm_average(self, nodes: Sequence[str]) -> None:
+        """Compiles the averaging of some replicas, by running it on copies."""
+        kept = {node: self.params[node] for node in nodes}
+        self._change(Average("", tuple(nodes)))
+        for node in nodes:
+            self._change(Contribute("", node))
+        self._change(Merge("", tuple(nodes)))
+        self.params.update(kept)
 
     def _run_stage(self, stage: Stage, dispatch: Dispatch) -> None:
         runner = self._runners[stage.number]
@@ -232,6 +244,24 @@ class Executor:
             if key[0] == space:
                 return _corner(values)
         return None
+
+    def marks(self, dispatch: Dispatch) -> list[jax.Array]:
+        """Tiny arrays, ready when this dispatch, issued last on its worker, has been done with its parameter changes."""
+        stage, written = dispatch.stage, []
+        if stage is not None:
+            keys = dict.fromkeys([*stage.arenas, *(port.arena for port in stage.ports)])
+            values = self.arenas.values if dispatch.direction != BACKWARD else self.arenas.grads
+            written = [array for key in keys if (array := values.get(key)) is not None]
+            written += [self._sums[key] for key in self._sums if key[0] == stage.number]
+            written += jax.tree.leaves([self.accumulators[node] for node in stage.params])
+        nodes = [change.node for change in dispatch.changes if isinstance(change, Update)]
+        written += jax.tree.leaves([self.params[node] for node in nodes])
+        return [_corner(array) for array in written if array.size]
+
+    def warm_marks(self) -> None:
+        """Compiles what `marks` runs."""
+        everything = self.arenas.values, self.arenas.grads, self.params, self.accumulators
+        jax.block_until_ready([_corner(array) for array in jax.tree.leaves(everything) if array.size])
 
     def wait(self) -> None:
         """Blocks until all devices have done what was issued."""

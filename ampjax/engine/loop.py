@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ampjax.engine.executor import Executor
@@ -38,20 +39,34 @@ class Loop:
         self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
         self._progress, self._on_dispatch = progress, on_dispatch
 
-    def issue(self, worker: int) -> Dispatch | None:
-        """Takes the worker's next action and runs it."""
+    def issue(self, worker: int, changes: bool = True) -> Dispatch | None:
+        """Takes the worker's next action and runs it; without `changes`, parameter changes are left to `change`."""
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
         if self._on_dispatch is not None:
             self._on_dispatch(dispatch)
         if self.executor is not None:
-            try:
+            with self._told(dispatch):
                 self.executor.run(dispatch, self.scheduler)
-            except Exception as error:
-                error.add_note(describe(dispatch, self.scheduler))
-                raise
+                if changes:
+                    self.executor.change(dispatch)
         return dispatch
+
+    def change(self, dispatch: Dispatch) -> None:
+        """Changes parameters as a dispatch says."""
+        if self.executor is not None:
+            with self._told(dispatch):
+                self.executor.change(dispatch)
+
+    @contextmanager
+    def _told(self, dispatch: Dispatch) -> Iterator[None]:
+        """Errors tell where they happened."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(describe(dispatch, self.scheduler))
+            raise
 
     def done(self, dispatch: Dispatch) -> None:
         """Lets its messages travel on, and admits what there is room for."""
@@ -87,17 +102,16 @@ class Loop:
         return True
 
 
-def add_to_trace(trace: Trace, dispatch: Dispatch, start_ns: int, end_ns: int) -> None:
-    """Adds a dispatch to a trace; updates that follow it have no time of their own and are shown at its end."""
+def add_to_trace(trace: Trace, dispatch: Dispatch, start_ns: int, changes_ns: int, end_ns: int) -> None:
+    """Adds a dispatch to a trace: a slice for its stage, and from `changes_ns` on one for the parameter changes that follow."""
     stage = dispatch.stage
-    if stage is None:
+    if stage is not None:
+        kind = "transfer" if stage.kind == "transfer" else dispatch.direction
+        instances = tuple(dict.fromkeys(dispatch.states[:, INSTANCE].tolist()))
+        trace.add(dispatch.worker, stage.name, kind, start_ns, changes_ns, instances)
+    if dispatch.changes:
         names = "+".join(dict.fromkeys(change.node for change in dispatch.changes if isinstance(change, Update)))
-        trace.add(dispatch.worker, names or "replicas", "update", start_ns, end_ns)
-        return
-    kind = "transfer" if stage.kind == "transfer" else dispatch.direction
-    trace.add(
-        dispatch.worker, stage.name, kind, start_ns, end_ns, tuple(dict.fromkeys(dispatch.states[:, INSTANCE].tolist()))
-    )
+        trace.add(dispatch.worker, names or "replicas", "update", changes_ns if stage is not None else start_ns, end_ns)
 
 
 def describe(dispatch: Dispatch, scheduler: Scheduler) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 
 from ampjax.engine.cost import Cost
@@ -45,7 +46,10 @@ class VirtualDriver:
                     end = self.now_ns + max(0, self._cost(dispatch))
                     heapq.heappush(under_way, (end, dispatch.number, dispatch))
                     if self._trace is not None:
-                        add_to_trace(self._trace, dispatch, self.now_ns, end)
+                        changes_ns = end
+                        if dispatch.changes:
+                            changes_ns = self.now_ns + max(0, self._cost(dataclasses.replace(dispatch, changes=[])))
+                        add_to_trace(self._trace, dispatch, self.now_ns, min(changes_ns, end), end)
             if not under_way:
                 if self._loop.finished():
                     return self.now_ns - start_ns

@@ -148,7 +148,7 @@ class Builder:
         if sizes is not None:
             for j, own in enumerate(rows):
                 cells.set_rows(owners if j == 0 else cells.table[owners, columns.extras.start + j - 1], own, sizes)
-        dispatch.cells, dispatch.out_rows = owners, rows
+        dispatch.cells, dispatch.out_rows, dispatch.out_sizes = owners, rows, sizes
 
     # -- backward
 

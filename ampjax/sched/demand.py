@@ -8,23 +8,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ampjax.errors import LimitError
 from ampjax.ir.instances import Messages
-from ampjax.sched.plan import HOST, ArenaKey, Plan
+from ampjax.ir.state import INSTANCE
+from ampjax.sched.plan import ArenaKey, Plan
 from ampjax.sched.policy import largest
+from ampjax.sched.queues import BACKWARD
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.sched.stats import Statistics
 
 Rows = dict[ArenaKey, int]
 
 
+@dataclass(frozen=True)
+class DryRun:
+    """What a run of the control plane alone has counted.
+
+    Args:
+      each: For each device arena, the rows that each instance needs `[n]`, if nothing is freed before it has ended.
+      stats: Messages and dispatch sizes.
+    """
+
+    each: dict[ArenaKey, np.ndarray]
+    stats: Statistics
+
+    @property
+    def rows(self) -> Rows:
+        """The rows that all instances need together."""
+        return {key: int(counts.sum()) for key, counts in self.each.items()}
+
+    def largest(self, n: int) -> np.ndarray:
+        """The `n` instances that need the most bytes."""
+        total = sum(row_bytes(key) * counts for key, counts in self.each.items())
+        return np.argsort(-np.asarray(total), kind="stable")[:n]
+
+
 def dry_run(
     plan: Plan, batch: Mapping[str, Messages], n: int, train: bool = True, max_dispatch_size: int = 1 << 30
-) -> Scheduler:
-    """Runs the control plane alone on `n` instances, with unlimited arenas; returns the scheduler with its counts.
+) -> DryRun:
+    """Runs the control plane alone on `n` instances that are all in flight at once, with unlimited arenas.
 
     Args:
       plan: The plan.
@@ -38,19 +64,19 @@ def dry_run(
     slots = scheduler.open(np.arange(n), train)
     scheduler.pump(slots, batch)
     scheduler.close(slots)
+    each: dict[ArenaKey, np.ndarray] = {}
     moved = True
     while moved:
         moved = False
         for worker in range(plan.workers):
             while (dispatch := scheduler.next(worker)) is not None:
+                if dispatch.stage is not None and dispatch.direction != BACKWARD:
+                    rows = np.bincount(dispatch.states[:, INSTANCE], dispatch.out_sizes, n).astype(np.int64)
+                    for key in dispatch.stage.arenas[: len(dispatch.stage.outputs)]:
+                        each[key] = each.get(key, 0) + rows
                 scheduler.done(dispatch)
                 moved = True
-    return scheduler
-
-
-def demand(dry: Scheduler) -> Rows:
-    """The rows in each device arena that a dry run's instances need together, if nothing is freed before all have ended."""
-    return {key: pool.taken for key, pool in dry.pools.items() if key[0] != HOST}
+    return DryRun(each, scheduler.stats)
 
 
 def row_bytes(key: ArenaKey) -> int:
@@ -106,7 +132,7 @@ class Guard:
         Raises:
           LimitError: If it would not fit even alone.
         """
-        need = demand(dry_run(self._plan, batch, 1))
+        need = dry_run(self._plan, batch, 1).rows
         for key, rows in need.items():
             limit = self._limits.get(key, 1 << 60) - 1
             if rows > limit:

@@ -61,6 +61,7 @@ class Dispatch:
       out_rows: For each output, the arena slots of the output rows.
       n_rows: Input rows (of port 0).
       sizes: For ragged inputs, the rows of each message `[n]`.
+      out_sizes: For ragged outputs, the rows of each invocation `[n]` (forward).
       scatter: For a collect, the output row (within the dispatch) of each input row, per port.
       versions: For stashed weights, the versions of the stage's parameters in the forward pass.
       changes: Parameter changes that follow.
@@ -78,6 +79,7 @@ class Dispatch:
     out_rows: list[np.ndarray] = field(default_factory=list)
     n_rows: int = 0
     sizes: np.ndarray | None = None
+    out_sizes: np.ndarray | None = None
     scatter: list[np.ndarray] = field(default_factory=list)
     versions: tuple[int, ...] | None = None
     changes: list[Change] = field(default_factory=list)

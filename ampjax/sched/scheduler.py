@@ -93,6 +93,7 @@ class Scheduler:
         self.history: deque[Dispatch] = deque(maxlen=settings.history)
         self._number = 0
         self.without_losses = False
+        self._caps: dict[int, int] = {}
         self._clear()
         self.reset_statistics()
 
@@ -243,8 +244,15 @@ class Scheduler:
     def resize(self, settings: SchedulerSettings) -> None:
         """Takes new arena sizes and limits; nothing may be in flight."""
         self.settings = settings
+        self._caps.clear()
         self.pools.clear()
         self._clear()
+
+    def cap(self, stage: Stage, rows: int) -> None:
+        """Lets no dispatch of a stage hold more than `rows` rows from now on (a single ragged message may)."""
+        self._caps[stage.number] = rows
+        for direction in (FORWARD, BACKWARD, INFER):
+            self._queues[stage.number, direction].max_rows = self._max_rows(stage)
 
     # -- questions
 
@@ -477,7 +485,7 @@ class Scheduler:
 
     def _max_rows(self, stage: Stage) -> int:
         own = [n.options.max_dispatch_size for n in stage.nodes if n.options.max_dispatch_size]
-        return min([self.settings.max_dispatch_size, *own])
+        return min([self.settings.max_dispatch_size, self._caps.get(stage.number, 1 << 60), *own])
 
     def _issue(self, dispatch: Dispatch) -> Dispatch:
         self._number += 1

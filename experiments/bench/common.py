@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.table import Table
 
 from ampjax.errors import SettingsError
+from ampjax.tables import compact
 
 
 class Program(Protocol):
@@ -189,8 +189,8 @@ def compare(
         )
         for i, e in enumerate(entries)
     ]
-    table = Table(
-        "program", "setting", "train/s", "spread", "infer/s", "updates", "s to target", "ratio to ours", title=bench
+    table = compact(
+        "program", "setting", "train/s", "spread", "infer/s", "updates", "s to\ntarget", "ratio\nto ours", title=bench
     )
     for i, r in enumerate(results):
         low, high = min(speeds[i, "train"]), max(speeds[i, "train"])

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 import optax
 from rich.console import Console
-from rich.table import Table
 
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
 from ampjax.engine.asyncio_driver import AsyncioDriver
@@ -31,6 +30,7 @@ from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.tables import compact
 from experiments.common import Sample
 
 
@@ -64,8 +64,8 @@ def main(options: EngineOptions, console: Console | None = None) -> list[dict[st
     """
     if min(*options.sizes, options.messages, options.passes, options.hidden) < 1:
         raise SettingsError("bench engine, options", "numbers of at least 1", f"{options}", "Change the option.")
-    table = Table(
-        "dispatch size", "in fact", "control µs", "engine µs", "kernels µs", "engine / kernels", title="a message"
+    table = compact(
+        "dispatch\nsize", "in fact", "control µs", "engine µs", "kernels µs", "engine /\nkernels", title="a message"
     )
     rows = []
     for size in options.sizes:
@@ -142,6 +142,7 @@ class _Bench:
     def kernels(self) -> None:
         for dispatch in self._issued:
             self._executor.run(dispatch, self._scheduler)
+            self._executor.change(dispatch)
         self._executor.wait()
 
     def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:

@@ -8,7 +8,7 @@ from support import graphs
 from support.control import admit, assert_empty, columns, drain, plan_for, scheduler_for, step
 
 from ampjax.errors import LimitError
-from ampjax.sched.demand import FAR, Guard, demand, dry_run, row_bytes, row_limits, with_limits
+from ampjax.sched.demand import FAR, Guard, dry_run, row_bytes, row_limits, with_limits
 from ampjax.sched.plan import HOST
 from ampjax.sched.policy import POLICIES
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
@@ -28,7 +28,7 @@ CASES = {
 
 
 def needed(plan, instances, train=True):
-    return demand(dry_run(plan, columns(plan.graph, instances), len(instances), train))
+    return dry_run(plan, columns(plan.graph, instances), len(instances), train).rows
 
 
 @pytest.mark.parametrize("fuse", [True, False])

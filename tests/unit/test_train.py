@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import io
 import json
 
 import jax
@@ -9,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from rich.console import Console
 from support import graphs
 
 import ampjax as amp
 from ampjax.errors import LimitError, ParameterError
-from ampjax.history import History
+from ampjax.history import Epoch, History
 from ampjax.optim import scale_by_staleness
 
 NEVER = 1 << 40
@@ -403,6 +405,14 @@ def test_the_history_as_json_lines(tmp_path):
     assert wanted | {"staleness_mean", "staleness_max", "messages", "compilations", "seconds"} <= set(records[0])
     assert history.best("loss") == min(e.valid["loss"] for e in history.epochs)
     assert "History(2 epochs; last: train_loss=" in repr(history)
+
+
+def test_the_table_of_a_history_fits_into_80_columns():
+    metrics = {"loss": 1.2345, "accuracy": 0.9876}
+    epoch = Epoch(12, metrics, metrics, 123_456.7, 123_456.7, 12_345.6, 12.3, 127, 10**7, 10**6, 10**5, 0)
+    console = Console(width=80, file=io.StringIO())
+    console.print(History([epoch]).table())
+    assert "…" not in console.file.getvalue() and "0.9876" in console.file.getvalue()
 
 
 def test_a_history_goes_on():

@@ -1,9 +1,12 @@
 """The asyncio driver: several workers in one loop, errors with their place, cancellation, loops that already run."""
 
 import asyncio
+import collections
+import itertools
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support import graphs
 from support.engines import engine, spread
@@ -68,6 +71,21 @@ def test_a_trace_has_every_dispatch():
         ("f1", "backward", (0, 1, 2)),
         ("f0", "backward", (0, 1, 2)),
     ]
+
+
+def test_a_trace_of_several_workers_and_their_updates():
+    """Workers donate what others have written, so a trace waits on copies; an update has a slice of its own."""
+    data = graphs.rnn_data([3, 1, 4, 2] * 4)
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), workers=2, min_update_interval=2, max_dispatch_size=2)
+    trace = Trace()
+    trainer.accumulate(data, trace=trace)
+    stats = trainer.statistics
+    kinds = collections.Counter(s.kind for s in trace)
+    assert kinds["update"] > 0
+    assert sum(kinds[kind] for kind in ("forward", "backward", "transfer")) == stats.dispatches
+    for worker in (0, 1):
+        own = sorted((s.start_ns, s.end_ns) for s in trace if s.worker == worker)
+        assert own and all(end <= start for (_, end), (start, _) in itertools.pairwise(own))
 
 
 # A controller's loop on several workers

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import optax
+import pytest
 from support import graphs
 from support.control import columns
 from support.engines import engine
@@ -47,6 +48,34 @@ def test_nothing_is_compiled_after_the_warm_up():
     lengths = [1, 2, 3] * 4
     history = trainer.fit(graphs.rnn_data(lengths), graphs.rnn_data(lengths[:4]), progress=False)
     assert history[0].compilations == 0
+
+
+def test_instances_of_unequal_length_compile_nothing_after_the_warm_up():
+    """The few instances that are in flight together may all be long ones, and training instances may be shorter than others."""
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=2, min_update_interval=4)
+    lengths = [1] * 90 + [60] * 10
+    history = trainer.fit(graphs.rnn_data(lengths), graphs.rnn_data([60] * 4), epochs=2, progress=False)
+    assert [epoch.compilations for epoch in history.epochs] == [0, 0]
+
+
+@pytest.mark.parametrize("sync", ["epoch", ("every_k", 2), ("message", 2)])
+def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
+    with amp.Graph() as g:
+        x = amp.pump("x", (5,))  # a shape that no other test's parameters have
+        amp.loss("loss", lambda x: x.sum())(amp.replicate(amp.ppt("f", amp.nn.Linear(5, 5)), 2)(x))
+    trainer = amp.Trainer(g, optax.adam(1e-2), min_update_interval=2, replica_sync=sync, workers=2)
+    history = trainer.fit([{"x": jnp.ones(5)}] * 16, epochs=2, progress=False)
+    assert [epoch.compilations for epoch in history.epochs] == [0, 0]
+
+
+def test_a_dispatch_is_never_larger_than_what_has_been_compiled():
+    """A later, larger data set comes in more dispatches."""
+    trainer = amp.Trainer(graphs.chain(2), optax.sgd(1e-2), max_active_keys=64, min_update_interval=4)
+    trainer.fit(graphs.chain_data(3), progress=False)
+    trainer.evaluate(graphs.chain_data(3))
+    before = compilations()
+    trainer.evaluate(graphs.chain_data(60))
+    assert compilations() == before
 
 
 def test_equal_graphs_share_their_kernels():

@@ -100,7 +100,7 @@ def test_what_was_handed_in_stays_the_callers():
 def change(e, *changes):
     none = np.zeros(0, np.int64)
     states = np.zeros((0, e.graph.layout.width), np.int64)
-    e.executor.run(Dispatch(0, 0, None, "update", states, none, none, changes=list(changes)), e.scheduler)
+    e.executor.change(Dispatch(0, 0, None, "update", states, none, none, changes=list(changes)))
 
 
 def replicas(*values):
@@ -148,6 +148,7 @@ def test_an_unknown_version_is_not_mixed_up_after_an_interrupt():
             for _ in range(2):
                 dispatch = e.scheduler.next(0)
                 e.executor.run(dispatch, e.scheduler)
+                e.executor.change(dispatch)
                 e.scheduler.done(dispatch)
             e.scheduler.abandon()
             e.executor.abandon()

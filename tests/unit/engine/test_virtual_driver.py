@@ -87,6 +87,18 @@ def test_a_worker_starts_when_its_last_dispatch_has_ended():
     assert trace.busy_fraction()[0] <= 1.0 and len(trace) == 4 * 7
 
 
+def test_an_update_has_a_slice_of_its_own():
+    e, trace = control_only(graphs.chain(1), fuse=False, intervals={"f0": 3}), Trace()
+    loop = Loop(e.scheduler, None, e.sources(graphs.chain_data(3)))
+    VirtualDriver(loop, lambda d: 10 + 4 * len(d.changes), trace).run()
+    assert [(s.node, s.kind, s.start_ns, s.end_ns) for s in trace] == [
+        ("f0", "forward", 0, 10),
+        ("loss", "forward", 10, 20),
+        ("f0", "backward", 20, 30),
+        ("f0", "update", 30, 34),
+    ]
+
+
 def test_time_goes_on_from_run_to_run():
     e = control_only(graphs.chain(1))
     driver = VirtualDriver(Loop(e.scheduler, None, e.sources(graphs.chain_data(1))), lambda d: 7)
