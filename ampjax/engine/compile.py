@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from ampjax.engine.executor import Executor
-from ampjax.engine.runner import ladder, segment_ladder
+from ampjax.engine.runner import ladder_for, segment_ladder
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import HOST, Stage
 from ampjax.sched.queues import BACKWARD, INFER
@@ -52,7 +52,7 @@ def warm_up(
             continue
         seen = sizes[stage.name]
         rows, messages = (max(most, min(2 * most, limit), 1) for most in (seen.largest_dispatch, seen.most_messages))
-        scheduler.cap(stage, ladder(rows))
+        scheduler.cap(stage, ladder_for(stage)(rows))
         for direction in directions:
             if (direction == BACKWARD and stage.kind in ("loss", "sink")) or (
                 direction != INFER and stage.kind == "sink"
@@ -65,7 +65,7 @@ def warm_up(
 def _sizes(stage: Stage, rows: int, messages: int) -> list[tuple[int, int]]:
     """The sizes to compile: rows, and for a reduce or collect also segments."""
     if stage.kind not in ("reduce", "collect"):
-        return [(n, n) for n in _steps(ladder, rows)]
+        return [(n, n) for n in _steps(ladder_for(stage), rows)]
     segments = messages if stage.kind == "reduce" else rows
     return [(n, m) for n in _steps(segment_ladder, rows) for m in _steps(segment_ladder, segments)]
 

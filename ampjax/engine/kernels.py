@@ -28,10 +28,19 @@ TRASH = 0
 
 @dataclass(frozen=True)
 class Wiring:
-    """Which arena each port and output uses, by its place among a kernel's arena arguments; host ports have None."""
+    """Where a stage's payloads and gradients go.
+
+    Args:
+      ports: For each port, the place of its arena among a kernel's arena arguments; None for host ports.
+      outputs: For each output, the place of its arena.
+      sole: For each port, whether its gradients are written; else they are added.
+      written: For each output, whether its gradients will be written; else they start from zero.
+    """
 
     ports: tuple[int | None, ...]
     outputs: tuple[int, ...]
+    sole: tuple[bool, ...] = ()
+    written: tuple[bool, ...] = ()
 
 
 def _mask(pack: Array) -> Array:
@@ -62,7 +71,7 @@ def _device_ports(wiring: Wiring) -> int:
 def _add_gradients(
     program: Program, wiring: Wiring, grads: tuple[Array, ...], pack: Array, mask: Array, cotangents: list[Array]
 ) -> tuple[Array, ...]:
-    """Adds input cotangents to the adjoint rows of the input slots; padding goes to the trash slot."""
+    """Puts input cotangents into the adjoint rows of the input slots; padding goes to the trash slot."""
     out = list(grads)
     line = 0
     values = iter(cotangents)
@@ -71,9 +80,13 @@ def _add_gradients(
             continue
         if program.float_ports[port]:
             slots = jnp.where(mask, pack[line], TRASH)
-            out[place] = out[place].at[slots].add(_where(mask, next(values)))
+            out[place] = _put(out[place], slots, _where(mask, next(values)), wiring.sole[port])
         line += 1
     return tuple(out)
+
+
+def _put(grads: Array, slots: Array, cotangents: Array, sole: bool) -> Array:
+    return grads.at[slots].set(cotangents) if sole else grads.at[slots].add(cotangents)
 
 
 def _accumulate(accumulators: tuple[Any, ...], grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -99,8 +112,8 @@ def forward(program: Program, wiring: Wiring) -> Callable[..., Any]:
 def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]:
     """`kernel(params, written, grads, records, read, host, pack, seeds) -> (written, grads, records)`: a `rows` stage in training.
 
-    Beside the output rows, the adjoint rows of the new outputs are set to zero, and what the adjoint needs of the activations is
-    recorded, in the slots of the first output. `written`, `grads` and `records` are donated.
+    Beside the output rows, the adjoint rows of the new outputs are set to zero (where consumers will add to them), and what the
+    adjoint needs of the activations is recorded, in the slots of the first output. `written`, `grads` and `records` are donated.
     """
 
     @functools.partial(jax.jit, donate_argnums=(1, 2, 3))
@@ -114,7 +127,7 @@ def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Callable[...,
             outs = over_rows(program, seeds)(params, inputs)
         grads = list(grads)
         for j, place in enumerate(wiring.outputs):
-            if grads[place] is not None:
+            if grads[place] is not None and not wiring.written[j]:
                 grads[place] = grads[place].at[pack[_device_ports(wiring) + j]].set(0)
         return _written(wiring, written, pack, outs), tuple(grads), tuple(records)
 
@@ -248,7 +261,7 @@ def segments_forward(function: Reduction | Collection, wiring: Wiring) -> Callab
     def kernel(written: Any, grads: Any, read: Any, host: Any, slots: Any, ids: Any, out: Any) -> Any:
         rows = _segment_rows(wiring, (*written, *read), host, slots)
         y = function(rows, ids, out.shape[0])
-        grad = grads[0] if grads[0] is None else grads[0].at[out].set(0)
+        grad = grads[0] if grads[0] is None or wiring.written[0] else grads[0].at[out].set(0)
         return (written[0].at[out].set(y),), (grad,)
 
     return kernel
@@ -285,7 +298,7 @@ def _segment_rows(
 
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def put_rows(arena: Array, grads: Array | None, slots: Array, rows: Array) -> tuple[Array, Array | None]:
-    """Writes rows to slots and sets their adjoint rows to zero."""
+    """Writes rows to slots and, unless `grads` is None, sets their adjoint rows to zero."""
     return arena.at[slots].set(rows), grads if grads is None else grads.at[slots].set(0)
 
 
@@ -295,7 +308,7 @@ def get_rows(arena: Array, slots: Array) -> Array:
     return arena[slots]
 
 
-@functools.partial(jax.jit, donate_argnums=(0,))
-def add_rows(grads: Array, slots: Array, rows: Array) -> Array:
-    """Adds cotangent rows to the adjoint rows of slots; padding has the trash slot."""
-    return grads.at[slots].add(rows)
+@functools.partial(jax.jit, donate_argnums=(0,), static_argnums=3)
+def pay_rows(grads: Array, slots: Array, rows: Array, sole: bool) -> Array:
+    """Writes cotangent rows to the adjoint rows of slots, or adds them; padding has the trash slot."""
+    return _put(grads, slots, rows, sole)

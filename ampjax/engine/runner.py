@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,6 +30,27 @@ def ladder(n: int) -> int:
     [1, 1, 4, 64, 128]
     """
     return 1 << max(0, n - 1).bit_length()
+
+
+def fine_ladder(n: int) -> int:
+    """The padded size of a dispatch of `n` wide rows: the next power of two or three quarters of one, so that less is wasted.
+
+    >>> [fine_ladder(n) for n in (0, 1, 3, 4, 5, 6, 7, 64, 65, 97)]
+    [1, 1, 3, 4, 6, 6, 8, 64, 96, 128]
+    """
+    top = ladder(n)
+    return 3 * top // 4 if top >= 4 and 4 * n <= 3 * top else top
+
+
+WIDE = 100
+"""Elements of a row from which padding costs more than a few further compilations."""
+
+
+def ladder_for(stage: Stage) -> Callable[[int], int]:
+    """The ladder of a stage's dispatch sizes."""
+    rows = [*(port.type.shape for port in stage.ports), *(out.shape for out in stage.outputs)]
+    wide = stage.kind in ("rows", "loss") and max(map(math.prod, rows)) >= WIDE
+    return fine_ladder if wide else ladder
 
 
 def segment_ladder(n: int) -> int:
@@ -56,6 +79,7 @@ class StageRunner:
 
     def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[Device, ...], seed: int):
         self.stage, self._arenas, self._devices, self._seed = stage, arenas, devices, seed
+        self._ladder = ladder_for(stage)
         self._out_keys = list(dict.fromkeys(stage.arenas[j] for j in range(len(stage.outputs))))
         in_keys = [port.arena for port in stage.ports if port.space != HOST]
         self._read_keys = [key for key in dict.fromkeys(in_keys) if key not in self._out_keys]
@@ -65,6 +89,8 @@ class StageRunner:
         self._wiring = Wiring(
             tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
             tuple(self._keys.index(stage.arenas[j]) for j in range(len(stage.outputs))),
+            stage.sole,
+            stage.written,
         )
         self._kept: Kept | None = None
         self._recorded: tuple[jax.Array, ...] = ()
@@ -176,7 +202,7 @@ class StageRunner:
     def _pack(self, dispatch: Dispatch) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """The packed slots `[lines + 1, k]`, and the rows of host ports `[k, *shape]`."""
         n = dispatch.n_rows
-        k = ladder(n)
+        k = self._ladder(n)
         lines = [dispatch.in_rows[i] for i in self._device_ports]
         pack = np.empty((len(lines) + len(dispatch.out_rows) + 1, k), np.int32)
         for line, slots in enumerate(lines):
@@ -265,9 +291,12 @@ class StageRunner:
             rows: Any = a.host[source][slots]
         else:
             rows = jax.device_put(kernels.get_rows(a.values[source], slots), self._devices[self.stage.space])
-        a.values[target], a.grads[target] = kernels.put_rows(
-            a.values[target], a.grads[target], _padded(dispatch.out_rows[0], k, False), rows
+        grads = None if self.stage.written[0] else a.grads[target]
+        a.values[target], zeroed = kernels.put_rows(
+            a.values[target], grads, _padded(dispatch.out_rows[0], k, False), rows
         )
+        if zeroed is not None:
+            a.grads[target] = zeroed
 
     def _transfer_backward(self, dispatch: Dispatch) -> None:
         a, k = self._arenas, ladder(dispatch.n_rows)
@@ -276,7 +305,7 @@ class StageRunner:
         assert here is not None and there is not None
         rows = kernels.get_rows(here, _padded(dispatch.out_rows[0], k, False))
         rows = jax.device_put(rows, self._devices[source[0]])
-        a.grads[source] = kernels.add_rows(there, _padded(dispatch.in_rows[0], k, False), rows)
+        a.grads[source] = kernels.pay_rows(there, _padded(dispatch.in_rows[0], k, False), rows, self.stage.sole[0])
 
 
 def _padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import jax.numpy as jnp
+
 from ampjax.ir.control import Bcast, Distribute, Flatmap, Group, Key, Repeat, Ungroup
 from ampjax.ir.graph import Graph, Node
 from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink
@@ -76,6 +78,9 @@ class Stage:
       topology: Name of the topology pump that drives it, for a collect.
       direct: For each port, whether its messages' cells are owners themselves, never views.
       distinct: Whether no two input messages of a batch can share an owner: then references are counted in one step.
+      sole: For each port, whether it is the sole consumer of every message that arrives: its adjoint writes the message's gradient
+        rather than adding to it.
+      written: For each output, whether all its messages have such a sole consumer: no adjoint rows need to be set to zero.
     """
 
     number: int
@@ -91,6 +96,8 @@ class Stage:
     topology: str | None = None
     direct: tuple[bool, ...] = ()
     distinct: bool = False
+    sole: tuple[bool, ...] = ()
+    written: tuple[bool, ...] = ()
 
     @functools.cached_property
     def name(self) -> str:
@@ -182,6 +189,7 @@ class _Planner:
             if not _type(node.outputs[0]).topology
         }
         self._trace_owners()
+        self._find_sole_consumers()
         return Plan(self.graph, self.graph.layout, self.stages, pumps, len(self.spaces), self.worker_of, self.spaces)
 
     # -- stages
@@ -348,6 +356,33 @@ class _Planner:
         for leaf, (is_view, is_again) in found.items():
             arrivals.setdefault(leaf, []).append((producer, is_view, is_again))
 
+    def _find_sole_consumers(self) -> None:
+        """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only."""
+        outputs = {(s.number, j): _reached(route) for s in self.stages for j, route in enumerate(s.routes)}
+        good = {key: once for key, (_, once) in outputs.items()}
+        while True:
+            shared = {leaf for key, (leaves, _) in outputs.items() if not good[key] for leaf in leaves}
+            refused = {
+                leaf for leaves, _ in outputs.values() for leaf in leaves if leaf in shared or not self._pays(leaf)
+            }
+            now = {
+                key: good[key] and not any(leaf in refused for leaf in leaves) for key, (leaves, _) in outputs.items()
+            }
+            if now == good:
+                break
+            good = now
+        reached = {leaf for key, (leaves, _) in outputs.items() if good[key] for leaf in leaves}
+        for stage in self.stages:
+            stage.written = tuple(good[stage.number, j] for j in range(len(stage.routes)))
+            stage.sole = tuple(Leaf(stage.number, p) in reached for p in range(len(stage.ports)))
+
+    def _pays(self, leaf: Leaf) -> bool:
+        """Whether the adjoint at a port computes a gradient for each message, row by row."""
+        stage = self.stages[leaf.stage]
+        port = stage.ports[leaf.port]
+        comes_back = stage.kind == "loss" or any(_is_float(out) for out in stage.outputs)
+        return stage.kind in ("rows", "loss", "transfer") and port.space != HOST and _is_float(port.type) and comes_back
+
     # -- routes
 
     def _route(self, wire: Wire, space: int) -> Targets:
@@ -389,6 +424,28 @@ class _Planner:
         self.stages.append(stage)
         stage.routes = [[leaf] if leaf is not None else self._route(wire, space)]
         return Leaf(stage.number, 0)
+
+
+def _reached(targets: Targets) -> tuple[dict[Leaf, None], bool]:
+    """The ports that a route's messages can reach, and whether each message certainly reaches exactly one."""
+    leaves: dict[Leaf, None] = {}
+    once, seen, stack = True, set(), [targets]
+    while stack:
+        targets = stack.pop()
+        once &= len(targets) == 1
+        for target in targets:
+            if isinstance(target, Leaf):
+                leaves[target] = None
+                continue
+            once &= not isinstance(target.node.op, MAKES_COPIES)
+            if id(target) not in seen:
+                seen.add(id(target))
+                stack.extend(target.targets)
+    return leaves, once
+
+
+def _is_float(wire: WireType) -> bool:
+    return jnp.issubdtype(wire.dtype, jnp.inexact)
 
 
 def _join(node: Node) -> Key:

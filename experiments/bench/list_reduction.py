@@ -66,7 +66,7 @@ def main(options: BenchOptions, console: Console | None = None) -> list[Result]:
         for keys in options.max_active_keys
     ]
     peers = [
-        Entry(f"jax jit {name}", "batch 100", f"{HERE}.peers.list_reduction_jax:{function}", data, {"NPROC": "1"})
+        Entry(f"jax jit {name}", "batch 100", f"{HERE}.peers.list_reduction_jax:{function}", data, {"NPROC": None})
         for name, function in (("padded", "padded"), ("per length", "per_length"))
     ]
     return compare("list-reduction", [*ours, *peers], options.passes, options.to_target, epochs, options.json, console)

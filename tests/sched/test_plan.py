@@ -204,3 +204,43 @@ def test_every_route_ends_where_the_payload_lies(graph, spaces, fuse):
         for leaf in leaves(route, set()):
             target = plan.stages[leaf.stage]
             assert target.ports[leaf.port].space == space or (target.kind == "group" and leaf.port == 1), target
+
+
+# Who consumes what
+
+
+def sole(plan):
+    """The outputs whose messages are consumed exactly once, by a port that pays row by row."""
+    return {s.name for s in plan.stages if any(s.written)}
+
+
+def reached(targets):
+    """The ports at the ends of a route through conds, phis and isus."""
+    seen, found, stack = set(), [], [targets]
+    while stack:
+        for target in stack.pop():
+            if not hasattr(target, "targets"):
+                found.append(target)
+            elif id(target) not in seen:
+                seen.add(id(target))
+                stack += target.targets
+    return found
+
+
+@pytest.mark.parametrize(
+    ("graph", "outputs"),
+    [
+        (graphs.chain(2), {"f0", "f1"}),
+        (graphs.diamond(), {"first", "even", "odd"}),  # cond and phi: a message goes one way
+        (graphs.fan_out(2), {"b0", "b1", "add"}),  # not the first: two nodes consume it
+        (graphs.flat(), {"each"}),  # not the first: its message is copied
+        (graphs.rnn(), {"embed", "concat1", "linear1", "tanh", "linear2", "feed h0→0"}),
+    ],
+    ids=["chain", "diamond", "fan-out", "flatmap", "loop"],
+)
+def test_gradients_are_written_where_a_message_has_one_consumer(graph, outputs):
+    plan = plan_for(graph, fuse=False)
+    assert sole(plan) == outputs
+    assert {s.name for s in plan.stages if any(s.sole)} == {
+        plan.stages[leaf.stage].name for s in plan.stages if any(s.written) for r in s.routes for leaf in reached(r)
+    }

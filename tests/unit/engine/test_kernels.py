@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import graphs
+from support.control import plan_for
 from support.engines import engine
 
 import ampjax as amp
-from ampjax.engine.runner import ladder
+from ampjax.engine.runner import WIDE, fine_ladder, ladder, ladder_for
 
 BODIES = {
     "sqrt": lambda w, x: jnp.sqrt(w * x * x),
@@ -215,3 +216,11 @@ def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_sch
 
 def test_the_ladder_doubles():
     assert [ladder(n) for n in (0, 1, 2, 3, 4, 5, 8, 9, 64, 65)] == [1, 1, 2, 4, 4, 8, 8, 16, 64, 128]
+
+
+def test_a_third_of_a_dispatch_of_wide_rows_is_padding_at_most():
+    assert sorted({fine_ladder(n) for n in range(1, 33)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+    assert all(2 * n <= 2 * fine_ladder(n) <= 3 * n for n in range(1, 3000))
+    stages = plan_for(graphs.rnn(features=WIDE)).stages
+    assert {ladder_for(s) for s in stages if s.kind == "rows"} == {fine_ladder}
+    assert {ladder_for(s) for s in plan_for(graphs.rnn()).stages} == {ladder}
