@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
@@ -20,7 +19,7 @@ from ampjax.engine.compile import compilations, warm_up
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum, metrics_of
 from ampjax.engine.source import Loop as ControllerLoop
-from ampjax.engine.source import LoopSource, Source
+from ampjax.engine.source import LoopInstances, LoopSource, Source
 from ampjax.engine.trace import Trace
 from ampjax.errors import GraphError, ParameterError, SettingsError
 from ampjax.history import Epoch, History
@@ -292,10 +291,8 @@ class Trainer:
         guard = None
         if self._guard_limits is not None:
             guard = Guard(self.plan, *self._guard_limits, self.settings.in_flight)
-        if self._controller is not None:
-            ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
-            examples: Sequence[Any] = data.instances  # type: ignore[attr-defined]
-            source: Source = LoopSource(self._scheduler, self._executor, examples, ids, train, self._controller, ragged)
+        if isinstance(data, LoopInstances):
+            source: Source = LoopSource(self._scheduler, self._executor, data, ids, train, guard)
         else:
             source = Source(self._scheduler, self._executor, data, ids, train, guard)
         with _part(reporter, what, len(ids)) as advance:
@@ -313,16 +310,15 @@ class Trainer:
         self._executor.abandon()
 
     def _data(self, data: Data) -> Instances:
-        if self._controller is not None:
-            return _Examples(data)  # type: ignore[return-value]
-        return as_instances(self.graph, data)
+        if self._controller is None:
+            return as_instances(self.graph, data)
+        ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
+        return as_instances(self.graph, LoopInstances(self._controller, data, ragged))  # type: ignore[arg-type]
 
     def _prepare(
         self, data: Instances, valid: Instances | None, reporter: Reporter, train: bool = True, warm: bool = True
     ) -> None:
         """Sizes the arenas and compiles the ladder of dispatch sizes, as the largest of some sampled instances ask for."""
-        if self._controller is not None:
-            return
         n = min(self.settings.in_flight, len(data))
         sample = np.random.default_rng(self.settings.seed).permutation(len(data))[: max(SAMPLED, 2 * n)]
         sampled = dry_run(self.plan, data.gather(sample), len(sample), train)
@@ -376,16 +372,6 @@ class Trainer:
     def __repr__(self) -> str:
         s = self.settings
         return f"Trainer({len(self.graph.nodes)} nodes, {len(self.plan.stages)} stages on {s.workers} worker(s), {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval})"
-
-
-@dataclass(frozen=True)
-class _Examples:
-    """Examples for a controller loop, seen as a data set."""
-
-    instances: Sequence[Any]
-
-    def __len__(self) -> int:
-        return len(self.instances)
 
 
 def n_examples(data: Any) -> int:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ampjax.engine.executor import Executor
-from ampjax.ir.instances import InstanceList, Instances
+from ampjax.ir.instances import InstanceList, Instances, Messages
 from ampjax.sched.demand import Guard
 from ampjax.sched.scheduler import Scheduler
 
 Loop = Callable[[Any], Iterator[Mapping[str, Any]]]
-"""A user-written controller loop: from an example to the dictionaries of messages that are pumped for it, one after the other."""
+"""A user-written controller loop: from an example to the dictionaries of messages that are pumped for it, one after the other.
+
+Some examples' loops are also run on their own, to see how much room they need, so a loop gives the same messages each time.
+"""
 
 
 class Source:
@@ -58,7 +62,7 @@ class Source:
             return self._admit_singly(n)
         ids = self._ids[self._next : self._next + n]
         self._next += n
-        self._pump(ids, self._data.gather(ids))
+        self._start(ids, None)
         return n
 
     def ended(self, instance: int) -> None:
@@ -74,15 +78,51 @@ class Source:
             if not self._guard.admit(int(ids[0]), self.train, batch):
                 return admitted
             self._next += 1
-            self._pump(ids, batch)
+            self._start(ids, batch)
         return n
 
-    def _pump(self, ids: np.ndarray, batch: Mapping[str, Any]) -> None:
+    def _start(self, ids: np.ndarray, batch: Mapping[str, Messages] | None) -> None:
+        """Lets instances in; `batch` holds their messages where they have been looked at already."""
+        batch = self._data.gather(ids) if batch is None else batch
         slots = self._scheduler.open(ids, self.train)
+        self._feed(slots, batch)
+        self._scheduler.close(slots)
+
+    def _feed(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> None:
         feeds = self._scheduler.pump(slots, batch)
         if self._executor is not None:
             self._executor.feed(feeds, self._scheduler)
-        self._scheduler.close(slots)
+
+
+class LoopInstances:
+    """Examples for a user-written controller loop, seen as a data set.
+
+    Args:
+      loop: The loop.
+      examples: What the loops get, one each.
+      ragged: Names of the ragged pumps.
+    """
+
+    def __init__(self, loop: Loop, examples: Sequence[Any], ragged: Sequence[str] = ()):
+        self._loop, self._examples, self._ragged = loop, examples, tuple(ragged)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def start(self, i: int) -> Iterator[Mapping[str, Any]]:
+        """The loop of example `i`."""
+        return iter(self._loop(self._examples[i]))
+
+    def columns(self, pumped: Sequence[Mapping[str, Any]]) -> Mapping[str, Messages]:
+        """What loops have yielded, as columns; `Messages.instance` counts through it."""
+        return InstanceList(pumped, self._ragged).gather(np.arange(len(pumped)))
+
+    def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
+        """All messages of the examples `ids`, as if they were pumped at once."""
+        steps = [(position, pumped) for position, i in enumerate(ids.tolist()) for pumped in self.start(i)]
+        owners = np.array([position for position, _ in steps], np.int64)
+        batch = self.columns([pumped for _, pumped in steps])
+        return {pump: replace(messages, instance=owners[messages.instance]) for pump, messages in batch.items()}
 
 
 class LoopSource(Source):
@@ -91,25 +131,23 @@ class LoopSource(Source):
     Args:
       scheduler: Where instances go.
       executor: Where payloads go.
-      examples: What the loops get, one each.
+      data: The examples and their loop.
       ids: Which of them, in order.
       train: False for inference.
-      loop: The loop.
-      ragged: Names of the ragged pumps.
+      guard: Holds instances back near the memory limit.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         executor: Executor | None,
-        examples: Sequence[Any],
+        data: LoopInstances,
         ids: np.ndarray,
         train: bool,
-        loop: Loop,
-        ragged: Sequence[str],
+        guard: Guard | None = None,
     ):
-        super().__init__(scheduler, executor, InstanceList([]), ids, train)
-        self._examples, self._loop, self._ragged = examples, loop, tuple(ragged)
+        super().__init__(scheduler, executor, data, ids, train, guard)
+        self._loops = data
         self._running: dict[int, Iterator[Mapping[str, Any]]] = {}
 
     @property
@@ -119,12 +157,7 @@ class LoopSource(Source):
 
     def admit(self) -> int:
         """Starts loops as far as there is room, and lets each running one pump its next messages; says how many did."""
-        n = max(0, min(self._scheduler.room(self.train), len(self._ids) - self._next))
-        ids = self._ids[self._next : self._next + n]
-        self._next += n
-        if n:
-            for slot, i in zip(self._scheduler.open(ids, self.train).tolist(), ids.tolist(), strict=True):
-                self._running[slot] = iter(self._loop(self._examples[i]))
+        super().admit()
         steps = 0
         for slot, loop in list(self._running.items()):
             steps += 1
@@ -133,7 +166,9 @@ class LoopSource(Source):
                 del self._running[slot]
                 self._scheduler.close(np.array([slot]))
                 continue
-            feeds = self._scheduler.pump(np.array([slot]), InstanceList([pumped], self._ragged).gather(np.array([0])))
-            if self._executor is not None:
-                self._executor.feed(feeds, self._scheduler)
+            self._feed(np.array([slot]), self._loops.columns([pumped]))
         return steps
+
+    def _start(self, ids: np.ndarray, batch: Mapping[str, Messages] | None) -> None:
+        slots = self._scheduler.open(ids, self.train)
+        self._running.update(zip(slots.tolist(), map(self._loops.start, ids.tolist()), strict=True))

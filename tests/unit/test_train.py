@@ -518,6 +518,18 @@ def test_a_users_controller_loop_pumps_token_by_token(workers):
     assert len(looped.fit(examples, examples[:2], epochs=2, **QUIET)) == 2
 
 
+def test_a_memory_limit_holds_controller_loops_back_and_nothing_is_compiled_late():
+    data = graphs.rnn_data([6, 2, 6, 1, 4, 6])
+    examples = [(i["tokens"].payload, i["label"]) for i in data]
+    options = {"controller": one_by_one, "max_active_keys": 6, "check": True}
+    tight = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), memory_limit=smallest_limit(6), **options)
+    free = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), **options)
+    assert [trainer.fit(examples, **QUIET)[0].compilations for trainer in (tight, free)] == [0, 0]
+    assert tight.statistics.most_in_flight < free.statistics.most_in_flight == 6
+    with pytest.raises(LimitError, match="instance 1"):
+        amp.Trainer(graphs.rnn(), memory_limit=smallest_limit(2), **options).evaluate([examples[3], examples[0]])
+
+
 def whole_sequence_rnn():
     """Figure 2 of the paper with the whole sequence pumped, and ungrouped in the graph."""
     with amp.Graph() as g:

@@ -14,7 +14,7 @@ from support.engines import engine, spread
 import ampjax as amp
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.loop import Loop
-from ampjax.engine.source import LoopSource
+from ampjax.engine.source import LoopInstances, LoopSource
 from ampjax.engine.trace import Trace
 from ampjax.errors import DeadlockError, MessageError
 
@@ -102,7 +102,7 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
         for name in "abc":
             yield {name: np.float32(example)}
 
-    source = LoopSource(e.scheduler, None, [1, 2, 3], np.arange(3), True, controller, [])
+    source = LoopSource(e.scheduler, None, LoopInstances(controller, [1, 2, 3]), np.arange(3), True)
     loop = Loop(e.scheduler, None, [source])
     within(200, AsyncioDriver(loop).run())
     assert e.scheduler.idle and source.exhausted
