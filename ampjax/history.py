@@ -103,13 +103,15 @@ class History:
                 file.write(json.dumps(record) + "\n")
 
     def table(self) -> Table:
-        """The epochs as a table for the terminal or a notebook."""
+        """The epochs as a table for the terminal or a notebook; of more than four metrics, the training loss and those of validation."""
         names = list(
             dict.fromkeys(
                 f"{part} {name}" for e in self.epochs for part in ("train", "valid") for name in getattr(e, part)
             )
         )
-        headers = [name.replace(" ", "\n", 1) for name in names]
+        if len(names) > 4:
+            names = [name for name in names if name == "train loss" or name.startswith("valid ")]
+        headers = [name.replace(" ", "\n").replace("_", "\n") for name in names]
         table = compact("epoch", *headers, "train/s", "staleness\nmean, max", "seconds")
         for e in self.epochs:
             cells = [_number(getattr(e, part).get(name)) for part, name in (n.split(" ", 1) for n in names)]

@@ -11,12 +11,13 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, SettingsError
-from experiments import list_reduction, mnist, virtual
+from experiments import list_reduction, mnist, sentiment, virtual
 from experiments.bench import engine as bench_engine
 from experiments.bench import list_reduction as bench_list_reduction
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
+from experiments.sentiment import SentimentOptions
 from experiments.virtual import VirtualOptions
 
 BenchCommand = (
@@ -39,6 +40,7 @@ class Bench:
 Command = (
     Annotated[ListReductionOptions, subcommand("list-reduction")]
     | Annotated[MnistOptions, subcommand("mnist")]
+    | Annotated[SentimentOptions, subcommand("sentiment")]
     | Annotated[VirtualOptions, subcommand("virtual-replicas")]
     | Annotated[Bench, subcommand("bench")]
 )
@@ -46,6 +48,7 @@ Command = (
 MAINS: dict[type, Callable[[Any], Any]] = {
     ListReductionOptions: list_reduction.main,
     MnistOptions: mnist.main,
+    SentimentOptions: sentiment.main,
     VirtualOptions: virtual.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,
     bench_engine.EngineOptions: bench_engine.main,

@@ -94,12 +94,13 @@ class Options:
     target: float = 0.97
     keep_going: bool = False
 
-    def settings(self, seed: int, min_update_interval: int) -> amp.Settings:
+    def settings(self, seed: int, min_update_interval: int, gradient: str = "mean") -> amp.Settings:
         """The trainer's settings.
 
         Args:
           seed: Of this run.
           min_update_interval: What to take where the option is absent.
+          gradient: `mean` or `sum` over gradient rows.
 
         Raises:
           SettingsError: If an option is outside what it can be.
@@ -112,6 +113,7 @@ class Options:
             policy=self.policy,
             max_dispatch_size=self.max_dispatch_size,
             replica_sync=sync_rule(self.replica_sync),
+            gradient=gradient,
             seed=seed,
         )
 

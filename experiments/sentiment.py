@@ -1,0 +1,87 @@
+"""Sentiment of every phrase with a Tree-LSTM (AMPNet, section 6 and B.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import jax
+import optax
+
+from ampjax.data import glove, sst
+from ampjax.errors import SettingsError
+from ampjax.history import History
+from ampjax.models.tree_lstm import Cells, tree_lstm
+from experiments.common import Options, Task, run
+
+EMBEDDING_INTERVAL = 1000
+"""B.3: gradient rows between updates of the embedding, whose rows are many and rarely seen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentimentOptions(Options):
+    """Sentiment: every node of the treebank's trees into 5 classes.
+
+    A gradient row is a node of a tree, so an interval of 50 (B.3) is one or two trees.
+
+    Args:
+      cell: `fold`: TensorFlow Fold's cell, hidden 300, dropout in three places (the paper's choice). `tai`: that of Tai et al. 2015, hidden
+        150, dropout on the classifier's input.
+      embedding: Features of a word vector.
+      hidden: Features of a node's state; by default the cell's.
+      keep: Probability to keep an entry in dropout; by default the cell's.
+      learning_rate: Adagrad's.
+      glove: A file of word vectors as text (GloVe's format); words without one start at random.
+      synthetic: Generated trees in place of files.
+      max_active_keys: Trees in flight at most.
+      target: Validation accuracy over all nodes to reach.
+    """
+
+    cell: Literal["fold", "tai"] = "fold"
+    embedding: int = 300
+    hidden: int | None = None
+    keep: float | None = None
+    learning_rate: float = 0.05
+    glove: Path | None = None
+    epochs: int = 5
+    target: float = 0.81
+
+
+def main(options: SentimentOptions) -> list[History]:
+    """Trains; one history per seed.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+      DataError: If a file is missing or damaged.
+    """
+    if options.replicas != 1:
+        raise SettingsError("--replicas", "1 for sentiment", f"{options.replicas}", "Replicas are for list-reduction.")
+    if not options.learning_rate > 0:
+        raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "Fold's is 0.05.")
+    train, valid = sst.synthetic() if options.synthetic else sst.load(options.data_dir)
+    vectors = start_vectors(options, train)
+    hidden, keep = {"fold": (300, 0.75), "tai": (150, 0.5)}[options.cell]
+    cells = Cells(options.cell, options.embedding, options.hidden or hidden, options.keep or keep)
+
+    def prepare(seed: int) -> Task:
+        tx = adagrad(options.learning_rate)
+        scaled = optax.chain(optax.scale(0.1), tx) if options.cell == "fold" else optax.sgd(0.1)
+        graph = tree_lstm(len(train.vocabulary), cells, EMBEDDING_INTERVAL, scaled, vectors)
+        settings = options.settings(seed, 50, gradient="sum")
+        return Task(graph, sst.TreeInstances(train), sst.TreeInstances(valid), settings, tx)
+
+    return run("sentiment", options, prepare)
+
+
+def adagrad(rate: float) -> optax.GradientTransformation:
+    """Adagrad as both papers used it: accumulators start at 0.1."""
+    return optax.adagrad(rate, initial_accumulator_value=0.1)
+
+
+def start_vectors(options: SentimentOptions, train: sst.Trees) -> Callable[[jax.Array], jax.Array] | None:
+    """The initial word vectors from a file, if one is given."""
+    if options.glove is None:
+        return None
+    return glove.table(options.glove, train.vocabulary, options.embedding)
