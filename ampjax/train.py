@@ -19,7 +19,7 @@ from ampjax.engine.compile import compilations, warm_up
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum, metrics_of
 from ampjax.engine.source import Loop as ControllerLoop
-from ampjax.engine.source import LoopInstances, LoopSource, Source
+from ampjax.engine.source import LoopInstances, LoopSource, Source, batches_of
 from ampjax.engine.trace import Trace
 from ampjax.errors import GraphError, ParameterError, SettingsError
 from ampjax.history import Epoch, History
@@ -90,7 +90,7 @@ class Trainer:
         self._scheduler = Scheduler(self.plan, self._scheduler_settings, s.check)
         self._guard_limits: tuple[Rows, Rows] | None = None
         self._sized_by_training = False
-        self._warm: set[str] = set()
+        self._looked_at: set[tuple[int, bool]] = set()
         self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
         compilations()
@@ -319,21 +319,17 @@ class Trainer:
         self, data: Instances, valid: Instances | None, reporter: Reporter, train: bool = True, warm: bool = True
     ) -> None:
         """Sizes the arenas and compiles the ladder of dispatch sizes, as the largest of some sampled instances ask for."""
-        n = min(self.settings.in_flight, len(data))
-        sample = np.random.default_rng(self.settings.seed).permutation(len(data))[: max(SAMPLED, 2 * n)]
-        sampled = dry_run(self.plan, data.gather(sample), len(sample), train)
-        if not self._sized_by_training and (train or self._guard_limits is None):
-            self._sized_by_training = train
-            self._size_arenas(sampled, n)
-        directions = [FORWARD, BACKWARD] if train else []
-        if valid is not None or not train:
-            directions.append(INFER)
-        todo = [d for d in directions if d not in self._warm] if warm else []
-        if not todo:
+        passes = [(data, train)] if valid is None else [(data, train), (valid, False)]
+        jobs: list[Callable[[], None]] = []
+        for part, training in passes:
+            if (len(part), training) not in self._looked_at:
+                stats = self._look_at(part, training)
+                directions = [FORWARD, BACKWARD] if training else [INFER]
+                if warm:
+                    self._looked_at.add((len(part), training))
+                    jobs += warm_up(self._executor, self._scheduler, stats.stages, directions)
+        if not jobs:
             return
-        largest = data.gather(sample[sampled.largest(n)])
-        stats = dry_run(self.plan, largest, n, train, self.settings.max_dispatch_size).stats
-        jobs = list(warm_up(self._executor, self._scheduler, stats.stages, todo))
         with reporter.part("compile", len(jobs)) as advance:
             for job in jobs:
                 job()
@@ -345,7 +341,19 @@ class Trainer:
                     self._executor.warm_average(nodes)
             for worker in range(self.plan.workers):
                 self._executor.mark(worker)
-        self._warm.update(todo)
+
+    def _look_at(self, data: Instances, train: bool) -> Statistics:
+        """Dry-runs some instances: sizes the arenas by them the first time; gives the counts of the largest `max_active_keys`."""
+        n = min(self.settings.in_flight, len(data))
+        sample = np.random.default_rng(self.settings.seed).permutation(len(data))[: max(SAMPLED, 2 * n)]
+        sampled = dry_run(self.plan, batches_of(data, sample), sample.tolist(), train)
+        if not self._sized_by_training and (train or self._guard_limits is None):
+            self._sized_by_training = train
+            self._size_arenas(sampled, n)
+        largest = sample[sampled.largest(n)]
+        return dry_run(
+            self.plan, batches_of(data, largest), largest.tolist(), train, self.settings.max_dispatch_size
+        ).stats
 
     def _size_arenas(self, sampled: DryRun, n: int) -> None:
         """Sizes each arena for the `n` sampled instances that need most of it."""
@@ -357,7 +365,7 @@ class Trainer:
         self._guard_limits = (limits, {key: int(counts.max()) for key, counts in sampled.each.items()})
         self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits, self.settings.arena_rows)
         self._scheduler.resize(self._scheduler_settings)
-        self._warm.clear()  # kernels are compiled for the arenas' sizes
+        self._looked_at.clear()  # kernels are compiled for the arenas' sizes
 
     def _known(self, node: str) -> Any:
         if node not in self._executor.params:

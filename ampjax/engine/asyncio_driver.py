@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from functools import partial
 
 import jax
 
@@ -57,7 +58,8 @@ class AsyncioDriver:
         issued = 0
         while not self._over:
             start = time.perf_counter_ns()
-            dispatch = self._loop.issue(worker, changes=self._trace is None)
+            marks: list[jax.Array] = []
+            dispatch = self._loop.issue(worker, partial(self._mark_kernels, marks) if self._trace is not None else None)
             if dispatch is None:
                 if self._loop.settle():  # what has been pumped may be for a worker that is waiting
                     self._moved.set()
@@ -72,7 +74,7 @@ class AsyncioDriver:
                         await self._moved.wait()
                 continue
             if self._trace is not None:
-                await self._traced(self._trace, dispatch, start)
+                await self._traced(self._trace, dispatch, start, marks)
             self._loop.done(dispatch)
             self._moved.set()
             issued += 1
@@ -95,19 +97,24 @@ class AsyncioDriver:
         else:
             await asyncio.sleep(0)
 
-    async def _traced(self, trace: Trace, dispatch: Dispatch, start: int) -> None:
-        """Waits for a dispatch to end, then for its parameter changes, while other workers go on."""
-        changes = await self._ended(dispatch)
-        self._loop.change(dispatch)
-        end = await self._ended(dispatch) if dispatch.changes else changes
-        add_to_trace(trace, dispatch, start, changes, end)
-
-    async def _ended(self, dispatch: Dispatch) -> int:
-        """The time when the device has done what was issued for a dispatch. Other workers may donate what it has written."""
+    def _mark_kernels(self, marks: list[jax.Array], dispatch: Dispatch) -> None:
         if self._loop.executor is not None:
-            marks = self._loop.executor.marks(dispatch)
-            await asyncio.get_running_loop().run_in_executor(None, jax.block_until_ready, marks)
-        return time.perf_counter_ns()
+            marks += self._loop.executor.kernel_marks(dispatch)
+
+    async def _traced(self, trace: Trace, dispatch: Dispatch, start: int, kernels: list[jax.Array]) -> None:
+        """Waits for a dispatch's kernels to end, then for its parameter changes, while other workers go on."""
+        executor = self._loop.executor
+        changes = executor.change_marks(dispatch) if executor is not None else []
+        changes_ns = end_ns = await _ended(kernels)
+        if changes:
+            end_ns = await _ended(changes)
+        add_to_trace(trace, dispatch, start, changes_ns, end_ns)
+
+
+async def _ended(marks: list[jax.Array]) -> int:
+    """The time when all of them are ready."""
+    await asyncio.get_running_loop().run_in_executor(None, jax.block_until_ready, marks)
+    return time.perf_counter_ns()
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:

@@ -35,7 +35,9 @@ def _count(event: str, duration_secs: float, **kwargs: str | int) -> None:
 def warm_up(
     executor: Executor, scheduler: Scheduler, sizes: Mapping[str, StageStats], directions: Iterable[str]
 ) -> Iterator[Callable[[], None]]:
-    """The compilations to do, each a function: every stage at every size of its ladder, in each direction.
+    """The compilations to do, each a function: every stage of the dry run at every size of its ladder, in each direction.
+
+    What an earlier warm-up has compiled is left out.
 
     The ladder ends at twice the largest dispatch of a dry run, or at `max_dispatch_size`; the scheduler makes no larger ones from
     then on, single ragged messages apart. Only the trash slot is read and written.
@@ -51,12 +53,15 @@ def warm_up(
         if stage.kind == "group":
             continue
         seen = sizes[stage.name]
-        rows, messages = (max(most, min(2 * most, limit), 1) for most in (seen.largest_dispatch, seen.most_messages))
-        scheduler.cap(stage, ladder_for(stage)(rows))
+        if not seen.dispatches:
+            continue
+        rows, messages = (max(most, min(2 * most, limit)) for most in (seen.largest_dispatch, seen.most_messages))
         for direction in directions:
             if (direction == BACKWARD and stage.kind in ("loss", "sink")) or (
                 direction != INFER and stage.kind == "sink"
             ):
+                continue
+            if not scheduler.cap(stage, direction, ladder_for(stage)(rows)):
                 continue
             for n, m in _sizes(stage, rows, messages):
                 yield lambda s=stage, d=direction, n=n, m=m: executor.warm(_idle(scheduler, s, d, n, m), scheduler)

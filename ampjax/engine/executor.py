@@ -102,7 +102,7 @@ class Executor:
             self.arenas.host[feed.arena][feed.slots] = feed.payload
 
     def run(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
-        """Carries a dispatch out: issues its kernels. `change` must follow, before anything else of its worker."""
+        """Carries a dispatch out: issues its kernels. `change` must follow, before anything else is issued."""
         stage = dispatch.stage
         if stage is not None:
             for j in range(len(stage.outputs)):
@@ -245,8 +245,8 @@ class Executor:
                 return _corner(values)
         return None
 
-    def marks(self, dispatch: Dispatch) -> list[jax.Array]:
-        """Tiny arrays, ready when this dispatch, issued last on its worker, has been done with its parameter changes."""
+    def kernel_marks(self, dispatch: Dispatch) -> list[jax.Array]:
+        """Tiny arrays, ready when the kernels of this dispatch, the last that was issued, have been done."""
         stage, written = dispatch.stage, []
         if stage is not None:
             keys = dict.fromkeys([*stage.arenas, *(port.arena for port in stage.ports)])
@@ -254,12 +254,19 @@ class Executor:
             written = [array for key in keys if (array := values.get(key)) is not None]
             written += [self._sums[key] for key in self._sums if key[0] == stage.number]
             written += jax.tree.leaves([self.accumulators[node] for node in stage.params])
-        nodes = [change.node for change in dispatch.changes if isinstance(change, Update)]
-        written += jax.tree.leaves([self.params[node] for node in nodes])
         return [_corner(array) for array in written if array.size]
 
+    def change_marks(self, dispatch: Dispatch) -> list[jax.Array]:
+        """Tiny arrays, ready when the parameter changes of this dispatch, the last that was issued, have been done."""
+        nodes = [n for c in dispatch.changes for n in (c.nodes if isinstance(c, (Average, Merge)) else (c.node,))]
+        written = [
+            *(self.params[node] for node in nodes),
+            *(tree for own in self._handed_in.values() for tree in own.values()),
+        ]
+        return [_corner(array) for array in jax.tree.leaves(written) if array.size] if nodes else []
+
     def warm_marks(self) -> None:
-        """Compiles what `marks` runs."""
+        """Compiles what marks run."""
         everything = self.arenas.values, self.arenas.grads, self.params, self.accumulators
         jax.block_until_ready([_corner(array) for array in jax.tree.leaves(everything) if array.size])
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ampjax.engine.executor import Executor
@@ -39,34 +38,23 @@ class Loop:
         self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
         self._progress, self._on_dispatch = progress, on_dispatch
 
-    def issue(self, worker: int, changes: bool = True) -> Dispatch | None:
-        """Takes the worker's next action and runs it; without `changes`, parameter changes are left to `change`."""
+    def issue(self, worker: int, before_changes: Callable[[Dispatch], None] | None = None) -> Dispatch | None:
+        """Takes the worker's next action and runs it; `before_changes` is called between kernels and parameter changes."""
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
         if self._on_dispatch is not None:
             self._on_dispatch(dispatch)
         if self.executor is not None:
-            with self._told(dispatch):
+            try:
                 self.executor.run(dispatch, self.scheduler)
-                if changes:
-                    self.executor.change(dispatch)
-        return dispatch
-
-    def change(self, dispatch: Dispatch) -> None:
-        """Changes parameters as a dispatch says."""
-        if self.executor is not None:
-            with self._told(dispatch):
+                if before_changes is not None:
+                    before_changes(dispatch)
                 self.executor.change(dispatch)
-
-    @contextmanager
-    def _told(self, dispatch: Dispatch) -> Iterator[None]:
-        """Errors tell where they happened."""
-        try:
-            yield
-        except Exception as error:
-            error.add_note(describe(dispatch, self.scheduler))
-            raise
+            except Exception as error:
+                error.add_note(describe(dispatch, self.scheduler))
+                raise
+        return dispatch
 
     def done(self, dispatch: Dispatch) -> None:
         """Lets its messages travel on, and admits what there is room for."""

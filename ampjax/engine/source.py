@@ -20,6 +20,14 @@ Some examples' loops are also run on their own, to see how much room they need, 
 """
 
 
+_END: Any = object()
+
+
+def batches_of(data: Instances, ids: np.ndarray) -> Sequence[Mapping[str, Messages]]:
+    """All messages of some instances, in the batches in which they are pumped one after the other."""
+    return data.steps(ids) if isinstance(data, LoopInstances) else [data.gather(ids)]
+
+
 class Source:
     """The default controller: pumps all messages of an instance when it is admitted.
 
@@ -74,18 +82,18 @@ class Source:
         assert self._guard is not None
         for admitted in range(n):
             ids = self._ids[self._next : self._next + 1]
-            batch = self._data.gather(ids)
-            if not self._guard.admit(int(ids[0]), self.train, batch):
+            batches = batches_of(self._data, ids)
+            if not self._guard.admit(int(ids[0]), self.train, batches):
                 return admitted
             self._next += 1
-            self._start(ids, batch)
+            self._start(ids, batches)
         return n
 
-    def _start(self, ids: np.ndarray, batch: Mapping[str, Messages] | None) -> None:
-        """Lets instances in; `batch` holds their messages where they have been looked at already."""
-        batch = self._data.gather(ids) if batch is None else batch
+    def _start(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]] | None) -> None:
+        """Lets instances in; `batches` holds their messages where they have been looked at already."""
         slots = self._scheduler.open(ids, self.train)
-        self._feed(slots, batch)
+        for batch in batches_of(self._data, ids) if batches is None else batches:
+            self._feed(slots, batch)
         self._scheduler.close(slots)
 
     def _feed(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> None:
@@ -113,16 +121,27 @@ class LoopInstances:
         """The loop of example `i`."""
         return iter(self._loop(self._examples[i]))
 
-    def columns(self, pumped: Sequence[Mapping[str, Any]]) -> Mapping[str, Messages]:
-        """What loops have yielded, as columns; `Messages.instance` counts through it."""
-        return InstanceList(pumped, self._ragged).gather(np.arange(len(pumped)))
+    def columns(self, pumped: Mapping[int, Mapping[str, Any]], places: Mapping[int, int]) -> Mapping[str, Messages]:
+        """What the loops of some examples have yielded, by example; `Messages.instance` is each example's place."""
+        batch = InstanceList(pumped, self._ragged).gather(np.array(list(pumped)))  # type: ignore[arg-type]
+        order = np.array([places[i] for i in pumped])
+        return {pump: replace(messages, instance=order[messages.instance]) for pump, messages in batch.items()}
+
+    def steps(self, ids: np.ndarray) -> list[Mapping[str, Messages]]:
+        """All messages of the examples `ids`: a batch of each loop's first, one of each loop's second, and so on."""
+        loops = {i: self.start(i) for i in ids.tolist()}
+        places = {i: place for place, i in enumerate(loops)}
+        batches = []
+        while loops:
+            yielded = {i: next(loop, _END) for i, loop in loops.items()}
+            loops = {i: loop for i, loop in loops.items() if yielded[i] is not _END}
+            if loops:
+                batches.append(self.columns({i: yielded[i] for i in loops}, places))
+        return batches
 
     def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
-        """All messages of the examples `ids`, as if they were pumped at once."""
-        steps = [(position, pumped) for position, i in enumerate(ids.tolist()) for pumped in self.start(i)]
-        owners = np.array([position for position, _ in steps], np.int64)
-        batch = self.columns([pumped for _, pumped in steps])
-        return {pump: replace(messages, instance=owners[messages.instance]) for pump, messages in batch.items()}
+        """Not for loops: their messages come in steps."""
+        raise NotImplementedError("LoopInstances come in steps")
 
 
 class LoopSource(Source):
@@ -149,6 +168,7 @@ class LoopSource(Source):
         super().__init__(scheduler, executor, data, ids, train, guard)
         self._loops = data
         self._running: dict[int, Iterator[Mapping[str, Any]]] = {}
+        self._example_of: dict[int, int] = {}
 
     @property
     def exhausted(self) -> bool:
@@ -161,14 +181,16 @@ class LoopSource(Source):
         steps = 0
         for slot, loop in list(self._running.items()):
             steps += 1
-            pumped = next(loop, None)
-            if pumped is None:
+            pumped = next(loop, _END)
+            if pumped is _END:
                 del self._running[slot]
                 self._scheduler.close(np.array([slot]))
                 continue
-            self._feed(np.array([slot]), self._loops.columns([pumped]))
+            example = self._example_of[slot]
+            self._feed(np.array([slot]), self._loops.columns({example: pumped}, {example: 0}))
         return steps
 
-    def _start(self, ids: np.ndarray, batch: Mapping[str, Messages] | None) -> None:
-        slots = self._scheduler.open(ids, self.train)
-        self._running.update(zip(slots.tolist(), map(self._loops.start, ids.tolist()), strict=True))
+    def _start(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]] | None) -> None:
+        slots = self._scheduler.open(ids, self.train).tolist()
+        self._example_of.update(zip(slots, ids.tolist(), strict=True))
+        self._running.update(zip(slots, map(self._loops.start, ids.tolist()), strict=True))

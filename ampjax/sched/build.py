@@ -79,8 +79,7 @@ class Builder:
         pools = self.pools(stage)
         if len(pools) == 1:
             return pools[0].room
-        shares = len(pools) if len(set(stage.arenas)) < len(pools) else 1
-        return min(pool.room for pool in pools) // shares
+        return min(pool.room // stage.arenas.count(key) for key, pool in zip(stage.arenas, pools, strict=True))
 
     def pools(self, stage: Stage) -> list[SlotPool]:
         """The slots of each of a stage's outputs."""

@@ -7,14 +7,14 @@ sure to fit: an instance's forward pass can always finish, so a memory limit hol
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ampjax.errors import LimitError
 from ampjax.ir.instances import Messages
-from ampjax.ir.state import INSTANCE
+from ampjax.ir.state import SLOT
 from ampjax.sched.plan import ArenaKey, Plan
 from ampjax.sched.policy import largest
 from ampjax.sched.queues import BACKWARD
@@ -22,6 +22,7 @@ from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 from ampjax.sched.stats import Statistics
 
 Rows = dict[ArenaKey, int]
+Batch = Mapping[str, Messages]
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class DryRun:
 
     Args:
       each: For each device arena, the rows that each instance needs `[n]`, if nothing is freed before it has ended.
+      work: `[n]`: the rows that stages took in for each instance.
       stats: Messages and dispatch sizes.
     """
 
     each: dict[ArenaKey, np.ndarray]
+    work: np.ndarray
     stats: Statistics
 
     @property
@@ -42,41 +45,51 @@ class DryRun:
         return {key: int(counts.sum()) for key, counts in self.each.items()}
 
     def largest(self, n: int) -> np.ndarray:
-        """The `n` instances that need the most bytes."""
-        total = sum(row_bytes(key) * counts for key, counts in self.each.items())
-        return np.argsort(-np.asarray(total), kind="stable")[:n]
+        """The positions of the `n` instances with the most work."""
+        return np.argsort(-self.work, kind="stable")[:n]
 
 
 def dry_run(
-    plan: Plan, batch: Mapping[str, Messages], n: int, train: bool = True, max_dispatch_size: int = 1 << 30
+    plan: Plan, batches: Sequence[Batch], ids: Sequence[int], train: bool = True, max_dispatch_size: int = 1 << 30
 ) -> DryRun:
-    """Runs the control plane alone on `n` instances that are all in flight at once, with unlimited arenas.
+    """Runs the control plane alone on some instances that are all in flight at once, with unlimited arenas.
 
     Args:
       plan: The plan.
-      batch: The instances' messages, as `Instances.gather` gives them.
-      n: How many they are.
+      batches: The instances' messages, as `Instances.gather` gives them; several batches are pumped one after the other.
+      ids: The instances' numbers.
       train: False for inference.
       max_dispatch_size: Rows in one dispatch at most.
     """
+    n = len(ids)
     settings = SchedulerSettings(max_active_keys=n, max_dispatch_size=max_dispatch_size, policy=largest, history=1)
     scheduler = Scheduler(plan, settings)
-    slots = scheduler.open(np.arange(n), train)
-    scheduler.pump(slots, batch)
+    slots = scheduler.open(np.asarray(ids), train)
+    position = np.zeros(int(slots.max()) + 1, np.int64)
+    position[slots] = np.arange(n)
+    dry = DryRun({}, np.zeros(n, np.int64), scheduler.stats)
+    for batch in batches:
+        scheduler.pump(slots, batch)
+        _drain(scheduler, dry, position)
     scheduler.close(slots)
-    each: dict[ArenaKey, np.ndarray] = {}
-    moved = True
+    return dry
+
+
+def _drain(scheduler: Scheduler, dry: DryRun, position: np.ndarray) -> None:
+    """Does all that can be done, and counts; `position[slot]` is an instance's place."""
+    n, moved = len(dry.work), True
     while moved:
         moved = False
-        for worker in range(plan.workers):
+        for worker in range(scheduler.plan.workers):
             while (dispatch := scheduler.next(worker)) is not None:
                 if dispatch.stage is not None and dispatch.direction != BACKWARD:
-                    rows = np.bincount(dispatch.states[:, INSTANCE], dispatch.out_sizes, n).astype(np.int64)
-                    for key in dispatch.stage.arenas[: len(dispatch.stage.outputs)]:
-                        each[key] = each.get(key, 0) + rows
+                    of = position[dispatch.states[:, SLOT]]
+                    dry.work[:] += np.bincount(of, dispatch.sizes, n).astype(np.int64)
+                    rows = np.bincount(of, dispatch.out_sizes, n).astype(np.int64)
+                    for key in dispatch.stage.arenas:
+                        dry.each[key] = dry.each.get(key, 0) + rows
                 scheduler.done(dispatch)
                 moved = True
-    return DryRun(each, scheduler.stats)
 
 
 def row_bytes(key: ArenaKey) -> int:
@@ -126,13 +139,13 @@ class Guard:
         self._reserved: dict[tuple[int, bool], Rows] = {}
         self._total: Rows = {}
 
-    def admit(self, instance: int, train: bool, batch: Mapping[str, Messages]) -> bool:
+    def admit(self, instance: int, train: bool, batches: Sequence[Batch]) -> bool:
         """Reserves room for an instance; False if it must wait for others to end.
 
         Raises:
           LimitError: If it would not fit even alone.
         """
-        need = dry_run(self._plan, batch, 1).rows
+        need = dry_run(self._plan, batches, [instance]).rows
         for key, rows in need.items():
             limit = self._limits.get(key, 1 << 60) - 1
             if rows > limit:

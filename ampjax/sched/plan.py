@@ -359,7 +359,8 @@ class _Planner:
     def _find_sole_consumers(self) -> None:
         """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only."""
         outputs = {(s.number, j): _reached(route) for s in self.stages for j, route in enumerate(s.routes)}
-        good = {key: once for key, (_, once) in outputs.items()}
+        # A group's rows are its members', which others may consume too.
+        good = {key: once and self.stages[key[0]].kind != "group" for key, (_, once) in outputs.items()}
         while True:
             shared = {leaf for key, (leaves, _) in outputs.items() if not good[key] for leaf in leaves}
             refused = {

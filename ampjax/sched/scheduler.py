@@ -93,7 +93,7 @@ class Scheduler:
         self.history: deque[Dispatch] = deque(maxlen=settings.history)
         self._number = 0
         self.without_losses = False
-        self._caps: dict[int, int] = {}
+        self._caps: dict[tuple[int, str], int] = {}
         self._clear()
         self.reset_statistics()
 
@@ -116,7 +116,7 @@ class Scheduler:
         self._parts: dict[int, np.ndarray] = {}
         stages = [s for s in plan.stages if s.kind != "group"]
         self._queues = {
-            (s.number, d): Queue(s, d, self._max_rows(s)) for s in stages for d in (FORWARD, BACKWARD, INFER)
+            (s.number, d): Queue(s, d, self._max_rows(s, d)) for s in stages for d in (FORWARD, BACKWARD, INFER)
         }
         self._busy: list[dict[Queue, None]] = [{} for _ in range(plan.workers)]
         self._changes: deque[Dispatch] = deque()
@@ -248,11 +248,17 @@ class Scheduler:
         self.pools.clear()
         self._clear()
 
-    def cap(self, stage: Stage, rows: int) -> None:
-        """Lets no dispatch of a stage hold more than `rows` rows from now on (a single ragged message may)."""
-        self._caps[stage.number] = rows
-        for direction in (FORWARD, BACKWARD, INFER):
-            self._queues[stage.number, direction].max_rows = self._max_rows(stage)
+    def cap(self, stage: Stage, direction: str, rows: int) -> bool:
+        """Lets no dispatch of a stage hold more than `rows` rows from now on (a single ragged message may); a cap is only ever raised.
+
+        Returns:
+          Whether it is new or higher than before.
+        """
+        if rows <= self._caps.get((stage.number, direction), 0):
+            return False
+        self._caps[stage.number, direction] = rows
+        self._queues[stage.number, direction].max_rows = self._max_rows(stage, direction)
+        return True
 
     # -- questions
 
@@ -483,9 +489,9 @@ class Scheduler:
 
     # -- dispatches and the controller
 
-    def _max_rows(self, stage: Stage) -> int:
+    def _max_rows(self, stage: Stage, direction: str) -> int:
         own = [n.options.max_dispatch_size for n in stage.nodes if n.options.max_dispatch_size]
-        return min([self.settings.max_dispatch_size, self._caps.get(stage.number, 1 << 60), *own])
+        return min([self.settings.max_dispatch_size, self._caps.get((stage.number, direction), 1 << 60), *own])
 
     def _issue(self, dispatch: Dispatch) -> Dispatch:
         self._number += 1

@@ -55,7 +55,7 @@ def main(options: BenchOptions, console: Console | None = None) -> list[Result]:
             f"{HERE}.list_reduction:Ours",
             {
                 **data,
-                "policy": "balanced",
+                "policy": "largest",
                 "max_dispatch_size": 8,
                 "max_active_keys": keys,
                 "min_update_interval": options.min_update_interval,

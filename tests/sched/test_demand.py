@@ -28,7 +28,7 @@ CASES = {
 
 
 def needed(plan, instances, train=True):
-    return dry_run(plan, columns(plan.graph, instances), len(instances), train).rows
+    return dry_run(plan, [columns(plan.graph, instances)], range(len(instances)), train).rows
 
 
 @pytest.mark.parametrize("fuse", [True, False])
@@ -93,7 +93,7 @@ def guarded_run(graph, instances, limits, policy, size, choose):
     waiting = list(range(len(instances)))
     while waiting or not s.idle:
         admitted = False
-        while waiting and s.room() and guard.admit(waiting[0], True, columns(graph, [instances[waiting[0]]])):
+        while waiting and s.room() and guard.admit(waiting[0], True, [columns(graph, [instances[waiting[0]]])]):
             admit(s, [instances[waiting[0]]], ids=[waiting.pop(0)])
             admitted = True
         moved = step(s) if choose() or not admitted else admitted
@@ -124,21 +124,21 @@ def test_an_instance_that_can_not_fit_even_alone():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
     guard = Guard(plan_for(graph, fuse=True), {key: 6}, {key: 2}, 1)
-    assert guard.admit(0, True, columns(graph, graphs.rnn_data([4])))
+    assert guard.admit(0, True, [columns(graph, graphs.rnn_data([4]))])
     guard.release(0, True)
     text = (
         r"instance 9: expected at most 5 rows of shape \(4,\) float32, which the memory limit allows, got 6 rows\. "
         r"Raise `memory_limit`, or split the instance\."
     )
     with pytest.raises(LimitError, match=text):
-        guard.admit(9, True, columns(graph, graphs.rnn_data([5])))
+        guard.admit(9, True, [columns(graph, graphs.rnn_data([5]))])
 
 
 def test_the_guard_holds_back_until_others_have_ended():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
     guard = Guard(plan_for(graph, fuse=True), {key: 8}, {key: 4}, 4)
-    batch = columns(graph, graphs.rnn_data([3]))
+    batch = [columns(graph, graphs.rnn_data([3]))]
     assert guard.tight and guard.admit(0, True, batch) and not guard.admit(1, True, batch)
     guard.release(0, True)
     assert guard.admit(1, True, batch)
@@ -154,7 +154,7 @@ def test_training_and_inference_of_one_instance_are_counted_apart():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
     guard = Guard(plan_for(graph, fuse=True), {key: 1 + 8}, {key: 4}, 4)
-    batch = columns(graph, graphs.rnn_data([3]))
+    batch = [columns(graph, graphs.rnn_data([3]))]
     assert guard.admit(0, True, batch) and guard.admit(0, False, batch)
     guard.release(0, True)
     assert guard.admit(0, True, batch) and not guard.admit(1, True, batch)

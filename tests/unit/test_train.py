@@ -14,7 +14,8 @@ from rich.console import Console
 from support import graphs
 
 import ampjax as amp
-from ampjax.errors import LimitError, ParameterError
+from ampjax.engine.trace import Trace
+from ampjax.errors import LimitError, MessageError, ParameterError
 from ampjax.history import Epoch, History
 from ampjax.optim import scale_by_staleness
 
@@ -490,6 +491,95 @@ def test_an_error_leaves_a_usable_trainer():
         assert len(trainer.fit(good, **QUIET)) == 1
 
 
+# Found in review
+
+
+def grouped(kind):
+    """A message that a group holds and a loss consumes too, or that a group holds twice."""
+    n = 2 if kind == "twice" else 1
+    with amp.Graph() as g:
+        a = amp.ppt("a", amp.nn.Linear(2, 2))(amp.pump("x", (2,)))
+        if kind == "shared":
+            amp.loss("other", lambda h: (h**2).sum())(a)
+        else:
+            a = amp.flatmap(a, lambda s: 0 * s.instance + n, lambda s, i: s.replace(k=i))
+        rows = amp.group(a, by=("instance",), size=lambda s: 0 * s.instance + n)
+        total = amp.reduce("total", graphs.segment_sum, amp.npt("tanh", jnp.tanh)(rows))
+        amp.loss("loss", lambda h: (h**3).sum())(total)
+    return g
+
+
+@pytest.mark.parametrize("kind", ["shared", "twice"])
+def test_gradients_of_a_groups_members_are_added(kind):
+    """Rows of a group are its members': the node behind the group is not their only consumer."""
+    trainer = amp.Trainer(grouped(kind), min_update_interval=NEVER)
+    data = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+    trainer.accumulate([{"x": row} for row in data])
+
+    def direct(p):
+        h = data @ p["w"] + p["b"]
+        return ((h**2).sum() if kind == "shared" else 0) + (((1 + (kind == "twice")) * jnp.tanh(h)) ** 3).sum()
+
+    close(trainer.gradients["a"][0], jax.grad(direct)(trainer.params["a"]), rtol=1e-5)
+
+
+def test_a_graph_of_one_stage_is_not_held_to_small_dispatches():
+    trainer = amp.Trainer(graphs.chain(1), optax.sgd(0.0), max_active_keys=32)
+    trainer.fit(graphs.chain_data(64), **QUIET)
+    assert trainer.statistics.dispatches <= 4
+
+
+def test_a_small_evaluation_does_not_make_later_dispatches_small():
+    data = graphs.chain_data(64)
+    trainer = amp.Trainer(graphs.chain(2), optax.sgd(0.0), max_active_keys=32)
+    dispatches = []
+    for _ in range(2):
+        trainer.fit(data, **QUIET)
+        dispatches.append(trainer.statistics.dispatches)
+        trainer.evaluate(data[:1])
+    trainer.evaluate(data)
+    assert dispatches[0] == dispatches[1] and trainer.statistics.dispatches <= 4
+
+
+def test_a_memory_limit_with_outputs_in_several_arenas():
+    with amp.Graph() as g:
+        x = amp.pump("x", (2,))
+        parts = amp.npt("parts", lambda x: (x, x + 1, jnp.concatenate([x, x[:1]])), outputs=3)(x)
+        for i, part in enumerate(parts):
+            amp.loss(f"loss{i}", lambda h: (h**2).sum())(part)
+    data = [{"x": np.ones(2, np.float32)}] * 4
+    assert amp.Trainer(g, memory_limit=100).accumulate(data) == amp.Trainer(g).accumulate(data)
+
+
+def test_demand_is_counted_for_the_instances_that_come():
+    """State functions may read the instance's number."""
+    sizes = np.full(40, 8)
+    sizes[0] = 1
+    with amp.Graph() as g:
+        copies = amp.flatmap(amp.pump("x"), lambda s: sizes[s.instance], lambda s, i: s.replace(k=i))
+        a = amp.ppt("a", graphs.times, params=graphs.one())(copies)
+        total = amp.reduce(
+            "total", graphs.segment_sum, amp.group(a, by=("instance",), size=lambda s: sizes[s.instance])
+        )
+        amp.loss("loss", lambda h: h**2)(total)
+    trainer = amp.Trainer(g, memory_limit=200, max_active_keys=16, max_dispatch_size=5)
+    assert trainer.accumulate([{"x": np.float32(1)}] * 40)["loss"] > 0
+
+
+def test_a_trace_of_replicas_that_average_by_messages():
+    """Parameters change in the order of the scheduler's decisions, whoever is waited for."""
+    with amp.Graph() as g:
+        x = amp.pump("x", (2,), fields=("k",))
+        a = amp.replicate(amp.ppt("a", amp.nn.Linear(2, 2)), 2, route=lambda s: s.k)(x)
+        amp.loss("loss", lambda h: (h**2).sum(), worker=2)(a)
+    data = [{"x": amp.messages(np.ones((1, 2), np.float32), k=[i % 2])} for i in range(20)]
+    homes = dict(zip(g.parameterised, range(2), strict=True)) | {"loss": 2}
+    trainer = amp.Trainer(g, optax.sgd(0.01), workers=3, affinity=homes, replica_sync=("message", 1), max_active_keys=8)
+    trace = Trace()
+    assert trainer.accumulate(data, trace=trace)["loss"] > 0
+    assert any(s.kind == "update" for s in trace)
+
+
 # The controller
 
 
@@ -528,6 +618,19 @@ def test_a_memory_limit_holds_controller_loops_back_and_nothing_is_compiled_late
     assert tight.statistics.most_in_flight < free.statistics.most_in_flight == 6
     with pytest.raises(LimitError, match="instance 1"):
         amp.Trainer(graphs.rnn(), memory_limit=smallest_limit(2), **options).evaluate([examples[3], examples[0]])
+
+
+def test_a_controller_loop_may_send_a_state_again():
+    """Once the first pair has met, a second one of the same state is another pair."""
+
+    def twice(example):
+        for _ in range(2):
+            yield {"x": example, "label": example}
+
+    trainer = amp.Trainer(graphs.chain(2), optax.sgd(0.0), controller=twice)
+    assert trainer.fit([np.float32(1)] * 3, **QUIET)[0].messages == 3 * 2 * (5 if not trainer.settings.fuse else 1)
+    with pytest.raises(MessageError, match="instance 2: expected a dictionary"):
+        amp.Trainer(graphs.chain(2), controller=lambda e: iter([e])).evaluate([{}, {}, 7])
 
 
 def whole_sequence_rnn():

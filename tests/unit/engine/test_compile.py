@@ -98,6 +98,6 @@ def test_equal_graphs_share_their_kernels():
 
 def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
     e = engine(graphs.chain(1), fuse=False, max_dispatch_size=8)
-    seen = dry_run(e.plan, columns(e.graph, graphs.chain_data(3)), 3).stats.stages
+    seen = dry_run(e.plan, [columns(e.graph, graphs.chain_data(3))], range(3)).stats.stages
     jobs = list(warm_up(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
     assert len(jobs) == 4 * 5  # sizes 1, 2, 4, 8; f0 in three directions, and the loss in two

@@ -183,7 +183,7 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
 
 def test_warming_up_leaves_no_trace():
     e = engine(graphs.two_outputs(), fuse=False)
-    seen = dry_run(e.plan, columns(e.graph, graphs.two_outputs_data(2)), 2).stats.stages
+    seen = dry_run(e.plan, [columns(e.graph, graphs.two_outputs_data(2))], range(2)).stats.stages
     before = jax.tree.map(np.asarray, (e.executor.params, e.executor.accumulators))
     for job in warm_up(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]):
         job()
