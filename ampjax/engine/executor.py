@@ -267,7 +267,8 @@ class Executor:
 
     def warm_marks(self) -> None:
         """Compiles what marks run."""
-        everything = self.arenas.values, self.arenas.grads, self.params, self.accumulators
+        sums = [self._sums_of(stage, True) for stage in self.plan.stages if stage.kind == "loss"]
+        everything = self.arenas.values, self.arenas.grads, self.params, self.accumulators, sums
         jax.block_until_ready([_corner(array) for array in jax.tree.leaves(everything) if array.size])
 
     def wait(self) -> None:

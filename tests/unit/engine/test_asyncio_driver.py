@@ -13,6 +13,7 @@ from support.engines import engine, spread
 
 import ampjax as amp
 from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.engine.compile import compilations
 from ampjax.engine.loop import Loop
 from ampjax.engine.source import LoopInstances, LoopSource
 from ampjax.engine.trace import Trace
@@ -83,6 +84,9 @@ def test_a_trace_of_several_workers_and_their_updates():
     kinds = collections.Counter(s.kind for s in trace)
     assert kinds["update"] > 0
     assert sum(kinds[kind] for kind in ("forward", "backward", "transfer")) == stats.dispatches
+    before = compilations()
+    trainer.accumulate(data, trace=Trace())
+    assert compilations() == before
     for worker in (0, 1):
         own = sorted((s.start_ns, s.end_ns) for s in trace if s.worker == worker)
         assert own and all(end <= start for (_, end), (start, _) in itertools.pairwise(own))
