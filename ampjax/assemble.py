@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import optax
@@ -51,9 +51,18 @@ def as_instances(graph: Graph, data: Instances | Sequence[Any]) -> Instances:
     """
     ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
     instances = data if isinstance(data, Instances) else InstanceList(data, ragged)
-    if not len(instances):
-        raise SettingsError("data", "at least one instance", "none", "Pass a data set that is not empty.")
+    require_some(instances)
     return instances
+
+
+def require_some(data: Sized) -> None:
+    """Checks that there is data.
+
+    Raises:
+      SettingsError: If it is empty.
+    """
+    if not len(data):
+        raise SettingsError("data", "at least one instance", "none", "Pass a data set that is not empty.")
 
 
 def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:

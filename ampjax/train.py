@@ -13,7 +13,14 @@ import jax
 import numpy as np
 import optax
 
-from ampjax.assemble import as_instances, make_executor, require_closed, require_transform, scheduler_settings
+from ampjax.assemble import (
+    as_instances,
+    make_executor,
+    require_closed,
+    require_some,
+    require_transform,
+    scheduler_settings,
+)
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.compile import compilations, warm_up
 from ampjax.engine.loop import Loop
@@ -41,6 +48,7 @@ SAMPLED = 64
 """Instances, at least, that are looked at to size arenas and dispatches."""
 
 Data = Instances | Sequence[Any]
+AnyInstances = Instances | LoopInstances
 Callback = Callable[["Trainer", Epoch], Any]
 """Called after each epoch; a true result ends the training."""
 T = TypeVar("T")
@@ -253,7 +261,9 @@ class Trainer:
 
     # -- parts
 
-    async def _epoch(self, train: Instances, valid: Instances | None, reporter: Reporter, started: float) -> Epoch:
+    async def _epoch(
+        self, train: AnyInstances, valid: AnyInstances | None, reporter: Reporter, started: float
+    ) -> Epoch:
         self._epochs += 1
         compiled, begin = compilations(), time.perf_counter()
         order = self._rng.permutation(len(train))
@@ -284,7 +294,13 @@ class Trainer:
         )
 
     async def _run(
-        self, data: Instances, ids: np.ndarray, train: bool, reporter: Reporter, what: str, trace: Trace | None = None
+        self,
+        data: AnyInstances,
+        ids: np.ndarray,
+        train: bool,
+        reporter: Reporter,
+        what: str,
+        trace: Trace | None = None,
     ) -> None:
         if len(ids):
             self._scheduler.reset_statistics()
@@ -309,14 +325,16 @@ class Trainer:
         self._scheduler.abandon()
         self._executor.abandon()
 
-    def _data(self, data: Data) -> Instances:
+    def _data(self, data: Data) -> AnyInstances:
         if self._controller is None:
             return as_instances(self.graph, data)
         ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
-        return as_instances(self.graph, LoopInstances(self._controller, data, ragged))  # type: ignore[arg-type]
+        loops = LoopInstances(self._controller, data, ragged)  # type: ignore[arg-type]
+        require_some(loops)
+        return loops
 
     def _prepare(
-        self, data: Instances, valid: Instances | None, reporter: Reporter, train: bool = True, warm: bool = True
+        self, data: AnyInstances, valid: AnyInstances | None, reporter: Reporter, train: bool = True, warm: bool = True
     ) -> None:
         """Sizes the arenas and compiles the ladder of dispatch sizes, as the largest of some sampled instances ask for."""
         passes = [(data, train)] if valid is None else [(data, train), (valid, False)]
@@ -342,7 +360,7 @@ class Trainer:
             for worker in range(self.plan.workers):
                 self._executor.mark(worker)
 
-    def _look_at(self, data: Instances, train: bool) -> Statistics:
+    def _look_at(self, data: AnyInstances, train: bool) -> Statistics:
         """Dry-runs some instances: sizes the arenas by them the first time; gives the counts of the largest `max_active_keys`."""
         n = min(self.settings.in_flight, len(data))
         sample = np.random.default_rng(self.settings.seed).permutation(len(data))[: max(SAMPLED, 2 * n)]

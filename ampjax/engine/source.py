@@ -23,7 +23,7 @@ Some examples' loops are also run on their own, to see how much room they need, 
 _END: Any = object()
 
 
-def batches_of(data: Instances, ids: np.ndarray) -> Sequence[Mapping[str, Messages]]:
+def batches_of(data: Instances | LoopInstances, ids: np.ndarray) -> Sequence[Mapping[str, Messages]]:
     """All messages of some instances, in the batches in which they are pumped one after the other."""
     return data.steps(ids) if isinstance(data, LoopInstances) else [data.gather(ids)]
 
@@ -44,7 +44,7 @@ class Source:
         self,
         scheduler: Scheduler,
         executor: Executor | None,
-        data: Instances,
+        data: Instances | LoopInstances,
         ids: np.ndarray,
         train: bool,
         guard: Guard | None = None,
@@ -138,10 +138,6 @@ class LoopInstances:
             if loops:
                 batches.append(self.columns({i: yielded[i] for i in loops}, places))
         return batches
-
-    def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
-        """Not for loops: their messages come in steps."""
-        raise NotImplementedError("LoopInstances come in steps")
 
 
 class LoopSource(Source):
