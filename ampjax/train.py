@@ -337,6 +337,8 @@ class Trainer:
         self, data: AnyInstances, valid: AnyInstances | None, reporter: Reporter, train: bool = True, warm: bool = True
     ) -> None:
         """Sizes the arenas and compiles the ladder of dispatch sizes, as the largest of some sampled instances ask for."""
+        if not warm and self._sized_by_training:
+            return
         passes = [(data, train)] if valid is None else [(data, train), (valid, False)]
         jobs: list[Callable[[], None]] = []
         for part, training in passes:

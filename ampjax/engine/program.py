@@ -106,7 +106,7 @@ def make_program(stage: Stage) -> Program:
         tuple(calls),
         len(stage.outputs),
         tuple(port.space == HOST for port in stage.ports),
-        tuple(port.space != HOST and jax.numpy.issubdtype(port.type.dtype, jax.numpy.inexact) for port in stage.ports),
+        tuple(port.space != HOST and port.type.is_float for port in stage.ports),
     )
 
 

@@ -108,11 +108,9 @@ class StageRunner:
     @functools.cached_property
     def needs_backward(self) -> bool:
         """Whether the adjoint has anything to compute: a gradient that comes in, and parameters or an input that take one."""
-        comes_in = any(jnp.issubdtype(out.dtype, jnp.inexact) for out in self.stage.outputs)
+        comes_in = any(out.is_float for out in self.stage.outputs)
         ports = (self.stage.ports[i] for i in self._device_ports)
-        return comes_in and (
-            bool(self.stage.params) or any(jnp.issubdtype(port.type.dtype, jnp.inexact) for port in ports)
-        )
+        return comes_in and (bool(self.stage.params) or any(port.type.is_float for port in ports))
 
     def forward(self, dispatch: Dispatch, params: tuple[Any, ...]) -> None:
         """The forward pass of a `rows`, `transfer`, `reduce` or `collect` stage."""

@@ -163,8 +163,7 @@ class LoopSource(Source):
     ):
         super().__init__(scheduler, executor, data, ids, train, guard)
         self._loops = data
-        self._running: dict[int, Iterator[Mapping[str, Any]]] = {}
-        self._example_of: dict[int, int] = {}
+        self._running: dict[int, tuple[int, Iterator[Mapping[str, Any]]]] = {}  # by slot: the example and its loop
 
     @property
     def exhausted(self) -> bool:
@@ -175,18 +174,16 @@ class LoopSource(Source):
         """Starts loops as far as there is room, and lets each running one pump its next messages; says how many did."""
         super().admit()
         steps = 0
-        for slot, loop in list(self._running.items()):
+        for slot, (example, loop) in list(self._running.items()):
             steps += 1
             pumped = next(loop, _END)
             if pumped is _END:
                 del self._running[slot]
                 self._scheduler.close(np.array([slot]))
                 continue
-            example = self._example_of[slot]
             self._feed(np.array([slot]), self._loops.columns({example: pumped}, {example: 0}))
         return steps
 
     def _start(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]] | None) -> None:
-        slots = self._scheduler.open(ids, self.train).tolist()
-        self._example_of.update(zip(slots, ids.tolist(), strict=True))
-        self._running.update(zip(slots, map(self._loops.start, ids.tolist()), strict=True))
+        for slot, i in zip(self._scheduler.open(ids, self.train).tolist(), ids.tolist(), strict=True):
+            self._running[slot] = (i, self._loops.start(i))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import jax.numpy as jnp
 import numpy as np
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ class WireType:
     fields: tuple[str, ...] = ()
     ragged: bool = False
     topology: bool = False
+
+    @property
+    def is_float(self) -> bool:
+        """Whether payloads are floats, and so can have a gradient."""
+        return jnp.issubdtype(self.dtype, jnp.inexact)
 
     @property
     def payload(self) -> str:

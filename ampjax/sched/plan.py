@@ -11,8 +11,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import jax.numpy as jnp
-
 from ampjax.ir.control import Bcast, Distribute, Flatmap, Group, Key, Repeat, Ungroup
 from ampjax.ir.graph import Graph, Node
 from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink
@@ -381,8 +379,8 @@ class _Planner:
         """Whether the adjoint at a port computes a gradient for each message, row by row."""
         stage = self.stages[leaf.stage]
         port = stage.ports[leaf.port]
-        comes_back = stage.kind == "loss" or any(_is_float(out) for out in stage.outputs)
-        return stage.kind in ("rows", "loss", "transfer") and port.space != HOST and _is_float(port.type) and comes_back
+        comes_back = stage.kind == "loss" or any(out.is_float for out in stage.outputs)
+        return stage.kind in ("rows", "loss", "transfer") and port.space != HOST and port.type.is_float and comes_back
 
     # -- routes
 
@@ -443,10 +441,6 @@ def _reached(targets: Targets) -> tuple[dict[Leaf, None], bool]:
                 seen.add(id(target))
                 stack.extend(target.targets)
     return leaves, once
-
-
-def _is_float(wire: WireType) -> bool:
-    return jnp.issubdtype(wire.dtype, jnp.inexact)
 
 
 def _join(node: Node) -> Key:

@@ -63,7 +63,7 @@ def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
         assert_empty(inference)
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(cases(6))
 def test_training_and_inference_in_flight_together(case):
     """Inference in the middle of it changes no gradient, and finds the same loss."""

@@ -19,10 +19,6 @@ def square(x, y):
     return (x - y) ** 2
 
 
-def segment_sum(rows, ids, n):
-    return jax.ops.segment_sum(rows, ids, n)
-
-
 def one():
     return np.float32(1.5)
 
