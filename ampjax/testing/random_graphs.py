@@ -577,7 +577,7 @@ class _Grower:
         self.pool.append(_Open(wire, one.domain, ("bound", one.domain.key, count)))
 
     def grouped(self, one: _Open, first: int, depth: int) -> None:
-        """Flatmap, a body, group: with an opener sizes may be 0."""
+        """Flatmap, a body, group: with an opener sizes may be 0. The members often have another consumer, the group a body right behind."""
         opened = self.chance(0.7)
         count = self.bound(one.domain, 0 if opened else 1)
         if one.domain.width * count.most > MAX_WIDTH:
@@ -590,7 +590,10 @@ class _Grower:
         if opener is not None and self.mate(one, first).rows is not None:
             opener = one.wire
         wire = amp.group(each.wire, by=by, size=count, order=order, opener=opener, name=self.name("group"))
-        self.pool.append(_Open(wire, one.domain, ("bound", one.domain.key, count)))
+        rows = _Open(wire, one.domain, ("bound", one.domain.key, count))
+        self.pool.append(self.body(rows) if self.chance(0.4) else rows)
+        if self.chance(0.3):
+            self.end(each)
 
     def ungroup(self, one: _Open, first: int, depth: int) -> None:
         most = one.rows[2].most if one.rows[0] == "bound" else 6
