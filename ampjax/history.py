@@ -85,11 +85,11 @@ class History:
             raise KeyError(
                 f"no validation metric {metric!r}; there are {sorted({k for e in self.epochs for k in e.valid})}"
             )
-        return min(values) if "loss" in metric or "error" in metric else max(values)
+        return min(values) if falls(metric) else max(values)
 
     def first_to(self, target: float, metric: str = "accuracy") -> Epoch | None:
-        """The first epoch whose validation metric is at least `target`; None if there is none."""
-        return next((e for e in self.epochs if e.valid.get(metric, float("-inf")) >= target), None)
+        """The first epoch whose validation metric has reached `target`, from above for losses and errors; None if there is none."""
+        return next((e for e in self.epochs if metric in e.valid and reaches(e.valid[metric], target, metric)), None)
 
     def records(self) -> list[dict[str, Any]]:
         """One dictionary per epoch, with the settings."""
@@ -127,6 +127,16 @@ class History:
             if k.startswith(("train_", "valid_")) and not k.endswith("per_s")
         )
         return f"History({len(self.epochs)} epochs{', interrupted' if self.interrupted else ''}{'; last: ' + shown if shown else ''})"
+
+
+def falls(metric: str) -> bool:
+    """Whether smaller values of a metric are better: those of losses and errors."""
+    return "loss" in metric or "error" in metric
+
+
+def reaches(value: float, target: float, metric: str) -> bool:
+    """Whether a metric's value is as good as the target."""
+    return value <= target if falls(metric) else value >= target
 
 
 def _number(value: float | None) -> str:

@@ -23,7 +23,7 @@ from rich.console import Console
 import ampjax as amp
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
-from ampjax.history import Epoch, History
+from ampjax.history import Epoch, History, reaches
 from ampjax.ir.instances import Instances, Messages
 from ampjax.simulate import simulate
 from ampjax.tables import compact
@@ -41,8 +41,10 @@ FIELDS = (
     "epoch",
     "train_loss",
     "train_accuracy",
+    "train_error",
     "valid_loss",
     "valid_accuracy",
+    "valid_error",
     "train_per_s",
     "valid_per_s",
     "staleness_mean",
@@ -73,7 +75,7 @@ class Options:
       policy: Which messages a worker takes next: `balanced`, `backward_first` or `largest`.
       max_dispatch_size: Messages in one dispatch at most; 1 is the paper's Algorithm 1.
       replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K` or `message:K` (K: updates between).
-      target: Validation accuracy to reach.
+      target: Validation accuracy (for regression: error) to reach.
       keep_going: Train all epochs, also when the target is reached.
     """
 
@@ -150,6 +152,7 @@ class Task:
       valid: Validation instances.
       settings: The trainer's settings.
       tx: The optax transform of nodes that have none of their own.
+      metric: The validation metric that the target is for: `accuracy`, or `error` for regression.
     """
 
     graph: amp.Graph
@@ -157,6 +160,7 @@ class Task:
     valid: Instances
     settings: amp.Settings
     tx: optax.GradientTransformation | None = None
+    metric: str = "accuracy"
 
 
 def start_up(workers: int = 1, spread_kernels: bool = False) -> None:
@@ -224,15 +228,15 @@ def run(name: str, options: Options, prepare: Callable[[int], Task], console: Co
         }
         history = History(settings=label)
         write = partial(_write, label, [record, *([options.json] if options.json else [])])
-        stop = partial(_reached, options)
+        stop = partial(_reached, options, task.metric)
         trainer.fit(task.train, task.valid, epochs=options.epochs, callbacks=[write, stop], history=history)
         histories[f"seed {seed}"] = history
         console.print(history.table())
         if history.interrupted:
             console.print("interrupted")
             break
-    _summary(console, histories, options.target)
     if task is not None and trainer is not None:
+        _summary(console, histories, options.target, task.metric)
         _pictures(folder, name, histories, options, task, trainer)
     console.print(f"seed {' '.join(map(str, options.seed))}; history, convergence plot and Gantt chart are in {folder}")
     return list(histories.values())
@@ -261,32 +265,34 @@ def _write(label: Mapping[str, Any], paths: Sequence[Path], trainer: amp.Trainer
             file.write(line + "\n")
 
 
-def _reached(options: Options, trainer: amp.Trainer, epoch: Epoch) -> bool:
+def _reached(options: Options, metric: str, trainer: amp.Trainer, epoch: Epoch) -> bool:
     """A callback: stops at the target."""
-    return not options.keep_going and epoch.valid["accuracy"] >= options.target
+    return not options.keep_going and reaches(epoch.valid[metric], options.target, metric)
 
 
-def _summary(console: Console, histories: Mapping[str, History], target: float) -> None:
+def _summary(console: Console, histories: Mapping[str, History], target: float, metric: str) -> None:
     """Epochs and seconds to the target, by seed, and their medians."""
-    table = compact("run", "best accuracy", f"epochs to {100 * target:g} %", "seconds", "train/s", "valid/s")
+    goal = f"{100 * target:g} %" if metric == "accuracy" else f"{target:g}"
+    table = compact("run", f"best {metric}", f"epochs to {goal}", "seconds", "train/s", "valid/s")
     rows = []
     for label, history in histories.items():
         if not len(history):
             continue
-        first = history.first_to(target)
+        first = history.first_to(target, metric)
         speed = [statistics.median(getattr(e, part) for e in history.epochs) for part in ("train_per_s", "valid_per_s")]
-        rows.append((history.best(), *((first.epoch, first.seconds) if first else (np.inf, np.inf)), *speed))
-        table.add_row(label, *_cells(rows[-1]))
+        rows.append((history.best(metric), *((first.epoch, first.seconds) if first else (np.inf, np.inf)), *speed))
+        table.add_row(label, *_cells(rows[-1], metric))
     if len(rows) > 1:
-        table.add_row("median", *_cells([statistics.median(column) for column in zip(*rows, strict=True)]))
+        table.add_row("median", *_cells([statistics.median(column) for column in zip(*rows, strict=True)], metric))
     if rows:
         console.print(table)
 
 
-def _cells(row: Sequence[float]) -> list[str]:
-    accuracy, epochs, seconds, train_per_s, valid_per_s = row
+def _cells(row: Sequence[float], metric: str) -> list[str]:
+    best, epochs, seconds, train_per_s, valid_per_s = row
     reached = [f"{epochs:g}", f"{seconds:.1f}"] if np.isfinite(epochs) else ["not reached", ""]
-    return [f"{100 * accuracy:.2f} %", *reached, f"{train_per_s:,.0f}", f"{valid_per_s:,.0f}"]
+    shown = f"{100 * best:.2f} %" if metric == "accuracy" else f"{best:.3f}"
+    return [shown, *reached, f"{train_per_s:,.0f}", f"{valid_per_s:,.0f}"]
 
 
 def _pictures(
@@ -296,7 +302,7 @@ def _pictures(
     runs = {label: history.records() for label, history in histories.items() if len(history)}
     if not runs:
         return
-    convergence(runs, folder / "convergence.png", target=options.target)
+    convergence(runs, folder / "convergence.png", f"valid_{task.metric}", options.target)
     s = task.settings
     n, trace = min(max(4, min(2 * s.in_flight, 16)), len(task.train)), Trace()
     trainer.accumulate(sample(task.train, n, s.seed), trace=trace)

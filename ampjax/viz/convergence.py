@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ampjax.errors import SettingsError
+from ampjax.history import falls, reaches
 from ampjax.viz.colours import SERIES
 from ampjax.viz.figure import new_figure, save
 
@@ -101,16 +102,12 @@ def _columns(histories: Histories, target: float | None) -> int:
     return max(1, min(len(histories), 110 // (longest + 8)))
 
 
-def _falls(metric: str) -> bool:
-    return any(word in metric for word in ("loss", "error"))
-
-
 def _reached(epochs: Sequence[Mapping[str, Any]], metric: str, target: float) -> str:
     for e in epochs:
-        if e[metric] <= target if _falls(metric) else e[metric] >= target:
+        if reaches(e[metric], target, metric):
             return f"epoch {e['epoch']}, {float(e['seconds']):.3g} s"
     values = [float(e[metric]) for e in epochs if not math.isnan(e[metric])]
-    best = (min if _falls(metric) else max)(values) if values else math.nan
+    best = (min if falls(metric) else max)(values) if values else math.nan
     return f"not reached (best {_number(metric, best)})"
 
 

@@ -726,3 +726,12 @@ def test_a_trainer_prints_what_it_is():
     assert repr(amp.Trainer(mlp(), workers=2, max_active_keys=3)) == (
         "Trainer(7 nodes, 5 stages on 2 worker(s), async, max_active_keys=3, min_update_interval=1)"
     )
+
+
+def test_an_error_reaches_its_target_from_above_an_accuracy_from_below():
+    rest = (0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0)
+    values = ((8.0, 0.5), (6.0, 0.9), (7.0, 0.8))
+    history = History([Epoch(i, {}, {"error": e, "accuracy": a}, *rest) for i, (e, a) in enumerate(values, 1)])
+    assert (history.best("error"), history.best()) == (6.0, 0.9)
+    assert history.first_to(6.4, "error") is history[1] and history.first_to(0.9) is history[1]
+    assert history.first_to(5.0, "error") is None and history.first_to(0.95) is None
