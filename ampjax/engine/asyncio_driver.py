@@ -13,6 +13,7 @@ from functools import partial
 
 import jax
 
+from ampjax.engine.executor import Executor
 from ampjax.engine.loop import Loop, add_to_trace
 from ampjax.engine.trace import Trace
 from ampjax.sched.dispatch import Dispatch
@@ -36,6 +37,7 @@ class AsyncioDriver:
         self._marks: list[deque[jax.Array]] = [deque() for _ in range(loop.scheduler.plan.workers)]
         self._moved = asyncio.Event()
         self._over = False
+        self._readers: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Runs until all sources are exhausted and everything has ended.
@@ -48,9 +50,9 @@ class AsyncioDriver:
             self._loop.executor.warm_marks()
         self._loop.settle()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as self._group:
                 for worker in range(self._loop.scheduler.plan.workers):
-                    group.create_task(self._worker(worker), name=f"ampjax worker {worker}")
+                    self._group.create_task(self._worker(worker), name=f"ampjax worker {worker}")
         except* Exception as errors:
             raise _first(errors) from None
 
@@ -68,18 +70,29 @@ class AsyncioDriver:
                     self._over = True
                     self._moved.set()
                     return
-                if self._loop.scheduler.plan.workers > 1:
+                if self._loop.scheduler.plan.workers > 1 or self._readers:
                     self._moved.clear()
                     if not self._loop.scheduler.can_move_on(worker):
                         await self._moved.wait()
                 continue
             if self._trace is not None:
                 await self._traced(self._trace, dispatch, start, marks)
-            self._loop.done(dispatch)
-            self._moved.set()
+            if dispatch.reads and self._loop.executor is not None:
+                reader = self._group.create_task(self._read(self._loop.executor, dispatch))
+                self._readers.add(reader)
+                reader.add_done_callback(self._readers.discard)
+            else:
+                self._loop.done(dispatch)
+                self._moved.set()
             issued += 1
             if issued % STRIDE == 0:
                 await self._keep_pace(worker)
+
+    async def _read(self, executor: Executor, dispatch: Dispatch) -> None:
+        """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
+        await _ended([executor.reading(dispatch)])
+        self._loop.done(dispatch)
+        self._moved.set()
 
     async def _keep_pace(self, worker: int) -> None:
         """Marks the device's queue, and waits for an old mark if too many are not reached."""

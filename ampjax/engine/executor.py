@@ -74,6 +74,7 @@ class Executor:
             self.reset_optimizer(node)
         self._stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
         self._handed_in: dict[str, dict[str, Any]] = {}
+        self._readings: dict[int, Any] = {}
         self._metric_names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
         self._sums: dict[tuple[int, bool], jax.Array] = {}
         self.outputs: list[tuple[str, np.ndarray, Any, Dispatch]] = []
@@ -110,6 +111,14 @@ class Executor:
                 self.arenas.ensure(key, scheduler.pool(key).capacity)
             self._run_stage(stage, dispatch)
 
+    def reading(self, dispatch: Dispatch) -> Any:
+        """The payloads that a dispatch reads back: a driver may wait for them before it asks for the choices."""
+        return self._readings[dispatch.number]
+
+    def choices(self, dispatch: Dispatch) -> np.ndarray:
+        """What a dispatch has read back, `[n, *shape]`. Waits for the device; can be asked once."""
+        return np.asarray(self._readings.pop(dispatch.number))[: dispatch.n_rows]
+
     def change(self, dispatch: Dispatch) -> None:
         """Issues the parameter changes that follow a dispatch."""
         for change in dispatch.changes:
@@ -121,6 +130,7 @@ class Executor:
         """Forgets what belongs to instances that are given up: parameters stashed for them, sums of losses, outputs."""
         self._stash.clear()
         self._sums.clear()
+        self._readings.clear()
         self.outputs.clear()
 
     def warm(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
@@ -135,6 +145,7 @@ class Executor:
         n_outputs, keep_outputs, self.keep_outputs = len(self.outputs), self.keep_outputs, True
         self._sums = {key: jnp.copy(value) for key, value in sums.items()}
         self.run(dispatch, scheduler)
+        self._readings.pop(dispatch.number, None)
         self.accumulators.update(kept)
         self._sums = sums
         self.keep_outputs = keep_outputs
@@ -182,6 +193,8 @@ class Executor:
             if dispatch.versions is not None:
                 self._stash.setdefault((stage.number, dispatch.versions), params)
             runner.forward(dispatch, params)
+            if dispatch.reads:
+                self._readings[dispatch.number] = runner.read(dispatch, 1)
 
     # -- parameters
 

@@ -57,7 +57,9 @@ class Loop:
         return dispatch
 
     def done(self, dispatch: Dispatch) -> None:
-        """Lets its messages travel on, and admits what there is room for."""
+        """Lets its messages travel on, with what was read from their payloads, and admits what there is room for."""
+        if dispatch.reads and self.executor is not None:
+            dispatch.choices = self.executor.choices(dispatch)
         self.scheduler.done(dispatch)
         self.settle()
 

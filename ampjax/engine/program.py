@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from ampjax.ir.bodies import Body
-from ampjax.ir.payload import Compute, Loss
+from ampjax.ir.payload import Compute, Loss, RouteBy
 from ampjax.sched.plan import HOST, Stage
 
 Ref = tuple[str, int, int]
@@ -86,7 +86,7 @@ def make_program(stage: Stage) -> Program:
     next_port = 0
     for node in stage.nodes:
         op = node.op
-        assert isinstance(op, (Compute, Loss))
+        assert isinstance(op, (Compute, RouteBy, Loss))
         refs: list[Ref] = []
         for wire in node.inputs:
             assert wire is not None

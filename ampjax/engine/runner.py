@@ -188,12 +188,12 @@ class StageRunner:
         values = tuple(self._arenas.values[k] for k in self._keys)
         return self._loss_infer(params, values, metrics, host, pack)
 
-    def read(self, dispatch: Dispatch) -> Any:
-        """The rows that arrive at a sink, `[r, *shape]` (padded: take the first `n_rows`)."""
-        key = self.stage.ports[0].arena
+    def read(self, dispatch: Dispatch, port: int = 0) -> Any:
+        """The rows that arrive at a port, `[r, *shape]` (padded: take the first `n_rows`)."""
+        key, slots = self.stage.ports[port].arena, dispatch.in_rows[port]
         if key[0] == HOST:
-            return self._arenas.host[key][dispatch.in_rows[0]]
-        return kernels.get_rows(self._arenas.values[key], _padded(dispatch.in_rows[0], ladder(dispatch.n_rows), True))
+            return self._arenas.host[key][slots]
+        return kernels.get_rows(self._arenas.values[key], _padded(slots, ladder(dispatch.n_rows), True))
 
     # -- arguments
 

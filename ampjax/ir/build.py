@@ -13,7 +13,7 @@ from ampjax.ir import control
 from ampjax.ir.bodies import Body, accepts, parameterised, parameterless
 from ampjax.ir.control import Key, StateFn
 from ampjax.ir.graph import NodeOptions, current_graph, infer
-from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink, argument_names, port_names
+from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, RouteBy, Sink, argument_names, port_names
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire, WireType
 
@@ -189,6 +189,34 @@ def split(wire: Wire, sizes: Sequence[int], axis: int = -1, name: str | None = N
 def cond(wire: Wire, function: StateFn, n: int = 2, name: str | None = None) -> tuple[Wire, ...]:
     """Sends each message to one of `n` wires by its state: a truth value selects wire 0 if true, wire 1 if not."""
     return current_graph().add(name, control.Cond(function, n), (wire,), n).outputs
+
+
+def route_by(
+    wire: Wire,
+    choice: Wire,
+    *fields: str,
+    assume: StateFn | None = None,
+    join: Key = None,
+    name: str | None = None,
+) -> Wire:
+    """Puts a small payload of integers into the state, so that a `cond` or `flatmap` behind it can act on it.
+
+    AMPNet's control flow depends on states only; this node reads a payload back to the host, which costs a wait for the device.
+    No gradient flows through the choice.
+
+    Args:
+      wire: The messages that go on, with their payload as it is.
+      choice: Their choices: integers or truth values, of shape `()` for one field or `(k,)` for `k`.
+      *fields: The state fields that get the choices; they may be there already.
+      assume: State function that gives the choices (a tuple of columns for several) where nothing is computed: when arenas are sized and
+        kernels compiled ahead, and in simulations without numerics. It should visit every branch and loop as long as instances will; by default 0.
+      join: What makes a message and its choice belong together; by default the whole state.
+      name: The node's name.
+
+    Raises:
+      GraphError: If the choices do not fit the fields, or the message is ragged.
+    """
+    return _wire(RouteBy(fields, assume, join), (wire, choice), name=name)
 
 
 class PhiWire(Wire):
@@ -479,6 +507,7 @@ __all__ = [
     "reduce",
     "repeat",
     "replicate",
+    "route_by",
     "sink",
     "split",
     "topology",

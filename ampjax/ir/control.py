@@ -24,7 +24,7 @@ Key = tuple[str, ...] | StateFn | None
 """What makes messages belong together: fields, a keying function, or (None) the whole state."""
 
 
-def _tried(where: str, function: Callable[[State], Any], states: State) -> tuple[Any, State]:
+def tried(where: str, function: Callable[[State], Any], states: State) -> tuple[Any, State]:
     """A state function's result on samples, and the samples: only the first, all zero, if it looks up a table that is smaller."""
     try:
         return try_function(where, function, states), states
@@ -38,7 +38,7 @@ def _tried(where: str, function: Callable[[State], Any], states: State) -> tuple
 def _column(node: Node, what: str, function: StateFn, fields: tuple[str, ...]) -> np.ndarray:
     """Tries a state function on samples and checks that it gives an integer column."""
     where = f"node `{node.name}`, {what}"
-    value, states = _tried(where, function, sample(fields))
+    value, states = tried(where, function, sample(fields))
     try:
         return column(where, value, len(states))
     except MessageError as error:
@@ -48,7 +48,7 @@ def _column(node: Node, what: str, function: StateFn, fields: tuple[str, ...]) -
 def _new_states(node: Node, what: str, function: Callable[..., Any], states: State) -> tuple[State, State]:
     """Tries a function that makes states on samples; returns what it made, and of what."""
     where = f"node `{node.name}`, {what}"
-    value, states = _tried(where, function, states)
+    value, states = tried(where, function, states)
     if not isinstance(value, State) or len(value) != len(states):
         raise GraphError(
             where,

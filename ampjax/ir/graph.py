@@ -9,7 +9,7 @@ from typing import Any
 
 from ampjax.errors import GraphError
 from ampjax.ir.control import CONTROL, Phi
-from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink
+from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, RouteBy, Sink
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire, WireType
 
@@ -335,7 +335,7 @@ class Graph:
         return dot(self)
 
 
-PAYLOAD = (Compute, Loss, Reduce, Collect, Sink)
+PAYLOAD = (Compute, RouteBy, Loss, Reduce, Collect, Sink)
 
 
 def current_graph() -> Graph:

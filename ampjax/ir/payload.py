@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import GraphError
+from ampjax.errors import GraphError, MessageError
 from ampjax.ir.bodies import Body
-from ampjax.ir.control import Key, check_key, require_topology
+from ampjax.ir.control import Key, StateFn, check_key, require_topology, tried
+from ampjax.ir.state import State, apply, column, sample
 from ampjax.ir.wires import WireType
 
 if TYPE_CHECKING:
@@ -61,6 +62,74 @@ class Compute:
                 "Return an array, or a tuple and say `outputs=`.",
             )
         return tuple(WireType(tuple(o.shape), np.dtype(o.dtype), fields, types[0].ragged) for o in outs)
+
+
+def _first(params: Any, payload: Any, choice: Any) -> Any:
+    return payload
+
+
+@dataclass(frozen=True)
+class RouteBy:
+    """Reads small integer payloads back to the host and puts them into the state, so that control can depend on payloads.
+
+    The payload of port 0 goes on as it is; port 1 holds what is read: one integer, or one for each name.
+
+    Args:
+      names: The state fields that get what was read; they may be there already.
+      assume: State function: what to take where nothing is computed, as when arenas are sized; None takes 0.
+      join: What makes the two inputs belong together; None for the whole state.
+    """
+
+    kind: ClassVar[str] = "RouteBy"
+    body: ClassVar[Body] = Body(_first)
+    names: tuple[str, ...]
+    assume: StateFn | None = None
+    join: Key = None
+
+    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+        """The type of the output: that of port 0, with the fields that are read."""
+        where = f"node `{node.name}`"
+        fields, choice = check_join(node, types, self.join), types[1]
+        if not self.names or "instance" in self.names or len(set(self.names)) < len(self.names):
+            raise GraphError(where, "different field names other than `instance`", f"{self.names}", "Name the fields.")
+        if types[0].ragged:
+            raise GraphError(
+                f"{where}, port 0", "an ordinary message", f"{types[0].payload}", "Ungroup or reduce the rows first."
+            )
+        wanted = () if len(self.names) == 1 else (len(self.names),)
+        if choice.is_float or choice.shape != wanted:
+            raise GraphError(
+                f"{where}, port 1",
+                f"integers or truth values of shape {wanted}, for the fields {self.names}",
+                f"{choice.payload} from `{node.source_name(1)}`",
+                "Let an npt compute the choice, for example by `argmax`.",
+            )
+        self._try_assume(f"{where}, assume", sample(fields))
+        return (replace(types[0], fields=tuple(dict.fromkeys((*fields, *self.names)))),)
+
+    def assumed(self, where: str, state: State) -> np.ndarray:
+        """What is taken for each message where nothing is computed, `[n, names]`.
+
+        Raises:
+          MessageError: If `assume` fails or gives something else.
+        """
+        where = f"{where}, assume"
+        return self._columns(where, 0 if self.assume is None else apply(where, self.assume, state), len(state))
+
+    def _try_assume(self, where: str, states: State) -> None:
+        if self.assume is None:
+            return
+        value, states = tried(where, self.assume, states)
+        try:
+            self._columns(where, value, len(states))
+        except MessageError as error:
+            raise GraphError(error.where, error.expected, error.got, error.fix) from None
+
+    def _columns(self, where: str, value: Any, n: int) -> np.ndarray:
+        parts = value if isinstance(value, tuple) else (value,) * (1 if self.assume else len(self.names))
+        if len(parts) != len(self.names):
+            raise MessageError(where, f"{len(self.names)} columns", f"{len(parts)}", "Return one for each field.")
+        return np.stack([column(where, part, n) for part in parts], axis=1)
 
 
 @dataclass(frozen=True)

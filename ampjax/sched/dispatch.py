@@ -65,6 +65,7 @@ class Dispatch:
       scatter: For a collect, the output row (within the dispatch) of each input row, per port.
       versions: For stashed weights, the versions of the stage's parameters in the forward pass.
       changes: Parameter changes that follow.
+      choices: For a stage that routes by payload: what was read, `[n]` or `[n, fields]`; a driver that computes sets it.
       drop: Stashed parameter versions that no message needs after this: `(stage number, versions)`.
     """
 
@@ -84,6 +85,12 @@ class Dispatch:
     versions: tuple[int, ...] | None = None
     changes: list[Change] = field(default_factory=list)
     drop: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    choices: np.ndarray | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether payloads must be read back to the host before its messages travel on."""
+        return self.stage is not None and self.stage.route_by is not None and self.direction != "backward"
 
     @property
     def n_messages(self) -> int:

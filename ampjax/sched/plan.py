@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ampjax.ir.control import Bcast, Distribute, Flatmap, Group, Key, Repeat, Ungroup
 from ampjax.ir.graph import Graph, Node
-from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink
+from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, RouteBy, Sink
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire, WireType
 
@@ -112,6 +112,12 @@ class Stage:
     def params(self) -> tuple[str, ...]:
         """Names of its nodes that have parameters."""
         return tuple(node.name for node in self.nodes if node.has_params)
+
+    @functools.cached_property
+    def route_by(self) -> RouteBy | None:
+        """What reads its second port's payloads back into the states, if anything does."""
+        op = self.nodes[-1].op if self.nodes else None
+        return op if isinstance(op, RouteBy) else None
 
     @functools.cached_property
     def ragged(self) -> bool:

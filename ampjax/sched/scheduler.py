@@ -14,7 +14,8 @@ import numpy as np
 
 from ampjax.errors import DeadlockError, InvariantError, LimitError, MessageError
 from ampjax.ir.instances import Messages
-from ampjax.ir.state import INSTANCE, SLOT
+from ampjax.ir.payload import RouteBy
+from ampjax.ir.state import INSTANCE, SLOT, State
 from ampjax.sched import explain
 from ampjax.sched.build import NO_CELLS, Builder
 from ampjax.sched.dispatch import Change, Dispatch
@@ -351,13 +352,24 @@ class Scheduler:
 
     def _outputs(self, stage: Stage, dispatch: Dispatch, train: bool) -> list[Batch]:
         """A forward dispatch's new messages, per output."""
-        batches = [Batch(dispatch.states, dispatch.cells, train)]
+        states = dispatch.states if stage.route_by is None else self._chosen(stage.route_by, dispatch)
+        batches = [Batch(states, dispatch.cells, train)]
         if len(stage.outputs) > 1:
             extras = self._cells.table[dispatch.cells, self._builder.columns[stage.number].extras]
             batches += [Batch(dispatch.states, extras[:, j], train) for j in range(extras.shape[1])]
         if not train:
             self._inflight.hold(dispatch.states[:, SLOT])
         return batches
+
+    def _chosen(self, op: RouteBy, dispatch: Dispatch) -> np.ndarray:
+        """The states with what was read from payloads, or what is assumed where nothing was."""
+        layout, stage, states = self.plan.layout, dispatch.stage, dispatch.states.copy()
+        assert stage is not None
+        choices = dispatch.choices
+        if choices is None:
+            choices = op.assumed(f"node `{stage.name}`", State(states, layout, stage.ports[0].type.fields))
+        states[:, [layout.column(name) for name in op.names]] = choices.reshape(len(states), len(op.names))
+        return states
 
     def _emit(self, routes: list[tuple[Targets, Batch]]) -> None:
         """Routes new messages. The emission itself holds a reference until all of it is routed, so nothing settles too early."""

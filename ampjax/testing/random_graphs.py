@@ -147,6 +147,16 @@ class Table:
         return params[token]
 
 
+@dataclass(frozen=True)
+class _Largest:
+    """The number of the largest of the first `n` features."""
+
+    n: int
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.argmax(x[: self.n])
+
+
 def square_loss(x: jax.Array) -> jax.Array:
     """Half the squared norm of one payload."""
     return 0.5 * jnp.sum(x * x)
@@ -268,6 +278,16 @@ class _Number:
 
     def __call__(self, s: State, i: np.ndarray) -> State:
         return s.replace(**{self.name: i})
+
+
+@dataclass(frozen=True)
+class _Field:
+    """`s.name`."""
+
+    name: str
+
+    def __call__(self, s: State) -> Any:
+        return getattr(s, self.name)
 
 
 @dataclass(frozen=True)
@@ -467,7 +487,7 @@ class _Grower:
             one = self.pick(fresh) if fresh and self.chance(0.7) else self.pick(pool)
             blocks: list[tuple[float, Callable[..., None]]] = [
                 (3, self.unary), (2, self.binary), (1.5, self.concat), (1, self.two_outputs), (1, self.fan_out), (1, self.shift), (2, self.diamond), (0.7, self.dead_branch),
-                (1, self.replicas), (0.5, self.loss), (1.5, self.flatmap), ((2.5, 4, 0)[depth], self.loop),
+                (1, self.replicas), (0.7, self.choice), (0.5, self.loss), (1.5, self.flatmap), ((2.5, 4, 0)[depth], self.loop),
             ]  # fmt: skip
             if one.rows is None:
                 blocks += [(1, self.repeat), (1.5, self.grouped)]
@@ -560,6 +580,19 @@ class _Grower:
         else:
             layer, wires = Gate(self.dtype), (one.wire, self.mate(one, first).wire)
         self.pool.append(one.like(amp.replicate(amp.ppt(self.name("replicas"), layer), n, route)(*wires)))
+
+    def choice(self, one: _Open, first: int, depth: int) -> None:
+        """A cond on what is read from a payload, different bodies, phi; joined with the message itself, since nobody knows the new field."""
+        if one.rows is not None:
+            return self.diamond(one, first, depth)
+        name, n = self.free_field(one.domain, "r"), int(self.rng.integers(2, 4))
+        chosen = amp.npt(self.name("choose"), _Largest(n))(self.mate(one, first).wire)
+        wire = amp.route_by(one.wire, chosen, name, assume=self.bound(one.domain, 0, n - 1), name=self.name("route"))
+        wires = amp.cond(wire, _Field(name), n, name=self.name("cond"))
+        branches = [self.body(one.like(w)).wire if self.chance(0.8) else w for w in wires]
+        found = amp.phi(self.name("phi"), *branches)
+        both = amp.npt(self.name("halves"), halves, join=_Columns(one.domain.fields))(one.wire, found)
+        self.pool.append(one.like(both))
 
     def flatmap(self, one: _Open, first: int, depth: int) -> None:
         """A message becomes none or several."""

@@ -4,7 +4,7 @@ It owns its own reading of what every node kind means, message by message, and s
 that agreement of the two says something. It knows only `ampjax.ir`. It is slow on purpose: one message is one object, a ragged
 message's payload is a tuple of rows, and no two rows are ever computed together.
 
-The floats' gradients come from `jax.grad` of the whole interpretation; control reads states only, so it can be traced. The route
+The floats' gradients come from `jax.grad` of the whole interpretation; control reads states only, so it can be traced (but for `route_by`, which reads a payload's value). The route
 backward that the paper's nodes would take (a Phi's recorded origin, an Isu's inverse) is walked explicitly for every message.
 """
 
@@ -24,7 +24,7 @@ from ampjax.errors import DeadlockError, InvariantError, MessageError, Parameter
 from ampjax.ir.control import Bcast, Cond, Distribute, Flatmap, Group, Isu, Phi, Repeat, Ungroup
 from ampjax.ir.graph import Graph, Node
 from ampjax.ir.instances import InstanceList, Instances, Messages, Topology
-from ampjax.ir.payload import Collect, Compute, Key, Loss, Reduce, Sink
+from ampjax.ir.payload import Collect, Compute, Key, Loss, Reduce, RouteBy, Sink
 from ampjax.ir.state import State, apply, column
 from ampjax.ir.wires import Wire
 
@@ -76,7 +76,8 @@ def reference(
       instances: A data set, or a sequence of dictionaries as `InstanceList` takes them.
       gradients: False leaves the gradients out.
       keys: PRNG keys for bodies that take one; None gives them `key=None`, as outside training.
-      jit: True compiles the whole run as one function: seconds of compilation, so only for what runs long.
+      jit: True compiles the whole run as one function: seconds of compilation, so only for what runs long, and not for graphs with a
+        `route_by`, whose way depends on payloads.
 
     Returns:
       Loss, metrics, gradients, outputs and counts.
@@ -312,7 +313,7 @@ class _Run:
         rows = tuple(member.payload for member in members)
         self.emit(node, 0, rows, {name: source[name] for name in ("instance", *names)})
 
-    def join(self, node: Node, op: Compute | Loss | Collect, port: int, message: _Message) -> None:
+    def join(self, node: Node, op: Compute | RouteBy | Loss | Collect, port: int, message: _Message) -> None:
         """Waits until every port has the message of one key, then computes; the result's state is port 0's."""
         key = (node.name, self.key(node, None if isinstance(op, Collect) else op.join, message.state))
         have = self.joins.setdefault(key, {})
@@ -328,6 +329,10 @@ class _Run:
         state, inputs = have[0].state, [have[i].payload for i in range(len(have))]
         if isinstance(op, Collect):
             self.emit(node, 0, self.collect(node, inputs), state)
+            return
+        if isinstance(op, RouteBy):
+            chosen = np.asarray(jax.lax.stop_gradient(inputs[1])).reshape(-1).tolist()
+            self.emit(node, 0, inputs[0], state | dict(zip(op.names, map(int, chosen), strict=True)))
             return
         wire = node.inputs[0]
         assert wire is not None and wire.type is not None

@@ -37,6 +37,10 @@ KINDS = {
     "NPT": (lambda x, r, m: amp.npt("node", lambda x: (x, x.sum()), outputs=2)(x), (ROW, of(ROW, shape=()))),
     "Concat": (lambda x, r, m: amp.concat(x, x), (of(ROW, shape=(2 * D,)),)),
     "Split": (lambda x, r, m: amp.split(x, (1, 3)), (of(ROW, shape=(1,)), of(ROW, shape=(3,)))),
+    "RouteBy": (
+        lambda x, r, m: amp.route_by(x, amp.npt("choose", jnp.argmax)(x), "way", name="node"),
+        (of(ROW, fields=("t", "way")),),
+    ),
     "Reduce": (lambda x, r, m: amp.reduce("node", jax.ops.segment_sum, r), (ROW,)),
     "Collect": (lambda x, r, m: amp.collect([r, r], m), (ROWS,)),
     "Loss": (lambda x, r, m: amp.loss("node", square)(x), ()),

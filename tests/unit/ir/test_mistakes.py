@@ -301,6 +301,30 @@ def collect_of_different_rows():
     amp.collect([pump("a", (3,), ragged=True), pump("b", ragged=True)], amp.topology("map"), name="sum")
 
 
+# Routing by payload.
+
+
+def choice_of_floats():
+    amp.route_by(pump("x"), pump("gate", ()), "expert", name="route")
+
+
+def choices_for_one_field():
+    amp.route_by(pump("x"), pump("gate", (2,), dtype="int32"), "expert", name="route")
+
+
+def route_ragged_rows():
+    amp.route_by(pump("x", ragged=True), pump("gate", (), dtype="int32", ragged=True), "expert", name="route")
+
+
+def route_into_the_instance():
+    amp.route_by(pump("x"), pump("gate", (), dtype="int32"), "instance", name="route")
+
+
+def assumption_for_one_of_two():
+    choices = pump("gate", (2,), dtype="int32")
+    amp.route_by(pump("x"), choices, "first", "second", assume=lambda s: s.instance, name="route")
+
+
 # Options.
 
 
@@ -393,6 +417,11 @@ MISTAKES = [
     (distribute_without_a_topology, "node `edges`, port 1: expected the wire of a topology pump, got shape (4,) float32 from `map`. Make one with `amp.topology(name)` and connect it directly."),
     (distribute_of_ordinary, "node `edges`, port 0: expected a ragged message, got shape (4,) float32 from `a`. Group the messages first, or pump them with `ragged=True`."),
     (collect_of_different_rows, "node `sum`, port 1: expected rows of shape (3,) float32, got rows of shape (4,) float32 from `b`. All inputs of a collect carry rows of one shape."),
+    (choice_of_floats, "node `route`, port 1: expected integers or truth values of shape (), for the fields ('expert',), got shape () float32 from `gate`. Let an npt compute the choice, for example by `argmax`."),
+    (choices_for_one_field, "node `route`, port 1: expected integers or truth values of shape (), for the fields ('expert',), got shape (2,) int32 from `gate`. …"),
+    (route_ragged_rows, "node `route`, port 0: expected an ordinary message, got rows of shape (4,) float32. Ungroup or reduce the rows first."),
+    (route_into_the_instance, "node `route`: expected different field names other than `instance`, got ('instance',). Name the fields."),
+    (assumption_for_one_of_two, "node `route`, assume: expected 2 columns, got 1. Return one for each field."),
     (interval_of_zero, "node `layer`: expected min_update_interval an integer of at least 1, got 0. Give a positive number of gradient rows."),
     (dispatch_size_not_integer, "node `layer`: expected max_dispatch_size an integer of at least 1, got 1.5. …"),
     (old_weights, "node `layer`: expected weights `current` or `stashed`, got 'old'. Choose one of the two."),

@@ -1,0 +1,126 @@
+"""A recurrent network with adaptive computation time (Graves 2016): it ponders each input for as many steps as it decides itself.
+
+Two nested loops: the outer one over the sequence, its end read from the state; the inner one over steps of pondering, whose end depends on
+payloads, so a `route_by` reads the decision to go on back to the host (AMPNet's section 2 names such loops as what the framework is for).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import ampjax as amp
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.models.losses import labelled_cross_entropy
+
+
+@dataclass(frozen=True)
+class Ponder:
+    """Sizes of the network, and its bodies.
+
+    What travels in the inner loop is one row `[E + 2H + 2]`: the input, the state, the mean state so far, the halting probabilities' sum, and
+    the number of steps.
+
+    Args:
+      n_in: Features of an input, E.
+      hidden: Features of the state, H.
+      n_out: Classes.
+      max_steps: Steps for one input at most.
+      epsilon: Pondering ends when the halting probabilities reach `1 - epsilon`.
+      time_penalty: Weight of the ponder cost, tau.
+    """
+
+    n_in: int
+    hidden: int
+    n_out: int
+    max_steps: int = 8
+    epsilon: float = 0.01
+    time_penalty: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if min(self.n_in, self.hidden, self.n_out, self.max_steps) < 1 or not 0 < self.epsilon < 1:
+            raise SettingsError(
+                "act_rnn", "sizes of at least 1 and 0 < epsilon < 1", f"{self}", "Change what is outside."
+            )
+
+    def init_step(self, key: jax.Array) -> dict[str, jax.Array]:
+        """`w [E + 1 + H, H]` and `halt [H]`, Glorot uniform; `b` zeros; `halt_b` 1, so that at first few steps are taken."""
+        start, (w_key, halt_key) = jax.nn.initializers.glorot_uniform(), jax.random.split(key)
+        w = start(w_key, (self.n_in + 1 + self.hidden, self.hidden), jnp.float32)
+        halt = start(halt_key, (self.hidden, 1), jnp.float32)[:, 0]
+        return {"w": w, "b": jnp.zeros(self.hidden), "halt": halt, "halt_b": jnp.ones(())}
+
+    def begin(self, state: jax.Array, x: jax.Array) -> jax.Array:
+        """The row that enters the inner loop, from a state `[H]` and an input `[E]`."""
+        return jnp.concatenate([x, state, jnp.zeros(self.hidden + 2, x.dtype)])
+
+    def step(self, params: Any, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """A step of pondering; gives the next row, and 1 to go on or 0 to end.
+
+        `s = tanh([x; first; s] W + b)`, `h = sigmoid(s w + c)`. The step that brings the sum of all h to `1 - epsilon` is the last and gets what is
+        left of 1 as its weight.
+        """
+        x, state, mean, (total, steps) = self._parts(row)
+        first = (steps == 0).astype(row.dtype)
+        state = jnp.tanh(jnp.concatenate([x, first[None], state]) @ params["w"] + params["b"])
+        halt = jax.nn.sigmoid(state @ params["halt"] + params["halt_b"])
+        last = (total + halt >= 1 - self.epsilon) | (steps + 1 >= self.max_steps)
+        mean = mean + jnp.where(last, 1 - total, halt) * state
+        total = jnp.where(last, total, total + halt)
+        counts = jnp.stack([total, steps + 1])
+        return jnp.concatenate([x, state, mean, counts]), (~last).astype(jnp.int32)
+
+    def end(self, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The mean state `[H]`, which is the next state, and the ponder cost `N + R`: steps, and the last one's weight."""
+        *_, mean, (total, steps) = self._parts(row)
+        return mean, steps + 1 - total
+
+    def cost(self, ponder: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """`tau (N + R)`, with the metric `ponder`."""
+        return self.time_penalty * ponder, {"ponder": ponder}
+
+    def _parts(self, row: jax.Array) -> tuple[jax.Array, ...]:
+        e, h = self.n_in, self.hidden
+        x, state, mean, counts = jnp.split(row, [e, e + h, e + 2 * h])
+        return x, state, mean, counts
+
+
+def act_rnn(ponder: Ponder) -> Graph:
+    """A classifier of sequences that ponders every input.
+
+    Pumps: `x` `[E]` for each place of the sequence, with the fields `t` and `length`; `s0` `[H]`, the first state, with `t` 0, `length`, `step` 0
+    and `more` 0; `label` `()` int32.
+
+    Args:
+      ponder: The sizes.
+
+    Returns:
+      The graph, with the parameterised nodes `step` and `classify`, the losses `xent` (metric `accuracy`) and `cost` (metric `ponder`: `N + R` of an
+      input on average), and the sink `logits`.
+    """
+    most = ponder.max_steps
+    with amp.Graph() as graph:
+        x = amp.pump("x", (ponder.n_in,), fields=("t", "length"))
+        s0 = amp.pump("s0", (ponder.hidden,), fields=("t", "length", "step", "more"))
+        label = amp.pump("label", (), "int32")
+        state = amp.phi("state")
+        start = amp.npt("begin", ponder.begin, join=("instance", "t"))(state, x)
+        pondering = amp.phi("pondering")
+        row, more = amp.ppt("step", ponder.step, params=ponder.init_step, outputs=2)(pondering)
+        row = amp.route_by(row, more, "more", assume=lambda s: s.step < (s.t + 1) * (most - 1), name="more")
+        again, ended = amp.cond(row, lambda s: s.more == 1, name="again")
+        again = amp.isu(again, lambda s: s.replace(step=s.step + 1), lambda s: s.replace(step=s.step - 1))
+        pondering.connect(start, again)
+        mean, cost = amp.npt("end", ponder.end, outputs=2)(ended)
+        amp.loss("cost", ponder.cost)(cost)
+        mean = amp.isu(mean, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        onwards, done = amp.cond(mean, lambda s: s.t < s.length, name="onwards")
+        state.connect(s0, onwards)
+        logits = amp.ppt("classify", amp.nn.Linear(ponder.hidden, ponder.n_out))(done)
+        amp.sink("logits", logits)
+        amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+    return graph

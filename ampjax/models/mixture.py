@@ -1,0 +1,134 @@
+"""A sparsely-gated mixture of experts (Shazeer et al. 2017): each row visits only the experts that its gate chooses.
+
+AMPNet did not build one, but says (section 2) that such conditional computation is what the framework is for. The gate's choice is a
+payload, so a `route_by` reads it back to the host and a Cond sends the row to its experts, which are nodes with updates of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ampjax as amp
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.ir.state import State
+from ampjax.models.losses import labelled_cross_entropy
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Sizes of the mixture, and its bodies.
+
+    Args:
+      n_in: Features of a row.
+      hidden: Features of an expert's one hidden layer.
+      n_out: Features of the result.
+      n: Experts, E.
+      top: Experts that a row visits: 1 or 2.
+      noisy: Whether training adds the trainable noise to the gate.
+      balance: Weight of the importance loss, w.
+    """
+
+    n_in: int
+    hidden: int
+    n_out: int
+    n: int = 4
+    top: int = 2
+    noisy: bool = True
+    balance: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.top not in (1, 2) or self.n < self.top or min(self.n_in, self.hidden, self.n_out) < 1:
+            raise SettingsError(
+                "mixture",
+                "sizes of at least 1, and the top 1 or 2 of at least as many experts",
+                f"{self}",
+                "Change them.",
+            )
+
+    def init_gate(self, key: jax.Array) -> dict[str, jax.Array]:
+        """`gate` and `noise` `[n_in, E]`: zeros, so that at first the noise alone chooses."""
+        zeros = jnp.zeros((self.n_in, self.n), jnp.float32)
+        return {"gate": zeros, "noise": zeros}
+
+    def gate(self, params: Any, x: jax.Array, key: Any = None) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """A row's weights `[top]`, the experts that it visits `[top]` int32 (one: `[]`), and its weight for every expert `[E]`.
+
+        `H = x W_g + N(0, 1) softplus(x W_noise)`; the weights are the softmax of the top entries of H. Of a single one that would always be
+        1 and teach the gate nothing, so `top` 1 takes its share in the softmax over all experts (Fedus et al. 2021).
+        """
+        h = x @ params["gate"]
+        if key is not None:
+            h = h + jax.random.normal(key, h.shape, h.dtype) * jax.nn.softplus(x @ params["noise"])
+        best, chosen = jax.lax.top_k(h, self.top)
+        weights = jax.nn.softmax(best) if self.top > 1 else jax.nn.softmax(h)[chosen]
+        everywhere = jnp.zeros_like(h).at[chosen].set(weights)
+        return weights, chosen if self.top > 1 else chosen[0], everywhere
+
+    def init_expert(self, key: jax.Array) -> list[dict[str, jax.Array]]:
+        """Two linear layers, He and Glorot normal, with zero biases."""
+        keys, sizes = jax.random.split(key), ((self.n_in, self.hidden), (self.hidden, self.n_out))
+        starts = jax.nn.initializers.he_normal(), jax.nn.initializers.glorot_normal()
+        return [
+            {"w": start(key, size, jnp.float32), "b": jnp.zeros(size[1], jnp.float32)}
+            for start, key, size in zip(starts, keys, sizes, strict=True)
+        ]
+
+    def expert(self, params: Any, x: jax.Array) -> jax.Array:
+        """`[n_in] -> [n_out]` through one hidden ReLU layer."""
+        first, second = params
+        return jax.nn.relu(x @ first["w"] + first["b"]) @ second["w"] + second["b"]
+
+    def importance_loss(self, importance: jax.Array) -> jax.Array:
+        """`w CV(importance)²`: the squared coefficient of variation of the experts' summed weights `[E]` over an instance's rows."""
+        return self.balance * jnp.var(importance) / (jnp.mean(importance) ** 2 + 1e-10)
+
+
+def mixture_of_experts(experts: Experts) -> Graph:
+    """A classifier of rows by a mixture of experts; an instance is a batch of rows.
+
+    Pumps: `x` `[n_in]` and `label` `()` int32, both with the fields `i` (the row's number) and `n` (rows of the instance). The paper's second
+    balancing loss, on the load, is left out.
+
+    Args:
+      experts: The sizes.
+
+    Returns:
+      The graph, with the parameterised nodes `gate` and `expert0`, `expert1`, ..., the losses `xent` (metric `accuracy`) and `importance`, and
+      the sink `logits`.
+    """
+    names = tuple(f"choice{rank}" for rank in range(experts.top))
+
+    def assume(s: State) -> tuple[np.ndarray, ...]:
+        return tuple((s.instance + s.i + rank) % experts.n for rank in range(experts.top))
+
+    def visit(s: State, rank: np.ndarray) -> State:
+        choices = np.stack([getattr(s, name) for name in names])
+        return s.replace(rank=rank, expert=choices[rank, np.arange(len(s))])
+
+    with amp.Graph() as graph:
+        x = amp.pump("x", (experts.n_in,), fields=("i", "n"))
+        label = amp.pump("label", (), "int32", ("i", "n"))
+        gate = amp.ppt("gate", experts.gate, params=experts.init_gate, outputs=3, rng=experts.noisy)
+        weights, choice, everywhere = gate(x)
+        chosen = amp.route_by(x, choice, *names, assume=assume, name="choose")
+        visits = amp.flatmap(chosen, lambda s: experts.top, visit, name="visits")
+        branches = amp.cond(visits, lambda s: s.expert, experts.n, name="dispatch")
+        bodies = [amp.ppt(f"expert{e}", experts.expert, params=experts.init_expert)(w) for e, w in enumerate(branches)]
+        results = amp.phi("results", *bodies)
+        ranked = amp.cond(results, lambda s: s.rank, experts.top, name="ranked") if experts.top > 1 else (results,)
+        logits = amp.npt("combine", _weighted, join=("instance", "i"))(weights, *ranked)
+        amp.sink("logits", logits)
+        amp.loss("xent", labelled_cross_entropy)(logits, label)
+        together = amp.group(everywhere, size=lambda s: s.n, name="together")
+        amp.loss("importance", experts.importance_loss)(amp.reduce("importances", jax.ops.segment_sum, together))
+    return graph
+
+
+def _weighted(weights: jax.Array, *results: jax.Array) -> jax.Array:
+    return sum((weight * result for weight, result in zip(weights, results, strict=True)), start=jnp.zeros(()))

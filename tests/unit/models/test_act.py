@@ -1,0 +1,89 @@
+"""Adaptive computation time against a loop written directly in JAX."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import ampjax as amp
+from ampjax.errors import SettingsError
+from ampjax.models.act import Ponder, act_rnn
+
+NEVER = 1 << 40
+SIZES = Ponder(4, 6, 2, max_steps=6, epsilon=0.05, time_penalty=0.01)
+
+
+def sequences(n, rng, sizes=SIZES):
+    """Sequences of 1 to 4 inputs; the label says whether their sum's first entry is positive."""
+    data = []
+    for _ in range(n):
+        length = int(rng.integers(1, 5))
+        x = rng.normal(size=(length, sizes.n_in)).astype(np.float32)
+        zero, own = np.zeros(1, np.int64), np.full(1, length)
+        data.append(
+            {
+                "x": amp.messages(x, t=np.arange(length), length=np.full(length, length)),
+                "s0": amp.messages(np.zeros((1, sizes.hidden), np.float32), t=zero, length=own, step=zero, more=zero),
+                "label": np.int32(x[:, 0].sum() > 0),
+            }
+        )
+    return data
+
+
+def direct_loss(params, data, sizes=SIZES):
+    """The summed loss, input by input and step by step; also the steps of each input."""
+    p, total, taken = params["step"], 0.0, []
+    for instance in data:
+        state = jnp.zeros(sizes.hidden)
+        for x in instance["x"].payload:
+            mean, remainder, n = jnp.zeros(sizes.hidden), 1.0, 0
+            while True:
+                flag = jnp.array([1.0 if n == 0 else 0.0])
+                state = jnp.tanh(jnp.concatenate([x, flag, state]) @ p["w"] + p["b"])
+                h, n = 1 / (1 + jnp.exp(-(state @ p["halt"] + p["halt_b"]))), n + 1
+                if float(h) >= float(remainder) - sizes.epsilon or n == sizes.max_steps:
+                    break
+                mean, remainder = mean + h * state, remainder - h
+            state = mean + remainder * state
+            total += sizes.time_penalty * (n + remainder)
+            taken.append(n)
+        logits = state @ params["classify"]["w"] + params["classify"]["b"]
+        total += jax.nn.logsumexp(logits) - logits[int(instance["label"])]
+    return total, taken
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_gradients_are_those_of_a_direct_implementation(workers):
+    rng = np.random.default_rng(0)
+    data = sequences(10, rng)
+    trainer = amp.Trainer(act_rnn(SIZES), min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True)
+    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), trainer.params)
+    trainer.set_params(params)
+    got = trainer.accumulate(data)
+    (loss, taken), want = jax.value_and_grad(direct_loss, has_aux=True)(params, data)
+    assert len(set(taken)) > 2, "the inputs should be pondered for different numbers of steps"
+    assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
+    for node, (grad, rows) in trainer.gradients.items():
+        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
+            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
+        assert rows == {"step": sum(taken), "classify": len(data)}[node]
+
+
+def test_it_learns_and_the_penalty_shortens_pondering():
+    rng = np.random.default_rng(1)
+    trainer = amp.Trainer(
+        act_rnn(replace(SIZES, time_penalty=0.1)), optax.adam(1e-2), max_active_keys=4, max_dispatch_size=4
+    )
+    data = sequences(50, rng)
+    before = trainer.evaluate(data)
+    history = trainer.fit(sequences(250, rng), data, epochs=4, progress=False)
+    assert history.best() > 0.75
+    assert before["ponder"] > 2.15 and history[-1].valid["ponder"] < 2.08  # 2 is the least: one step, of weight 1
+
+
+def test_impossible_sizes_are_refused():
+    with pytest.raises(SettingsError, match="epsilon"):
+        Ponder(4, 4, 2, epsilon=1.0)

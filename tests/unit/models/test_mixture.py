@@ -1,0 +1,82 @@
+"""The mixture of experts against a dense implementation written directly in JAX, which computes every expert for every row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import ampjax as amp
+from ampjax.errors import SettingsError
+from ampjax.models.mixture import Experts, mixture_of_experts
+
+NEVER = 1 << 40
+
+
+def batches(n, rng, features=6, classes=3):
+    """Instances of 1 to 5 rows whose label is where the first entries are largest."""
+    rows = [rng.normal(size=(int(rng.integers(1, 6)), features)).astype(np.float32) for _ in range(n)]
+    return [
+        {
+            "x": amp.messages(x, i=np.arange(len(x)), n=np.full(len(x), len(x))),
+            "label": amp.messages(
+                np.argmax(x[:, :classes], 1).astype(np.int32), i=np.arange(len(x)), n=np.full(len(x), len(x))
+            ),
+        }
+        for x in rows
+    ]
+
+
+def direct_loss(params, data, experts):
+    total = 0.0
+    for instance in data:
+        x, labels = jnp.array(instance["x"].payload), np.array(instance["label"].payload)
+        h = x @ params["gate"]["gate"]
+        if experts.top == 1:
+            masked = jax.nn.softmax(h) * (h == h.max(1, keepdims=True))
+        else:
+            kept = h >= jnp.sort(h, axis=1)[:, -2:-1]
+            masked = jax.nn.softmax(jnp.where(kept, h, -jnp.inf), axis=1)
+        each = []
+        for e in range(experts.n):
+            first, second = params[f"expert{e}"]
+            each.append(jnp.maximum(x @ first["w"] + first["b"], 0) @ second["w"] + second["b"])
+        logits = jnp.einsum("ne,eno->no", masked, jnp.stack(each))
+        total += jnp.sum(jax.nn.logsumexp(logits, axis=1) - logits[np.arange(len(x)), labels])
+        importance = masked.sum(0)
+        total += experts.balance * ((importance - importance.mean()) ** 2).mean() / importance.mean() ** 2
+    return total
+
+
+@pytest.mark.parametrize("top", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_gradients_are_those_of_a_dense_implementation(top, workers):
+    experts = Experts(6, 8, 3, n=4, top=top, noisy=False)
+    rng = np.random.default_rng(top)
+    data = batches(12, rng)
+    trainer = amp.Trainer(
+        mixture_of_experts(experts), min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True
+    )
+    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), trainer.params)
+    trainer.set_params(params)
+    got = trainer.accumulate(data)
+    loss, want = jax.value_and_grad(direct_loss)(params, data, experts)
+    assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
+    for node, (grad, _) in trainer.gradients.items():
+        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
+            assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1e-6), node
+
+
+def test_it_learns_and_uses_all_experts():
+    rng = np.random.default_rng(0)
+    trainer = amp.Trainer(
+        mixture_of_experts(Experts(6, 16, 3, top=1)), optax.adam(1e-2), max_active_keys=4, max_dispatch_size=8
+    )
+    history = trainer.fit(batches(300, rng), batches(60, rng), epochs=4, progress=False)
+    assert history.best() > 0.75
+    assert all(s.infer > 0 for name, s in trainer.statistics.stages.items() if name.startswith("expert"))
+
+
+def test_impossible_sizes_are_refused():
+    with pytest.raises(SettingsError, match="top 1 or 2"):
+        Experts(4, 4, 2, n=1, top=2)
