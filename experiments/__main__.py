@@ -14,6 +14,7 @@ from ampjax.errors import DataError, GraphError, LimitError, SettingsError
 from experiments import list_reduction, mnist, sentiment, virtual
 from experiments.bench import engine as bench_engine
 from experiments.bench import list_reduction as bench_list_reduction
+from experiments.bench import sentiment as bench_sentiment
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
@@ -22,6 +23,7 @@ from experiments.virtual import VirtualOptions
 
 BenchCommand = (
     Annotated[bench_list_reduction.BenchOptions, subcommand("list-reduction")]
+    | Annotated[bench_sentiment.SentimentBench, subcommand("sentiment")]
     | Annotated[bench_engine.EngineOptions, subcommand("engine")]
 )
 
@@ -51,6 +53,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     SentimentOptions: sentiment.main,
     VirtualOptions: virtual.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,
+    bench_sentiment.SentimentBench: bench_sentiment.main,
     bench_engine.EngineOptions: bench_engine.main,
 }
 

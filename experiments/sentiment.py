@@ -56,23 +56,38 @@ def main(options: SentimentOptions) -> list[History]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
+    return run("sentiment", options, prepare(options))
+
+
+def prepare(options: SentimentOptions) -> Callable[[int], Task]:
+    """Reads the data; gives a function from a seed to model, data, settings and optimizer.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+      DataError: If a file is missing or damaged.
+    """
     if options.replicas != 1:
         raise SettingsError("--replicas", "1 for sentiment", f"{options.replicas}", "Replicas are for list-reduction.")
     if not options.learning_rate > 0:
         raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "Fold's is 0.05.")
     train, valid = sst.synthetic() if options.synthetic else sst.load(options.data_dir)
     vectors = start_vectors(options, train)
-    hidden, keep = {"fold": (300, 0.75), "tai": (150, 0.5)}[options.cell]
+    hidden, keep = cell_sizes(options.cell)
     cells = Cells(options.cell, options.embedding, options.hidden or hidden, options.keep or keep)
 
-    def prepare(seed: int) -> Task:
+    def task(seed: int) -> Task:
         tx = adagrad(options.learning_rate)
         scaled = optax.chain(optax.scale(0.1), tx) if options.cell == "fold" else optax.sgd(0.1)
         graph = tree_lstm(len(train.vocabulary), cells, EMBEDDING_INTERVAL, scaled, vectors)
         settings = options.settings(seed, 50, gradient="sum")
         return Task(graph, sst.TreeInstances(train), sst.TreeInstances(valid), settings, tx)
 
-    return run("sentiment", options, prepare)
+    return task
+
+
+def cell_sizes(cell: str) -> tuple[int, float]:
+    """The hidden size, and the probability to keep an entry in dropout, of `fold` (Looks et al. 2017) or `tai` (Tai et al. 2015)."""
+    return {"fold": (300, 0.75), "tai": (150, 0.5)}[cell]
 
 
 def adagrad(rate: float) -> optax.GradientTransformation:

@@ -487,7 +487,7 @@ class _Grower:
             one = self.pick(fresh) if fresh and self.chance(0.7) else self.pick(pool)
             blocks: list[tuple[float, Callable[..., None]]] = [
                 (3, self.unary), (2, self.binary), (1.5, self.concat), (1, self.two_outputs), (1, self.fan_out), (1, self.shift), (2, self.diamond), (0.7, self.dead_branch),
-                (1, self.replicas), (0.7, self.choice), (0.5, self.loss), (1.5, self.flatmap), ((2.5, 4, 0)[depth], self.loop),
+                (1, self.replicas), (1.5, self.choice), (0.5, self.loss), (1.5, self.flatmap), ((2.5, 4, 0)[depth], self.loop),
             ]  # fmt: skip
             if one.rows is None:
                 blocks += [(1, self.repeat), (1.5, self.grouped)]

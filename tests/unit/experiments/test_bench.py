@@ -7,11 +7,17 @@ import jax
 import numpy as np
 import pytest
 
+import ampjax as amp
+from ampjax.data import sst
 from ampjax.errors import SettingsError
+from ampjax.models.tree_lstm import Cells, tree_lstm
 from experiments.bench import common, engine
 from experiments.bench.common import Entry
 from experiments.bench.list_reduction import Ours
 from experiments.bench.peers.list_reduction_jax import forward, padded, per_length
+from experiments.bench.peers.sentiment_jax import Model, batch_arrays
+from experiments.bench.sentiment import Ours as SentimentOurs
+from experiments.common import Sample
 
 
 class Fake:
@@ -69,6 +75,38 @@ def test_padding_changes_no_logits() -> None:
     full = forward(peer._params, jax.numpy.asarray(tokens), jax.numpy.array([3]))
     short = forward(peer._params, jax.numpy.asarray(tokens[:3]), None)
     np.testing.assert_allclose(full, short, rtol=1e-6)
+
+
+@pytest.mark.parametrize("cell", ["fold", "tai"])
+def test_trees_by_levels_have_our_gradients(cell: str) -> None:
+    """Chunks that are filled up, and minibatches that are not full, change nothing."""
+    peer = Model(cell, embedding=6, hidden=4, batch=5, width=4, synthetic=True)
+    trees, _ = sst.synthetic()
+    ids = np.arange(13)
+    trainer = amp.Trainer(tree_lstm(len(trees.vocabulary), Cells(cell, 6, 4, 1.0)), min_update_interval=1 << 30)
+    trainer.accumulate(Sample(sst.TreeInstances(trees), ids))
+    params = trainer.params
+    table, want = params.pop("embed"), {}
+    for start in range(0, len(ids), 5):
+        words, *arrays = batch_arrays(trees, ids[start : start + 5], 4)
+        gradient = jax.grad(
+            lambda table, params, w=words, a=arrays: peer.summed_loss(table[w], params, None, a)[0], (0, 1)
+        )
+        rows, grads = gradient(jax.numpy.asarray(table), params)
+        want = jax.tree.map(np.add, want, {"embed": rows, **grads}) if want else {"embed": rows, **grads}
+    for node, (got, _) in trainer.gradients.items():
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want[node]), strict=True):
+            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
+
+
+def test_the_sentiment_programs_start_alike_and_learn() -> None:
+    arguments = {"n_train": 60, "cell": "tai", "embedding": 8, "hidden": 6, "synthetic": True, "data_dir": None}
+    ours, levels = SentimentOurs(max_active_keys=4, **arguments), Model(batch=10, **arguments)
+    assert ours.evaluate() == pytest.approx(levels.evaluate(), abs=1e-3)
+    for program in (ours, levels):
+        before = program.evaluate()
+        assert program.train() == 60 and program.infer() == 200 and program.updates() >= 1
+        assert program.evaluate() > before
 
 
 def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
