@@ -63,7 +63,7 @@ class Options:
     Args:
       max_active_keys: Instances in flight at most.
       min_update_interval: Gradient rows that a node accumulates at least before it updates; by default the experiment's choice.
-      replicas: Copies of the replicated layer, where the experiment has one.
+      replicas: Copies of the replicated layers.
       workers: Workers; each has a device of its own.
       epochs: Epochs at most.
       seed: One seed or several; each is a run of its own.

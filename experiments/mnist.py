@@ -39,8 +39,6 @@ class MnistOptions(Options):
 
 def main(options: MnistOptions) -> list[History]:
     """Trains; one history per seed."""
-    if options.replicas != 1:
-        raise SettingsError("--replicas", "1 for mnist", f"{options.replicas}", "Replicas are for list-reduction.")
     if not options.learning_rate > 0:
         raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "B.1's is 0.1.")
     if options.warm_up < 0:
@@ -52,7 +50,7 @@ def main(options: MnistOptions) -> list[History]:
     )
 
     def prepare(seed: int) -> Task:
-        graph = mlp((784, options.hidden, options.hidden, options.hidden, 10), options.batch_size)
+        graph = mlp((784, options.hidden, options.hidden, options.hidden, 10), options.batch_size, options.replicas)
         return Task(graph, train, valid, options.settings(seed, 1), optax.sgd(rate))
 
     return run("mnist", options, prepare)

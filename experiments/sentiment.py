@@ -66,8 +66,6 @@ def prepare(options: SentimentOptions) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
-    if options.replicas != 1:
-        raise SettingsError("--replicas", "1 for sentiment", f"{options.replicas}", "Replicas are for list-reduction.")
     if not options.learning_rate > 0:
         raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "Fold's is 0.05.")
     train, valid = sst.synthetic() if options.synthetic else sst.load(options.data_dir)
@@ -78,7 +76,7 @@ def prepare(options: SentimentOptions) -> Callable[[int], Task]:
     def task(seed: int) -> Task:
         tx = adagrad(options.learning_rate)
         scaled = optax.chain(optax.scale(0.1), tx) if options.cell == "fold" else optax.sgd(0.1)
-        graph = tree_lstm(len(train.vocabulary), cells, EMBEDDING_INTERVAL, scaled, vectors)
+        graph = tree_lstm(len(train.vocabulary), cells, EMBEDDING_INTERVAL, scaled, vectors, options.replicas)
         settings = options.settings(seed, 50, gradient="sum")
         return Task(graph, sst.TreeInstances(train), sst.TreeInstances(valid), settings, tx)
 

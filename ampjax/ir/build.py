@@ -376,7 +376,7 @@ def replicate(builder: NodeBuilder, n: int, route: str | StateFn = "round_robin"
 
     Args:
       builder: The node, not yet called: `amp.ppt("linear1", layer)`. The copies are called `linear1/0`, `linear1/1`, ...
-      n: Number of copies.
+      n: Number of copies; 1 leaves the node as it is.
       route: `round_robin` (by instance), or a state function that gives the copy's number.
 
     Returns:
@@ -392,6 +392,8 @@ def replicate(builder: NodeBuilder, n: int, route: str | StateFn = "round_robin"
             f"n = {n}, {builder.outputs} outputs",
             "Replicate a node with one output.",
         )
+    if n == 1:
+        return builder
     choose: StateFn = (lambda s: s.instance % n) if route == "round_robin" else route  # type: ignore[assignment]
     if not callable(choose):
         raise GraphError(

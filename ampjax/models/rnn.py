@@ -44,7 +44,7 @@ def list_reduction_rnn(hidden: int = 128, batch: int | None = None, replicas: in
         h = amp.phi("h")
         linear1 = amp.ppt("linear1", amp.nn.Linear(2 * hidden, hidden, init_scale="he"))
         xh = amp.concat(x, h)
-        z = amp.replicate(linear1, replicas)(xh) if replicas > 1 else linear1(xh)
+        z = amp.replicate(linear1, replicas)(xh)
         z = amp.npt("relu", jax.nn.relu)(z)
         z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
         more, done = amp.cond(z, lambda s: s.t < s.length)

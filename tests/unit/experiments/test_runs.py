@@ -79,7 +79,7 @@ def test_it_stops_at_the_target_unless_told_to_go_on(tmp_path: Path) -> None:
 
 
 def test_mnist_runs_without_files(tmp_path: Path) -> None:
-    options = MnistOptions(synthetic=True, hidden=16, epochs=1, out=tmp_path, target=0.5, seed=(2,))
+    options = MnistOptions(synthetic=True, hidden=16, epochs=1, out=tmp_path, target=0.5, seed=(2,), replicas=2)
     (history,) = mnist.main(options)
     assert history[0].valid["accuracy"] > 0.8
     assert_png(tmp_path / "gantt.png")
@@ -99,7 +99,6 @@ def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
     [
         (lambda t: list_reduction.main(small(t, learning_rate=0.0)), "--learning-rate: expected more than 0"),
         (lambda t: list_reduction.main(small(t, batch_size=0)), "batch_size"),
-        (lambda t: mnist.main(MnistOptions(synthetic=True, replicas=2, out=t)), "--replicas: expected 1 for mnist"),
         (lambda t: mnist.main(MnistOptions(synthetic=True, learning_rate=-1, out=t)), "--learning-rate"),
         (lambda t: virtual.main(VirtualOptions(flops=0)), "numbers above 0"),
     ],

@@ -67,18 +67,26 @@ def direct_loss(params, trees: sst.Trees, kind: str):
     return total
 
 
-@pytest.mark.parametrize("kind", ["fold", "tai"])
-def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "replicas"), [("fold", 1), ("tai", 1), ("fold", 2)])
+def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path, kind: str, replicas: int) -> None:
+    """Replicas start equal, and their gradients add up to those of one."""
     trees = shapes(tmp_path)
-    graph = tree_lstm(len(trees.vocabulary), Cells(kind, E, H, keep=1.0), embedding_interval=NEVER)
+    graph = tree_lstm(len(trees.vocabulary), Cells(kind, E, H, keep=1.0), embedding_interval=NEVER, replicas=replicas)
     trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=4)
     rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), trainer.params)
-    trainer.set_params(params)
+    first = {node: tree for node, tree in trainer.params.items() if not node.endswith("/1")}
+    params = {n.removesuffix("/0"): jax.tree.map(lambda x: rng.normal(size=x.shape), tree) for n, tree in first.items()}
+    params = jax.tree.map(np.float32, params)
+    trainer.set_params({node: params[node.split("/")[0]] for node in trainer.params})
     got = trainer.accumulate(sst.TreeInstances(trees))
     loss, grads = jax.value_and_grad(direct_loss)(params, trees, kind)
     assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
+    found: dict = {}
     for node, (grad, rows) in trainer.gradients.items():
+        assert rows > 0
+        before = found.get(node.split("/")[0])
+        found[node.split("/")[0]] = (grad, rows) if before is None else jax.tree.map(np.add, before, (grad, rows))
+    for node, (grad, rows) in found.items():
         want = grads[node]
         for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want), strict=True):
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
