@@ -1,0 +1,217 @@
+"""A tagger of words with a model of characters for rare ones: DyNet's `bilstm-tagger-withchar`, AMPNet's WikiNER experiment (B.4).
+
+A frequent word's vector comes from a table. A rare word's is what two LSTMs over its characters end with, left to right and right to left. Two
+LSTMs over the word vectors, one each way, give every word a context, which a small network without biases classifies.
+
+The LSTMs are ordinary ones, without peepholes and with 1 added to the forget gate. A state `[2H]` holds `h` and `c`, one after the other; row vectors
+throughout. Matrices start Glorot uniform (one of `[n_in, 4H]` for all gates, as in DyNet), tables uniform within `sqrt(6 / features)`
+(DyNet's Glorot for them), biases zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import ampjax as amp
+from ampjax.data.wikiner import N_TAGS, OUTSIDE
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.ir.wires import Wire
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The tagger's sizes; the defaults are those of DyNet's benchmark.
+
+    Args:
+      char: Features of a character's vector.
+      char_hidden: Features of `h` in each LSTM over characters: half of a word vector's.
+      word_hidden: Features of `h` in each LSTM over words.
+      mlp: Features between the two layers of the classifier.
+      noise: Standard deviation of the Gaussian noise on word vectors, in training only (DyNet's program leaves it on in evaluation).
+
+    Raises:
+      SettingsError: If a size is below 1, or the noise below 0.
+    """
+
+    char: int = 20
+    char_hidden: int = 64
+    word_hidden: int = 50
+    mlp: int = 32
+    noise: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.char, self.char_hidden, self.word_hidden, self.mlp) < 1 or self.noise < 0:
+            raise SettingsError(
+                "tagger, sizes", "sizes of at least 1 and noise of at least 0", f"{self}", "Change what is outside."
+            )
+
+    @property
+    def word(self) -> int:
+        """Features of a word vector, E."""
+        return 2 * self.char_hidden
+
+
+def tagger(
+    n_words: int,
+    n_characters: int,
+    sizes: Sizes = Sizes(),
+    replicas: int = 1,
+    embedding_interval: int | None = None,
+) -> Graph:
+    """A tagger of sentences; the pumps are those of `ampjax.data.wikiner.SentenceInstances`.
+
+    A Cond sends frequent words (field `rare` 0) to the table and rare ones to where their characters' last states arrive; a Phi joins the
+    two. In each LSTM a state whose `first` (right to left: `last`) is 1 starts from its gates alone; an Isu moves each state one place on,
+    where the cell joins it with that place's gates.
+
+    Args:
+      n_words: Frequent words in the vocabulary.
+      n_characters: Characters in the vocabulary.
+      sizes: Sizes and noise.
+      replicas: Copies of the two LSTM cells over words, behind Cond and Phi, by instance (figure 4b).
+      embedding_interval: `min_update_interval` of the table of words; by default the trainer's.
+
+    Returns:
+      The graph, with the parameterised nodes `embed`, `char_embed`, `char_input`, `char_forward`, `char_backward`, `word_input`, `word_forward`,
+      `word_backward`, `hidden` and `output`, the loss `xent` with the metrics `accuracy` (over all words) and `accuracy_without_o` (over words
+      inside entities), and the sinks `word_forward/end` and `word_backward/end`: the LSTMs' last states.
+
+    Raises:
+      SettingsError: If a count is below 1.
+    """
+    for name, value in (("n_words", n_words), ("n_characters", n_characters), ("replicas", replicas)):
+        if value < 1:
+            raise SettingsError(f"tagger, `{name}`", "at least 1", f"{value}", "Give a positive number.")
+    ends = ("first", "last")
+    with amp.Graph() as graph:
+        words = amp.pump("words", (), "int32", ("t", *ends, "rare"))
+        characters = amp.pump("characters", (), "int32", ("t", "c", *ends))
+        labels = amp.pump("labels", (), "int32", ("t", *ends, "rare"))
+
+        table = amp.ppt("char_embed", _look_up, params=_table(n_characters, sizes.char))
+        inputs = _inputs("char_input", table(characters), sizes.char, sizes.char_hidden)
+        (_, spelled), (_, spelled_back) = _both_ways("char", inputs, "c", sizes.char_hidden)
+
+        rare, frequent = amp.cond(words, lambda s: s.rare == 1)
+        embed = amp.ppt("embed", _look_up, params=_table(n_words, sizes.word), min_update_interval=embedding_interval)
+        spell = amp.npt("spell", _spell, join=("t",))
+        vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))
+        if sizes.noise > 0:
+            vectors = amp.npt("noise", _Noise(sizes.noise), rng=True)(vectors)
+
+        inputs = _inputs("word_input", vectors, sizes.word, sizes.word_hidden)
+        left, right = _both_ways("word", inputs, "t", sizes.word_hidden, replicas)
+        for way, (_, end) in (("forward", left), ("backward", right)):
+            amp.sink(f"word_{way}/end", end)
+        hidden = amp.ppt("hidden", _hidden, params=_glorot(2 * sizes.word_hidden, sizes.mlp))(left[0], right[0])
+        logits = amp.ppt("output", amp.nn.Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot"))(hidden)
+        amp.loss("xent", _loss)(logits, labels)
+    return graph
+
+
+def _inputs(name: str, vectors: Wire, features: int, hidden: int) -> tuple[Wire, Wire]:
+    """What the vectors add to the gates `[4H]` of both LSTMs, all in one product outside of the loops."""
+
+    def init(key: jax.Array) -> dict[str, Any]:
+        ways = zip(("forward", "backward"), jax.random.split(key), strict=True)
+        return {way: {"w": _glorot(features, 4 * hidden)(k), "b": jnp.zeros(4 * hidden)} for way, k in ways}
+
+    return amp.ppt(name, _gates, params=init, outputs=2)(vectors)
+
+
+def _both_ways(
+    name: str, inputs: tuple[Wire, Wire], place: str, hidden: int, replicas: int = 1
+) -> tuple[tuple[Wire, Wire], tuple[Wire, Wire]]:
+    """LSTMs left to right and right to left along the field `place`: for each, all its states `[2H]`, and the last one."""
+    ends = lambda s: s.first == 1, lambda s: s.last == 1  # noqa: E731
+    return tuple(
+        _lstm(f"{name}_{way}", gates, place, step, ends[::step], hidden, replicas)
+        for way, gates, step in zip(("forward", "backward"), inputs, (1, -1), strict=True)
+    )  # type: ignore[return-value]
+
+
+def _lstm(
+    name: str, gates: Wire, place: str, step: int, ends: tuple[Callable, Callable], hidden: int, replicas: int
+) -> tuple[Wire, Wire]:
+    def move(by: int) -> Callable:
+        return lambda s: s.replace(**{place: getattr(s, place) + by})
+
+    first, later = amp.cond(gates, ends[0])
+    states = amp.phi(f"{name}/states")
+    last, more = amp.cond(states, ends[1])
+    cell = amp.ppt(name, _cell, params=_glorot(hidden, 4 * hidden), join=(place,))
+    cell = amp.replicate(cell, replicas) if replicas > 1 else cell
+    states.connect(amp.npt(f"{name}/start", _start)(first), cell(later, amp.isu(more, move(step), move(-step))))
+    return states, last
+
+
+def _cell(w: jax.Array, gates: jax.Array, state: jax.Array) -> jax.Array:
+    """Gates `[4H]` without, and the state before, to the state `[2H]`; `w [H, 4H]`."""
+    h, c = jnp.split(state, 2)
+    i, f, o, g = jnp.split(gates + h @ w, 4)
+    return _state(jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g), o)
+
+
+def _start(gates: jax.Array) -> jax.Array:
+    """The cell where the state before is zero: no product, and no forget gate."""
+    i, _, o, g = jnp.split(gates, 4)
+    return _state(jax.nn.sigmoid(i) * jnp.tanh(g), o)
+
+
+def _state(c: jax.Array, o: jax.Array) -> jax.Array:
+    return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c])
+
+
+def _gates(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return tuple(x @ params[way]["w"] + params[way]["b"] for way in ("forward", "backward"))  # type: ignore[return-value]
+
+
+def _spell(_: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
+    """The last states `[2H]` of both LSTMs to a word vector `[2H]`: `h` of each."""
+    return _h(left, right)
+
+
+def _h(left: jax.Array, right: jax.Array) -> jax.Array:
+    return jnp.concatenate([state[: state.shape[0] // 2] for state in (left, right)])
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """Gaussian noise; nothing happens without a key, as in inference."""
+
+    deviation: float
+
+    def __call__(self, x: jax.Array, key: Any = None) -> jax.Array:
+        return x if key is None else x + self.deviation * jax.random.normal(key, x.shape)
+
+
+def _hidden(w: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
+    return jnp.tanh(_h(left, right) @ w)
+
+
+
+def _loss(logits: jax.Array, tag: jax.Array) -> Any:
+    """Cross entropy of one word, in nats."""
+    hit, inside = (x.astype(jnp.float32) for x in (jnp.argmax(logits) == tag, tag != OUTSIDE))
+    metrics = {"accuracy": (hit, 1.0), "accuracy_without_o": (hit * inside, inside)}
+    return optax.softmax_cross_entropy_with_integer_labels(logits, tag), metrics
+
+
+def _look_up(table: jax.Array, number: jax.Array) -> jax.Array:
+    return table.at[number].get(mode="clip")
+
+
+def _glorot(n_in: int, n_out: int) -> Callable[[jax.Array], jax.Array]:
+    return lambda key: jax.nn.initializers.glorot_uniform()(key, (n_in, n_out), jnp.float32)
+
+
+def _table(n_rows: int, features: int) -> Callable[[jax.Array], jax.Array]:
+    bound = (6 / features) ** 0.5
+    return lambda key: jax.random.uniform(key, (n_rows, features), jnp.float32, -bound, bound)
