@@ -10,7 +10,7 @@ import numpy as np
 
 from ampjax.engine.executor import Executor
 from ampjax.ir.instances import InstanceList, Instances, Messages
-from ampjax.sched.demand import Guard
+from ampjax.sched.demand import Guard, Rows
 from ampjax.sched.scheduler import Scheduler
 
 Loop = Callable[[Any], Iterator[Mapping[str, Any]]]
@@ -19,6 +19,8 @@ Loop = Callable[[Any], Iterator[Mapping[str, Any]]]
 Some examples' loops are also run on their own, to see how much room they need, so a loop gives the same messages each time.
 """
 
+AHEAD = 64
+"""Instances whose demands are counted together, near the memory limit."""
 
 _END: Any = object()
 
@@ -51,6 +53,7 @@ class Source:
     ):
         self._scheduler, self._executor, self._data, self._ids = scheduler, executor, data, np.asarray(ids)
         self.train, self._guard, self._next = train, guard, 0
+        self._needs: dict[int, Rows] = {}  # of instances to come, by their place in the order
 
     @property
     def exhausted(self) -> bool:
@@ -67,10 +70,11 @@ class Source:
         if n <= 0:
             return 0
         if self._guard is not None and self._guard.tight:
-            return self._admit_singly(n)
+            n = self._count_fitting(n)
         ids = self._ids[self._next : self._next + n]
         self._next += n
-        self._start(ids, None)
+        if n:
+            self._start(ids)
         return n
 
     def ended(self, instance: int) -> None:
@@ -78,21 +82,30 @@ class Source:
         if self._guard is not None:
             self._guard.release(instance, self.train)
 
-    def _admit_singly(self, n: int) -> int:
+    def _count_fitting(self, n: int) -> int:
+        """How many of the next `n` instances are sure to fit beside those in flight; their room is reserved."""
         assert self._guard is not None
-        for admitted in range(n):
-            ids = self._ids[self._next : self._next + 1]
-            batches = batches_of(self._data, ids)
-            if not self._guard.admit(int(ids[0]), self.train, batches):
-                return admitted
-            self._next += 1
-            self._start(ids, batches)
+        for i in range(n):
+            if self._next + i not in self._needs:
+                self._look_ahead(self._next + i)
+            instance = int(self._ids[self._next + i])
+            if not self._guard.admit(instance, self.train, self._needs[self._next + i]):
+                return i
+            del self._needs[self._next + i]
         return n
 
-    def _start(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]] | None) -> None:
-        """Lets instances in; `batches` holds their messages where they have been looked at already."""
+    def _look_ahead(self, start: int) -> None:
+        """Finds out what the next instances need, all in one go."""
+        assert self._guard is not None
+        ids = self._ids[start : start + AHEAD]
+        different, place = np.unique(ids, return_inverse=True)
+        needs = self._guard.demands(different.tolist(), batches_of(self._data, different))
+        self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
+
+    def _start(self, ids: np.ndarray) -> None:
+        """Lets instances in."""
         slots = self._scheduler.open(ids, self.train)
-        for batch in batches_of(self._data, ids) if batches is None else batches:
+        for batch in batches_of(self._data, ids):
             self._feed(slots, batch)
         self._scheduler.close(slots)
 
@@ -184,6 +197,6 @@ class LoopSource(Source):
             self._feed(np.array([slot]), self._loops.columns({example: pumped}, {example: 0}))
         return steps
 
-    def _start(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]] | None) -> None:
+    def _start(self, ids: np.ndarray) -> None:
         for slot, i in zip(self._scheduler.open(ids, self.train).tolist(), ids.tolist(), strict=True):
             self._running[slot] = (i, self._loops.start(i))

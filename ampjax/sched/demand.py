@@ -139,13 +139,22 @@ class Guard:
         self._reserved: dict[tuple[int, bool], Rows] = {}
         self._total: Rows = {}
 
-    def admit(self, instance: int, train: bool, batches: Sequence[Batch]) -> bool:
-        """Reserves room for an instance; False if it must wait for others to end.
+    def demands(self, ids: Sequence[int], batches: Sequence[Batch]) -> list[Rows]:
+        """What each of some instances needs; many together cost little more than one.
+
+        Args:
+          ids: The instances' numbers, no two the same.
+          batches: Their messages.
+        """
+        each = dry_run(self._plan, batches, ids).each
+        return [{key: int(counts[i]) for key, counts in each.items()} for i in range(len(ids))]
+
+    def admit(self, instance: int, train: bool, need: Rows) -> bool:
+        """Reserves room for an instance that needs so many rows; False if it must wait for others to end.
 
         Raises:
           LimitError: If it would not fit even alone.
         """
-        need = dry_run(self._plan, batches, [instance]).rows
         for key, rows in need.items():
             limit = self._limits.get(key, 1 << 60) - 1
             if rows > limit:

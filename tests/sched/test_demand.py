@@ -81,6 +81,11 @@ def test_arenas_start_at_what_is_expected_within_the_limits():
 # The guard
 
 
+def asks(guard, instance, train, batches):
+    """Asks for room for one instance."""
+    return guard.admit(instance, train, *guard.demands([instance], batches))
+
+
 def guarded_run(graph, instances, limits, policy, size, choose):
     """Admits instances in order, as far as the guard lets them, between actions; fails if anything gets stuck."""
     plan = plan_for(graph, fuse=False)
@@ -93,7 +98,7 @@ def guarded_run(graph, instances, limits, policy, size, choose):
     waiting = list(range(len(instances)))
     while waiting or not s.idle:
         admitted = False
-        while waiting and s.room() and guard.admit(waiting[0], True, [columns(graph, [instances[waiting[0]]])]):
+        while waiting and s.room() and asks(guard, waiting[0], True, [columns(graph, [instances[waiting[0]]])]):
             admit(s, [instances[waiting[0]]], ids=[waiting.pop(0)])
             admitted = True
         moved = step(s) if choose() or not admitted else admitted
@@ -124,14 +129,14 @@ def test_an_instance_that_can_not_fit_even_alone():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
     guard = Guard(plan_for(graph, fuse=True), {key: 6}, {key: 2}, 1)
-    assert guard.admit(0, True, [columns(graph, graphs.rnn_data([4]))])
+    assert asks(guard, 0, True, [columns(graph, graphs.rnn_data([4]))])
     guard.release(0, True)
     text = (
         r"instance 9: expected at most 5 rows of shape \(4,\) float32, which the memory limit allows, got 6 rows\. "
         r"Raise `memory_limit`, or split the instance\."
     )
     with pytest.raises(LimitError, match=text):
-        guard.admit(9, True, [columns(graph, graphs.rnn_data([5]))])
+        asks(guard, 9, True, [columns(graph, graphs.rnn_data([5]))])
 
 
 def test_the_guard_holds_back_until_others_have_ended():
@@ -139,9 +144,18 @@ def test_the_guard_holds_back_until_others_have_ended():
     key = (0, (4,), "float32")
     guard = Guard(plan_for(graph, fuse=True), {key: 8}, {key: 4}, 4)
     batch = [columns(graph, graphs.rnn_data([3]))]
-    assert guard.tight and guard.admit(0, True, batch) and not guard.admit(1, True, batch)
+    assert guard.tight and asks(guard, 0, True, batch) and not asks(guard, 1, True, batch)
     guard.release(0, True)
-    assert guard.admit(1, True, batch)
+    assert asks(guard, 1, True, batch)
+
+
+def test_instances_counted_together_need_what_each_needs_alone():
+    graph = graphs.rnn(features=4)
+    guard = Guard(plan_for(graph, fuse=True), {(0, (4,), "float32"): 100}, {}, 4)
+    data = graphs.rnn_data([3, 1, 5])
+    together = guard.demands([7, 2, 5], [columns(graph, data)])
+    assert together == [guard.demands([7], [columns(graph, [one])])[0] for one in data]
+    assert [need[0, (4,), "float32"] for need in together] == [4, 2, 6]
 
 
 @pytest.mark.parametrize(("limit", "tight"), [(FAR * 8 * 5, False), (FAR * 8 * 5 - 1, True)])
@@ -155,9 +169,9 @@ def test_training_and_inference_of_one_instance_are_counted_apart():
     key = (0, (4,), "float32")
     guard = Guard(plan_for(graph, fuse=True), {key: 1 + 8}, {key: 4}, 4)
     batch = [columns(graph, graphs.rnn_data([3]))]
-    assert guard.admit(0, True, batch) and guard.admit(0, False, batch)
+    assert asks(guard, 0, True, batch) and asks(guard, 0, False, batch)
     guard.release(0, True)
-    assert guard.admit(0, True, batch) and not guard.admit(1, True, batch)
+    assert asks(guard, 0, True, batch) and not asks(guard, 1, True, batch)
 
 
 def test_a_dry_run_leaves_out_what_it_can_not_know():
