@@ -108,20 +108,27 @@ class Sentences:
         return f"Sentences({len(self)} sentences, {len(self.words)} words, {int((self.words < 0).sum())} of them rare)"
 
 
-def load(data_dir: str | os.PathLike[str] | None = None) -> tuple[Sentences, Sentences]:
+def load(
+    data_dir: str | os.PathLike[str] | None = None, n_train: int | None = None, n_valid: int | None = None
+) -> tuple[Sentences, Sentences]:
     """The training and the development sentences.
 
     Args:
       data_dir: The folder with `train.txt` and `dev.txt` (or with a folder `wikiner_en` that holds them); else `AMPJAX_DATA`.
+      n_train: Only so many training sentences, the first ones; they alone make the vocabulary.
+      n_valid: Only so many development sentences, the first ones.
 
     Returns:
       `(train, valid)`, with the vocabulary of the training sentences.
 
     Raises:
+      SettingsError: If a number is below 1.
       DataError: If a file is missing or holds something else than such sentences; names file, line and column.
     """
+    given = {"n_train": n_train, "n_valid": n_valid}
+    at_least_one("wikiner.load", **{name: n for name, n in given.items() if n is not None})
     train, valid = (_read(find(FILES[split], data_dir)) for split in ("train", "dev"))
-    return _numbered(train, valid)
+    return _numbered(train[:n_train], valid[:n_valid])
 
 
 def read_sentences(path: str | os.PathLike[str], vocabulary: Vocabulary | None = None) -> Sentences:

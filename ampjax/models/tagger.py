@@ -21,7 +21,9 @@ import optax
 import ampjax as amp
 from ampjax.data.wikiner import N_TAGS, OUTSIDE
 from ampjax.errors import SettingsError
+from ampjax.ir.control import StateFn
 from ampjax.ir.graph import Graph
+from ampjax.ir.state import State
 from ampjax.ir.wires import Wire
 
 
@@ -130,22 +132,31 @@ def _both_ways(
     name: str, inputs: tuple[Wire, Wire], place: str, hidden: int, replicas: int = 1
 ) -> tuple[tuple[Wire, Wire], tuple[Wire, Wire]]:
     """LSTMs left to right and right to left along the field `place`: for each, all its states `[2H]`, and the last one."""
-    ends = lambda s: s.first == 1, lambda s: s.last == 1  # noqa: E731
-    return tuple(
-        _lstm(f"{name}_{way}", gates, place, step, ends[::step], hidden, replicas)
-        for way, gates, step in zip(("forward", "backward"), inputs, (1, -1), strict=True)
-    )  # type: ignore[return-value]
+
+    def is_first(s: State) -> Any:
+        return s.first == 1
+
+    def is_last(s: State) -> Any:
+        return s.last == 1
+
+    left, right = inputs
+    return (
+        _lstm(f"{name}_forward", left, place, 1, is_first, is_last, hidden, replicas),
+        _lstm(f"{name}_backward", right, place, -1, is_last, is_first, hidden, replicas),
+    )
 
 
 def _lstm(
-    name: str, gates: Wire, place: str, step: int, ends: tuple[Callable, Callable], hidden: int, replicas: int
+    name: str, gates: Wire, place: str, step: int, starts: StateFn, ends: StateFn, hidden: int, replicas: int
 ) -> tuple[Wire, Wire]:
-    def move(by: int) -> Callable:
+    """One LSTM as a loop from where `starts` holds to where `ends` does, `step` by `step`."""
+
+    def move(by: int) -> Callable[[State], State]:
         return lambda s: s.replace(**{place: getattr(s, place) + by})
 
-    first, later = amp.cond(gates, ends[0])
+    first, later = amp.cond(gates, starts)
     states = amp.phi(f"{name}/states")
-    last, more = amp.cond(states, ends[1])
+    last, more = amp.cond(states, ends)
     cell = amp.ppt(name, _cell, params=_glorot(hidden, 4 * hidden), join=(place,))
     cell = amp.replicate(cell, replicas) if replicas > 1 else cell
     states.connect(amp.npt(f"{name}/start", _start)(first), cell(later, amp.isu(more, move(step), move(-step))))
@@ -194,7 +205,6 @@ class _Noise:
 
 def _hidden(w: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.tanh(_h(left, right) @ w)
-
 
 
 def _loss(logits: jax.Array, tag: jax.Array) -> Any:

@@ -77,7 +77,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, column: int, expec
 def test_files_that_are_missing_or_empty(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data set `wikiner_en`: expected the file train\.txt"):
         wikiner.load(tmp_path)
-    with pytest.raises(DataError, match="expected a readable file, got .*No such file"):
+    with pytest.raises(DataError, match=r"expected a readable file, got .*No such file"):
         wikiner.read_sentences(tmp_path / "none.txt")
     with pytest.raises(DataError, match="expected at least one sentence, got none"):
         wikiner.read_sentences(write(tmp_path, "", " "))
@@ -98,6 +98,15 @@ def test_both_files_share_the_training_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "dev.txt").write_text("b|O " * 6 + "a|O\n", encoding="utf-8")
     train, valid = wikiner.load(tmp_path)
     assert valid.vocabulary is train.vocabulary and valid.words.tolist() == [-1] * 6 + [0]
+
+
+def test_the_first_sentences_alone_make_the_vocabulary(tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.txt").write_text("a|O " * 3 + "\n" + "a|O " * 3 + "b|O\nc|O\n", encoding="utf-8")
+    train, valid = wikiner.load(tmp_path, 2, 1)
+    assert (len(train), len(valid)) == (2, 1) and train.vocabulary.counts == {"a": 6, "b": 1}
+    with pytest.raises(SettingsError, match="n_valid"):
+        wikiner.load(tmp_path, 2, 0)
 
 
 def test_messages_say_where_they_go(tmp_path: Path) -> None:

@@ -118,7 +118,9 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
     assert rows["word_forward"] == rows["word_backward"] == n_words - 2 * len(every)
 
 
-@pytest.mark.parametrize("options", [{"workers": 2, "replicas": 2, "max_dispatch_size": 2}, {"max_dispatch_size": 1, "max_active_keys": 1}])
+@pytest.mark.parametrize(
+    "options", [{"workers": 2, "replicas": 2, "max_dispatch_size": 2}, {"max_dispatch_size": 1, "max_active_keys": 1}]
+)
 def test_gradients_stay_with_replicas_workers_and_single_messages(tmp_path: Path, options: dict[str, int]) -> None:
     replicas = options.pop("replicas", 1)
     data = sentences(tmp_path, *[*INTERESTING.values()][:5])
@@ -169,7 +171,9 @@ def test_it_learns_synthetic_tags() -> None:
 
 def test_an_empty_data_set_is_refused() -> None:
     data, _ = wikiner.synthetic(50, 1)
-    none = Sentences(data.ptr[:1], data.words[:0], data.tags[:0], data.char_ptr[:1], data.characters[:0], data.vocabulary)
+    none = Sentences(
+        data.ptr[:1], data.words[:0], data.tags[:0], data.char_ptr[:1], data.characters[:0], data.vocabulary
+    )
     with pytest.raises(SettingsError, match="at least one instance"):
         amp.Trainer(model(data)).evaluate(SentenceInstances(none))
 
