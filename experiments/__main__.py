@@ -11,7 +11,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, SettingsError
-from experiments import list_reduction, mnist, sentiment, virtual
+from experiments import list_reduction, mnist, sentiment, virtual, wikiner
 from experiments.bench import engine as bench_engine
 from experiments.bench import list_reduction as bench_list_reduction
 from experiments.bench import sentiment as bench_sentiment
@@ -20,6 +20,7 @@ from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
 from experiments.sentiment import SentimentOptions
 from experiments.virtual import VirtualOptions
+from experiments.wikiner import WikinerOptions
 
 BenchCommand = (
     Annotated[bench_list_reduction.BenchOptions, subcommand("list-reduction")]
@@ -43,6 +44,7 @@ Command = (
     Annotated[ListReductionOptions, subcommand("list-reduction")]
     | Annotated[MnistOptions, subcommand("mnist")]
     | Annotated[SentimentOptions, subcommand("sentiment")]
+    | Annotated[WikinerOptions, subcommand("wikiner")]
     | Annotated[VirtualOptions, subcommand("virtual-replicas")]
     | Annotated[Bench, subcommand("bench")]
 )
@@ -51,6 +53,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     ListReductionOptions: list_reduction.main,
     MnistOptions: mnist.main,
     SentimentOptions: sentiment.main,
+    WikinerOptions: wikiner.main,
     VirtualOptions: virtual.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,
     bench_sentiment.SentimentBench: bench_sentiment.main,

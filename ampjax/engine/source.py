@@ -19,7 +19,7 @@ Loop = Callable[[Any], Iterator[Mapping[str, Any]]]
 Some examples' loops are also run on their own, to see how much room they need, so a loop gives the same messages each time.
 """
 
-AHEAD = 64
+AHEAD = 256
 """Instances whose demands are counted together, near the memory limit."""
 
 _END: Any = object()

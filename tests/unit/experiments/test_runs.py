@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from ampjax.errors import SettingsError
-from experiments import list_reduction, mnist, virtual
+from experiments import list_reduction, mnist, virtual, wikiner
 from experiments.__main__ import main, parse
 from experiments.common import FIELDS
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
 from experiments.virtual import VirtualOptions
+from experiments.wikiner import WikinerOptions
 
 
 def small(folder: Path, **options: Any) -> ListReductionOptions:
@@ -86,6 +87,16 @@ def test_mnist_runs_without_files(tmp_path: Path) -> None:
     assert records(tmp_path / "history.jsonl")[0]["workers"] == 4
 
 
+def test_wikiner_runs_without_files(tmp_path: Path) -> None:
+    options = WikinerOptions(synthetic=True, n_train=60, n_valid=10, epochs=1, max_dispatch_size=4, out=tmp_path)
+    (history,) = wikiner.main(options)
+    assert history[0].train["loss"] < 2.2, "nine tags: it starts at log 9"
+    (record,) = records(tmp_path / "history.jsonl")
+    assert record["experiment"] == "wikiner" and record["max_active_keys"] == 32
+    assert 0 <= record["valid_accuracy_without_o"] <= 1
+    assert_png(tmp_path / "gantt.png")
+
+
 def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
     options = VirtualOptions(replicas=(1, 2), max_active_keys=(4,), n=1000, json=tmp_path / "v.jsonl", out=tmp_path)
     rows = virtual.main(options)
@@ -101,6 +112,9 @@ def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
         (lambda t: list_reduction.main(small(t, batch_size=0)), "batch_size"),
         (lambda t: mnist.main(MnistOptions(synthetic=True, learning_rate=-1, out=t)), "--learning-rate"),
         (lambda t: virtual.main(VirtualOptions(flops=0)), "numbers above 0"),
+        (lambda t: wikiner.main(WikinerOptions(synthetic=True, learning_rate=0.0, out=t)), "--learning-rate"),
+        (lambda t: wikiner.main(WikinerOptions(synthetic=True, n_train=0, out=t)), "n_train"),
+        (lambda t: wikiner.main(WikinerOptions(synthetic=True, replicas=0, out=t)), "replicas"),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, call: Any, text: str) -> None:
