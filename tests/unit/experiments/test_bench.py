@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 import ampjax as amp
-from ampjax.data import sst
+from ampjax.data import sst, wikiner
 from ampjax.errors import SettingsError
+from ampjax.models.tagger import Sizes, tagger
 from ampjax.models.tree_lstm import Cells, tree_lstm
 from experiments.bench import common, engine
 from experiments.bench.common import Entry
 from experiments.bench.list_reduction import Ours
+from experiments.bench.peers import wikiner_jax
 from experiments.bench.peers.list_reduction_jax import forward, padded, per_length
 from experiments.bench.peers.sentiment_jax import Model, batch_arrays
 from experiments.bench.sentiment import Ours as SentimentOurs
@@ -115,3 +117,17 @@ def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
     assert row["mean_dispatch"] == 4
     assert json.loads((tmp_path / "engine.jsonl").read_text()) == row
     assert min(row["control_us"], row["engine_us"], row["kernels_us"]) > 0
+
+
+def test_the_padded_tagger_computes_what_ours_does() -> None:
+    data, _ = wikiner.synthetic(6, 1)
+    graph = tagger(len(data.vocabulary.words) or 1, len(data.vocabulary.characters), Sizes(noise=0))
+    never = amp.Settings(min_update_interval=1 << 40, max_dispatch_size=1)
+    trainer = amp.Trainer(graph, settings=never)
+    got = trainer.accumulate(wikiner.SentenceInstances(data))
+    batch = wikiner_jax.padded(data, np.arange(6), 8)
+    loss, grads = jax.value_and_grad(wikiner_jax.loss)(trainer.params, batch)
+    assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
+    for node, (grad, _) in trainer.gradients.items():
+        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(grads[node]), strict=True):
+            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
