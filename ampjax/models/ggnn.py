@@ -1,0 +1,299 @@
+"""Gated graph networks (Li et al. 2015) for QM9 and bAbI task 15 (AMPNet section 6; arXiv version, appendix C).
+
+Each of T propagation steps sends every node's state over its outgoing edges through the linear map of the edge's kind (bias included, once
+per edge), adds up what arrives at a node, and updates its state with a gated unit. Two encodings of the same network:
+
+* `collect` (ICLR version, figure 4a): the rows of a whole graph are one ragged message. Distribute copies a row to the wire of each of its
+  edges' kinds, Collect adds them up at the receivers, both by the instance's topology.
+* `flatmap` (arXiv version): each node is a message. Flatmap makes a message per outgoing edge, Cond chooses its kind's linear map, Group
+  gathers a receiver's messages. The state functions look edges up in tables (`ampjax.data.graphs.Graphs`), on columns of node numbers.
+
+Row vectors throughout; a node's initial state is its features, filled up with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import ampjax as amp
+from ampjax.data.graphs import Graphs
+from ampjax.errors import SettingsError
+from ampjax.ir.build import NodeBuilder
+from ampjax.ir.graph import Graph
+from ampjax.ir.wires import Wire
+
+
+@dataclass(frozen=True)
+class Network:
+    """The part that both tasks share: sizes, and how states travel over edges.
+
+    Args:
+      n_features: Features of a node, F; at most `hidden`.
+      hidden: Features of a node's state, H.
+      steps: Propagation steps, T.
+      n_kinds: Kinds of directed edges: as many linear maps.
+      graphs: The tables of the `flatmap` encoding; without them the encoding is `collect`.
+      replicas: Copies of each edge map and of the gated unit, by instance.
+
+    Raises:
+      SettingsError: If a size is below 1, there are more features than `hidden`, or the graphs have another number of edge kinds.
+    """
+
+    n_features: int
+    hidden: int = 100
+    steps: int = 4
+    n_kinds: int = 4
+    graphs: Graphs | None = None
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("n_features", "hidden", "steps", "n_kinds", "replicas"):
+            if getattr(self, name) < 1:
+                raise SettingsError(
+                    f"ggnn, `{name}`", "at least 1", f"{getattr(self, name)}", "Give a positive number."
+                )
+        if self.n_features > self.hidden:
+            raise SettingsError(
+                "ggnn, `hidden`", f"at least the {self.n_features} features", f"{self.hidden}", "Raise `hidden`."
+            )
+        if self.graphs is not None and self.graphs.n_kinds != self.n_kinds:
+            raise SettingsError(
+                "ggnn, `graphs`", f"{self.n_kinds} kinds of edges", f"{self.graphs}", "Make n_kinds and graphs agree."
+            )
+
+    def pump(self, name: str, features: int) -> Wire:
+        """A pump with a row `[features]` for each node, as `ampjax.data.graphs.GraphInstances` pumps it."""
+        fields = ("t",) if self.graphs is None else ("first", "node", "t")
+        return amp.pump(name, (features,), fields=fields, ragged=self.graphs is None)
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        """The fields that tell an instance's messages of one step apart."""
+        return ("instance",) if self.graphs is None else ("node",)
+
+    def propagate(self, x: Wire) -> Wire:
+        """Features `[F]` of the nodes to their states `[H]` after T steps."""
+        edge_maps = [amp.ppt(f"edge{kind}", amp.nn.Linear(self.hidden, self.hidden)) for kind in range(self.n_kinds)]
+        sends = [self._replicated(edge_map) for edge_map in edge_maps]
+        start = amp.npt("pad", Pad(self.hidden))(x)
+        h = amp.phi("h")
+        a = _collected(h, sends) if self.graphs is None else _flatmapped(h, sends, self.graphs)
+        h_new = self._replicated(amp.ppt("update", GatedUnit(self.hidden), join=(*self.within, "t")))(a, h)
+        h_new = amp.isu(h_new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        more, done = amp.cond(h_new, lambda s: s.t < self.steps)
+        h.connect(start, more)
+        return done
+
+    def per_graph(self, rows: Wire) -> Wire:
+        """The rows of each graph's nodes as one ragged message."""
+        if self.graphs is None:
+            return rows
+        sizes = self.graphs.sizes
+        return amp.group(rows, size=lambda s: sizes[s.first + s.node], name="nodes")
+
+    def _replicated(self, builder: NodeBuilder) -> Callable[..., Wire]:
+        return builder if self.replicas == 1 else amp.replicate(builder, self.replicas)
+
+
+def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
+    """A number for each graph: `sum_v sigmoid(i(h_v, x_v)) * j(h_v, x_v)` (Li et al., equation 7, without tanh, as regression needs it).
+
+    Pumps: `x` `[F]` for each node, `target` `()` for each graph, and `edges`, the topology, in the encoding `collect`.
+
+    Args:
+      network: Sizes and encoding.
+      scale: What the metric `error`, the mean absolute error, is multiplied with: from the targets' unit to that of the report.
+
+    Returns:
+      The graph, with the parameterised nodes `edge0` ..., `update` and `readout`, the loss `square` (half the squared error) with the metric
+      `error`, and the sink `prediction`.
+    """
+    with amp.Graph() as graph:
+        x, target = network.pump("x", network.n_features), amp.pump("target")
+        readout = GatedReadout(network.hidden, network.n_features)
+        rows = amp.ppt("readout", readout, join=network.within)(network.propagate(x), x)
+        prediction = amp.reduce("sum", _sum, network.per_graph(rows))
+        amp.sink("prediction", prediction)
+        amp.loss("square", _Square(scale), join=("instance",))(prediction, target)
+    return graph
+
+
+def ggnn_selection(network: Network) -> Graph:
+    """One node of each graph: a score per node, and a softmax over the nodes of the graph (Li et al., section 3.2).
+
+    Pumps: `x` `[F]` for each node, `answer` `[1]` for each node (1 at the node to be selected, else 0), and `edges`, the topology, in the
+    encoding `collect`.
+
+    Args:
+      network: Sizes and encoding.
+
+    Returns:
+      The graph, with the parameterised nodes `edge0` ..., `update` and `score`, the loss `xent` (in nats) with the metric `accuracy`, and the
+      sink `scores`.
+    """
+    with amp.Graph() as graph:
+        x, answer = network.pump("x", network.n_features), network.pump("answer", 1)
+        score = Score(network.hidden, network.n_features)
+        scores = amp.ppt("score", score, join=network.within)(network.propagate(x), x)
+        amp.sink("scores", scores)
+        rows = amp.concat(scores, answer, join=network.within)
+        amp.loss("xent", _selected)(amp.reduce("softmax", _softmax, network.per_graph(rows)))
+    return graph
+
+
+def _collected(h: Wire, sends: Sequence[Callable[..., Wire]]) -> Wire:
+    """What arrives at the nodes: one ragged message per graph, distributed to edge kinds and collected at receivers."""
+    edges = amp.topology("edges")
+    wires = amp.distribute(h, edges, len(sends), name="senders")
+    return amp.collect([send(wire) for send, wire in zip(sends, wires, strict=True)], edges, name="receivers")
+
+
+def _flatmapped(h: Wire, sends: Sequence[Callable[..., Wire]], graphs: Graphs) -> Wire:
+    """What arrives at the nodes: one message per edge, grouped by its receiver. The node's own message opens the group, which may be empty."""
+    out_ptr, out_degree, in_degree = graphs.out_ptr, graphs.out_degree, graphs.in_degree
+    receivers, kinds = graphs.receivers, graphs.kinds
+
+    def over_edge(s: Any, i: Any) -> Any:
+        edge = out_ptr[s.first + s.node] + i
+        return s.replace(node=receivers[edge], edge=edge)
+
+    sent = amp.flatmap(h, lambda s: out_degree[s.first + s.node], over_edge, name="senders")
+    wires = amp.cond(sent, lambda s: kinds[s.edge], len(sends), name="kind")
+    arrived = amp.phi("arrived", *(send(wire) for send, wire in zip(sends, wires, strict=True)))
+    own = amp.group(arrived, by=("node", "t"), size=lambda s: in_degree[s.first + s.node], opener=h, name="receivers")
+    return amp.reduce("arrivals", _sum, own)
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Fills features up with zeros: `[F]` to `[H]`.
+
+    Args:
+      hidden: H.
+    """
+
+    hidden: int
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`x [F]` to `[H]`."""
+        return jnp.pad(x, (0, self.hidden - x.shape[-1]))
+
+
+@dataclass(frozen=True)
+class GatedUnit:
+    """The update of a node's state (Li et al., equations 3 to 6), with biases: `z, r = sigmoid([a; h] W)`, `h~ = tanh([a; r * h] U)`.
+
+    Args:
+      hidden: H.
+    """
+
+    hidden: int
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        """`gates`: z and r, `w [2H, 2H]` and `b`; `candidate`: `w [2H, H]` and `b`."""
+        gates, candidate = jax.random.split(key)
+        n = self.hidden
+        return {"gates": _glorot(2 * n, 2 * n).init(gates), "candidate": _glorot(2 * n, n).init(candidate)}
+
+    def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
+        """Arrivals `[H]` and state `[H]` to the new state `[H]`."""
+        z, r = jnp.split(jax.nn.sigmoid(_linear(params["gates"], a, h)), 2, axis=-1)
+        return (1 - z) * h + z * jnp.tanh(_linear(params["candidate"], a, r * h))
+
+
+@dataclass(frozen=True)
+class GatedReadout:
+    """A node's share of its graph's number: `sigmoid(i([h; x])) * j([h; x])`, `i` and `j` with one hidden layer of ReLU each.
+
+    Args:
+      hidden: H, also the width of the hidden layers.
+      n_features: F.
+    """
+
+    hidden: int
+    n_features: int
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        """`hidden`: both hidden layers side by side, `w [H + F, 2H]`; `gate` and `value`: `w [H, 1]`; a bias each."""
+        hidden, gate, value = jax.random.split(key, 3)
+        return {
+            "hidden": amp.nn.Linear(self.hidden + self.n_features, 2 * self.hidden, init_scale="he").init(hidden),
+            "gate": _glorot(self.hidden, 1).init(gate),
+            "value": _glorot(self.hidden, 1).init(value),
+        }
+
+    def __call__(self, params: Any, h: jax.Array, x: jax.Array) -> jax.Array:
+        """State `[H]` and features `[F]` to `[1]`."""
+        i, j = jnp.split(jax.nn.relu(_linear(params["hidden"], h, x)), 2, axis=-1)
+        return jax.nn.sigmoid(_linear(params["gate"], i)) * _linear(params["value"], j)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A node's score: a hidden layer of tanh on `[h; x]`, one output, times a gate on `[h; x]`.
+
+    Args:
+      hidden: H, also the width of the hidden layer.
+      n_features: F.
+    """
+
+    hidden: int
+    n_features: int
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        """`hidden`: `w [H + F, H]`; `out`: `w [H, 1]`; `gate`: `w [H + F, 1]`; a bias each."""
+        hidden, out, gate = jax.random.split(key, 3)
+        n_in = self.hidden + self.n_features
+        return {
+            "hidden": _glorot(n_in, self.hidden).init(hidden),
+            "out": _glorot(self.hidden, 1).init(out),
+            "gate": _glorot(n_in, 1).init(gate),
+        }
+
+    def __call__(self, params: Any, h: jax.Array, x: jax.Array) -> jax.Array:
+        """State `[H]` and features `[F]` to `[1]`."""
+        hidden = jnp.tanh(_linear(params["hidden"], h, x))
+        return _linear(params["out"], hidden) * jax.nn.sigmoid(_linear(params["gate"], h, x))
+
+
+@dataclass(frozen=True)
+class _Square:
+    """Half the squared error, and the scaled absolute one."""
+
+    scale: float
+
+    def __call__(self, prediction: jax.Array, target: jax.Array) -> Any:
+        difference = prediction[0] - target
+        return 0.5 * difference**2, {"error": self.scale * jnp.abs(difference)}
+
+
+def _sum(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
+    return jax.ops.segment_sum(rows, segment_ids, n_segments)
+
+
+def _softmax(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
+    """Rows of score and answer `[r, 2]` to cross entropy and hit `[n_segments, 2]`; a hit needs a score above all others."""
+    score, answer = rows[:, 0], rows[:, 1]
+    top = jax.lax.stop_gradient(jnp.maximum(jax.ops.segment_max(score, segment_ids, n_segments), -1e30))
+    exps = jnp.exp(score - top.at[segment_ids].get(mode="clip"))
+    log_sum = top + jnp.log(jnp.maximum(_sum(exps, segment_ids, n_segments), 1e-30))
+    chosen = _sum(score * answer, segment_ids, n_segments)
+    others = jax.ops.segment_max(jnp.where(answer > 0, -jnp.inf, score), segment_ids, n_segments)
+    return jnp.stack([log_sum - chosen, jax.lax.stop_gradient((chosen > others).astype(rows.dtype))], axis=-1)
+
+
+def _selected(row: jax.Array) -> Any:
+    return row[0], {"accuracy": (row[1], 1.0)}
+
+
+def _linear(params: Any, *inputs: jax.Array) -> jax.Array:
+    return jnp.concatenate(inputs, axis=-1) @ params["w"] + params["b"]
+
+
+def _glorot(n_in: int, n_out: int) -> amp.nn.Linear:
+    return amp.nn.Linear(n_in, n_out, init_scale="glorot")
