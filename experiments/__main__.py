@@ -11,13 +11,15 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, SettingsError
-from experiments import list_reduction, mnist, sentiment, virtual, wikiner
+from experiments import babi15, list_reduction, mnist, qm9, sentiment, virtual, wikiner
+from experiments.babi15 import Babi15Options
 from experiments.bench import engine as bench_engine
 from experiments.bench import list_reduction as bench_list_reduction
 from experiments.bench import sentiment as bench_sentiment
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
+from experiments.qm9 import Qm9Options
 from experiments.sentiment import SentimentOptions
 from experiments.virtual import VirtualOptions
 from experiments.wikiner import WikinerOptions
@@ -45,6 +47,8 @@ Command = (
     | Annotated[MnistOptions, subcommand("mnist")]
     | Annotated[SentimentOptions, subcommand("sentiment")]
     | Annotated[WikinerOptions, subcommand("wikiner")]
+    | Annotated[Qm9Options, subcommand("qm9")]
+    | Annotated[Babi15Options, subcommand("babi15")]
     | Annotated[VirtualOptions, subcommand("virtual-replicas")]
     | Annotated[Bench, subcommand("bench")]
 )
@@ -54,6 +58,8 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     MnistOptions: mnist.main,
     SentimentOptions: sentiment.main,
     WikinerOptions: wikiner.main,
+    Qm9Options: qm9.main,
+    Babi15Options: babi15.main,
     VirtualOptions: virtual.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,
     bench_sentiment.SentimentBench: bench_sentiment.main,

@@ -25,6 +25,7 @@ from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
 from ampjax.history import Epoch, History, reaches
 from ampjax.ir.instances import Instances, Messages
+from ampjax.sched.stats import NodeStats
 from ampjax.simulate import simulate
 from ampjax.tables import compact
 from ampjax.viz.convergence import convergence
@@ -344,9 +345,22 @@ def updates_per_instance(graph: amp.Graph, data: Instances, settings: amp.Settin
       data: Training instances.
       settings: The settings of the run.
     """
+    n, nodes = _without_numerics(graph, data, settings)
+    return {name: stats.updates / n for name, stats in nodes.items()}
+
+
+def rows_per_instance(graph: amp.Graph, data: Instances, settings: amp.Settings) -> dict[str, float]:
+    """How many gradient rows each node gets per training instance, found as in `updates_per_instance`.
+
+    Where nodes see very different numbers of rows, an interval in rows of its own for each lets all of them update about equally often.
+    """
+    n, nodes = _without_numerics(graph, data, settings)
+    return {name: stats.gradients / n for name, stats in nodes.items()}
+
+
+def _without_numerics(graph: amp.Graph, data: Instances, settings: amp.Settings) -> tuple[int, Mapping[str, NodeStats]]:
     n = min(len(data), max(128, 4 * settings.max_active_keys))
-    result = simulate(graph, sample(data, n, settings.seed), **vars(settings))
-    return {name: stats.updates / min(n, len(data)) for name, stats in result.stats.nodes.items()}
+    return n, simulate(graph, sample(data, n, settings.seed), **vars(settings)).stats.nodes
 
 
 def cosine(peak: float, updates: float) -> optax.Schedule:

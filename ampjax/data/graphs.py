@@ -68,6 +68,25 @@ class Graphs:
         out_ptr = np.concatenate([[0], np.cumsum(np.bincount(sender, minlength=int(node_ptr[-1])))])
         return cls(node_ptr, out_ptr, receivers[order], kinds[order], n_kinds)
 
+    @classmethod
+    def joined(cls, one: Graphs, other: Graphs) -> Graphs:
+        """The graphs of both, those of the first before those of the other.
+
+        Raises:
+          DataError: If they differ in their number of edge kinds.
+        """
+        if one.n_kinds != other.n_kinds:
+            raise DataError(
+                "Graphs.joined", f"{one.n_kinds} kinds of edges in both", f"{other.n_kinds}", "Number kinds alike."
+            )
+        return cls(
+            np.concatenate([one.node_ptr, one.node_ptr[-1] + other.node_ptr[1:]]),
+            np.concatenate([one.out_ptr, one.out_ptr[-1] + other.out_ptr[1:]]),
+            np.concatenate([one.receivers, other.receivers]),
+            np.concatenate([one.kinds, other.kinds]),
+            one.n_kinds,
+        )
+
     def __len__(self) -> int:
         return len(self.node_ptr) - 1
 

@@ -1,0 +1,293 @@
+"""QM9 (Ramakrishnan et al. 2014): small molecules as graphs with explicit hydrogens, and their dipole moment mu in debye.
+
+The file `qm9_graphs.npz` holds, for M molecules, A atoms and B bonds: `mu` [M] (debye), `uncharacterized` [M] (1: failed QM9's consistency
+check; left out), `atom_ptr` [M + 1] into `atomic_number` [A] (1, 6, 7, 8, 9), `bond_ptr` [M + 1] into `bond_index` [B, 2] (atoms' numbers within
+the molecule, each bond once) and `bond_type` [B] (1 single, 2 double, 3 triple, 4 aromatic). RDKit makes such columns from SMILES.
+
+An atom's features are those of Gilmer et al. 2017, table 1, that follow from such a graph: element (H, C, N, O, F, one-hot), atomic number,
+aromatic, hybridisation (sp, sp2, sp3, one-hot; none for hydrogen), number of hydrogens. Acceptor and donor, which need a chemistry library, are
+left out. Hybridisation goes by bonds alone: sp for a triple or two double bonds, sp2 for a double or aromatic one, else sp3, which is
+approximate for conjugated nitrogen and oxygen.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from ampjax.data.checks import at_least_one
+from ampjax.data.files import Remote, find
+from ampjax.data.graphs import GraphInstances, Graphs
+from ampjax.errors import DataError, SettingsError
+
+SOURCE = "https://doi.org/10.6084/m9.figshare.c.978904 (QM9; ampjax.data.qm9 says how the columns are made)"
+FILE = Remote("qm9", "qm9_graphs.npz", source=SOURCE)
+
+ELEMENTS = np.array([1, 6, 7, 8, 9])
+SINGLE, DOUBLE, TRIPLE, AROMATIC = 0, 1, 2, 3
+N_KINDS = 4
+N_FEATURES = 11
+CHEMICAL_ACCURACY = 0.1
+"""Debye; errors are reported as multiples of it (Faber et al. 2017)."""
+
+_ARRAYS = {
+    "mu": ("f", 1),
+    "uncharacterized": ("iub", 1),
+    "atom_ptr": ("iu", 1),
+    "atomic_number": ("iu", 1),
+    "bond_ptr": ("iu", 1),
+    "bond_index": ("iu", 2),
+    "bond_type": ("iu", 1),
+}
+_KIND_NAMES = {"f": "floats", "iub": "integers or truth values", "iu": "integers"}
+
+
+@dataclass(frozen=True, eq=False)
+class Molecules:
+    """Molecules as columns.
+
+    Args:
+      graphs: Their bonds, each in both directions; kinds 0 to 3 are single, double, triple, aromatic.
+      features: `[atoms, 11]` float32.
+      mu: `[n]` float32: dipole moments in debye.
+    """
+
+    graphs: Graphs
+    features: Float[np.ndarray, "atoms 11"]
+    mu: Float[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.mu)
+
+    def __repr__(self) -> str:
+        return f"Molecules({len(self)} molecules, {len(self.features)} atoms, {len(self.graphs.kinds) // 2} bonds)"
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Training and validation instances with a standardised target.
+
+    Args:
+      train: Training instances.
+      valid: Validation instances.
+      mean: Of mu over the training molecules, debye.
+      std: Likewise its standard deviation: an error in the target's unit, times this, is in debye.
+    """
+
+    train: GraphInstances
+    valid: GraphInstances
+    mean: float
+    std: float
+
+
+def load(data_dir: str | os.PathLike[str] | None = None) -> Molecules:
+    """All molecules that passed QM9's consistency check.
+
+    Args:
+      data_dir: The folder with `qm9_graphs.npz` (or with a folder `qm9` that holds it); else `AMPJAX_DATA`.
+
+    Raises:
+      DataError: If the file is missing or holds something else than such molecules; names file, array and row.
+    """
+    return read(find(FILE, data_dir))
+
+
+def read(path: str | os.PathLike[str]) -> Molecules:
+    """The molecules of one file.
+
+    Raises:
+      DataError: As `load`.
+    """
+    return _Reader(Path(path)).molecules()
+
+
+def split(
+    molecules: Molecules, n_valid: int = 1500, seed: int = 0, n_train: int | None = None, encoding: str = "collect"
+) -> Split:
+    """Molecules at random for training and for validation.
+
+    Args:
+      molecules: All molecules.
+      n_valid: Validation molecules; the same ones whatever `n_train` is.
+      seed: Same seed, same split.
+      n_train: Training molecules; by default all others.
+      encoding: `collect` or `flatmap`: see `GraphInstances`. Pumps: `x`, rows `[11]`, and `target`, `()`: standardised mu.
+
+    Raises:
+      SettingsError: If a count is below 1, or both together exceed what there is.
+      DataError: If all training molecules have one mu.
+    """
+    n_train = len(molecules) - n_valid if n_train is None else n_train
+    at_least_one("split", n_valid=n_valid, n_train=n_train)
+    if n_train + n_valid > len(molecules):
+        raise SettingsError(
+            "split, `n_train` and `n_valid`",
+            f"{len(molecules)} together at most, as many as there are molecules",
+            f"{n_train} + {n_valid}",
+            "Lower one of them.",
+        )
+    order = np.random.default_rng(seed).permutation(len(molecules))
+    valid, train = order[:n_valid], order[n_valid : n_valid + n_train]
+    mean, std = float(molecules.mu[train].mean()), float(molecules.mu[train].std())
+    if not std > 0:
+        raise DataError("split", "training molecules of different mu", f"{mean:g} debye for all", "Take more of them.")
+    target = ((molecules.mu - mean) / std).astype(np.float32)
+
+    def part(ids: np.ndarray) -> GraphInstances:
+        return GraphInstances(molecules.graphs, ids, {"x": molecules.features}, {"target": target}, encoding)
+
+    return Split(part(train), part(valid), mean, std)
+
+
+def synthetic(n: int = 1000, seed: int = 0) -> Molecules:
+    """Random molecules whose mu follows from the graph: a twin for runs without data.
+
+    A molecule is a random tree of 1 to 12 atoms, sometimes with one bond more. Each bond adds its order (1.5 for an aromatic one) times the
+    difference of its atoms' atomic numbers, over 10, to mu.
+
+    Args:
+      n: How many.
+      seed: Same seed, same molecules.
+
+    Raises:
+      SettingsError: If `n` is below 1.
+    """
+    at_least_one("synthetic", n=n)
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 13, n)
+    elements, bonds, mu = [], [], np.zeros(n, np.float32)
+    for i, size in enumerate(sizes.tolist()):
+        number = rng.choice(ELEMENTS, size)
+        pairs = {(int(rng.integers(0, v)), v) for v in range(1, size)}
+        if size > 2 and rng.random() < 0.5:
+            pairs.add((0, size - 1))
+        for a, b in sorted(pairs):
+            kind = int(rng.integers(0, N_KINDS))
+            bonds.append((i, a, b, kind))
+            mu[i] += (1, 2, 3, 1.5)[kind] * abs(int(number[a]) - int(number[b])) / 10
+        elements.append(number)
+    ptr = np.concatenate([[0], np.cumsum(sizes)])
+    return _molecules(ptr, np.concatenate(elements), *np.array(bonds, np.int64).reshape(-1, 4).T, mu)
+
+
+def _molecules(
+    ptr: np.ndarray,
+    number: np.ndarray,
+    molecule: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    kind: np.ndarray,
+    mu: np.ndarray,
+) -> Molecules:
+    """From atoms and bonds, each bond given once."""
+    both = [np.concatenate(pair) for pair in ((molecule, molecule), (a, b), (b, a), (kind, kind))]
+    graphs = Graphs.from_edges(ptr, *both, N_KINDS)
+    return Molecules(graphs, _features(graphs, number), mu.astype(np.float32))
+
+
+def _features(graphs: Graphs, number: np.ndarray) -> Float[np.ndarray, "atoms 11"]:
+    """What a graph tells about its atoms, by counting the bonds of each kind, and the hydrogens, next to each."""
+    sender = np.repeat(np.arange(len(number)), graphs.out_degree)
+    receiver = sender - graphs.senders + graphs.receivers
+    count = np.bincount(sender * N_KINDS + graphs.kinds, minlength=len(number) * N_KINDS).reshape(-1, N_KINDS)
+    hydrogens = np.bincount(sender, number[receiver] == 1, minlength=len(number))
+    sp = (count[:, TRIPLE] > 0) | (count[:, DOUBLE] > 1)
+    sp2 = ~sp & ((count[:, DOUBLE] > 0) | (count[:, AROMATIC] > 0))
+    heavy = number != 1
+    columns = [number == element for element in ELEMENTS]
+    columns += [number, count[:, AROMATIC] > 0, sp & heavy, sp2 & heavy, ~sp & ~sp2 & heavy, hydrogens]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+class _Reader:
+    """One file's arrays, checked."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            with np.load(path) as file:
+                self.arrays: Mapping[str, np.ndarray] = {name: file[name] for name in file.files if name in _ARRAYS}
+        except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(
+                f"file {path}", "a readable .npz archive of arrays", f"{type(error).__name__}: {error}", self._fix
+            ) from error
+
+    def molecules(self) -> Molecules:
+        for name, (kinds, ndim) in _ARRAYS.items():
+            self._array(name, kinds, ndim)
+        arrays = {name: array.astype(np.float64 if name == "mu" else np.int64) for name, array in self.arrays.items()}
+        mu, left_out, number, pairs, kinds = (
+            arrays[name] for name in ("mu", "uncharacterized", "atomic_number", "bond_index", "bond_type")
+        )
+        n = len(mu)
+        self._lengths("uncharacterized", n, "one for each of `mu`")
+        self._pointers("atom_ptr", arrays["atom_ptr"], n, "atomic_number", least=1)
+        self._pointers("bond_ptr", arrays["bond_ptr"], n, "bond_type", least=0)
+        if pairs.shape != (len(kinds), 2):
+            raise self._foreign(
+                "bond_index", f"shape ({len(kinds)}, 2), a row for each of `bond_type`", f"{pairs.shape}"
+            )
+        self._rows("mu", ~np.isfinite(mu), "a finite number", mu)
+        self._rows("atomic_number", ~np.isin(number, ELEMENTS), f"one of {ELEMENTS.tolist()}", number)
+        self._rows("bond_type", (kinds < 1) | (kinds > N_KINDS), "1 to 4", kinds)
+        molecule = np.repeat(np.arange(n), np.diff(arrays["bond_ptr"]))
+        sizes = np.diff(arrays["atom_ptr"])
+        outside = (pairs < 0) | (pairs >= sizes[molecule][:, None]) | (pairs[:, :1] == pairs[:, 1:])
+        self._rows("bond_index", outside.any(axis=1), "two different atoms of the bond's molecule", pairs)
+        return self._kept(left_out == 0, arrays["atom_ptr"], number, molecule, pairs, kinds - 1, mu)
+
+    def _kept(
+        self,
+        kept: np.ndarray,
+        ptr: np.ndarray,
+        number: np.ndarray,
+        molecule: np.ndarray,
+        pairs: np.ndarray,
+        kinds: np.ndarray,
+        mu: np.ndarray,
+    ) -> Molecules:
+        if not kept.any():
+            raise self._foreign("uncharacterized", "a 0 for at least one molecule", "none")
+        sizes = np.diff(ptr)
+        bonds = kept[molecule]
+        renumbered = (np.cumsum(kept) - 1)[molecule[bonds]]
+        new_ptr = np.concatenate([[0], np.cumsum(sizes[kept])])
+        return _molecules(new_ptr, number[np.repeat(kept, sizes)], renumbered, *pairs[bonds].T, kinds[bonds], mu[kept])
+
+    def _array(self, name: str, kinds: str, ndim: int) -> None:
+        if name not in self.arrays:
+            raise self._foreign(name, f"an array of {_KIND_NAMES[kinds]}", "no such array")
+        array = self.arrays[name]
+        if array.dtype.kind not in kinds or array.ndim != ndim:
+            raise self._foreign(name, f"{_KIND_NAMES[kinds]} with {ndim} axes", f"{array.dtype} of shape {array.shape}")
+
+    def _lengths(self, name: str, n: int, why: str) -> None:
+        if len(self.arrays[name]) != n:
+            raise self._foreign(name, f"{n} rows, {why}", f"{len(self.arrays[name])}")
+
+    def _pointers(self, name: str, ptr: np.ndarray, n: int, into: str, least: int) -> None:
+        self._lengths(name, n + 1, "one more than `mu`")
+        end = len(self.arrays[into])
+        steps = np.diff(ptr, prepend=ptr[0] - least)
+        self._rows(name, steps < least, f"at least {least} more than the row before", ptr)
+        if (ptr[0], ptr[-1]) != (0, end):
+            raise self._foreign(name, f"0 first and {end} last, the rows of `{into}`", f"{ptr[0]} and {ptr[-1]}")
+
+    def _rows(self, name: str, wrong: np.ndarray, expected: str, values: np.ndarray) -> None:
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            raise self._foreign(name, expected, f"{values[rows[0]].tolist()}", f", row {rows[0]}")
+
+    def _foreign(self, name: str, expected: str, got: str, row: str = "") -> DataError:
+        return DataError(f"file {self.path}, array `{name}`{row}", expected, got, self._fix)
+
+    @property
+    def _fix(self) -> str:
+        return f"The file is damaged, or another data set: get it from {SOURCE}."

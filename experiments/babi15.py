@@ -1,0 +1,104 @@
+"""bAbI task 15, basic deduction, with a gated graph network (AMPNet, section 6 and B.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import optax
+
+from ampjax.data import babi15
+from ampjax.data.checks import at_least_one
+from ampjax.errors import SettingsError
+from ampjax.history import History
+from ampjax.ir.instances import Instances
+from ampjax.models.ggnn import Network, ggnn_selection
+from experiments.common import Options, Task, rows_per_instance, run, set_options
+from experiments.qm9 import intervals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Babi15Options(Options):
+    """bAbI 15: select the node that answers the question. Generated graphs of 54 nodes, or those of 8 nodes from files.
+
+    Each of the network's nodes waits for the gradient rows that `batch` questions bring, as in `qm9`.
+
+    Args:
+      encoding: `collect`: a graph is one ragged message (ICLR version). `flatmap`: a node is a message (arXiv version).
+      nodes: 54: generated graphs, fresh ones in each epoch. 8: graphs from files.
+      fold: Of the files, 1 to 10.
+      full: With 8 nodes: all questions of the fold's files. The generated task is the paper's as it is.
+      n_train: Questions in an epoch; with 8 nodes, the first ones of the training file.
+      n_valid: Validation questions.
+      hidden: Features of a node's state.
+      steps: Propagation steps.
+      batch: Questions whose gradient rows make an update.
+      learning_rate: Adam's.
+      replicas: Copies of each edge map and of the gated unit.
+      synthetic: With 8 nodes: generated graphs in place of files.
+      target: Validation accuracy to reach.
+    """
+
+    encoding: Literal["collect", "flatmap"] = "collect"
+    nodes: Literal[54, 8] = 54
+    fold: int = 1
+    full: bool = False
+    n_train: int = 100
+    n_valid: int = 1000
+    hidden: int = 5
+    steps: int = 2
+    batch: int = 10
+    learning_rate: float = 5e-3
+    epochs: int = 100
+    target: float = 1.0
+
+
+def main(options: Babi15Options) -> list[History]:
+    """Trains; one history per seed.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+      DataError: If a file is missing or damaged.
+    """
+    for flag, value in (("--learning-rate", options.learning_rate), ("--batch", options.batch)):
+        if not value > 0:
+            raise SettingsError(flag, "more than 0", f"{value}", "The defaults are 5e-3 and 10.")
+    if not 1 <= options.fold <= 10:
+        raise SettingsError("--fold", "1 to 10", f"{options.fold}", "There are ten folds.")
+    return run("babi15", options, lambda seed: prepare(options, seed))
+
+
+def prepare(options: Babi15Options, seed: int) -> Task:
+    """Model, data, settings and optimizer for one seed."""
+    questions, train, valid = data(options, seed)
+    graphs = questions.graphs if options.encoding == "flatmap" else None
+    graph = ggnn_selection(Network(1, options.hidden, options.steps, babi15.N_KINDS, graphs, options.replicas))
+    settings = options.settings(seed, 1)
+    if options.min_update_interval is None:
+        rows = rows_per_instance(graph, train, settings)
+        settings = options.settings(seed, intervals(rows, options.batch)["score"])
+        set_options(graph, lambda node: {"min_update_interval": intervals(rows, options.batch)[node]})
+    return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
+
+
+def data(options: Babi15Options, seed: int) -> tuple[babi15.Questions, Instances, Instances]:
+    """All questions, then those for training and those for validation."""
+    encoding, n, n_valid = options.encoding, options.n_train, options.n_valid
+    at_least_one("babi15", n_train=n, n_valid=n_valid)
+    if options.nodes == 54:
+        n_all = n * (options.epochs + 1)
+        questions = babi15.generate(n_all + n_valid, seed=seed)
+        train = babi15.Fresh(questions.instances(0, n_all, encoding), n)
+        return questions, train, questions.instances(n_all, None, encoding)
+    if options.synthetic:
+        train, valid = babi15.generate(n, 8, seed), babi15.generate(n_valid, 8, seed + 1)
+    else:
+        train, valid = babi15.load(options.data_dir, options.fold)
+    if options.full:
+        n, n_valid = len(train), len(valid)
+    start, questions = len(train), train.followed_by(valid)
+    return (
+        questions,
+        questions.instances(0, min(n, start), encoding),
+        questions.instances(start, start + n_valid, encoding),
+    )
