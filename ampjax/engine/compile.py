@@ -39,8 +39,8 @@ def warm_up(
 
     What an earlier warm-up has compiled is left out.
 
-    The ladder ends at twice the largest dispatch of a dry run, or at `max_dispatch_size`; the scheduler makes no larger ones from
-    then on, single ragged messages apart. Only the trash slot is read and written.
+    The ladder ends at twice the largest dispatch of a dry run (a message counts for a row at least), or at `max_dispatch_size`; the
+    scheduler makes no larger ones from then on, single ragged messages apart. Only the trash slot is read and written.
 
     Args:
       executor: Runs them.
@@ -55,7 +55,10 @@ def warm_up(
         seen = sizes[stage.name]
         if not seen.dispatches:
             continue
-        rows, messages = (max(most, min(2 * most, limit)) for most in (seen.largest_dispatch, seen.most_messages))
+        messages = seen.most_messages
+        # Ragged messages may all have been empty there, as those of a rare edge kind: leave room for a row in each.
+        rows = max(seen.largest_dispatch, messages)
+        rows, messages = (max(most, min(2 * most, limit)) for most in (rows, messages))
         for direction in directions:
             if (direction == BACKWARD and stage.kind in ("loss", "sink")) or (
                 direction != INFER and stage.kind == "sink"

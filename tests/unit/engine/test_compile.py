@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from support import graphs
@@ -103,3 +104,23 @@ def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
     seen = dry_run(e.plan, [columns(e.graph, graphs.chain_data(3))], range(3)).stats.stages
     jobs = list(warm_up(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
     assert len(jobs) == 4 * 5  # sizes 1, 2, 4, 8; f0 in three directions, and the loss in two
+
+
+def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_several_messages():
+    """Rare edge kinds: the instances that the warm-up looks at may have none of them."""
+
+    def instance(n_rare: int) -> dict:
+        nodes = np.arange(3 + (n_rare == 0))  # those without are larger, so the warm-up looks at them
+        kinds = np.where(nodes < n_rare, 1, 0)
+        return {"x": np.ones((len(nodes), 3), np.float32), "kinds": amp.Topology.from_kinds(kinds, 2)}
+
+    with amp.Graph() as g:
+        x, kinds = amp.pump("x", (3,), ragged=True), amp.topology("kinds")
+        often, rare = amp.distribute(x, kinds, 2)
+        parts = [amp.ppt(name, amp.nn.Linear(3, 3))(w) for name, w in (("often", often), ("rare", rare))]
+        amp.loss("loss", lambda y: jnp.square(y).sum())(amp.collect(parts, kinds))
+    trainer = amp.Trainer(g, optax.sgd(1e-2), max_active_keys=16)
+    trainer.fit([instance(0) for _ in range(64)], progress=False)
+    trainer.accumulate([instance(1) for _ in range(16)])
+    stage = next(s for name, s in trainer.statistics.stages.items() if name.startswith("rare"))
+    assert stage.dispatches == 2 and stage.largest_dispatch == 16
