@@ -34,6 +34,7 @@ class Babi15Options(Options):
       steps: Propagation steps.
       batch: Questions whose gradient rows make an update.
       learning_rate: Adam's.
+      max_dispatch_size: Rows in one dispatch at most: a graph of 54 nodes has 108 directed edges.
       replicas: Copies of each edge map and of the gated unit.
       synthetic: With 8 nodes: generated graphs in place of files.
       target: Validation accuracy to reach.
@@ -49,6 +50,7 @@ class Babi15Options(Options):
     steps: int = 2
     batch: int = 10
     learning_rate: float = 5e-3
+    max_dispatch_size: int = 1024
     epochs: int = 100
     target: float = 1.0
 

@@ -30,6 +30,8 @@ class Qm9Options(Options):
       steps: Propagation steps.
       batch: Molecules whose gradient rows make an update.
       learning_rate: Adam's, at the start; it falls to 0 along a cosine over all epochs.
+      max_active_keys: Molecules in flight at most.
+      max_dispatch_size: Rows in one dispatch at most: a molecule has about 18 atoms and 37 directed bonds.
       epochs: Epochs at most; the learning rate's decay is laid out over as many.
       replicas: Copies of each edge map and of the gated unit.
       target: Validation error to reach.
@@ -43,6 +45,8 @@ class Qm9Options(Options):
     steps: int = 4
     batch: int = 20
     learning_rate: float = 1e-3
+    max_active_keys: int = 32
+    max_dispatch_size: int = 1024
     epochs: int = 4
     target: float = 6.4
 

@@ -133,21 +133,22 @@ def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("ids", [[0], [0, 0, 3], [1]], ids=["one node", "no edges", "an isolated node"])
-def test_sparse_graphs_train(encoding: str, ids: list[int]) -> None:
+def test_sparse_graphs_train(encoding: str) -> None:
     graphs = odd_graphs()
-    data, _ = instances(graphs, encoding, ids)
-    data.targets["target"][:] = 9.0  # far away: a few small steps can't overshoot
-    trainer = amp.Trainer(ggnn_regression(network(graphs, encoding)), optax.adam(0.01))
-    history = trainer.fit(data, data, epochs=3, progress=False)
-    assert history[-1].valid["error"] < history[0].valid["error"]
+    trainer = amp.Trainer(ggnn_regression(network(graphs, encoding)), optax.adam(0.01), max_dispatch_size=4)
+    for ids in [0], [0, 3, 0], [1]:  # one node, no edges, an isolated node
+        data, _ = instances(graphs, encoding, ids)
+        data.targets["target"][:] = 9.0  # far away: a few small steps can't overshoot
+        history = trainer.fit(data, data, epochs=3, progress=False)
+        assert history[-1].valid["error"] < history[0].valid["error"]
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_replicas_learn_and_an_empty_data_set_is_refused(encoding: str) -> None:
     graphs = odd_graphs()
     _, data = instances(graphs, encoding)
-    trainer = amp.Trainer(ggnn_selection(network(graphs, encoding, replicas=2)), optax.adam(0.02), workers=2)
+    options = {"workers": 2, "max_active_keys": 2, "max_dispatch_size": 8}
+    trainer = amp.Trainer(ggnn_selection(network(graphs, encoding, replicas=2)), optax.adam(0.02), **options)
     assert {"edge0/0", "edge0/1", "update/0", "update/1", "score"} <= set(trainer.params)
     history = trainer.fit(data, data, epochs=30, progress=False)
     assert history[-1].valid["loss"] < 0.5 * history[0].train["loss"]
@@ -164,7 +165,7 @@ def test_metrics_are_counted_by_hand(encoding: str) -> None:
     wanted = 10 * np.abs(predicted - regression.targets["target"]).mean()
     assert trainer.evaluate(regression)["error"] == pytest.approx(wanted, rel=1e-5)
     trainer = amp.Trainer(ggnn_selection(network(graphs, encoding)))
-    scores = np.asarray(trainer.predict(selection)["scores"].payload)[:, 0]
+    scores = np.concatenate(list(trainer.predict(selection)["scores"].payload)).reshape(-1)
     hits = []
     for first, end in zip(graphs.node_ptr[:-1], graphs.node_ptr[1:], strict=True):
         ranked = np.sort(scores[first:end])
