@@ -136,12 +136,13 @@ def generate(n: int, n_nodes: int = N_NODES, seed: int | np.random.SeedSequence 
     fears = (each + rng.integers(1, half, (n, half))) % half  # of another kind
     asked = rng.integers(0, half, n)
     graph, rows = np.repeat(np.arange(n), half), np.arange(n)
+    hops = ((names, is_, 0), (kinds, fears, 1))
     edges = [
-        (graph, names.ravel(), np.take_along_axis(kinds, is_, axis=1).ravel(), np.zeros(n * half, np.int64)),
-        (graph, kinds.ravel(), np.take_along_axis(kinds, fears, axis=1).ravel(), np.ones(n * half, np.int64)),
+        np.stack([graph, a.ravel(), np.take_along_axis(kinds, to, axis=1).ravel(), np.full(n * half, kind)], axis=1)
+        for a, to, kind in hops
     ]
     answers = kinds[rows, fears[rows, is_[rows, asked]]]
-    return _questions(np.full(n, n_nodes), *map(np.concatenate, zip(*edges, strict=True)), names[rows, asked], answers)
+    return _questions(np.full(n, n_nodes), np.concatenate(edges), names[rows, asked], answers)
 
 
 def load(data_dir: str | os.PathLike[str] | None = None, fold: int = 1) -> tuple[Questions, Questions]:
@@ -157,15 +158,7 @@ def load(data_dir: str | os.PathLike[str] | None = None, fold: int = 1) -> tuple
     Raises:
       DataError: If a file is missing or holds something else; names file and line.
     """
-    train, valid = (
-        read(
-            *(
-                find(_file(fold, part, name), data_dir)
-                for name in ("graphs", "node_ids", "edge_types", "question_types")
-            )
-        )
-        for part in ("train", "test")
-    )
+    train, valid = (_load(fold, part, data_dir) for part in ("train", "test"))
     return train, valid
 
 
@@ -189,27 +182,18 @@ def read(
     return _Reader(Path(graphs), Path(node_ids), Path(edge_types), Path(question_types)).questions()
 
 
-def _file(fold: int, part: str, name: str) -> Remote:
-    return Remote("babi15", f"ggnn/processed_{fold}/{part}/15_{name}.txt", source=SOURCE)
+def _load(fold: int, part: str, data_dir: str | os.PathLike[str] | None) -> Questions:
+    def path(name: str) -> Path:
+        return find(Remote("babi15", f"ggnn/processed_{fold}/{part}/15_{name}.txt", source=SOURCE), data_dir)
+
+    return read(path("graphs"), path("node_ids"), path("edge_types"), path("question_types"))
 
 
-def _questions(
-    sizes: np.ndarray,
-    graph: np.ndarray,
-    senders: np.ndarray,
-    receivers: np.ndarray,
-    types: np.ndarray,
-    asked: np.ndarray,
-    answers: np.ndarray,
-) -> Questions:
-    """Adds the reverse edges, with kinds of their own."""
+def _questions(sizes: np.ndarray, edges: np.ndarray, asked: np.ndarray, answers: np.ndarray) -> Questions:
+    """Adds the reverse of each edge `[edges, 4]` (graph, sender, receiver, type), with a kind of its own."""
     ptr = np.concatenate([[0], np.cumsum(sizes)])
-    forth, back = (graph, senders, receivers, types), (graph, receivers, senders, types + len(EDGE_TYPES))
-    return Questions(
-        Graphs.from_edges(ptr, *map(np.concatenate, zip(forth, back, strict=True)), N_KINDS),
-        np.asarray(asked),
-        np.asarray(answers),
-    )
+    back = edges[:, [0, 2, 1, 3]] + [0, 0, 0, len(EDGE_TYPES)]
+    return Questions(Graphs.from_edges(ptr, np.concatenate([edges, back]), N_KINDS), asked, answers)
 
 
 class _Reader:
@@ -221,7 +205,7 @@ class _Reader:
         types, asked = _numbers(edge_types, EDGE_TYPES), _numbers(question_types, EDGE_TYPES[1:])
         self.types = {types[name]: i for i, name in enumerate(EDGE_TYPES)}
         self.question = asked[EDGE_TYPES[1]]
-        self.columns: list[tuple[int, int, int, int]] = []
+        self.edges: list[tuple[int, int, int, int]] = []
         self.asked: list[int] = []
         self.answers: list[int] = []
 
@@ -244,15 +228,13 @@ class _Reader:
                 edges.append((self._node(words[0]), self._node(words[2]), self.types[words[1]]))
         if not self.asked:
             raise DataError(f"file {self.path}", "at least one question", "none", f"Get it from {SOURCE}.")
-        columns = np.array(self.columns, np.int64).reshape(-1, 4)
-        return _questions(
-            np.full(len(self.asked), len(self.nodes)), *columns.T, np.array(self.asked), np.array(self.answers)
-        )
+        sizes, edges = np.full(len(self.asked), len(self.nodes)), np.array(self.edges, np.int64).reshape(-1, 4)
+        return _questions(sizes, edges, np.array(self.asked), np.array(self.answers))
 
     def _close(self, edges: list[tuple[int, int, int]], asked: list[tuple[int, int]]) -> None:
         self._expect(bool(asked) or not edges, "a question after a graph's edges", "the end of the graph")
         for node, answer in asked:
-            self.columns += [(len(self.asked), *edge) for edge in edges]
+            self.edges += [(len(self.asked), *edge) for edge in edges]
             self.asked.append(node)
             self.answers.append(answer)
 

@@ -38,23 +38,19 @@ class Graphs:
     _topologies: dict[int, Topology] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def from_edges(cls, node_ptr: Any, graph: Any, senders: Any, receivers: Any, kinds: Any, n_kinds: int) -> Graphs:
+    def from_edges(cls, node_ptr: Any, edges: Any, n_kinds: int) -> Graphs:
         """Graphs from edges in any order.
 
         Args:
           node_ptr: `[n + 1]`, as in the class.
-          graph: `[edges]`: each edge's graph.
-          senders: `[edges]`: numbers within the graph.
-          receivers: `[edges]`: numbers within the graph.
-          kinds: `[edges]`, each in `[0, n_kinds)`.
+          edges: `[edges, 4]`: each edge's graph, sender and receiver (numbers within the graph), and kind.
           n_kinds: Kinds of edges.
 
         Raises:
           DataError: If an edge leaves its graph, or a kind is out of range.
         """
-        node_ptr, graph, senders, receivers, kinds = (
-            np.asarray(a, np.int64) for a in (node_ptr, graph, senders, receivers, kinds)
-        )
+        node_ptr = np.asarray(node_ptr, np.int64)
+        graph, senders, receivers, kinds = np.asarray(edges, np.int64).reshape(-1, 4).T
         sizes = np.diff(node_ptr)[graph]
         for name, column, top in (("sender", senders, sizes), ("receiver", receivers, sizes), ("kind", kinds, n_kinds)):
             wrong = np.flatnonzero((column < 0) | (column >= top))

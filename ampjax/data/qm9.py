@@ -174,21 +174,12 @@ def synthetic(n: int = 1000, seed: int = 0) -> Molecules:
             mu[i] += (1, 2, 3, 1.5)[kind] * abs(int(number[a]) - int(number[b])) / 10
         elements.append(number)
     ptr = np.concatenate([[0], np.cumsum(sizes)])
-    return _molecules(ptr, np.concatenate(elements), *np.array(bonds, np.int64).reshape(-1, 4).T, mu)
+    return _molecules(ptr, np.concatenate(elements), np.array(bonds, np.int64).reshape(-1, 4), mu)
 
 
-def _molecules(
-    ptr: np.ndarray,
-    number: np.ndarray,
-    molecule: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
-    kind: np.ndarray,
-    mu: np.ndarray,
-) -> Molecules:
-    """From atoms and bonds, each bond given once."""
-    both = [np.concatenate(pair) for pair in ((molecule, molecule), (a, b), (b, a), (kind, kind))]
-    graphs = Graphs.from_edges(ptr, *both, N_KINDS)
+def _molecules(ptr: np.ndarray, number: np.ndarray, bonds: np.ndarray, mu: np.ndarray) -> Molecules:
+    """From atoms and bonds `[bonds, 4]` (molecule, two atoms, kind), each bond given once."""
+    graphs = Graphs.from_edges(ptr, np.concatenate([bonds, bonds[:, [0, 2, 1, 3]]]), N_KINDS)
     return Molecules(graphs, _features(graphs, number), mu.astype(np.float32))
 
 
@@ -241,25 +232,12 @@ class _Reader:
         sizes = np.diff(arrays["atom_ptr"])
         outside = (pairs < 0) | (pairs >= sizes[molecule][:, None]) | (pairs[:, :1] == pairs[:, 1:])
         self._rows("bond_index", outside.any(axis=1), "two different atoms of the bond's molecule", pairs)
-        return self._kept(left_out == 0, arrays["atom_ptr"], number, molecule, pairs, kinds - 1, mu)
-
-    def _kept(
-        self,
-        kept: np.ndarray,
-        ptr: np.ndarray,
-        number: np.ndarray,
-        molecule: np.ndarray,
-        pairs: np.ndarray,
-        kinds: np.ndarray,
-        mu: np.ndarray,
-    ) -> Molecules:
+        kept = left_out == 0
         if not kept.any():
             raise self._foreign("uncharacterized", "a 0 for at least one molecule", "none")
-        sizes = np.diff(ptr)
-        bonds = kept[molecule]
-        renumbered = (np.cumsum(kept) - 1)[molecule[bonds]]
-        new_ptr = np.concatenate([[0], np.cumsum(sizes[kept])])
-        return _molecules(new_ptr, number[np.repeat(kept, sizes)], renumbered, *pairs[bonds].T, kinds[bonds], mu[kept])
+        bonds = np.column_stack([np.cumsum(kept)[molecule] - 1, pairs, kinds - 1])[kept[molecule]]
+        ptr = np.concatenate([[0], np.cumsum(sizes[kept])])
+        return _molecules(ptr, number[np.repeat(kept, sizes)], bonds, mu[kept])
 
     def _array(self, name: str, kinds: str, ndim: int) -> None:
         if name not in self.arrays:

@@ -13,7 +13,7 @@ from ampjax.errors import DataError, SettingsError
 
 def two() -> Graphs:
     """A path 1 -> 0 -> 2 with two edges side by side, and one node alone."""
-    return Graphs.from_edges([0, 3, 4], [0, 0, 0], [1, 0, 0], [0, 2, 2], [1, 0, 1], 2)
+    return Graphs.from_edges([0, 3, 4], [(0, 1, 0, 1), (0, 0, 2, 0), (0, 0, 2, 1)], 2)
 
 
 def test_columns_of_edges() -> None:
@@ -35,7 +35,7 @@ def test_edges_survive_any_order(seed: int) -> None:
     graph = rng.integers(0, 4, 9)
     ends = rng.integers(0, np.diff(ptr)[graph], (2, 9))
     kinds = rng.integers(0, 3, 9)
-    graphs = Graphs.from_edges(ptr, graph, *ends, kinds, 3)
+    graphs = Graphs.from_edges(ptr, np.stack([graph, *ends, kinds], axis=1), 3)
     owner = np.searchsorted(ptr, np.repeat(np.arange(ptr[-1]), graphs.out_degree), side="right") - 1
     got = sorted(zip(owner, graphs.senders, graphs.receivers, graphs.kinds, strict=True))
     assert got == sorted(zip(graph, *ends, kinds, strict=True))
@@ -68,10 +68,10 @@ def test_no_instances_give_no_messages(encoding: str) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
-        (lambda: Graphs.from_edges([0, 2], [0], [2], [0], [0], 1), DataError, r"edge 0, sender: .* \[0, 2\), got 2"),
-        (lambda: Graphs.from_edges([0, 2], [0], [0], [-1], [0], 1), DataError, "edge 0, receiver: .* got -1"),
-        (lambda: Graphs.from_edges([0, 2], [0, 0], [0, 0], [1, 1], [0, 3], 3), DataError, r"edge 1, kind: .* \[0, 3\)"),
-        (lambda: Graphs.joined(two(), Graphs.from_edges([0, 1], [], [], [], [], 1)), DataError, "2 kinds of edges"),
+        (lambda: Graphs.from_edges([0, 2], [(0, 2, 0, 0)], 1), DataError, r"edge 0, sender: .* \[0, 2\), got 2"),
+        (lambda: Graphs.from_edges([0, 2], [(0, 0, -1, 0)], 1), DataError, "edge 0, receiver: .* got -1"),
+        (lambda: Graphs.from_edges([0, 2], [(0, 0, 1, 0), (0, 0, 1, 3)], 3), DataError, r"edge 1, kind: .* \[0, 3\)"),
+        (lambda: Graphs.joined(two(), Graphs.from_edges([0, 1], [], 1)), DataError, "2 kinds of edges"),
         (lambda: GraphInstances(two(), np.arange(2), {}, {}, "dense"), SettingsError, "`collect` or `flatmap`"),
     ],
 )

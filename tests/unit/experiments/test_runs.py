@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from ampjax.errors import SettingsError
-from experiments import list_reduction, mnist, virtual, wikiner
+from experiments import babi15, list_reduction, mnist, qm9, virtual, wikiner
 from experiments.__main__ import main, parse
+from experiments.babi15 import Babi15Options
 from experiments.common import FIELDS
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
+from experiments.qm9 import Qm9Options
 from experiments.virtual import VirtualOptions
 from experiments.wikiner import WikinerOptions
 
@@ -97,6 +99,33 @@ def test_wikiner_runs_without_files(tmp_path: Path) -> None:
     assert_png(tmp_path / "gantt.png")
 
 
+@pytest.mark.parametrize("encoding", ["collect", "flatmap"])
+def test_qm9_learns_without_files(tmp_path: Path, encoding: Any) -> None:
+    sizes = {"hidden": 12, "steps": 1, "max_active_keys": 4, "max_dispatch_size": 64}
+    options = Qm9Options(
+        synthetic=True, epochs=2, encoding=encoding, batch=5, learning_rate=0.01, out=tmp_path, **sizes
+    )
+    (history,) = qm9.main(options)
+    assert history[1].valid["error"] < history[0].valid["error"]
+    (first, _) = records(tmp_path / "history.jsonl")
+    assert first["experiment"] == "qm9" and first["valid_error"] == history[0].valid["error"]
+    assert_png(tmp_path / "convergence.png")
+
+
+@pytest.mark.parametrize(
+    "options", [{"nodes": 54, "n_train": 10}, {"nodes": 8, "synthetic": True, "encoding": "flatmap"}]
+)
+def test_babi15_runs_without_files(tmp_path: Path, options: dict[str, Any]) -> None:
+    sizes = {"n_valid": 20, "epochs": 1, "max_active_keys": 2, "max_dispatch_size": 64}
+    (history,) = babi15.main(Babi15Options(out=tmp_path, **{"n_train": 40, **sizes, **options}))
+    assert 0 <= history[0].valid["accuracy"] <= 1 and history[0].updates > 0
+
+
+def test_intervals_are_what_a_batch_brings() -> None:
+    rows = {"edge0": 30.0, "edge1": 0.01, "update/0": 40.0, "update/1": 32.0}
+    assert qm9.intervals(rows, 10) == {"edge0": 300, "edge1": 1, "update/0": 720, "update/1": 720}
+
+
 def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
     options = VirtualOptions(replicas=(1, 2), max_active_keys=(4,), n=1000, json=tmp_path / "v.jsonl", out=tmp_path)
     rows = virtual.main(options)
@@ -115,6 +144,10 @@ def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
         (lambda t: wikiner.main(WikinerOptions(synthetic=True, learning_rate=0.0, out=t)), "--learning-rate"),
         (lambda t: wikiner.main(WikinerOptions(synthetic=True, n_train=0, out=t)), "n_train"),
         (lambda t: wikiner.main(WikinerOptions(synthetic=True, replicas=0, out=t)), "replicas"),
+        (lambda t: qm9.main(Qm9Options(synthetic=True, batch=0, out=t)), "--batch: expected more than 0"),
+        (lambda t: qm9.main(Qm9Options(synthetic=True, hidden=5, out=t)), "at least the 11 features"),
+        (lambda t: babi15.main(Babi15Options(learning_rate=0, out=t)), "--learning-rate: expected more than 0"),
+        (lambda t: babi15.main(Babi15Options(nodes=8, fold=11, out=t)), "--fold: expected 1 to 10"),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, call: Any, text: str) -> None:

@@ -24,7 +24,7 @@ def odd_graphs() -> Graphs:
     sizes = np.array([1, 4, 3, 3, 8])
     edges = [(1, 0, 1, 0), (1, 1, 0, 0), (1, 1, 3, 2), (2, 0, 1, 1), (2, 0, 1, 1), (2, 0, 1, 3), (2, 2, 2, 3)]
     edges += [(4, *rng.integers(0, 8, 2), rng.integers(0, 3)) for _ in range(20)]
-    return Graphs.from_edges(np.concatenate([[0], np.cumsum(sizes)]), *np.array(edges).T, KINDS)
+    return Graphs.from_edges(np.concatenate([[0], np.cumsum(sizes)]), edges, KINDS)
 
 
 def instances(graphs: Graphs, encoding: str, ids: Any = None) -> tuple[GraphInstances, GraphInstances]:
