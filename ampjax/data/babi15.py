@@ -228,8 +228,8 @@ class _Reader:
                 edges.append((self._node(words[0]), self._node(words[2]), self.types[words[1]]))
         if not self.asked:
             raise DataError(f"file {self.path}", "at least one question", "none", f"Get it from {SOURCE}.")
-        sizes, edges = np.full(len(self.asked), len(self.nodes)), np.array(self.edges, np.int64).reshape(-1, 4)
-        return _questions(sizes, edges, np.array(self.asked), np.array(self.answers))
+        sizes, rows = np.full(len(self.asked), len(self.nodes)), np.array(self.edges, np.int64).reshape(-1, 4)
+        return _questions(sizes, rows, np.array(self.asked), np.array(self.answers))
 
     def _close(self, edges: list[tuple[int, int, int]], asked: list[tuple[int, int]]) -> None:
         self._expect(bool(asked) or not edges, "a question after a graph's edges", "the end of the graph")
