@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import ampjax as amp
 from ampjax.data.graphs import Graphs
 from ampjax.errors import SettingsError
-from ampjax.ir.build import NodeBuilder
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
 
@@ -79,11 +78,12 @@ class Network:
     def propagate(self, x: Wire) -> Wire:
         """Features `[F]` of the nodes to their states `[H]` after T steps."""
         edge_maps = [amp.ppt(f"edge{kind}", amp.nn.Linear(self.hidden, self.hidden)) for kind in range(self.n_kinds)]
-        sends = [self._replicated(edge_map) for edge_map in edge_maps]
+        sends = [amp.replicate(edge_map, self.replicas) for edge_map in edge_maps]
         start = amp.npt("pad", Pad(self.hidden))(x)
         h = amp.phi("h")
         a = _collected(h, sends) if self.graphs is None else _flatmapped(h, sends, self.graphs)
-        h_new = self._replicated(amp.ppt("update", GatedUnit(self.hidden), join=(*self.within, "t")))(a, h)
+        update = amp.ppt("update", GatedUnit(self.hidden), join=(*self.within, "t"))
+        h_new = amp.replicate(update, self.replicas)(a, h)
         h_new = amp.isu(h_new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
         more, done = amp.cond(h_new, lambda s: s.t < self.steps)
         h.connect(start, more)
@@ -95,9 +95,6 @@ class Network:
             return rows
         sizes = self.graphs.sizes
         return amp.group(rows, size=lambda s: sizes[s.first + s.node], name="nodes")
-
-    def _replicated(self, builder: NodeBuilder) -> Callable[..., Wire]:
-        return builder if self.replicas == 1 else amp.replicate(builder, self.replicas)
 
 
 def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:

@@ -157,8 +157,7 @@ def _lstm(
     first, later = amp.cond(gates, starts)
     states = amp.phi(f"{name}/states")
     last, more = amp.cond(states, ends)
-    cell = amp.ppt(name, _cell, params=_glorot(hidden, 4 * hidden), join=(place,))
-    cell = amp.replicate(cell, replicas) if replicas > 1 else cell
+    cell = amp.replicate(amp.ppt(name, _cell, params=_glorot(hidden, 4 * hidden), join=(place,)), replicas)
     states.connect(amp.npt(f"{name}/start", _start)(first), cell(later, amp.isu(more, move(step), move(-step))))
     return states, last
 
