@@ -74,7 +74,7 @@ class Options:
       json: File to which a JSON object is appended for each epoch, as it ends.
       out: Folder for history, convergence plot and Gantt chart; by default runs/EXPERIMENT.
       policy: Which messages a worker takes next: `balanced`, `backward_first` or `largest`.
-      max_dispatch_size: Messages in one dispatch at most; 1 is the paper's Algorithm 1.
+      max_dispatch_size: Messages (rows, where messages are ragged) in one dispatch at most; 1 is the paper's Algorithm 1.
       replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K` or `message:K` (K: updates between).
       target: Validation accuracy (for regression: error) to reach.
       keep_going: Train all epochs, also when the target is reached.

@@ -99,12 +99,9 @@ def test_wikiner_runs_without_files(tmp_path: Path) -> None:
     assert_png(tmp_path / "gantt.png")
 
 
-@pytest.mark.parametrize("encoding", ["collect", "flatmap"])
-def test_qm9_learns_without_files(tmp_path: Path, encoding: Any) -> None:
-    sizes = {"hidden": 12, "steps": 1, "max_active_keys": 4, "max_dispatch_size": 64}
-    options = Qm9Options(
-        synthetic=True, epochs=2, encoding=encoding, batch=5, learning_rate=0.01, out=tmp_path, **sizes
-    )
+def test_qm9_learns_without_files(tmp_path: Path) -> None:
+    sizes = {"hidden": 12, "steps": 1, "max_active_keys": 2, "max_dispatch_size": 8, "n_train": 200, "n_valid": 50}
+    options = Qm9Options(synthetic=True, epochs=2, batch=5, learning_rate=0.01, out=tmp_path, **sizes)
     (history,) = qm9.main(options)
     assert history[1].valid["error"] < history[0].valid["error"]
     (first, _) = records(tmp_path / "history.jsonl")
@@ -112,13 +109,15 @@ def test_qm9_learns_without_files(tmp_path: Path, encoding: Any) -> None:
     assert_png(tmp_path / "convergence.png")
 
 
-@pytest.mark.parametrize(
-    "options", [{"nodes": 54, "n_train": 10}, {"nodes": 8, "synthetic": True, "encoding": "flatmap"}]
-)
-def test_babi15_runs_without_files(tmp_path: Path, options: dict[str, Any]) -> None:
-    sizes = {"n_valid": 20, "epochs": 1, "max_active_keys": 2, "max_dispatch_size": 64}
-    (history,) = babi15.main(Babi15Options(out=tmp_path, **{"n_train": 40, **sizes, **options}))
+def test_babi15_runs_without_files(tmp_path: Path) -> None:
+    sizes = {"n_train": 40, "n_valid": 20, "epochs": 1, "max_active_keys": 2, "max_dispatch_size": 16}
+    (history,) = babi15.main(Babi15Options(nodes=8, synthetic=True, encoding="flatmap", out=tmp_path, **sizes))
     assert 0 <= history[0].valid["accuracy"] <= 1 and history[0].updates > 0
+
+
+def test_babi15_has_enough_fresh_samples() -> None:
+    questions, train, valid = babi15.data(Babi15Options(epochs=7, n_train=10, n_valid=30), 0)
+    assert (len(train), len(valid), len(questions)) == (10, 30, 8 * 10 + 30)
 
 
 def test_intervals_are_what_a_batch_brings() -> None:
