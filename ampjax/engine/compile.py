@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from ampjax.engine.executor import Executor
-from ampjax.engine.runner import ladder_for, segment_ladder
+from ampjax.engine.runner import ladder_for, segment_ladder, segment_sizes
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import HOST, Stage
 from ampjax.sched.queues import BACKWARD, INFER
@@ -75,7 +75,8 @@ def _sizes(stage: Stage, rows: int, messages: int) -> list[tuple[int, int]]:
     if stage.kind not in ("reduce", "collect"):
         return [(n, n) for n in _steps(ladder_for(stage), rows)]
     segments = messages if stage.kind == "reduce" else rows
-    return [(n, m) for n in _steps(segment_ladder, rows) for m in _steps(segment_ladder, segments)]
+    steps = _steps(segment_ladder, max(rows, segments))
+    return list(dict.fromkeys(segment_sizes(n, m) for n in steps for m in (n // 4, min(n, segments))))
 
 
 def _steps(sizes: Callable[[int], int], most: int) -> list[int]:

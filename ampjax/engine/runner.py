@@ -54,9 +54,7 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
 
 
 def segment_ladder(n: int) -> int:
-    """The padded size of `n` rows or segments of a `reduce` or `collect`: the next power of four.
-
-    Their kernels have two sizes, rows and segments, so each has few steps.
+    """The next power of four.
 
     >>> [segment_ladder(n) for n in (0, 1, 3, 4, 5, 64, 65)]
     [1, 1, 4, 4, 16, 64, 256]
@@ -65,6 +63,18 @@ def segment_ladder(n: int) -> int:
     while size < n:
         size *= 4
     return size
+
+
+def segment_sizes(rows: int, segments: int) -> tuple[int, int]:
+    """The padded sizes of a `reduce` or `collect`: rows, and segments, which are as many or a quarter as many.
+
+    Their kernels have two sizes. So tied to each other, they have two variants for each step of one ladder rather than a square of them.
+
+    >>> [segment_sizes(*n) for n in ((0, 1), (3, 1), (3, 2), (60, 3), (60, 17), (2, 9))]
+    [(1, 1), (4, 1), (4, 4), (64, 16), (64, 64), (16, 16)]
+    """
+    n = segment_ladder(max(rows, segments))
+    return n, max(segment_ladder(segments), n // 4)
 
 
 class StageRunner:
@@ -260,7 +270,7 @@ class StageRunner:
         self, dispatch: Dispatch
     ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, tuple[np.ndarray, ...]]:
         out = dispatch.out_rows[0]
-        m, r = segment_ladder(len(out)), segment_ladder(max(map(len, dispatch.in_rows)))
+        r, m = segment_sizes(max(map(len, dispatch.in_rows)), len(out))
         slots, ids, host = [], [], []
         for i, port in enumerate(self.stage.ports):
             rows = dispatch.in_rows[i]

@@ -1,5 +1,7 @@
 """Compilations: counted, bounded, and done before training begins."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,8 @@ from support.control import columns
 from support.engines import engine
 
 import ampjax as amp
-from ampjax.engine.compile import compilations, warm_up
+from ampjax.engine.compile import _sizes, compilations, warm_up
+from ampjax.engine.runner import segment_sizes
 from ampjax.sched.demand import dry_run
 
 
@@ -124,3 +127,12 @@ def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_se
     trainer.accumulate([instance(1) for _ in range(16)])
     stage = next(s for name, s in trainer.statistics.stages.items() if name.startswith("rare"))
     assert stage.dispatches == 2 and stage.largest_dispatch == 16
+
+
+@pytest.mark.parametrize(("kind", "rows", "messages"), [("reduce", 600, 30), ("reduce", 5, 9), ("collect", 100, 7)])
+def test_segment_kernels_are_compiled_for_just_the_sizes_that_can_come(kind, rows, messages):
+    stage = SimpleNamespace(kind=kind)
+    most = messages if kind == "reduce" else rows
+    reachable = {segment_sizes(n, m) for n in range(rows + 1) for m in range(1, most + 1)}
+    compiled = _sizes(stage, rows, messages)
+    assert set(compiled) == reachable and len(compiled) == len(reachable) <= 12
