@@ -1,13 +1,29 @@
-"""What every test gets: four CPU devices and the Hypothesis profiles."""
+"""What every test gets: four CPU devices, the Hypothesis profiles, and room for compiled kernels."""
 
 import os
+from pathlib import Path
 
 # Read by JAX when it is imported, so it has to be set before anything of ours is.
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 
+import jax
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Deadlines would turn a compilation, or a busy machine, into a failure. The blob is the line that replays a failure.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+MAPS = Path("/proc/self/maps")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_kernels():
+    """Forgets compiled kernels before there are too many: each takes about three memory maps, of which Linux allows a process 65,530.
+
+    Beyond that XLA's compiler crashes.
+    """
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
