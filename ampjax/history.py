@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class History:
             raise KeyError(
                 f"no validation metric {metric!r}; there are {sorted({k for e in self.epochs for k in e.valid})}"
             )
-        return min(values) if falls(metric) else max(values)
+        return best(values, metric)
 
     def first_to(self, target: float, metric: str = "accuracy") -> Epoch | None:
         """The first epoch whose validation metric has reached `target`, from above for losses and errors; None if there is none."""
@@ -132,6 +132,11 @@ class History:
 def falls(metric: str) -> bool:
     """Whether smaller values of a metric are better: those of losses and errors."""
     return "loss" in metric or "error" in metric
+
+
+def best(values: Iterable[float], metric: str) -> float:
+    """The best of a metric's values: the smallest of losses and errors, the largest of all others."""
+    return min(values) if falls(metric) else max(values)
 
 
 def reaches(value: float, target: float, metric: str) -> bool:

@@ -11,7 +11,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, SettingsError
-from experiments import babi15, list_reduction, mnist, qm9, sentiment, virtual, wikiner
+from experiments import babi15, list_reduction, mnist, qm9, report, sentiment, virtual, wikiner
 from experiments.babi15 import Babi15Options
 from experiments.bench import engine as bench_engine
 from experiments.bench import list_reduction as bench_list_reduction
@@ -20,6 +20,7 @@ from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
 from experiments.qm9 import Qm9Options
+from experiments.report import ReportOptions
 from experiments.sentiment import SentimentOptions
 from experiments.virtual import VirtualOptions
 from experiments.wikiner import WikinerOptions
@@ -50,6 +51,7 @@ Command = (
     | Annotated[Qm9Options, subcommand("qm9")]
     | Annotated[Babi15Options, subcommand("babi15")]
     | Annotated[VirtualOptions, subcommand("virtual-replicas")]
+    | Annotated[ReportOptions, subcommand("report")]
     | Annotated[Bench, subcommand("bench")]
 )
 
@@ -61,6 +63,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     Qm9Options: qm9.main,
     Babi15Options: babi15.main,
     VirtualOptions: virtual.main,
+    ReportOptions: report.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,
     bench_sentiment.SentimentBench: bench_sentiment.main,
     bench_engine.EngineOptions: bench_engine.main,

@@ -10,7 +10,7 @@ import json
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from ampjax.ir.instances import Instances, Messages
 from ampjax.sched.stats import NodeStats
 from ampjax.simulate import simulate
 from ampjax.tables import compact
+from ampjax.train import n_examples
 from ampjax.viz.convergence import convergence
 from ampjax.viz.gantt import gantt
 
@@ -226,6 +227,10 @@ def run(name: str, options: Options, prepare: Callable[[int], Task], console: Co
             "min_update_interval": s.min_update_interval,
             "replicas": options.replicas,
             "workers": s.workers,
+            "target": options.target,
+            "n_train": n_examples(task.train),
+            "n_valid": n_examples(task.valid),
+            "options": changed(options),
         }
         history = History(settings=label)
         write = partial(_write, label, [record, *([options.json] if options.json else [])])
@@ -241,6 +246,13 @@ def run(name: str, options: Options, prepare: Callable[[int], Task], console: Co
         _pictures(folder, name, histories, options, task, trainer)
     console.print(f"seed {' '.join(map(str, options.seed))}; history, convergence plot and Gantt chart are in {folder}")
     return list(histories.values())
+
+
+def changed(options: Options) -> dict[str, Any]:
+    """The options that are not the experiment's defaults, but for those that every record has or that don't change a result."""
+    silent = {"mode", "max_active_keys", "seed", "json", "out", "data_dir", "target", "keep_going"}
+    given = {f.name: (getattr(options, f.name), f.default) for f in fields(options) if f.name not in silent}
+    return {name: str(v) if isinstance(v, Path) else v for name, (v, default) in given.items() if v != default}
 
 
 def _check(options: Options) -> None:

@@ -1,0 +1,186 @@
+"""The papers' tables from runs' JSON Lines: each run's time and epochs to a target, and the median over runs (AMPNet, tables 1 and 2)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ampjax.errors import DataError, SettingsError
+from ampjax.history import best, reaches
+
+Record = Mapping[str, Any]
+"""One epoch, as an experiment writes it."""
+
+Setting = tuple[str, str, int, str]
+"""Experiment, mode, `max_active_keys`, and the other options that are not the experiment's defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """A row for each setting, medians over seeds, as a Markdown table. Of a run that was made twice, the last one counts.
+
+    Seconds are those of training and validation, after the paper's protocol (Appendix C): epochs x (n_train / train_per_s + n_valid / valid_per_s);
+    start and compilation are not in them. A run that did not reach the target counts as infinitely late.
+
+    Args:
+      files: JSON Lines files that experiments wrote.
+      target: Validation accuracy (for regression: error) to reach; by default each experiment's own.
+    """
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    target: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the runs of a setting came to.
+
+    Args:
+      setting: The setting.
+      seeds: Seeds of the runs.
+      epochs: Epochs to the target, a run each; infinite if it was not reached.
+      seconds: Seconds to the target, as `ReportOptions` says.
+      best: Best validation values, a run each.
+      metric: `accuracy` or `error`.
+      speed: Median training and validation examples per second.
+      staleness: Mean staleness, median over epochs.
+    """
+
+    setting: Setting
+    seeds: Sequence[int]
+    epochs: Sequence[float]
+    seconds: Sequence[float]
+    best: Sequence[float]
+    metric: str
+    speed: tuple[float, float]
+    staleness: float
+
+
+def main(options: ReportOptions, console: Console | None = None) -> list[Row]:
+    """Prints the table.
+
+    Raises:
+      SettingsError: If no file is given.
+      DataError: If a file is missing, or a line of it is no record of an experiment.
+    """
+    if not options.files:
+        raise SettingsError("report", "at least one file", "none", "Give files that --json wrote.")
+    rows = [summarise(setting, runs, options.target) for setting, runs in sorted(read(options.files).items())]
+    headers = (
+        "experiment",
+        "mode",
+        "max_active_keys",
+        "other options",
+        "seeds",
+        "epochs to target",
+        "seconds to target",
+    )
+    table = Table(*headers, "best (median, s.d.)", "train/s", "valid/s", "staleness", box=box.MARKDOWN)
+    for row in rows:
+        table.add_row(*_cells(row))
+    (console or Console(width=240, highlight=False)).print(table)
+    return rows
+
+
+def read(files: Iterable[Path]) -> dict[Setting, dict[int, list[Record]]]:
+    """The epochs of every run, by setting and seed.
+
+    Raises:
+      DataError: If a file is missing, or a line of it is no record of an experiment.
+    """
+    settings: dict[Setting, dict[int, list[Record]]] = {}
+    for path in files:
+        for number, line in enumerate(_lines(path), 1):
+            try:
+                record = json.loads(line)
+                other = " ".join(f"{name}={value}" for name, value in record["options"].items())
+                key = (record["experiment"], record["mode"], record["max_active_keys"], other)
+                run = settings.setdefault(key, {}).setdefault(record["seed"], [])
+                if record["epoch"] == 1:
+                    run.clear()
+                run.append(record)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(
+                    f"{path}, line {number}",
+                    "an epoch of an experiment as a JSON object, as --json writes it",
+                    f"{line.strip()[:60]!r} ({type(error).__name__}: {error})",
+                    "Give files that `python -m experiments NAME --json FILE` wrote.",
+                ) from error
+    return settings
+
+
+def summarise(setting: Setting, runs: Mapping[int, Sequence[Record]], target: float | None = None) -> Row:
+    """A setting's row.
+
+    Args:
+      setting: The setting.
+      runs: Its epochs by seed.
+      target: What to reach; by default what the run was told to.
+    """
+    records = [record for run in runs.values() for record in run]
+    metric = "accuracy" if "valid_accuracy" in records[0] else "error"
+    epochs, seconds, bests = [], [], []
+    for run in runs.values():
+        values = [record[f"valid_{metric}"] for record in run]
+        goal = run[0]["target"] if target is None else target
+        first = next((i for i, value in enumerate(values) if reaches(value, goal, metric)), None)
+        epochs.append(np.inf if first is None else float(run[first]["epoch"]))
+        seconds.append(np.inf if first is None else sum(map(_seconds, run[: first + 1])))
+        bests.append(best(values, metric))
+    train_per_s, valid_per_s, staleness = (
+        statistics.median(record[name] for record in records)
+        for name in ("train_per_s", "valid_per_s", "staleness_mean")
+    )
+    return Row(setting, tuple(runs), epochs, seconds, bests, metric, (train_per_s, valid_per_s), staleness)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"{path}", "a file", f"{error.strerror}", "Give files that --json wrote.") from error
+
+
+def _seconds(record: Record) -> float:
+    return record["n_train"] / record["train_per_s"] + record["n_valid"] / record["valid_per_s"]
+
+
+def _cells(row: Row) -> list[str]:
+    experiment, mode, keys, other = row.setting
+    middle, spread = statistics.median(row.best), statistics.stdev(row.best) if len(row.best) > 1 else None
+    unit, digits = (100, 2) if row.metric == "accuracy" else (1, 3)
+    found = (
+        f"{unit * middle:.{digits}f}"
+        + (" %" if unit == 100 else "")
+        + ("" if spread is None else f", {unit * spread:.{digits}f}")
+    )
+    each = ", ".join(_count(n) for n in row.epochs)
+    epochs = _count(statistics.median(row.epochs)) + (f" ({each})" if len(row.epochs) > 1 else "")
+    late = statistics.median(row.seconds)
+    seconds = f"{late:.1f}" if np.isfinite(late) else "not reached"
+    return [
+        experiment,
+        mode,
+        str(keys),
+        other,
+        str(len(row.seeds)),
+        epochs,
+        seconds,
+        found,
+        *(f"{v:,.0f}" for v in row.speed),
+        f"{row.staleness:.1f}",
+    ]
+
+
+def _count(n: float) -> str:
+    return f"{n:g}" if np.isfinite(n) else "—"
