@@ -27,7 +27,7 @@ from ampjax.ir.build import (
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages, Topology, messages
 from ampjax.ir.state import State
-from ampjax.sched.policy import backward_first, balanced, largest
+from ampjax.sched.policy import backward_first, balanced, largest, wavefront
 from ampjax.settings import Settings
 from ampjax.simulate import simulate
 from ampjax.testing.verify import verify
@@ -70,4 +70,5 @@ __all__ = [
     "topology",
     "ungroup",
     "verify",
+    "wavefront",
 ]

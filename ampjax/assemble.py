@@ -70,6 +70,7 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
     s, nodes = settings, graph.parameterised
     return SchedulerSettings(
         max_active_keys=s.in_flight,
+        min_admission=min(s.min_admission, s.in_flight),
         max_dispatch_size=s.max_dispatch_size,
         intervals={n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()},
         stashed=tuple(n for n, node in nodes.items() if (node.options.weights or s.weights) == "stashed"),

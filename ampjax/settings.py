@@ -19,12 +19,14 @@ class Settings:
 
     Args:
       max_active_keys: Instances in flight at most.
+      min_admission: Instances enter when there is room for so many at once, so that they travel in step and fill dispatches; 1 lets each
+        enter as soon as it can (the paper). At most `max_active_keys`: then they come and go in waves.
       min_update_interval: Gradient rows that a node accumulates at least before it updates (asynchronous mode).
       mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates
         (figure 1b). `sync`: one instance, then every node updates (figure 1a).
       workers: Number of workers; each has a device if there are enough, else they share.
       affinity: Which worker hosts which node: `default`, `paper`, `coloured`, a mapping or a function (see `sched.affinity`).
-      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, or a function.
+      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront`, or a function.
       max_dispatch_size: Rows in one dispatch at most; 1 is the paper's Algorithm 1.
       weights: `current` or `stashed` parameters in the adjoint.
       gradient: `mean` or `sum` over the accumulated gradient rows.
@@ -41,6 +43,7 @@ class Settings:
     """
 
     max_active_keys: int = 16
+    min_admission: int = 1
     min_update_interval: int = 1
     mode: str = "async"
     workers: int = 1
@@ -60,6 +63,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in (
             "max_active_keys",
+            "min_admission",
             "min_update_interval",
             "workers",
             "max_dispatch_size",
@@ -68,6 +72,13 @@ class Settings:
         ):
             _at_least(name, getattr(self, name), 1)
         _at_least("seed", self.seed, 0)
+        if self.min_admission > self.max_active_keys:
+            raise SettingsError(
+                "setting `min_admission`",
+                f"at most `max_active_keys`, {self.max_active_keys}",
+                f"{self.min_admission}",
+                "Lower it, or raise `max_active_keys`.",
+            )
         if self.arena_rows is not None:
             _at_least("arena_rows", self.arena_rows, 2)
         _one_of("mode", self.mode, MODES)

@@ -340,14 +340,22 @@ class Trainer:
         if not warm and self._sized_by_training:
             return
         passes = [(data, train)] if valid is None else [(data, train), (valid, False)]
+        resize = not self._sized_by_training and (train or self._guard_limits is None)
+        new = [p for p in passes if resize or (len(p[0]), p[1]) not in self._looked_at]
+        looks = [self._look_at(part, training) for part, training in new]
+        if resize:
+            self._sized_by_training = train
+            self._size_arenas([sampled for _, sampled in looks])
+        if not warm:
+            return
         jobs: list[Callable[[], None]] = []
-        for part, training in passes:
-            if (len(part), training) not in self._looked_at:
-                stats = self._look_at(part, training)
-                directions = [FORWARD, BACKWARD] if training else [INFER]
-                if warm:
-                    self._looked_at.add((len(part), training))
-                    jobs += warm_up(self._executor, self._scheduler, stats.stages, directions)
+        for (part, training), (ids, sampled) in zip(new, looks, strict=True):
+            self._looked_at.add((len(part), training))
+            largest = ids[sampled.largest(self.settings.in_flight)]
+            size = self.settings.max_dispatch_size
+            stats = dry_run(self.plan, batches_of(part, largest), largest.tolist(), training, size).stats
+            directions = [FORWARD, BACKWARD] if training else [INFER]
+            jobs += warm_up(self._executor, self._scheduler, stats.stages, directions)
         if not jobs:
             return
         with reporter.part("compile", len(jobs)) as advance:
@@ -362,27 +370,24 @@ class Trainer:
             for worker in range(self.plan.workers):
                 self._executor.mark(worker)
 
-    def _look_at(self, data: AnyInstances, train: bool) -> Statistics:
-        """Dry-runs some instances: sizes the arenas by them the first time; gives the counts of the largest `max_active_keys`."""
-        n = min(self.settings.in_flight, len(data))
-        sample = np.random.default_rng(self.settings.seed).permutation(len(data))[: max(SAMPLED, 2 * n)]
-        sampled = dry_run(self.plan, batches_of(data, sample), sample.tolist(), train)
-        if not self._sized_by_training and (train or self._guard_limits is None):
-            self._sized_by_training = train
-            self._size_arenas(sampled, n)
-        largest = sample[sampled.largest(n)]
-        return dry_run(
-            self.plan, batches_of(data, largest), largest.tolist(), train, self.settings.max_dispatch_size
-        ).stats
+    def _look_at(self, data: AnyInstances, train: bool) -> tuple[np.ndarray, DryRun]:
+        """Dry-runs some instances: their numbers, and what they need."""
+        order = np.random.default_rng(self.settings.seed).permutation(len(data))
+        sample = order[: max(SAMPLED, 2 * self.settings.in_flight)]
+        return sample, dry_run(self.plan, batches_of(data, sample), sample.tolist(), train)
 
-    def _size_arenas(self, sampled: DryRun, n: int) -> None:
-        """Sizes each arena for the `n` sampled instances that need most of it."""
-        mean = {key: float(np.sort(counts)[-n:].mean()) for key, counts in sampled.each.items()}
+    def _size_arenas(self, looks: Sequence[DryRun]) -> None:
+        """Sizes each arena for the sampled instances that need most of it, as many as can be in flight; in training or in validation."""
+        n, mean, most = self.settings.in_flight, {}, {}
+        for sampled in looks:
+            for key, counts in sampled.each.items():
+                mean[key] = max(mean.get(key, 0.0), float(np.sort(counts)[-n:].mean()))
+                most[key] = max(most.get(key, 0), int(counts.max()))
         for stage in self.plan.stages:
             for j in range(len(stage.outputs) if stage.kind != "group" else 0):
                 mean.setdefault(stage.arenas[j], 0.0)
         limits = row_limits(mean, self.settings.memory_limit, self._executor.record_row_bytes())
-        self._guard_limits = (limits, {key: int(counts.max()) for key, counts in sampled.each.items()})
+        self._guard_limits = limits, most
         self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits, self.settings.arena_rows)
         self._scheduler.resize(self._scheduler_settings)
         self._looked_at.clear()  # kernels are compiled for the arenas' sizes

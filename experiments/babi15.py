@@ -13,8 +13,7 @@ from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.ir.instances import Instances
 from ampjax.models.ggnn import Network, ggnn_selection
-from experiments.common import Options, Task, rows_per_instance, run, set_options
-from experiments.qm9 import intervals
+from experiments.common import Options, Task, run, update_together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +76,7 @@ def prepare(options: Babi15Options, seed: int) -> Task:
     graph = ggnn_selection(Network(1, options.hidden, options.steps, babi15.N_KINDS, graphs, options.replicas))
     settings = options.settings(seed, 1)
     if options.min_update_interval is None:
-        rows = rows_per_instance(graph, train, settings)
-        settings = options.settings(seed, intervals(rows, options.batch)["score"])
-        set_options(graph, lambda node: {"min_update_interval": intervals(rows, options.batch)[node]})
+        settings = update_together(graph, train, settings, options.batch, "score")
     return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
 
 

@@ -74,7 +74,8 @@ class Options:
       synthetic: Generated data in place of files.
       json: File to which a JSON object is appended for each epoch, as it ends.
       out: Folder for history, convergence plot and Gantt chart; by default runs/EXPERIMENT.
-      policy: Which messages a worker takes next: `balanced`, `backward_first` or `largest`.
+      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest` or `wavefront`.
+      min_admission: Instances enter when there is room for so many at once (max-active-keys, if that is fewer).
       max_dispatch_size: Messages (rows, where messages are ragged) in one dispatch at most; 1 is the paper's Algorithm 1.
       replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K` or `message:K` (K: updates between).
       target: Validation accuracy (for regression: error) to reach.
@@ -93,6 +94,7 @@ class Options:
     json: Path | None = None
     out: Path | None = None
     policy: str = "balanced"
+    min_admission: int = 1
     max_dispatch_size: int = 64
     replica_sync: str = "epoch"
     target: float = 0.97
@@ -115,6 +117,7 @@ class Options:
             mode=self.mode,
             workers=self.workers,
             policy=self.policy,
+            min_admission=min(self.min_admission, self.max_active_keys),
             max_dispatch_size=self.max_dispatch_size,
             replica_sync=sync_rule(self.replica_sync),
             gradient=gradient,
@@ -368,6 +371,32 @@ def rows_per_instance(graph: amp.Graph, data: Instances, settings: amp.Settings)
     """
     n, nodes = _without_numerics(graph, data, settings)
     return {name: stats.gradients / n for name, stats in nodes.items()}
+
+
+def update_together(graph: amp.Graph, data: Instances, settings: amp.Settings, batch: int, shown: str) -> amp.Settings:
+    """Lets every node wait for the gradient rows that `batch` instances bring on average.
+
+    Args:
+      graph: The graph; its nodes' intervals are set.
+      data: Training instances.
+      settings: The settings of the run.
+      batch: Instances.
+      shown: The node whose interval stands for all in the settings.
+
+    Returns:
+      The settings with that node's interval.
+    """
+    of_nodes = intervals(rows_per_instance(graph, data, settings), batch)
+    set_options(graph, lambda node: {"min_update_interval": of_nodes[node]})
+    return replace(settings, min_update_interval=of_nodes[shown])
+
+
+def intervals(rows: Mapping[str, float], batch: int) -> dict[str, int]:
+    """Each node's interval: the rows that `batch` instances bring; replicas wait for as many as one node alone would."""
+    totals: dict[str, float] = {}
+    for node, count in rows.items():
+        totals[node.split("/")[0]] = totals.get(node.split("/")[0], 0.0) + count
+    return {node: max(1, round(batch * totals[node.split("/")[0]])) for node in rows}
 
 
 def _without_numerics(graph: amp.Graph, data: Instances, settings: amp.Settings) -> tuple[int, Mapping[str, NodeStats]]:

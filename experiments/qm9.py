@@ -11,7 +11,7 @@ from ampjax.data import qm9
 from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.models.ggnn import Network, ggnn_regression
-from experiments.common import Options, Task, cosine, rows_per_instance, run, set_options, updates_per_instance
+from experiments.common import Options, Task, cosine, run, set_options, update_together, updates_per_instance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,18 +79,8 @@ def prepare(options: Qm9Options, molecules: qm9.Molecules, seed: int) -> Task:
     graph = ggnn_regression(network, scale=data.std / qm9.CHEMICAL_ACCURACY)
     settings = options.settings(seed, 1)
     if options.min_update_interval is None:
-        rows = rows_per_instance(graph, data.train, settings)
-        settings = options.settings(seed, intervals(rows, options.batch)["readout"])
-        set_options(graph, lambda node: {"min_update_interval": intervals(rows, options.batch)[node]})
+        settings = update_together(graph, data.train, settings, options.batch, "readout")
     updates = updates_per_instance(graph, data.train, settings)
     total = len(data.train) * options.epochs
     set_options(graph, lambda node: {"tx": optax.adam(cosine(options.learning_rate, updates[node] * total))})
     return Task(graph, data.train, data.valid, settings, metric="error")
-
-
-def intervals(rows: dict[str, float], batch: int) -> dict[str, int]:
-    """Each node's interval: the rows that `batch` instances bring; replicas wait for as many as one node alone would."""
-    totals: dict[str, float] = {}
-    for node, count in rows.items():
-        totals[node.split("/")[0]] = totals.get(node.split("/")[0], 0.0) + count
-    return {node: max(1, round(batch * totals[node.split("/")[0]])) for node in rows}

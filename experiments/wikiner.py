@@ -10,23 +10,21 @@ from ampjax.data import wikiner
 from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.models.tagger import Sizes, tagger
-from experiments.common import Options, Task, run
-
-EMBEDDING_INTERVAL = 1000
-"""Gradient rows between updates of the table of words, whose rows are many and rarely seen: about 50 sentences."""
+from experiments.common import Options, Task, run, update_together
 
 
 @dataclass(frozen=True, kw_only=True)
 class WikinerOptions(Options):
     """WikiNER: a tag for every word of a sentence.
 
-    A gradient row is a word, or for the nodes that spell a character: a sentence has 25 words, and 34 characters in its rare words, on average. So
-    with an interval of 50 an update sees about two sentences (DyNet's program updates after each). The paper's max-active-keys are 1, 4 and 32.
+    A gradient row is a word, or for the nodes that spell a character. By default each node waits for as many as `batch` sentences bring
+    on average, so all update equally often (DyNet's program updates after each sentence). The paper's max-active-keys are 1, 4 and 32.
 
     Args:
       n_train: Training sentences, the first ones of the file.
       n_valid: Validation sentences, the first ones of the file.
       full: All sentences of the files, in place of `n_train` and `n_valid`.
+      batch: Sentences whose gradient rows make an update.
       learning_rate: Adam's.
       noise: Standard deviation of the Gaussian noise on word vectors in training.
       synthetic: Generated sentences in place of files.
@@ -38,9 +36,13 @@ class WikinerOptions(Options):
     n_train: int = 2000
     n_valid: int = 500
     full: bool = False
+    batch: int = 4
     learning_rate: float = 1e-3
     noise: float = 0.1
     max_active_keys: int = 32
+    policy: str = "wavefront"
+    min_admission: int = 32
+    max_dispatch_size: int = 512
     epochs: int = 3
     target: float = 0.94
 
@@ -52,8 +54,9 @@ def main(options: WikinerOptions) -> list[History]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
-    if not options.learning_rate > 0:
-        raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "Adam's default is 1e-3.")
+    for flag, value in (("--learning-rate", options.learning_rate), ("--batch", options.batch)):
+        if not value > 0:
+            raise SettingsError(flag, "more than 0", f"{value}", "The defaults are 1e-3 and 4.")
     data = load(options)
     return run("wikiner", options, lambda seed: prepare(options, *data, seed))
 
@@ -80,8 +83,8 @@ def prepare(options: WikinerOptions, train: wikiner.Sentences, valid: wikiner.Se
         len(vocabulary.characters),
         Sizes(noise=options.noise),
         options.replicas,
-        EMBEDDING_INTERVAL,
     )
-    settings = options.settings(seed, 50, gradient="sum")
-    tx = optax.adam(options.learning_rate)
-    return Task(graph, wikiner.SentenceInstances(train), wikiner.SentenceInstances(valid), settings, tx)
+    instances, settings = wikiner.SentenceInstances(train), options.settings(seed, 1, gradient="sum")
+    if options.min_update_interval is None:
+        settings = update_together(graph, instances, settings, options.batch, "output")
+    return Task(graph, instances, wikiner.SentenceInstances(valid), settings, optax.adam(options.learning_rate))

@@ -32,7 +32,21 @@ def balanced(queues: Sequence[Queue], now: int) -> Queue:
     )
 
 
-POLICIES: dict[str, Policy] = {"backward_first": backward_first, "largest": largest, "balanced": balanced}
+def wavefront(queues: Sequence[Queue], now: int) -> Queue:
+    """Instances in step: forward messages from the pumps on, then backward ones from the losses on, a stage as a whole before the next.
+
+    Messages of one stage come together in few, large dispatches, most of all where instances enter together too (`min_admission`). It is the
+    order of depth in which dynamic batching runs a minibatch (Looks et al. 2017; Neubig et al. 2017), over whatever is in flight.
+    """
+    return min(queues, key=lambda q: (q.backward, -q.stage.number if q.backward else q.stage.number, q.born))
+
+
+POLICIES: dict[str, Policy] = {
+    "backward_first": backward_first,
+    "largest": largest,
+    "balanced": balanced,
+    "wavefront": wavefront,
+}
 
 
 def find_policy(policy: str | Policy) -> Policy:

@@ -31,12 +31,13 @@ from ampjax.sched.stats import NodeStats, StageStats, Statistics
 from ampjax.sched.updates import ReplicaSync, Updates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SchedulerSettings:
     """What the scheduler needs to know beside the plan.
 
     Args:
       max_active_keys: Training instances in flight at most; so for inference.
+      min_admission: Instances are admitted when there is room for so many at once.
       max_dispatch_size: Rows in one dispatch at most (a single ragged message may hold more).
       intervals: `min_update_interval` of each parameterised node.
       stashed: Nodes whose adjoint uses the forward pass's parameters.
@@ -51,6 +52,7 @@ class SchedulerSettings:
     """
 
     max_active_keys: int = 16
+    min_admission: int = 1
     max_dispatch_size: int = 64
     intervals: Mapping[str, int] = field(default_factory=dict)
     stashed: tuple[str, ...] = ()
@@ -126,8 +128,10 @@ class Scheduler:
     # -- events: instances
 
     def room(self, train: bool = True) -> int:
-        """Instances that `max_active_keys`, and the controller's next update, allow to be admitted now."""
+        """Instances that `max_active_keys`, `min_admission` and the controller's next update allow to be admitted now."""
         room = self.settings.max_active_keys - self._inflight.count[train]
+        if room < self.settings.min_admission:
+            return 0
         if train and self.settings.flush_every is not None:
             room = min(room, self.settings.flush_every - self._since_flush)
         return max(0, room)

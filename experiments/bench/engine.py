@@ -118,7 +118,12 @@ class _Bench:
         full = np.flatnonzero(data.lengths == MAX_LENGTH)[:n]
         self._data = Sample(Sequences(data, options.hidden), full)
         self._settings = SchedulerSettings(
-            size, size, dict.fromkeys(self._graph.parameterised, 100), policy=largest, history=1, capacity=4096
+            max_active_keys=size,
+            max_dispatch_size=size,
+            intervals=dict.fromkeys(self._graph.parameterised, 100),
+            policy=largest,
+            history=1,
+            capacity=4096,
         )
         training = {name: NodeTraining(optax.adam(1e-3)) for name in self._graph.parameterised}
         params = initial_params(self._graph, {}, 0)

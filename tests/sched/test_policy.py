@@ -8,7 +8,7 @@ from support import graphs
 from support.control import admit, drain, plan_for, scheduler_for, tell
 
 from ampjax.errors import SettingsError
-from ampjax.sched.policy import POLICIES, backward_first, balanced, find_policy, largest
+from ampjax.sched.policy import POLICIES, backward_first, balanced, find_policy, largest, wavefront
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Chunk, Queue
 
 STAGE = plan_for(graphs.chain(1)).stages[0]
@@ -65,10 +65,28 @@ def test_balanced_starves_nobody(rows):
     assert waited <= 4 * 1.5 * rows
 
 
+def test_wavefront_goes_forward_from_the_pumps_and_back_from_the_losses():
+    """Four instances, of which two enter late, are in step at the second stage, and stay so."""
+    s = scheduler_for(graphs.chain(3), policy=wavefront, fuse=False)
+    admit(s, graphs.chain_data(2))
+    first = s.next(0)
+    admit(s, graphs.chain_data(2), ids=[2, 3])
+    s.done(first)
+    assert [tell(d).split(";")[0] for d in drain(s)] == [
+        "forward f0 [2, 3]",
+        "forward f1 [0, 1, 2, 3]",
+        "forward f2 [0, 1, 2, 3]",
+        "forward loss [0, 1, 2, 3]",
+        "backward f2 [0, 1, 2, 3]",
+        "backward f1 [0, 1, 2, 3]",
+        "backward f0 [0, 1, 2, 3]",
+    ]
+
+
 def test_policies_by_name_or_function():
     assert find_policy("backward_first") is backward_first
     assert find_policy(min) is min
-    text = r"setting `policy`: expected one of \['backward_first', 'largest', 'balanced'\], or a function, got 'fifo'\. Choose one of these names\."
+    text = r"setting `policy`: expected one of \['backward_first', 'largest', 'balanced', 'wavefront'\], or a function, got 'fifo'\. Choose one of these names\."
     with pytest.raises(SettingsError, match=text):
         find_policy("fifo")
 

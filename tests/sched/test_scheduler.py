@@ -232,6 +232,17 @@ def test_without_losses_no_label_is_needed():
 # The controller
 
 
+def test_instances_are_admitted_together():
+    s = scheduler_for(graphs.chain(1), max_active_keys=4, min_admission=3)
+    assert s.room() == s.room(train=False) == 4
+    slots = s.open(np.arange(2))
+    assert s.room() == 0, "two could enter, which is fewer than three"
+    s.close(slots[:1])
+    assert s.room() == 3
+    s.open(np.arange(2, 4))
+    assert s.room() == 0
+
+
 def test_the_throttle():
     s = scheduler_for(graphs.chain(1), max_active_keys=3)
     assert s.room() == 3

@@ -44,21 +44,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         homes=st.lists(st.integers(0, WORKERS - 1), min_size=12, max_size=12),
         spaces=st.sampled_from([(0, 0, 0), (0, 1, 2), (0, 1, 0)]),
         flush_every=st.sampled_from([None, None, 1, 3]),
+        min_admission=st.integers(1, 4),
         fuse=st.booleans(),
         stashed=st.booleans(),
     )
-    def start(self, name, policy, max_dispatch_size, interval, homes, spaces, flush_every, fuse, stashed):
+    def start(
+        self, name, policy, max_dispatch_size, interval, homes, spaces, flush_every, min_admission, fuse, stashed
+    ):
         self.graph, self.make = CASES[name]
         nodes = [n.name for n in self.graph.nodes.values() if n.kind != "Pump"]
         plan = plan_for(self.graph, dict(zip(nodes, homes * 2, strict=False)), spaces, fuse)
         parameterised = tuple(self.graph.parameterised)
         config = SchedulerSettings(
-            4,
-            max_dispatch_size,
-            dict.fromkeys(parameterised, interval),
-            parameterised if stashed else (),
-            POLICIES[policy],
-            flush_every,
+            max_active_keys=4,
+            min_admission=min_admission,
+            max_dispatch_size=max_dispatch_size,
+            intervals=dict.fromkeys(parameterised, interval),
+            stashed=parameterised if stashed else (),
+            policy=POLICIES[policy],
+            flush_every=flush_every,
             capacity=4,
         )
         self.scheduler = Scheduler(plan, config, check=True)

@@ -244,11 +244,13 @@ def schedules(draw, sizes=(1, 2, 3, 4, 7, 16), rich=False, **options):
     """
     workers = draw(st.integers(1, 3))
     affinity = draw(st.sampled_from(["default", "paper", "coloured"]) | st.builds(Scattered, st.integers(0, 99)))
+    keys = options.get("max_active_keys") or draw(st.integers(1, 7))
     settings = frozen(
-        max_active_keys=draw(st.integers(1, 7)),
+        max_active_keys=keys,
+        min_admission=draw(st.integers(1, keys)),
         max_dispatch_size=draw(st.sampled_from((*sizes, 64) if rich else sizes)),
         workers=workers,
-        policy=draw(st.sampled_from(["balanced", "backward_first", "largest"])),
+        policy=draw(st.sampled_from(["balanced", "backward_first", "largest", "wavefront"])),
         affinity=affinity if workers > 1 else "default",
         fuse=rich and draw(st.booleans()),
     )

@@ -94,6 +94,11 @@ def with_params(params):
 MISTAKES = {
     # Settings
     "no instance in flight": setting("max_active_keys", 0, "an integer of at least 1"),
+    "admission of more than can be in flight": (
+        lambda: trainer(max_active_keys=4, min_admission=5),
+        SettingsError,
+        "setting `min_admission`: expected at most `max_active_keys`, 4, got 5. Lower it, or raise `max_active_keys`.",
+    ),
     "an interval of zero": setting("min_update_interval", 0, "an integer of at least 1"),
     "half a worker": setting("workers", 1.5, "an integer of at least 1"),
     "a truth value for a number": setting("max_dispatch_size", True, "an integer of at least 1"),
@@ -106,7 +111,7 @@ MISTAKES = {
     "an unknown policy": setting(
         "policy",
         "fifo",
-        "one of ['backward_first', 'largest', 'balanced'], or a function",
+        "one of ['backward_first', 'largest', 'balanced', 'wavefront'], or a function",
         "Choose one of these names.",
     ),
     "an unknown replica rule": setting(
@@ -125,7 +130,7 @@ MISTAKES = {
         lambda: trainer(max_activ_keys=4),
         SettingsError,
         "setting `max_activ_keys`: expected one of ['affinity', 'arena_rows', 'check', 'fuse', 'gradient', 'max_active_keys', "
-        "'max_dispatch_size', 'memory_limit', 'min_update_interval', 'mode', 'policy', 'replica_sync', 'run_ahead', 'seed', "
+        "'max_dispatch_size', 'memory_limit', 'min_admission', 'min_update_interval', 'mode', 'policy', 'replica_sync', 'run_ahead', 'seed', "
         "'weights', 'workers'], got an unknown setting. Check its spelling.",
     ),
     "no optax transform": (

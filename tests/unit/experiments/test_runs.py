@@ -10,7 +10,7 @@ from ampjax.errors import SettingsError
 from experiments import babi15, list_reduction, mnist, qm9, virtual, wikiner
 from experiments.__main__ import main, parse
 from experiments.babi15 import Babi15Options
-from experiments.common import FIELDS
+from experiments.common import FIELDS, intervals
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
 from experiments.qm9 import Qm9Options
@@ -123,7 +123,7 @@ def test_babi15_has_enough_fresh_samples() -> None:
 
 def test_intervals_are_what_a_batch_brings() -> None:
     rows = {"edge0": 30.0, "edge1": 0.01, "update/0": 40.0, "update/1": 32.0}
-    assert qm9.intervals(rows, 10) == {"edge0": 300, "edge1": 1, "update/0": 720, "update/1": 720}
+    assert intervals(rows, 10) == {"edge0": 300, "edge1": 1, "update/0": 720, "update/1": 720}
 
 
 def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
