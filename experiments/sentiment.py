@@ -24,7 +24,8 @@ EMBEDDING_INTERVAL = 1000
 class SentimentOptions(Options):
     """Sentiment: every node of the treebank's trees into 5 classes.
 
-    A gradient row is a node of a tree, so an interval of 50 (B.3) is one or two trees.
+    A gradient row is a node of a tree, so an interval of 50 (B.3) is one or two trees. Trees enter several at once and travel in step: it fills
+    dispatches, and keeps updates from falling between a tree's way forth and back, which the sums of gradients don't forgive.
 
     Args:
       cell: `fold`: TensorFlow Fold's cell, hidden 300, dropout in three places (the paper's choice). `tai`: that of Tai et al. 2015, hidden
@@ -44,6 +45,9 @@ class SentimentOptions(Options):
     hidden: int | None = None
     keep: float | None = None
     learning_rate: float = 0.05
+    policy: str = "wavefront"
+    min_admission: int = 8
+    max_dispatch_size: int = 512
     glove: Path | None = None
     epochs: int = 5
     target: float = 0.81
