@@ -62,6 +62,13 @@ def test_instances_of_unequal_length_compile_nothing_after_the_warm_up():
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
 
 
+def test_arenas_have_room_for_validation_too():
+    """Instances of validation may be larger than those of training; a growing arena would compile its kernels again."""
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=4, policy="wavefront", fuse=False)
+    history = trainer.fit(graphs.rnn_data([1] * 8), graphs.rnn_data([30] * 8), epochs=1, progress=False)
+    assert history[0].compilations == 0
+
+
 @pytest.mark.parametrize("sync", ["epoch", ("every_k", 2), ("message", 2)])
 def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
     with amp.Graph() as g:
