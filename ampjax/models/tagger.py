@@ -83,7 +83,8 @@ def tagger(
     Returns:
       The graph, with the parameterised nodes `embed`, `char_embed`, `char_input`, `char_forward`, `char_backward`, `word_input`, `word_forward`,
       `word_backward`, `hidden` and `output`, the loss `xent` with the metrics `accuracy` (over all words) and `accuracy_without_o` (over words
-      inside entities), and the sinks `word_forward/end` and `word_backward/end`: the LSTMs' last states.
+      inside entities), and the sinks `logits`: a row `[9]` for each word, in the order of `ampjax.data.wikiner.TAGS`, and `word_forward/end` and
+      `word_backward/end`: the LSTMs' last states.
 
     Raises:
       SettingsError: If a count is below 1.
@@ -114,6 +115,7 @@ def tagger(
             amp.sink(f"word_{way}/end", end)
         hidden = amp.ppt("hidden", _hidden, params=_glorot(2 * sizes.word_hidden, sizes.mlp))(left[0], right[0])
         logits = amp.ppt("output", amp.nn.Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot"))(hidden)
+        amp.sink("logits", logits)
         amp.loss("xent", _loss)(logits, labels)
     return graph
 

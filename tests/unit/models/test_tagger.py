@@ -154,6 +154,9 @@ def test_metrics_count_words_and_words_inside_entities(tmp_path: Path) -> None:
     metrics = trainer.evaluate(SentenceInstances(data))
     assert metrics["accuracy"] == pytest.approx(hits.mean())
     assert metrics["accuracy_without_o"] == pytest.approx(hits[inside].mean())
+    predicted = trainer.predict(SentenceInstances(data))["logits"]
+    np.testing.assert_allclose(predicted.payload, logits, rtol=1e-4, atol=1e-5)
+    assert predicted.fields["t"].tolist() == [t for n in np.diff(data.ptr) for t in range(n)]
     loss = direct_loss(params, data) / len(data.words)
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5), "noise is off in evaluation"
     assert trainer.accumulate(SentenceInstances(data))["loss"] != pytest.approx(float(loss), rel=1e-2)
