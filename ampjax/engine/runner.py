@@ -256,9 +256,8 @@ class StageRunner:
             return None
         states = np.delete(dispatch.states, SLOT, axis=1).astype(np.uint64)
         odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
-        seeds = (states * odd).sum(axis=1, dtype=np.uint64) + np.uint64(self._seed % (1 << 32)) * np.uint64(
-            0xD1342543DE82EF95
-        )
+        of_run = np.uint64((self._seed % (1 << 32)) * 0xD1342543DE82EF95 % (1 << 64))
+        seeds = (states * odd).sum(axis=1, dtype=np.uint64) + of_run
         if dispatch.sizes is not None:
             first = np.cumsum(dispatch.sizes) - dispatch.sizes
             row = (np.arange(dispatch.n_rows) - np.repeat(first, dispatch.sizes)).astype(np.uint64)

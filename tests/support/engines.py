@@ -64,7 +64,17 @@ class Engine:
 
 
 def engine(
-    graph, homes=None, spaces=(0,), *, params=None, tx=None, interval=NEVER, fuse=True, gradient="sum", **settings
+    graph,
+    homes=None,
+    spaces=(0,),
+    *,
+    params=None,
+    tx=None,
+    interval=NEVER,
+    fuse=True,
+    gradient="sum",
+    seed=0,
+    **settings,
 ):
     """A scheduler and an executor; `homes` are the nodes' workers (0 by default), `spaces` the workers' devices."""
     worker_of = {n.name: 0 for n in graph.nodes.values() if n.kind != "Pump"} | dict(homes or {})
@@ -73,7 +83,7 @@ def engine(
     stashed = settings.get("stashed", ())
     devices = jax.devices()[: max(spaces) + 1]
     training = {n: NodeTraining(tx or optax.sgd(0.1), gradient) for n in nodes}
-    executor = Executor(plan, initial_params(graph, params or {}, 0), training, devices, stashed)
+    executor = Executor(plan, initial_params(graph, params or {}, 0), training, devices, stashed, seed)
     config = SchedulerSettings(**{"intervals": dict.fromkeys(nodes, interval), **settings})
     return Engine(graph, plan, Scheduler(plan, config, check=True), executor)
 

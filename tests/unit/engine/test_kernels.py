@@ -190,7 +190,8 @@ def test_bfloat16_takes_gradients(fuse):
 # Random bodies
 
 
-def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_schedule():
+@pytest.mark.parametrize("seed", [0, 7, 1 << 70])
+def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_schedule(seed):
     def noisy(w, x, key=None):
         noise = 0.0 if key is None else jax.random.normal(key, ())
         return w * x * noise
@@ -203,7 +204,7 @@ def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_sch
     data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
     grads = []
     for size in (1, 2, 64):
-        e = engine(g, max_dispatch_size=size)
+        e = engine(g, max_dispatch_size=size, seed=seed)
         e.virtual(data)
         grads.append(e.gradients["f"])
         # the loss is w times the noise, so dW is the loss divided by w: forward and backward saw the same numbers
