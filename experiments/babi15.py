@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,23 +62,32 @@ def main(options: Babi15Options) -> list[History]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
+    return run("babi15", options, tasks(options))
+
+
+def tasks(options: Babi15Options) -> Callable[[int], Task]:
+    """Reads the data; gives a function from a seed to model, data, settings and optimizer.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+      DataError: If a file is missing or damaged.
+    """
     for flag, value in (("--learning-rate", options.learning_rate), ("--batch", options.batch)):
         if not value > 0:
             raise SettingsError(flag, "more than 0", f"{value}", "The defaults are 5e-3 and 10.")
     if not 1 <= options.fold <= 10:
         raise SettingsError("--fold", "1 to 10", f"{options.fold}", "There are ten folds.")
-    return run("babi15", options, lambda seed: prepare(options, seed))
 
+    def task(seed: int) -> Task:
+        questions, train, valid = data(options, seed)
+        graphs = questions.graphs if options.encoding == "flatmap" else None
+        graph = ggnn_selection(Network(1, options.hidden, options.steps, babi15.N_KINDS, graphs, options.replicas))
+        settings = options.settings(seed, 1)
+        if options.min_update_interval is None:
+            settings = update_together(graph, train, settings, options.batch, "score")
+        return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
 
-def prepare(options: Babi15Options, seed: int) -> Task:
-    """Model, data, settings and optimizer for one seed."""
-    questions, train, valid = data(options, seed)
-    graphs = questions.graphs if options.encoding == "flatmap" else None
-    graph = ggnn_selection(Network(1, options.hidden, options.steps, babi15.N_KINDS, graphs, options.replicas))
-    settings = options.settings(seed, 1)
-    if options.min_update_interval is None:
-        settings = update_together(graph, train, settings, options.batch, "score")
-    return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
+    return task
 
 
 def data(options: Babi15Options, seed: int) -> tuple[babi15.Questions, Instances, Instances]:

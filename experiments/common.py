@@ -192,13 +192,13 @@ def cache_compilations() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-def run(name: str, options: Options, prepare: Callable[[int], Task], console: Console | None = None) -> list[History]:
+def run(name: str, options: Options, tasks: Callable[[int], Task], console: Console | None = None) -> list[History]:
     """Trains a task for each seed and leaves the results in a folder.
 
     Args:
       name: The experiment's name.
       options: The options.
-      prepare: From a seed to what is trained.
+      tasks: From a seed to what is trained.
       console: Where tables go.
 
     Returns:
@@ -216,7 +216,7 @@ def run(name: str, options: Options, prepare: Callable[[int], Task], console: Co
     histories: dict[str, History] = {}
     task = trainer = None
     for seed in options.seed:
-        task = prepare(seed)
+        task = tasks(seed)
         s = task.settings
         console.print(
             f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {options.replicas} replica(s), {s.workers} worker(s), {len(jax.devices())} device(s)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import optax
@@ -38,7 +39,22 @@ class MnistOptions(Options):
 
 
 def main(options: MnistOptions) -> list[History]:
-    """Trains; one history per seed."""
+    """Trains; one history per seed.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+      DataError: If a file is missing or damaged.
+    """
+    return run("mnist", options, tasks(options))
+
+
+def tasks(options: MnistOptions) -> Callable[[int], Task]:
+    """Reads the data; gives a function from a seed to model, data, settings and optimizer.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+      DataError: If a file is missing or damaged.
+    """
     if not options.learning_rate > 0:
         raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "B.1's is 0.1.")
     if options.warm_up < 0:
@@ -49,8 +65,8 @@ def main(options: MnistOptions) -> list[History]:
         Batches(part, options.batch_size) for part in (synthetic() if options.synthetic else load(options.data_dir))
     )
 
-    def prepare(seed: int) -> Task:
+    def task(seed: int) -> Task:
         graph = mlp((784, options.hidden, options.hidden, options.hidden, 10), options.batch_size, options.replicas)
         return Task(graph, train, valid, options.settings(seed, 1), optax.sgd(rate))
 
-    return run("mnist", options, prepare)
+    return task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -60,6 +61,16 @@ def main(options: Qm9Options) -> list[History]:
     """
     if options.full:
         options = replace(options, n_train=None, epochs=max(25, options.epochs))
+    return run("qm9", options, tasks(options))
+
+
+def tasks(options: Qm9Options) -> Callable[[int], Task]:
+    """Reads the data; gives a function from a seed to model, data, settings and optimizer.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+      DataError: If the file is missing or damaged.
+    """
     for flag, value in (("--learning-rate", options.learning_rate), ("--batch", options.batch)):
         if not value > 0:
             raise SettingsError(flag, "more than 0", f"{value}", "The defaults are 1e-3 and 20.")
@@ -68,19 +79,18 @@ def main(options: Qm9Options) -> list[History]:
         options = replace(options, n_valid=min(options.n_valid, len(molecules) // 5))
     else:
         molecules = qm9.load(options.data_dir)
-    return run("qm9", options, lambda seed: prepare(options, molecules, seed))
 
+    def task(seed: int) -> Task:
+        data = qm9.split(molecules, options.n_valid, seed, options.n_train, options.encoding)
+        tables = molecules.graphs if options.encoding == "flatmap" else None
+        network = Network(qm9.N_FEATURES, options.hidden, options.steps, qm9.N_KINDS, tables, options.replicas)
+        graph = ggnn_regression(network, scale=data.std / qm9.CHEMICAL_ACCURACY)
+        settings = options.settings(seed, 1)
+        if options.min_update_interval is None:
+            settings = update_together(graph, data.train, settings, options.batch, "readout")
+        updates = updates_per_instance(graph, data.train, settings)
+        total = len(data.train) * options.epochs
+        set_options(graph, lambda node: {"tx": optax.adam(cosine(options.learning_rate, updates[node] * total))})
+        return Task(graph, data.train, data.valid, settings, metric="error")
 
-def prepare(options: Qm9Options, molecules: qm9.Molecules, seed: int) -> Task:
-    """Model, data, settings and optimizer for one seed."""
-    data = qm9.split(molecules, options.n_valid, seed, options.n_train, options.encoding)
-    tables = molecules.graphs if options.encoding == "flatmap" else None
-    network = Network(qm9.N_FEATURES, options.hidden, options.steps, qm9.N_KINDS, tables, options.replicas)
-    graph = ggnn_regression(network, scale=data.std / qm9.CHEMICAL_ACCURACY)
-    settings = options.settings(seed, 1)
-    if options.min_update_interval is None:
-        settings = update_together(graph, data.train, settings, options.batch, "readout")
-    updates = updates_per_instance(graph, data.train, settings)
-    total = len(data.train) * options.epochs
-    set_options(graph, lambda node: {"tx": optax.adam(cosine(options.learning_rate, updates[node] * total))})
-    return Task(graph, data.train, data.valid, settings, metric="error")
+    return task

@@ -60,10 +60,10 @@ def main(options: SentimentOptions) -> list[History]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
-    return run("sentiment", options, prepare(options))
+    return run("sentiment", options, tasks(options))
 
 
-def prepare(options: SentimentOptions) -> Callable[[int], Task]:
+def tasks(options: SentimentOptions) -> Callable[[int], Task]:
     """Reads the data; gives a function from a seed to model, data, settings and optimizer.
 
     Raises:

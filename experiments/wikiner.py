@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import optax
@@ -54,11 +55,31 @@ def main(options: WikinerOptions) -> list[History]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
+    return run("wikiner", options, tasks(options))
+
+
+def tasks(options: WikinerOptions) -> Callable[[int], Task]:
+    """Reads the data; gives a function from a seed to model, data, settings and optimizer.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+      DataError: If a file is missing or damaged.
+    """
     for flag, value in (("--learning-rate", options.learning_rate), ("--batch", options.batch)):
         if not value > 0:
             raise SettingsError(flag, "more than 0", f"{value}", "The defaults are 1e-3 and 4.")
-    data = load(options)
-    return run("wikiner", options, lambda seed: prepare(options, *data, seed))
+    train, valid = load(options)
+    words, characters = len(train.vocabulary.words), len(train.vocabulary.characters)
+    instances = wikiner.SentenceInstances(train)
+
+    def task(seed: int) -> Task:
+        graph = tagger(words, characters, Sizes(noise=options.noise), options.replicas)
+        settings = options.settings(seed, 1, gradient="sum")
+        if options.min_update_interval is None:
+            settings = update_together(graph, instances, settings, options.batch, "output")
+        return Task(graph, instances, wikiner.SentenceInstances(valid), settings, optax.adam(options.learning_rate))
+
+    return task
 
 
 def load(options: WikinerOptions) -> tuple[wikiner.Sentences, wikiner.Sentences]:
@@ -73,18 +94,3 @@ def load(options: WikinerOptions) -> tuple[wikiner.Sentences, wikiner.Sentences]
     if options.full:
         return wikiner.load(options.data_dir)
     return wikiner.load(options.data_dir, options.n_train, options.n_valid)
-
-
-def prepare(options: WikinerOptions, train: wikiner.Sentences, valid: wikiner.Sentences, seed: int) -> Task:
-    """Model, settings and optimizer for one seed."""
-    vocabulary = train.vocabulary
-    graph = tagger(
-        len(vocabulary.words),
-        len(vocabulary.characters),
-        Sizes(noise=options.noise),
-        options.replicas,
-    )
-    instances, settings = wikiner.SentenceInstances(train), options.settings(seed, 1, gradient="sum")
-    if options.min_update_interval is None:
-        settings = update_together(graph, instances, settings, options.batch, "output")
-    return Task(graph, instances, wikiner.SentenceInstances(valid), settings, optax.adam(options.learning_rate))

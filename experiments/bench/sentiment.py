@@ -12,7 +12,7 @@ from rich.console import Console
 import ampjax as amp
 from experiments.bench.common import Entry, Result, compare
 from experiments.common import Sample
-from experiments.sentiment import SentimentOptions, prepare
+from experiments.sentiment import SentimentOptions, tasks
 
 HERE = "experiments.bench"
 
@@ -87,7 +87,7 @@ class Ours:
     def __init__(self, n_train: int, **arguments: Any):
         folder = arguments.pop("data_dir")
         options = SentimentOptions(**arguments, data_dir=Path(folder) if folder else None)
-        self._task = prepare(options)(0)
+        self._task = tasks(options)(0)
         n = n_train or len(self._task.train)
         self._task = replace(self._task, train=Sample(self._task.train, np.arange(min(n, len(self._task.train)))))
         self._trainer = amp.Trainer(self._task.graph, self._task.tx, settings=self._task.settings)
