@@ -15,7 +15,7 @@ from experiments import babi15, list_reduction, mnist, qm9, report, sentiment, v
 from experiments.babi15 import Babi15Options
 from experiments.bench import engine as bench_engine
 from experiments.bench import list_reduction as bench_list_reduction
-from experiments.bench import sentiment as bench_sentiment
+from experiments.bench import networks as bench_networks
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
@@ -27,7 +27,10 @@ from experiments.wikiner import WikinerOptions
 
 BenchCommand = (
     Annotated[bench_list_reduction.BenchOptions, subcommand("list-reduction")]
-    | Annotated[bench_sentiment.SentimentBench, subcommand("sentiment")]
+    | Annotated[bench_networks.SentimentBench, subcommand("sentiment")]
+    | Annotated[bench_networks.WikinerBench, subcommand("wikiner")]
+    | Annotated[bench_networks.Qm9Bench, subcommand("qm9")]
+    | Annotated[bench_networks.Babi15Bench, subcommand("babi15")]
     | Annotated[bench_engine.EngineOptions, subcommand("engine")]
 )
 
@@ -65,7 +68,10 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     VirtualOptions: virtual.main,
     ReportOptions: report.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,
-    bench_sentiment.SentimentBench: bench_sentiment.main,
+    bench_networks.SentimentBench: bench_networks.main,
+    bench_networks.WikinerBench: bench_networks.main,
+    bench_networks.Qm9Bench: bench_networks.main,
+    bench_networks.Babi15Bench: bench_networks.main,
     bench_engine.EngineOptions: bench_engine.main,
 }
 

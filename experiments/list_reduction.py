@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import optax
@@ -52,12 +53,16 @@ class ListReductionOptions(Options):
 
 
 def main(options: ListReductionOptions) -> list[History]:
-    """Trains; one history per seed."""
-    return run("list-reduction", options, lambda seed: prepare(options, seed))
+    """Trains; one history per seed.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+    """
+    return run("list-reduction", options, tasks(options))
 
 
-def prepare(options: ListReductionOptions, seed: int) -> Task:
-    """Model, data, settings and optimizer for one seed.
+def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
+    """A function from a seed to model, data, settings and optimizer.
 
     Raises:
       SettingsError: If an option is outside what it can be.
@@ -69,20 +74,26 @@ def prepare(options: ListReductionOptions, seed: int) -> Task:
     if options.replica_sync == "auto":
         options = replace(options, replica_sync="every_k:10" if options.replicas > 2 else "epoch")
     interval, peak = defaults(options)
-    settings = options.settings(seed, interval)
-    train, valid = (instances(options, part) for part in splits(options.n_train, options.n_valid, seed))
-    batch = None if options.single else options.batch_size
-    graph = list_reduction_rnn(options.hidden, batch, options.replicas)
-    shares = {"linear2": MEAN_LENGTH, "linear1": min(2, options.replicas)}
-    set_options(
-        graph,
-        lambda node: {"min_update_interval": max(1, settings.min_update_interval // shares.get(node.split("/")[0], 1))},
-    )
-    rate = options.learning_rate or peak
-    updates = updates_per_instance(graph, train, settings)
-    total = len(train) * options.epochs
-    set_options(graph, lambda node: {"tx": optax.adam(cosine(rate, updates[node] * total))})
-    return Task(graph, train, valid, settings)
+
+    def task(seed: int) -> Task:
+        settings = options.settings(seed, interval)
+        train, valid = (instances(options, part) for part in splits(options.n_train, options.n_valid, seed))
+        batch = None if options.single else options.batch_size
+        graph = list_reduction_rnn(options.hidden, batch, options.replicas)
+        shares = {"linear2": MEAN_LENGTH, "linear1": min(2, options.replicas)}
+        set_options(
+            graph,
+            lambda node: {
+                "min_update_interval": max(1, settings.min_update_interval // shares.get(node.split("/")[0], 1))
+            },
+        )
+        rate = options.learning_rate or peak
+        updates = updates_per_instance(graph, train, settings)
+        total = len(train) * options.epochs
+        set_options(graph, lambda node: {"tx": optax.adam(cosine(rate, updates[node] * total))})
+        return Task(graph, train, valid, settings)
+
+    return task
 
 
 def instances(options: ListReductionOptions, data: ListReduction) -> Instances:

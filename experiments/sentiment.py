@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Literal
 
 import jax
+import numpy as np
 import optax
 
 from ampjax.data import glove, sst
+from ampjax.data.checks import at_least_one
 from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from experiments.common import Options, Task, run
+from experiments.common import Options, Sample, Task, run
 
 EMBEDDING_INTERVAL = 1000
 """B.3: gradient rows between updates of the embedding, whose rows are many and rarely seen."""
@@ -34,6 +36,7 @@ class SentimentOptions(Options):
       hidden: Features of a node's state; by default the cell's.
       keep: Probability to keep an entry in dropout; by default the cell's.
       learning_rate: Adagrad's.
+      n_train: Training trees, the first ones of the file; by default all. Words are those of all.
       glove: A file of word vectors as text (GloVe's format); words without one start at random.
       synthetic: Generated trees in place of files.
       max_active_keys: Trees in flight at most.
@@ -48,6 +51,7 @@ class SentimentOptions(Options):
     policy: str = "wavefront"
     min_admission: int = 8
     max_dispatch_size: int = 512
+    n_train: int | None = None
     glove: Path | None = None
     epochs: int = 5
     target: float = 0.81
@@ -73,6 +77,10 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
     if not options.learning_rate > 0:
         raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "Fold's is 0.05.")
     train, valid = sst.synthetic() if options.synthetic else sst.load(options.data_dir)
+    at_least_one("sentiment", n_train=len(train) if options.n_train is None else options.n_train)
+    instances = sst.TreeInstances(train)
+    if options.n_train is not None:
+        instances = Sample(instances, np.arange(min(options.n_train, len(train))))
     vectors = start_vectors(options, train)
     hidden, keep = cell_sizes(options.cell)
     cells = Cells(options.cell, options.embedding, options.hidden or hidden, options.keep or keep)
@@ -82,7 +90,7 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
         scaled = optax.chain(optax.scale(0.1), tx) if options.cell == "fold" else optax.sgd(0.1)
         graph = tree_lstm(len(train.vocabulary), cells, EMBEDDING_INTERVAL, scaled, vectors, options.replicas)
         settings = options.settings(seed, 50, gradient="sum")
-        return Task(graph, sst.TreeInstances(train), sst.TreeInstances(valid), settings, tx)
+        return Task(graph, instances, sst.TreeInstances(valid), settings, tx)
 
     return task
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from ampjax.errors import SettingsError
+from ampjax.history import reaches
 from ampjax.tables import compact
 
 
@@ -36,7 +37,7 @@ class Program(Protocol):
         ...
 
     def evaluate(self) -> float:
-        """The validation accuracy as things stand."""
+        """The validation accuracy (for regression: error) as things stand."""
         ...
 
     def updates(self) -> float:
@@ -141,6 +142,7 @@ def compare(
     epochs: int = 13,
     json_file: Path | None = None,
     console: Console | None = None,
+    metric: str = "accuracy",
 ) -> list[Result]:
     """Measures programs in turn; the first is ours.
 
@@ -148,10 +150,11 @@ def compare(
       bench: The comparison's name.
       entries: The programs.
       passes: Measured passes of each; one more before them is not counted.
-      target: A validation accuracy; if given, each program also trains up to it, and the time of its training passes is measured.
+      target: A value of `metric`; if given, each program also trains up to it, and the time of its training passes is measured.
       epochs: Passes at most on the way there.
       json_file: File to which an object per program is appended.
       console: Where the table goes.
+      metric: What `evaluate` gives: `accuracy`, or `error`, of which less is better.
 
     Raises:
       SettingsError: If `passes` or `epochs` is below 1.
@@ -166,7 +169,7 @@ def compare(
         for entry in entries:
             console.print(f"starting {entry.name} ({entry.setting})")
             processes.append(Process(entry))
-        to_target = [_to_target(p, target, epochs) if target is not None else None for p in processes]
+        to_target = [_to_target(p, target, epochs, metric) if target is not None else None for p in processes]
         speeds: dict[tuple[int, str], list[float]] = {}
         for n in range(passes + 1):
             for i, process in enumerate(processes):
@@ -212,12 +215,12 @@ def compare(
     return results
 
 
-def _to_target(process: Process, target: float, epochs: int) -> float | None:
-    """Seconds of training until the accuracy is reached; None if it is not."""
+def _to_target(process: Process, target: float, epochs: int, metric: str) -> float | None:
+    """Seconds of training until the target is reached; None if it is not."""
     seconds = 0.0
     for _ in range(epochs):
         seconds += process.ask("train")["seconds"]
-        if process.ask("evaluate")["value"] >= target:
+        if reaches(process.ask("evaluate")["value"], target, metric):
             return seconds
     return None
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-import ampjax as amp
 from experiments.bench.common import Entry, Result, compare
-from experiments.list_reduction import ListReductionOptions, prepare
 
 HERE = "experiments.bench"
 
@@ -52,9 +49,10 @@ def main(options: BenchOptions, console: Console | None = None) -> list[Result]:
         Entry(
             "ampjax",
             f"max_active_keys {keys}",
-            f"{HERE}.list_reduction:Ours",
+            f"{HERE}.ours:Ours",
             {
                 **data,
+                "experiment": "list-reduction",
                 "policy": "largest",
                 "max_dispatch_size": 8,
                 "max_active_keys": keys,
@@ -70,35 +68,3 @@ def main(options: BenchOptions, console: Console | None = None) -> list[Result]:
         for name, function in (("padded", "padded"), ("per length", "per_length"))
     ]
     return compare("list-reduction", [*ours, *peers], options.passes, options.to_target, epochs, options.json, console)
-
-
-class Ours:
-    """Our program: the experiment, pass by pass.
-
-    Args:
-      **arguments: Options of `ListReductionOptions`.
-    """
-
-    def __init__(self, **arguments: Any):
-        self._task = prepare(ListReductionOptions(**arguments), 0)
-        self._trainer = amp.Trainer(self._task.graph, settings=self._task.settings)
-        self._updates = 0.0
-
-    def train(self) -> int:
-        """A pass over the training sequences in random order."""
-        history = self._trainer.fit(self._task.train, epochs=1, progress=False)
-        self._updates = history[0].updates / len(self._trainer.params)
-        return len(self._task.train.data)  # type: ignore[attr-defined]
-
-    def infer(self) -> int:
-        """A pass over the validation sequences."""
-        self.evaluate()
-        return len(self._task.valid.data)  # type: ignore[attr-defined]
-
-    def evaluate(self) -> float:
-        """The accuracy over the validation sequences."""
-        return self._trainer.evaluate(self._task.valid)["accuracy"]
-
-    def updates(self) -> float:
-        """Optimizer steps in the last pass, a node on average."""
-        return self._updates

@@ -48,7 +48,7 @@ class Model:
     Args:
       cell: `fold` or `tai`.
       embedding: Features of a word vector.
-      hidden: Features of a node's state; 0 for the cell's own choice.
+      hidden: Features of a node's state; by default the cell's.
       batch: Trees in a minibatch.
       width: Branches in a chunk.
       n_train: Training trees in a pass; 0 takes all.
@@ -62,7 +62,7 @@ class Model:
         self,
         cell: str = "tai",
         embedding: int = 300,
-        hidden: int = 0,
+        hidden: int | None = None,
         batch: int = 25,
         width: int = 32,
         n_train: int = 0,

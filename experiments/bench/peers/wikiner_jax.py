@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data import wikiner
-from ampjax.data.wikiner import OUTSIDE, Sentences
-from ampjax.models.tagger import Sizes, tagger
+from ampjax.data.wikiner import OUTSIDE, SentenceInstances, Sentences
+from ampjax.models.tagger import Sizes
 from ampjax.params import initial_params
+from experiments.bench.ours import set_up
 
 Batch = dict[str, np.ndarray]
 """`words [b, n]` (-1 where rare), `tags [b, n]` (-1 where padded), `lengths [b]`; `characters [r, k]`, `sizes [r]` of rare words and
@@ -69,32 +69,23 @@ class Model:
     """Trains on minibatches, an Adam step for each.
 
     Args:
-      batch_size: Sentences in a minibatch; sentences of like lengths go together, padded to a few widths.
-      n_train: Training sentences; None for all.
-      n_valid: Validation sentences; None for all.
-      learning_rate: Adam's.
-      seed: Of parameters, noise and order.
+      batch: Sentences in a minibatch; sentences of like lengths go together, padded to a few widths.
+      seed: Of noise and order. Data and initial parameters are those of the experiment's seed 0.
+      **arguments: Further ones of `experiments.bench.ours.set_up`.
     """
 
-    def __init__(
-        self,
-        batch_size: int = 32,
-        n_train: int | None = None,
-        n_valid: int | None = None,
-        learning_rate: float = 1e-3,
-        seed: int = 0,
-    ):
-        self._batch_size, self._rng, self._key = batch_size, np.random.default_rng(seed), jax.random.key(seed)
-        self._train, self._valid = wikiner.load(None, n_train, n_valid)
-        names = self._train.vocabulary
-        graph = tagger(len(names.words), len(names.characters))
-        self._params: Any = jax.tree.map(jnp.asarray, initial_params(graph, {}, seed))
-        self._tx = optax.adam(learning_rate)
+    def __init__(self, batch: int = 32, seed: int = 0, **arguments: Any):
+        options, task = set_up("wikiner", **arguments)
+        train, valid = cast(SentenceInstances, task.train), cast(SentenceInstances, task.valid)
+        self._batch_size, self._rng, self._key = batch, np.random.default_rng(seed), jax.random.key(seed)
+        self._train, self._valid = train.data, valid.data
+        self._params: Any = jax.tree.map(jnp.asarray, initial_params(task.graph, {}, 0))
+        self._tx = optax.adam(options.learning_rate)
         self._state = self._tx.init(self._params)
-        self.n_updates = -(-len(self._train) // batch_size)
+        self.n_updates = -(-len(self._train) // batch)
         kept = jax.tree.map(jnp.copy, (self._params, self._state))
-        for batch in self._batches(self._train, False):  # compiles everything
-            self._params, self._state = self._step(self._params, self._state, batch, self._key)
+        for each in self._batches(self._train, False):  # compiles everything
+            self._params, self._state = self._step(self._params, self._state, each, self._key)
         self.metrics()
         self._params, self._state = kept
 

@@ -1,24 +1,29 @@
 """The bench: peers compute what ours computes, processes answer in turn, tables and JSON hold what they should."""
 
+import functools
+import importlib
+import inspect
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 import ampjax as amp
-from ampjax.data import sst, wikiner
+from ampjax.data import babi15, qm9, sst, wikiner
 from ampjax.errors import SettingsError
+from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
 from ampjax.models.tagger import Sizes, tagger
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from experiments.bench import common, engine
+from experiments.bench import common, engine, networks
 from experiments.bench.common import Entry
-from experiments.bench.list_reduction import Ours
-from experiments.bench.peers import wikiner_jax
+from experiments.bench.networks import Babi15Bench, NetworkBench, Qm9Bench, SentimentBench, WikinerBench
+from experiments.bench.ours import Ours
+from experiments.bench.peers import ggnn_jax, wikiner_jax
 from experiments.bench.peers.list_reduction_jax import forward, padded, per_length
 from experiments.bench.peers.sentiment_jax import Model, batch_arrays
-from experiments.bench.sentiment import Ours as SentimentOurs
 from experiments.common import Sample
 
 
@@ -64,7 +69,11 @@ def test_passes_below_one_are_refused() -> None:
 
 def test_the_peers_start_like_ours_and_learn() -> None:
     arguments = {"n_train": 400, "n_valid": 200, "epochs": 1}
-    ours, mask, lengths = Ours(max_active_keys=4, **arguments), padded(**arguments), per_length(**arguments)
+    ours, mask, lengths = (
+        Ours("list-reduction", max_active_keys=4, **arguments),
+        padded(**arguments),
+        per_length(**arguments),
+    )
     assert ours.evaluate() == mask.evaluate() == lengths.evaluate()
     for program in (ours, mask, lengths):
         assert program.train() == 400 and program.infer() == 200 and program.updates() >= 1
@@ -103,7 +112,7 @@ def test_trees_by_levels_have_our_gradients(cell: str) -> None:
 
 def test_the_sentiment_programs_start_alike_and_learn() -> None:
     arguments = {"n_train": 60, "cell": "tai", "embedding": 8, "hidden": 6, "synthetic": True, "data_dir": None}
-    ours, levels = SentimentOurs(max_active_keys=4, **arguments), Model(batch=10, **arguments)
+    ours, levels = Ours("sentiment", max_active_keys=4, **arguments), Model(batch=10, **arguments)
     assert ours.evaluate() == pytest.approx(levels.evaluate(), abs=1e-3)
     for program in (ours, levels):
         before = program.evaluate()
@@ -131,3 +140,72 @@ def test_the_padded_tagger_computes_what_ours_does() -> None:
     for node, (grad, _) in trainer.gradients.items():
         for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(grads[node]), strict=True):
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
+
+
+@pytest.mark.parametrize("kind", ["regression", "selection"])
+def test_graphs_side_by_side_have_our_gradients(kind: str) -> None:
+    """Padding and a minibatch that is not full change nothing."""
+    if kind == "regression":
+        data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=7).train
+        graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
+        loss = functools.partial(ggnn_jax.regression, steps=2, square=graph.nodes["square"].op.body)
+    else:
+        data = babi15.generate(7, 8).instances()
+        graph = ggnn_selection(Network(1, 5, 2, babi15.N_KINDS))
+        loss = functools.partial(ggnn_jax.selection, steps=2, nodes=8)
+    trainer = amp.Trainer(graph, min_update_interval=1 << 40)
+    trainer.accumulate(data)
+    sizes, want = ggnn_jax.sizes(data, 4), {}
+    for ids in (np.arange(4), np.arange(4, 7)):
+        batch = ggnn_jax.joined(data, ids, 4, sizes)
+        grads = jax.grad(lambda params, b=batch: loss(params, b)[0])(trainer.params)
+        want = jax.tree.map(np.add, want, grads) if want else grads
+    for node, (got, _) in trainer.gradients.items():
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want[node]), strict=True):
+            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
+
+
+@pytest.mark.parametrize(
+    ("experiment", "peer", "sizes"),
+    [
+        ("qm9", ggnn_jax.qm9, {"n_train": 60, "n_valid": 30, "hidden": 12, "steps": 1}),
+        ("babi15", ggnn_jax.babi15, {"n_train": 30, "n_valid": 15, "nodes": 8}),
+        ("wikiner", wikiner_jax.Model, {"n_train": 20, "n_valid": 5}),
+    ],
+)
+def test_ours_and_the_peer_start_alike_and_train(experiment: str, peer: Any, sizes: dict[str, Any]) -> None:
+    """They have the same data and the same first parameters, so they start with the same score."""
+    sizes = {**sizes, "synthetic": True}
+    ours, theirs = Ours(experiment, max_active_keys=4, max_dispatch_size=16, **sizes), peer(batch=8, **sizes)
+    assert ours.evaluate() == pytest.approx(theirs.evaluate(), rel=1e-4)
+    for program in (ours, theirs):
+        before = program.evaluate()
+        assert (program.train(), program.infer()) == (sizes["n_train"], sizes["n_valid"]) and program.updates() >= 1
+        assert program.evaluate() != before
+
+
+@pytest.mark.parametrize("kind", [SentimentBench, WikinerBench, Qm9Bench, Babi15Bench])
+def test_a_bench_runs_ours_and_its_peer(kind: type[NetworkBench], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each process is told can be made: a module's function, and arguments that survive JSON."""
+    asked: list[Any] = []
+    monkeypatch.setattr(networks, "compare", lambda *arguments: asked.append(arguments))
+    networks.main(kind(max_active_keys=(1, 4), batch=(2,), synthetic=True, data_dir=Path("data")))
+    ((name, entries, passes, *_, metric),) = asked
+    assert (name, passes, metric) == (kind.experiment, 5, "error" if kind is Qm9Bench else "accuracy")
+    assert [e.arguments.get("max_active_keys") or e.arguments["batch"] for e in entries] == [1, 4, 2]
+    for entry in entries:
+        module, _, function = entry.make.partition(":")
+        arguments = json.loads(json.dumps(dict(entry.arguments)))
+        inspect.signature(getattr(importlib.import_module(module), function)).bind(**arguments)
+
+
+def test_targets_are_reached_from_the_right_side() -> None:
+    class Answers:
+        def ask(self, what: str) -> dict[str, float]:
+            return {"seconds": 1.0, "value": 0.5}
+
+    answers: Any = Answers()
+    assert common._to_target(answers, 0.6, 3, "error") == 1 and common._to_target(answers, 0.4, 3, "error") is None
+    assert (
+        common._to_target(answers, 0.4, 3, "accuracy") == 1 and common._to_target(answers, 0.6, 3, "accuracy") is None
+    )

@@ -56,7 +56,7 @@ def test_json_is_appended_to_and_the_folder_starts_anew(tmp_path: Path) -> None:
 
 
 def test_throughput_counts_sequences_not_buckets(tmp_path: Path) -> None:
-    task = list_reduction.prepare(small(tmp_path), 0)
+    task = list_reduction.tasks(small(tmp_path))(0)
     assert task.train.n_examples == 200 and len(task.train) < 50  # type: ignore[attr-defined]
 
 
