@@ -114,7 +114,7 @@ class Qm9Bench(NetworkBench):
 
 @dataclass(frozen=True, kw_only=True)
 class Babi15Bench(NetworkBench):
-    """BAbI 15: ours against plain JAX, graphs side by side. Training and inference throughput, medians, programs in turn.
+    """Task 15 of bAbI: ours against plain JAX, graphs side by side. Training and inference throughput, medians, programs in turn.
 
     Args:
       nodes: 54: generated graphs. 8: graphs from files.

@@ -22,7 +22,7 @@ from experiments.bench.ours import set_up
 from experiments.common import cosine
 
 EVALUATED = 100
-"""Graphs in a minibatch of validation."""
+"""Graphs in a minibatch of validation, which is laid out once."""
 
 Batch = dict[str, Any]
 """`x [n, F]`; `graph [n]`, each node's (beyond all graphs where padded); `senders`, for each kind `[e]`, and all their `receivers [sum e]`

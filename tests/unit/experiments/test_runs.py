@@ -177,6 +177,8 @@ def test_the_command_line_reads_shared_options_and_several_seeds() -> None:
     assert options.seed == (0, 1, 2) and options.min_update_interval == 12 and options.json == Path("a.jsonl")
     assert isinstance(parse(["mnist", "--synthetic"]), MnistOptions)
     assert parse(["bench", "engine", "--sizes", "1", "8"]).sizes == (1, 8)
+    for name in ("sentiment", "wikiner", "qm9", "babi15"):
+        assert parse(["bench", name, "--batch", "4", "8"]).batch == (4, 8)
 
 
 def test_a_mistake_is_told_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
