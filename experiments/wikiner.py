@@ -22,8 +22,8 @@ class WikinerOptions(Options):
     on average, so all update equally often (DyNet's program updates after each sentence). The paper's max-active-keys are 1, 4 and 32.
 
     Args:
-      n_train: Training sentences, the first ones of the file.
-      n_valid: Validation sentences, the first ones of the file.
+      n_train: Training sentences, the first ones of the file; by default 10,000, or 1,000 generated ones.
+      n_valid: Validation sentences, the first ones of the file; by default all, or 200 generated ones.
       full: All sentences of the files, in place of `n_train` and `n_valid`.
       batch: Sentences whose gradient rows make an update.
       learning_rate: Adam's.
@@ -31,11 +31,12 @@ class WikinerOptions(Options):
       synthetic: Generated sentences in place of files.
       max_active_keys: Sentences in flight at most.
       replicas: Copies of the two LSTM cells over words.
-      target: Validation accuracy over all words to reach.
+      target: Validation accuracy over all words to reach. The paper's 94 % needs its 142,153 sentences: many words of the validation sentences are
+        in none of the first 10,000, from which plain synchronous training has about the default too.
     """
 
-    n_train: int = 2000
-    n_valid: int = 500
+    n_train: int | None = None
+    n_valid: int | None = None
     full: bool = False
     batch: int = 4
     learning_rate: float = 1e-3
@@ -45,7 +46,7 @@ class WikinerOptions(Options):
     min_admission: int = 32
     max_dispatch_size: int = 512
     epochs: int = 3
-    target: float = 0.94
+    target: float = 0.91
 
 
 def main(options: WikinerOptions) -> list[History]:
@@ -89,8 +90,10 @@ def load(options: WikinerOptions) -> tuple[wikiner.Sentences, wikiner.Sentences]
       SettingsError: If a count is below 1.
       DataError: If a file is missing or damaged.
     """
+    sizes = {"n_train": options.n_train, "n_valid": options.n_valid}
+    given = {name: n for name, n in sizes.items() if n is not None}
     if options.synthetic:
-        return wikiner.synthetic(options.n_train, options.n_valid)
+        return wikiner.synthetic(**given)
     if options.full:
         return wikiner.load(options.data_dir)
-    return wikiner.load(options.data_dir, options.n_train, options.n_valid)
+    return wikiner.load(options.data_dir, **{"n_train": 10_000, **given})
