@@ -139,6 +139,21 @@ class Trainer:
 
     # -- runs
 
+    def warm_up(self, train: Data, valid: Data | None = None, *, progress: bool = True) -> None:
+        """Compiles what `fit` on these data will need; without it, `fit` does so first. No parameter changes.
+
+        Args:
+          train: Training instances.
+          valid: Validation instances.
+          progress: Whether to show progress.
+
+        Raises:
+          SettingsError: If there is no instance.
+          MessageError: If a message, payload or state function of those that are looked at does not fit.
+        """
+        with Reporter(progress) as reporter:
+            self._prepare(self._data(train), self._data(valid) if valid is not None else None, reporter)
+
     def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
         """Trains; see `fit_async`. Works also where an event loop runs, as in a notebook."""
         return _blocking(self.fit_async(train, valid, **options))

@@ -55,6 +55,7 @@ class Ours:
         _, self._task = set_up(experiment, n_train, **arguments)
         self._train: Any = self._task.train
         self._trainer = amp.Trainer(self._task.graph, self._task.tx, settings=self._task.settings)
+        self._trainer.warm_up(self._task.train, self._task.valid, progress=False)
         self._updates = 0.0
 
     def train(self) -> int:

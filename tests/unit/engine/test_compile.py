@@ -62,6 +62,18 @@ def test_instances_of_unequal_length_compile_nothing_after_the_warm_up():
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
 
 
+def test_a_warm_up_of_its_own_changes_nothing_but_when_things_are_compiled():
+    data, histories = graphs.rnn_data([3, 1, 2] * 4), []
+    for warm in (True, False):
+        trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), min_update_interval=4)
+        if warm:
+            trainer.warm_up(data, data, progress=False)
+        before = compilations()
+        histories.append(trainer.fit(data, data, epochs=1, progress=False))
+        assert not warm or compilations() == before
+    assert histories[0][0].train == histories[1][0].train and histories[0][0].valid == histories[1][0].valid
+
+
 def test_arenas_have_room_for_validation_too():
     """Instances of validation may be larger than those of training; a growing arena would compile its kernels again."""
     trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=4, policy="wavefront", fuse=False)
