@@ -14,7 +14,7 @@ from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.ir.instances import Instances
 from ampjax.models.ggnn import Network, ggnn_selection
-from experiments.common import Options, Task, run, update_together
+from experiments.common import Options, Task, require_positive, run, update_together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +72,7 @@ def tasks(options: Babi15Options) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
-    for flag, value in (("--learning-rate", options.learning_rate), ("--batch", options.batch)):
-        if not value > 0:
-            raise SettingsError(flag, "more than 0", f"{value}", "The defaults are 5e-3 and 10.")
+    require_positive("The defaults are 5e-3 and 10.", learning_rate=options.learning_rate, batch=options.batch)
     if not 1 <= options.fold <= 10:
         raise SettingsError("--fold", "1 to 10", f"{options.fold}", "There are ten folds.")
 

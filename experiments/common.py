@@ -258,6 +258,21 @@ def changed(options: Options) -> dict[str, Any]:
     return {name: str(v) if isinstance(v, Path) else v for name, (v, default) in given.items() if v != default}
 
 
+def require_positive(hint: str, **options: float) -> None:
+    """Checks options that must be more than 0.
+
+    Args:
+      hint: What to tell where one is not, for example the defaults.
+      **options: The values by name.
+
+    Raises:
+      SettingsError: Names the option as it is written on the command line.
+    """
+    for name, value in options.items():
+        if not value > 0:
+            raise SettingsError(f"--{name.replace('_', '-')}", "more than 0", f"{value}", hint)
+
+
 def _check(options: Options) -> None:
     if not options.seed:
         raise SettingsError("--seed", "at least one seed", "none", "Give one, for example --seed 0.")

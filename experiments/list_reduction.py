@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import optax
 
 from ampjax.data.list_reduction import Buckets, ListReduction, Sequences, splits
-from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.ir.instances import Instances
 from ampjax.models.rnn import list_reduction_rnn
-from experiments.common import Options, Task, cosine, run, set_options, updates_per_instance
+from experiments.common import Options, Task, cosine, require_positive, run, set_options, updates_per_instance
 
 MEAN_LENGTH = 6
 """Tokens of an average sequence: `linear1` and `embed` get a gradient row for each, `linear2` one for a sequence."""
@@ -67,10 +66,8 @@ def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
     Raises:
       SettingsError: If an option is outside what it can be.
     """
-    if options.learning_rate is not None and not options.learning_rate > 0:
-        raise SettingsError(
-            "--learning-rate", "more than 0", f"{options.learning_rate}", "Adam's default here is 2e-3."
-        )
+    if options.learning_rate is not None:
+        require_positive("Adam's default here is 2e-3.", learning_rate=options.learning_rate)
     if options.replica_sync == "auto":
         options = replace(options, replica_sync="every_k:10" if options.replicas > 2 else "epoch")
     interval, peak = defaults(options)

@@ -11,7 +11,7 @@ from ampjax.data.mnist import Batches, load, synthetic
 from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.models.mlp import mlp
-from experiments.common import Options, Task, run
+from experiments.common import Options, Task, require_positive, run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,7 @@ def tasks(options: MnistOptions) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
-    if not options.learning_rate > 0:
-        raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "B.1's is 0.1.")
+    require_positive("B.1's is 0.1.", learning_rate=options.learning_rate)
     if options.warm_up < 0:
         raise SettingsError("--warm-up", "at least 0", f"{options.warm_up}", "0 starts with the full rate.")
     peak = options.learning_rate

@@ -9,10 +9,18 @@ from typing import Literal
 import optax
 
 from ampjax.data import qm9
-from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.models.ggnn import Network, ggnn_regression
-from experiments.common import Options, Task, cosine, run, set_options, update_together, updates_per_instance
+from experiments.common import (
+    Options,
+    Task,
+    cosine,
+    require_positive,
+    run,
+    set_options,
+    update_together,
+    updates_per_instance,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +79,7 @@ def tasks(options: Qm9Options) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
       DataError: If the file is missing or damaged.
     """
-    for flag, value in (("--learning-rate", options.learning_rate), ("--batch", options.batch)):
-        if not value > 0:
-            raise SettingsError(flag, "more than 0", f"{value}", "The defaults are 1e-3 and 20.")
+    require_positive("The defaults are 1e-3 and 20.", learning_rate=options.learning_rate, batch=options.batch)
     if options.synthetic:
         molecules = qm9.synthetic()
         options = replace(options, n_valid=min(options.n_valid, len(molecules) // 5))

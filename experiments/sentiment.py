@@ -13,10 +13,9 @@ import optax
 
 from ampjax.data import glove, sst
 from ampjax.data.checks import at_least_one
-from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from experiments.common import Options, Sample, Task, run
+from experiments.common import Options, Sample, Task, require_positive, run
 
 EMBEDDING_INTERVAL = 1000
 """B.3: gradient rows between updates of the embedding, whose rows are many and rarely seen."""
@@ -74,8 +73,7 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
-    if not options.learning_rate > 0:
-        raise SettingsError("--learning-rate", "more than 0", f"{options.learning_rate}", "Fold's is 0.05.")
+    require_positive("Fold's is 0.05.", learning_rate=options.learning_rate)
     train, valid = sst.synthetic() if options.synthetic else sst.load(options.data_dir)
     at_least_one("sentiment", n_train=len(train) if options.n_train is None else options.n_train)
     instances = sst.TreeInstances(train)

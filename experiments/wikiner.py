@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import optax
 
 from ampjax.data import wikiner
-from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.models.tagger import Sizes, tagger
-from experiments.common import Options, Task, run, update_together
+from experiments.common import Options, Task, require_positive, run, update_together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +65,7 @@ def tasks(options: WikinerOptions) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
       DataError: If a file is missing or damaged.
     """
-    for flag, value in (("--learning-rate", options.learning_rate), ("--batch", options.batch)):
-        if not value > 0:
-            raise SettingsError(flag, "more than 0", f"{value}", "The defaults are 1e-3 and 4.")
+    require_positive("The defaults are 1e-3 and 4.", learning_rate=options.learning_rate, batch=options.batch)
     train, valid = load(options)
     words, characters = len(train.vocabulary.words), len(train.vocabulary.characters)
     instances = wikiner.SentenceInstances(train)
