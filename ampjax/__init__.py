@@ -27,7 +27,7 @@ from ampjax.ir.build import (
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages, Topology, messages
 from ampjax.ir.state import State
-from ampjax.sched.policy import backward_first, balanced, largest, wavefront
+from ampjax.sched.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
 from ampjax.settings import Settings
 from ampjax.simulate import simulate
 from ampjax.testing.verify import verify
@@ -57,6 +57,7 @@ __all__ = [
     "messages",
     "nn",
     "npt",
+    "one_forward_one_backward",
     "phi",
     "ppt",
     "pump",

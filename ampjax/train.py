@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -23,11 +24,13 @@ from ampjax.assemble import (
 )
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.compile import compilations, warm_up
+from ampjax.engine.cost import Cost
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum, metrics_of
 from ampjax.engine.source import Loop as ControllerLoop
 from ampjax.engine.source import LoopInstances, LoopSource, Source, batches_of
 from ampjax.engine.trace import Trace
+from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import GraphError, ParameterError, SettingsError
 from ampjax.history import Epoch, History
 from ampjax.ir.graph import Graph
@@ -38,7 +41,7 @@ from ampjax.predictions import Predictions, gather_predictions
 from ampjax.progress import Reporter
 from ampjax.sched.affinity import assign
 from ampjax.sched.demand import DryRun, Guard, Rows, dry_run, row_limits, with_limits
-from ampjax.sched.plan import make_plan
+from ampjax.sched.plan import Plan, make_plan
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
@@ -63,6 +66,8 @@ class Trainer:
       params: Parameters by node name; nodes that are left out are initialised from the seed.
       controller: A user-written controller loop: a generator function from an example to the messages that are pumped for it.
       devices: The devices of the workers, in turn; by default `jax.devices()`.
+      cost: Makes a cost model from the plan, as for `simulate`: training then goes on in the virtual time of that machine, whose schedule,
+        rates and seconds the history tells; the numbers are computed here all the same.
       settings: All other settings as one object, or (not both)
       **options: the settings one by one: see `Settings`.
 
@@ -80,6 +85,7 @@ class Trainer:
         params: Mapping[str, Any] | None = None,
         controller: ControllerLoop | None = None,
         devices: Sequence[Device] | None = None,
+        cost: Callable[[Plan], Cost] | None = None,
         settings: Settings | None = None,
         **options: Any,
     ):
@@ -99,7 +105,8 @@ class Trainer:
         self._guard_limits: tuple[Rows, Rows] | None = None
         self._sized_by_training = False
         self._looked_at: set[tuple[int, bool]] = set()
-        self._epochs = 0
+        self._cost = None if cost is None else cost(self.plan)
+        self._virtual_ns = self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
         compilations()
 
@@ -195,7 +202,7 @@ class Trainer:
         history = history if history is not None else History(settings=dict(label or {}))
         history.interrupted = False
         callbacks = list(callbacks)
-        started = time.perf_counter() - (history.epochs[-1].seconds if history.epochs else 0.0)
+        started = self._now() - (history.epochs[-1].seconds if history.epochs else 0.0)
         with Reporter(progress) as reporter:
             try:
                 data, held_out = self._data(train), self._data(valid) if valid is not None else None
@@ -280,26 +287,26 @@ class Trainer:
         self, train: AnyInstances, valid: AnyInstances | None, reporter: Reporter, started: float
     ) -> Epoch:
         self._epochs += 1
-        compiled, begin = compilations(), time.perf_counter()
+        compiled, begin = compilations(), self._now()
         order = self._rng.permutation(len(train))
         await self._run(train, order, True, reporter, f"epoch {self._epochs}")
         self._scheduler.end_of_epoch()
         await self._run(train, order[:0], True, reporter, "")
         metrics = metrics_of(self._executor.take_sums(True))
-        train_s, stats = time.perf_counter() - begin, self._scheduler.stats
+        train_s, stats = self._now() - begin, self._scheduler.stats
         valid_metrics, valid_s = {}, 0.0
         if valid is not None:
-            begin = time.perf_counter()
+            begin = self._now()
             await self._run(valid, np.arange(len(valid)), False, reporter, "validate")
             valid_metrics = metrics_of(self._executor.take_sums(False))
-            valid_s = time.perf_counter() - begin
+            valid_s = self._now() - begin
         return Epoch(
             self._epochs,
             metrics,
             valid_metrics,
-            n_examples(train) / train_s,
-            n_examples(valid) / valid_s if valid is not None else 0.0,
-            time.perf_counter() - started,
+            _rate(train, train_s),
+            _rate(valid, valid_s) if valid is not None else 0.0,
+            self._now() - started,
             stats.staleness_mean,
             stats.staleness_max,
             stats.messages,
@@ -329,11 +336,18 @@ class Trainer:
         with _part(reporter, what, len(ids)) as advance:
             loop = Loop(self._scheduler, self._executor, [source], lambda n, _: advance(n))
             try:
-                await AsyncioDriver(loop, self.settings.run_ahead, trace).run()
+                if self._cost is None:
+                    await AsyncioDriver(loop, self.settings.run_ahead, trace).run()
+                else:
+                    self._virtual_ns += VirtualDriver(loop, self._cost, trace).run()
                 await asyncio.get_running_loop().run_in_executor(None, self._executor.wait)
             except BaseException:
                 self._abandon()
                 raise
+
+    def _now(self) -> float:
+        """Seconds on the clock that the run goes by."""
+        return time.perf_counter() if self._cost is None else self._virtual_ns / 1e9
 
     def _abandon(self) -> None:
         """Forgets all that is in flight and what came of it, so that the next run starts clean."""
@@ -425,6 +439,11 @@ class Trainer:
 def n_examples(data: Any) -> int:
     """Training examples in a data set: its `n_examples` where an instance holds several, else its length."""
     return int(getattr(data, "n_examples", len(data)))
+
+
+def _rate(data: Any, seconds: float) -> float:
+    """Examples per second; infinite where nothing took any time."""
+    return n_examples(data) / seconds if seconds else math.inf
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
+from ampjax.engine.cost import FlopsCost
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
 from ampjax.history import Epoch, History, reaches
@@ -74,10 +75,13 @@ class Options:
       synthetic: Generated data in place of files.
       json: File to which a JSON object is appended for each epoch, as it ends.
       out: Folder for history, convergence plot and Gantt chart; by default runs/EXPERIMENT.
-      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest` or `wavefront`.
+      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront` or
+        `one_forward_one_backward`.
       min_admission: Instances enter when there is room for so many at once (max-active-keys, if that is fewer).
       max_dispatch_size: Messages (rows, where messages are ragged) in one dispatch at most; 1 is the paper's Algorithm 1.
       replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K` or `message:K` (K: updates between).
+      flops: Train in the virtual time of a machine whose workers have devices of so many operations per second each (the paper's has 1e12):
+        fully connected layers take their flops' time, all else none. By default, this machine and its time.
       target: Validation accuracy (for regression: error) to reach.
       keep_going: Train all epochs, also when the target is reached.
     """
@@ -97,6 +101,7 @@ class Options:
     min_admission: int = 1
     max_dispatch_size: int = 64
     replica_sync: str = "epoch"
+    flops: float | None = None
     target: float = 0.97
     keep_going: bool = False
 
@@ -221,7 +226,8 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
         console.print(
             f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {options.replicas} replica(s), {s.workers} worker(s), {len(jax.devices())} device(s)"
         )
-        trainer = amp.Trainer(task.graph, task.tx, settings=s)
+        cost = None if options.flops is None else partial(FlopsCost, flops=options.flops)
+        trainer = amp.Trainer(task.graph, task.tx, cost=cost, settings=s)
         label = {
             "experiment": name,
             "seed": seed,
@@ -278,6 +284,8 @@ def _check(options: Options) -> None:
         raise SettingsError("--seed", "at least one seed", "none", "Give one, for example --seed 0.")
     if len(set(options.seed)) < len(options.seed):
         raise SettingsError("--seed", "different seeds", f"{options.seed}", "Each seed is a run of its own.")
+    if options.flops is not None:
+        require_positive("The paper's device has 1e12.", flops=options.flops)
     for name in ("replicas", "epochs"):
         if getattr(options, name) < 1:
             raise SettingsError(f"--{name}", "at least 1", f"{getattr(options, name)}", "Change the option.")

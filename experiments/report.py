@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ampjax.errors import DataError, SettingsError
 from ampjax.history import best, reaches
+from ampjax.viz.front import Point, front
 
 Record = Mapping[str, Any]
 """One epoch, as an experiment writes it."""
@@ -35,10 +36,12 @@ class ReportOptions:
     Args:
       files: JSON Lines files that experiments wrote.
       target: Validation accuracy (for regression: error) to reach; by default each experiment's own.
+      plot: A picture of throughput against epochs to the target, with lines of equal time (figure 5); for runs of one experiment.
     """
 
     files: tyro.conf.Positional[tuple[Path, ...]]
     target: float | None = None
+    plot: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Row:
       metric: `accuracy` or `error`.
       speed: Median training and validation examples per second.
       staleness: Mean staleness, median over epochs.
+      n_train: Training examples in an epoch.
     """
 
     setting: Setting
@@ -64,6 +68,7 @@ class Row:
     metric: str
     speed: tuple[float, float]
     staleness: float
+    n_train: int
 
 
 def main(options: ReportOptions, console: Console | None = None) -> list[Row]:
@@ -89,7 +94,28 @@ def main(options: ReportOptions, console: Console | None = None) -> list[Row]:
     for row in rows:
         table.add_row(*_cells(row))
     (console or Console(width=240, highlight=False)).print(table)
+    if options.plot is not None:
+        plot(rows, options.plot)
     return rows
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Draws throughput against epochs to the target: a line for each mode and choice of options, a point for each `max_active_keys`.
+
+    Raises:
+      SettingsError: If the rows belong to several experiments, or the file name is not that of a picture.
+    """
+    sizes = {(row.setting[0], row.n_train) for row in rows}
+    if len(sizes) != 1:
+        raise SettingsError(
+            "--plot", "runs of one experiment on the same data", f"{sorted(sizes)}", "Give files of one experiment."
+        )
+    series: dict[str, list[Point]] = {}
+    for row in rows:
+        _, mode, keys, other = row.setting
+        point = Point(str(keys), row.speed[0], statistics.median(row.epochs))
+        series.setdefault(f"{mode} {other}".strip(), []).append(point)
+    front(series, rows[0].n_train, path)
 
 
 def read(files: Iterable[Path]) -> dict[Setting, dict[int, list[Record]]]:
@@ -141,7 +167,17 @@ def summarise(setting: Setting, runs: Mapping[int, Sequence[Record]], target: fl
         statistics.median(record[name] for record in records)
         for name in ("train_per_s", "valid_per_s", "staleness_mean")
     )
-    return Row(setting, tuple(runs), epochs, seconds, bests, metric, (train_per_s, valid_per_s), staleness)
+    return Row(
+        setting,
+        tuple(runs),
+        epochs,
+        seconds,
+        bests,
+        metric,
+        (train_per_s, valid_per_s),
+        staleness,
+        records[0]["n_train"],
+    )
 
 
 def _lines(path: Path) -> list[str]:

@@ -79,6 +79,7 @@ class Stage:
       sole: For each port, whether it is the sole consumer of every message that arrives: its adjoint writes the message's gradient
         rather than adding to it.
       written: For each output, whether all its messages have such a sole consumer: no adjoint rows need to be set to zero.
+      workers_ahead: Workers on the way from it to where its messages end, its own included.
     """
 
     number: int
@@ -96,6 +97,7 @@ class Stage:
     distinct: bool = False
     sole: tuple[bool, ...] = ()
     written: tuple[bool, ...] = ()
+    workers_ahead: int = 1
 
     @functools.cached_property
     def name(self) -> str:
@@ -194,6 +196,7 @@ class _Planner:
         }
         self._trace_owners()
         self._find_sole_consumers()
+        self._count_workers_ahead()
         return Plan(self.graph, self.graph.layout, self.stages, pumps, len(self.spaces), self.worker_of, self.spaces)
 
     # -- stages
@@ -387,6 +390,16 @@ class _Planner:
         port = stage.ports[leaf.port]
         comes_back = stage.kind == "loss" or any(out.is_float for out in stage.outputs)
         return stage.kind in ("rows", "loss", "transfer") and port.space != HOST and port.type.is_float and comes_back
+
+    def _count_workers_ahead(self) -> None:
+        for stage in self.stages:
+            seen, stack = {stage.number}, [stage]
+            while stack:
+                ahead = [leaf.stage for route in stack.pop().routes for leaf in _reached(route)[0]]
+                new = [number for number in dict.fromkeys(ahead) if number not in seen]
+                seen.update(new)
+                stack.extend(self.stages[number] for number in new)
+            stage.workers_ahead = len({self.stages[number].worker for number in seen})
 
     # -- routes
 

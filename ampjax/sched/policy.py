@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ampjax.errors import SettingsError
-from ampjax.sched.queues import Queue
+from ampjax.sched.queues import FORWARD, Queue
 
-Policy = Callable[[Sequence[Queue], int], Queue]
-"""`policy(queues, now)`: chooses among queues that are not empty and can be dispatched; `now` is the number of the next dispatch."""
+Policy = Callable[[Sequence[Queue], int], Queue | None]
+"""`policy(queues, now)`: chooses among queues that are not empty and can be dispatched; `now` is the number of the next dispatch.
+
+None lets the worker wait, and asks again when something has moved. Where everybody would wait, `backward_first` decides."""
 
 
 def backward_first(queues: Sequence[Queue], now: int) -> Queue:
@@ -41,11 +43,22 @@ def wavefront(queues: Sequence[Queue], now: int) -> Queue:
     return min(queues, key=lambda q: (q.backward, -q.stage.number if q.backward else q.stage.number, q.born))
 
 
+def one_forward_one_backward(queues: Sequence[Queue], now: int) -> Queue | None:
+    """Backward first, and a stage sends no more messages forward than there are workers to keep busy between it and the losses.
+
+    Instances beyond that wait before the first stage rather than halfway, where each would make the others' gradients staler; workers are
+    kept as busy (the schedule of PipeDream, Narayanan et al. 2019). For graphs without loops: in a loop a stage's messages wait for one another.
+    """
+    open_ones = [q for q in queues if q.direction != FORWARD or q.backward or q.under_way < q.stage.workers_ahead]
+    return backward_first(open_ones, now) if open_ones else None
+
+
 POLICIES: dict[str, Policy] = {
     "backward_first": backward_first,
     "largest": largest,
     "balanced": balanced,
     "wavefront": wavefront,
+    "one_forward_one_backward": one_forward_one_backward,
 }
 
 

@@ -40,12 +40,13 @@ class Queue:
       ready: Rows that one dispatch can take.
       born: The number of the dispatch that made the oldest message ready.
       longest: The most messages that have waited.
+      under_way: Forward: messages that have been dispatched and whose gradients have not.
     """
 
     def __init__(self, stage: Stage, direction: str, max_rows: int):
         self.stage, self.direction, self.max_rows = stage, direction, max_rows
         self.backward = direction == BACKWARD or (direction == FORWARD and stage.kind == "loss")
-        self.items = self.rows = self.ready = self.born = self.longest = 0
+        self.items = self.rows = self.ready = self.born = self.longest = self.under_way = 0
         self._chunks: deque[Chunk] = deque()
 
     @property
@@ -109,7 +110,7 @@ class Queue:
     def clear(self) -> None:
         """Forgets everything."""
         self._chunks.clear()
-        self.items = self.rows = self.ready = 0
+        self.items = self.rows = self.ready = self.under_way = 0
 
     def _summarise(self) -> None:
         """Keeps what policies read up to date."""

@@ -23,7 +23,7 @@ from ampjax.sched.group import Groups
 from ampjax.sched.inflight import InFlight
 from ampjax.sched.join import Join
 from ampjax.sched.plan import HOST, ArenaKey, Leaf, Plan, Stage, Targets
-from ampjax.sched.policy import Policy, balanced
+from ampjax.sched.policy import Policy, backward_first, balanced
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Chunk, Queue
 from ampjax.sched.route import Batch, Router
 from ampjax.sched.slots import N_FIXED, OWNER, ROW, STAGE, Cells, SlotPool
@@ -196,11 +196,14 @@ class Scheduler:
             if changes.worker == worker:
                 del self._changes[i]
                 return self._issue(changes)
-        queues = [q for q in self._busy[worker] if q.backward or self._builder.room(q)]
-        if not queues:
+        queue = self._pick(worker)
+        if queue is None:
             return None
-        queue = queues[0] if len(queues) == 1 else self.settings.policy(queues, self._number)
         dispatch = self._builder.build(queue, self.stats)
+        if dispatch.direction == FORWARD and not queue.backward:
+            queue.under_way += dispatch.n_messages
+        elif dispatch.direction == BACKWARD:
+            self._queues[queue.stage.number, FORWARD].under_way -= dispatch.n_messages
         if not queue.items:
             del self._busy[worker][queue]
         return self._issue(dispatch)
@@ -279,7 +282,7 @@ class Scheduler:
 
     def can_move_on(self, worker: int) -> bool:
         """Whether this worker has an action."""
-        return any(c.worker == worker for c in self._changes) or any(self._builder.room(q) for q in self._busy[worker])
+        return any(c.worker == worker for c in self._changes) or self._pick(worker) is not None
 
     @property
     def finished(self) -> list[tuple[int, bool]]:
@@ -321,6 +324,24 @@ class Scheduler:
         self.stats = Statistics(
             {name: StageStats() for name in names}, {n: NodeStats() for n in self.plan.graph.parameterised}
         )
+
+    def _ready(self, worker: int) -> list[Queue]:
+        """A worker's queues that can be dispatched."""
+        return [q for q in self._busy[worker] if q.backward or self._builder.room(q)]
+
+    def _pick(self, worker: int) -> Queue | None:
+        """The queue that the policy wants; if it wants none and nothing else moves, `backward_first`'s choice."""
+        queues = self._ready(worker)
+        if not queues:
+            return None
+        policy = self.settings.policy
+        choice = policy(queues, self._number)
+        if choice is not None or self._issued:
+            return choice
+        others = (self._ready(other) for other in range(self.plan.workers) if other != worker)
+        if self._changes or any(ready and policy(ready, self._number) is not None for ready in others):
+            return None
+        return backward_first(queues, self._number)
 
     # -- messages: from emission to delivery
 

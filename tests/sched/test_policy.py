@@ -8,7 +8,15 @@ from support import graphs
 from support.control import admit, drain, plan_for, scheduler_for, tell
 
 from ampjax.errors import SettingsError
-from ampjax.sched.policy import POLICIES, backward_first, balanced, find_policy, largest, wavefront
+from ampjax.sched.policy import (
+    POLICIES,
+    backward_first,
+    balanced,
+    find_policy,
+    largest,
+    one_forward_one_backward,
+    wavefront,
+)
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Chunk, Queue
 
 STAGE = plan_for(graphs.chain(1)).stages[0]
@@ -83,10 +91,51 @@ def test_wavefront_goes_forward_from_the_pumps_and_back_from_the_losses():
     ]
 
 
+def on_three_workers(policy):
+    workers = {"f0": 0, "f1": 1, "f2": 2, "loss": 2}
+    return scheduler_for(graphs.chain(3), workers, (0, 0, 0), policy=policy, max_dispatch_size=1, max_active_keys=8)
+
+
+def open_messages(s, stage):
+    return s._queues[stage, FORWARD].under_way
+
+
+def test_one_forward_one_backward_sends_no_more_than_keeps_the_workers_busy():
+    s = on_three_workers(one_forward_one_backward)
+    assert [stage.workers_ahead for stage in s.plan.stages] == [3, 2, 1, 1]
+    admit(s, graphs.chain_data(8))
+    most = dict.fromkeys((0, 1), 0)
+    while not s.idle:
+        under_way = [d for d in (s.next(worker) for worker in range(3)) if d is not None]
+        assert under_way, "somebody can always move"
+        for stage in most:
+            most[stage] = max(most[stage], open_messages(s, stage))
+        for dispatch in under_way:
+            s.done(dispatch)
+    assert most == {0: 3, 1: 2}
+    assert all(open_messages(s, stage) == 0 for stage in most)
+
+
+def test_backward_first_sends_all_ahead():
+    s = on_three_workers(backward_first)
+    admit(s, graphs.chain_data(8))
+    for _ in range(8):
+        s.done(s.next(0))
+    assert open_messages(s, 0) == 8
+
+
+def test_where_everybody_would_wait_the_papers_policy_decides():
+    s = scheduler_for(graphs.chain(2), policy=lambda queues, now: None)
+    admit(s, graphs.chain_data(2))
+    assert s.can_move
+    drain(s)
+    assert s.idle
+
+
 def test_policies_by_name_or_function():
     assert find_policy("backward_first") is backward_first
     assert find_policy(min) is min
-    text = r"setting `policy`: expected one of \['backward_first', 'largest', 'balanced', 'wavefront'\], or a function, got 'fifo'\. Choose one of these names\."
+    text = r"setting `policy`: expected one of \['backward_first', 'largest', 'balanced', 'wavefront', 'one_forward_one_backward'\], or a function, got 'fifo'\. Choose one of these names\."
     with pytest.raises(SettingsError, match=text):
         find_policy("fifo")
 

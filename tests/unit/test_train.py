@@ -14,6 +14,7 @@ from rich.console import Console
 from support import graphs
 
 import ampjax as amp
+from ampjax.engine.cost import FlopsCost
 from ampjax.engine.trace import Trace
 from ampjax.errors import LimitError, MessageError, ParameterError
 from ampjax.history import Epoch, History
@@ -735,3 +736,34 @@ def test_an_error_reaches_its_target_from_above_an_accuracy_from_below():
     assert (history.best("error"), history.best()) == (6.0, 0.9)
     assert history.first_to(6.4, "error") is history[1] and history.first_to(0.9) is history[1]
     assert history.first_to(5.0, "error") is None and history.first_to(0.95) is None
+
+
+# Virtual time
+
+
+def virtual_history(**options):
+    t = amp.Trainer(mlp(), optax.sgd(0.1), cost=functools.partial(FlopsCost, flops=1e9), workers=2, **options)
+    history = t.fit(mlp_data(40), mlp_data(10, 1), epochs=2, **QUIET)
+    return history, t
+
+
+def test_training_in_virtual_time_is_the_same_every_time():
+    (one, t1), (two, t2) = virtual_history(max_active_keys=4), virtual_history(max_active_keys=4)
+    assert [e.record() | {"compilations": 0} for e in one.epochs] == [
+        e.record() | {"compilations": 0} for e in two.epochs
+    ]
+    for a, b in zip(jax.tree.leaves(t1.params), jax.tree.leaves(t2.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_virtual_time_is_that_of_the_simulator():
+    history, _ = virtual_history(max_active_keys=4, max_dispatch_size=1, policy="backward_first")
+    settings = {"workers": 2, "max_active_keys": 4, "max_dispatch_size": 1, "policy": "backward_first"}
+    simulated = amp.simulate(mlp(), mlp_data(40), cost=functools.partial(FlopsCost, flops=1e9), **settings)
+    assert history.epochs[0].train_per_s == pytest.approx(simulated.per_s)
+    assert history.epochs[1].seconds == pytest.approx(2 * history.epochs[0].seconds)
+
+
+def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
+    history = amp.Trainer(mlp(), optax.sgd(0.1), cost=lambda plan: lambda dispatch: 0).fit(mlp_data(4), **QUIET)
+    assert history.epochs[0].train_per_s == np.inf and history.epochs[0].seconds == 0

@@ -75,6 +75,16 @@ def test_it_is_markdown(tmp_path: Path) -> None:
     assert cells == ["e", "async", "4", "", "2", "— (1, —)", "not reached", "72.56 %, 31.90", "50", "10", "1.0"]
 
 
+def test_a_picture_of_one_experiment(tmp_path: Path) -> None:
+    write(tmp_path / "runs", [0.5, 0.91], keys=1)
+    write(tmp_path / "runs", [0.95], keys=8)
+    report.main(ReportOptions(files=(tmp_path / "runs",), plot=tmp_path / "front.png"))
+    assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
+    write(tmp_path / "runs", [0.95], experiment="another")
+    with pytest.raises(SettingsError, match=r"--plot: expected runs of one experiment on the same data"):
+        report.main(ReportOptions(files=(tmp_path / "runs",), plot=tmp_path / "front.png"))
+
+
 @pytest.mark.parametrize("line", ["{", "{}", "[]", '{"experiment": "e"}'])
 def test_what_is_no_record_is_told(tmp_path: Path, line: str) -> None:
     write(tmp_path / "runs", [0.5])

@@ -55,6 +55,14 @@ def test_json_is_appended_to_and_the_folder_starts_anew(tmp_path: Path) -> None:
     assert len(records(tmp_path / "out" / "history.jsonl")) == 1
 
 
+def test_a_machine_of_flops_gives_its_own_time(tmp_path: Path) -> None:
+    for flops in (1e9, 2e9):
+        list_reduction.main(small(tmp_path, epochs=1, flops=flops, out=tmp_path / "out"))
+    slow, fast = records(tmp_path / "epochs.jsonl")
+    assert fast["train_per_s"] == pytest.approx(2 * slow["train_per_s"], rel=1e-3)
+    assert slow["options"]["flops"] == 1e9 and fast["valid_accuracy"] == slow["valid_accuracy"]
+
+
 def test_throughput_counts_sequences_not_buckets(tmp_path: Path) -> None:
     task = list_reduction.tasks(small(tmp_path))(0)
     assert task.train.n_examples == 200 and len(task.train) < 50  # type: ignore[attr-defined]

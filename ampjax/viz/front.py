@@ -1,0 +1,103 @@
+"""Throughput against epochs to a target, with lines of equal time: what asynchrony costs and what it gains (AMPNet, figure 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from ampjax.errors import SettingsError
+from ampjax.viz.colours import SERIES
+from ampjax.viz.figure import new_figure, save
+
+_MARKERS = "osD^vPX"
+_N_LINES = 6
+
+
+@dataclass(frozen=True)
+class Point:
+    """A setting of a run.
+
+    Args:
+      label: What stands beside it, for example `max_active_keys`.
+      per_s: Training examples per second.
+      epochs: Epochs to the target; infinite if it was not reached.
+    """
+
+    label: str
+    per_s: float
+    epochs: float
+
+
+def front(series: Mapping[str, Sequence[Point]], n_train: int, path: str | Path | None = None) -> Figure:
+    """Draws settings as points: further right is faster by the example, further down needs fewer epochs.
+
+    Points on one dashed line take the same time to the target. A setting that did not reach it stands at the upper edge, hollow.
+
+    Args:
+      series: The points of each way to train, in the order in which they are joined.
+      n_train: Training examples in an epoch.
+      path: A file to write the picture to: .png, .svg or .pdf.
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingsError: If there is no point, a rate is not a number above 0, or the file name ends in anything else.
+    """
+    points = [point for line in series.values() for point in line]
+    if not points or any(not 0 < point.per_s < math.inf for point in points):
+        raise SettingsError("front", "points with rates above 0", f"{points}", "Leave out runs without a rate.")
+    figure = new_figure(6.4, 4.4, layout="constrained")
+    axes = figure.subplots()
+    top = 1.25 * max([point.epochs for point in points if math.isfinite(point.epochs)], default=10.0)
+    for (label, line), colour, marker in zip(series.items(), cycle(SERIES), cycle(_MARKERS), strict=False):
+        _draw(axes, label, line, colour, marker, top)
+    fastest = max(point.per_s for point in points)
+    axes.set_xlim(0, 1.12 * fastest)
+    axes.set_ylim(0, 1.08 * top)
+    _equal_times(axes, n_train)
+    axes.set(xlabel="training examples per second", ylabel="epochs to the target")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    save(figure, path)
+    return figure
+
+
+def _draw(axes: Axes, label: str, line: Sequence[Point], colour: str, marker: str, top: float) -> None:
+    places = [(point.per_s, min(point.epochs, top)) for point in line]
+    axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.0, alpha=0.6)
+    for reached, fill in ((True, colour), (False, "white")):
+        chosen = [place for place, point in zip(places, line, strict=True) if math.isfinite(point.epochs) is reached]
+        if chosen:
+            text = label if reached else f"{label}: not reached"
+            style = {"markerfacecolor": fill, "markeredgecolor": colour, "color": colour}
+            axes.plot(*zip(*chosen, strict=True), marker, markersize=6, label=text, **style)
+    for place, point in zip(places, line, strict=True):
+        axes.annotate(point.label, place, xytext=(5, 5), textcoords="offset points", size=8, color=colour)
+
+
+def _equal_times(axes: Axes, n_train: int) -> None:
+    """Lines through the origin: `epochs / rate` is constant on each. Their labels stand where they leave the picture."""
+    width, height = axes.get_xlim()[1], axes.get_ylim()[1]
+    slopes = np.tan(np.linspace(0, math.pi / 2, _N_LINES + 2)[1:-1]) * height / width
+    for slope in slopes:
+        seconds = _round(slope * n_train)
+        slope = seconds / n_train
+        end = (width, slope * width) if slope * width <= height else (height / slope, height)
+        axes.plot([0, end[0]], [0, end[1]], color="#BBBBBB", linewidth=0.8, linestyle=(0, (5, 4)), zorder=0)
+        at_edge = {"xytext": (-3, -3), "textcoords": "offset points", "ha": "right", "va": "top"}
+        axes.annotate(f"{seconds:g} s", end, size=7, color="#777777", **at_edge)
+
+
+def _round(seconds: float) -> float:
+    return float(f"{seconds:.1g}")

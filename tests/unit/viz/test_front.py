@@ -1,0 +1,34 @@
+import math
+
+import pytest
+
+from ampjax.errors import SettingsError
+from ampjax.viz.front import Point, front
+
+SERIES = {
+    "sync": [Point("1", 100.0, 2)],
+    "async": [Point("1", 110.0, 2), Point("4", 300.0, 3), Point("8", 320.0, math.inf)],
+}
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_point_for_each_setting_and_lines_of_equal_time(tmp_path):
+    figure = front(SERIES, 600, tmp_path / "front.png")
+    (axes,) = figure.axes
+    assert (tmp_path / "front.png").stat().st_size > 1000
+    assert legend(figure) == ["sync", "async", "async: not reached"]
+    assert [t.get_text() for t in axes.texts][:4] == ["1", "1", "4", "8"]
+    marked = [line for line in axes.lines if line.get_marker() not in ("None", "")]
+    assert [list(line.get_ydata()) for line in marked] == [[2], [2, 3], [3.75]]
+    for line, text in zip(axes.lines[-6:], axes.texts[-6:], strict=True):
+        (_, x), (_, y) = line.get_xdata(), line.get_ydata()
+        assert y * 600 / x == pytest.approx(float(text.get_text().removesuffix(" s")))
+
+
+@pytest.mark.parametrize("series", [{}, {"async": []}, {"async": [Point("1", math.inf, 2)]}])
+def test_points_without_rates_are_refused(series):
+    with pytest.raises(SettingsError, match=r"front: expected points with rates above 0, got .*\. Leave out runs"):
+        front(series, 600)
