@@ -80,8 +80,8 @@ def _draw(axes: Axes, label: str, line: Sequence[Point], colour: str, marker: st
         chosen = [place for place, point in zip(places, line, strict=True) if math.isfinite(point.epochs) is reached]
         if chosen:
             text = label if reached else f"{label}: not reached"
-            style = {"markerfacecolor": fill, "markeredgecolor": colour, "color": colour}
-            axes.plot(*zip(*chosen, strict=True), marker, markersize=6, label=text, **style)
+            xs, ys = zip(*chosen, strict=True)
+            axes.plot(xs, ys, marker, color=colour, markerfacecolor=fill, markersize=6, label=text)
     for place, point in zip(places, line, strict=True):
         axes.annotate(point.label, place, xytext=(5, 5), textcoords="offset points", size=8, color=colour)
 
