@@ -43,7 +43,6 @@ class Babi15Options(Options):
     encoding: Literal["collect", "flatmap"] = "collect"
     nodes: Literal[54, 8] = 54
     fold: int = 1
-    full: bool = False
     n_train: int = 100
     n_valid: int = 1000
     hidden: int = 5

@@ -73,6 +73,7 @@ class Options:
       mode: `async`: nodes update themselves. `pipeline`: max-active-keys instances, then an update. `sync`: one instance, then an update.
       data_dir: Folder with data files; else the environment variable AMPJAX_DATA, else a download. Not read where data are generated.
       synthetic: Generated data in place of files.
+      full: All that the data folder holds, at the paper's settings; it changes nothing where the defaults are that already.
       json: File to which a JSON object is appended for each epoch, as it ends.
       out: Folder for history, convergence plot and Gantt chart; by default runs/EXPERIMENT.
       policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront` or
@@ -95,6 +96,7 @@ class Options:
     mode: Literal["async", "pipeline", "sync"] = "async"
     data_dir: Path | None = None
     synthetic: bool = False
+    full: bool = False
     json: Path | None = None
     out: Path | None = None
     policy: str = "balanced"

@@ -47,7 +47,6 @@ class Qm9Options(Options):
     """
 
     encoding: Literal["collect", "flatmap"] = "collect"
-    full: bool = False
     n_train: int | None = None
     n_valid: int = 1500
     hidden: int = 100

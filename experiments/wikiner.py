@@ -36,7 +36,6 @@ class WikinerOptions(Options):
 
     n_train: int | None = None
     n_valid: int | None = None
-    full: bool = False
     batch: int = 4
     learning_rate: float = 1e-3
     noise: float = 0.1

@@ -124,6 +124,11 @@ def test_babi15_runs_without_files(tmp_path: Path) -> None:
     assert 0 <= history[0].valid["accuracy"] <= 1 and history[0].updates > 0
 
 
+@pytest.mark.parametrize("name", ["mnist", "list-reduction", "sentiment", "wikiner", "qm9", "babi15"])
+def test_every_experiment_can_be_asked_for_all_there_is(name: str) -> None:
+    assert parse([name, "--full"]).full and not parse([name]).full
+
+
 def test_babi15_has_enough_fresh_samples() -> None:
     questions, train, valid = babi15.data(Babi15Options(epochs=7, n_train=10, n_valid=30), 0)
     assert (len(train), len(valid), len(questions)) == (10, 30, 8 * 10 + 30)
