@@ -38,6 +38,8 @@ class Network:
       n_kinds: Kinds of directed edges: as many linear maps.
       graphs: The tables of the `flatmap` encoding; without them the encoding is `collect`.
       replicas: Copies of each edge map and of the gated unit, by instance.
+      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may stand on workers of their
+        own (arXiv version, figure 7), rather than the one node `update`.
 
     Raises:
       SettingsError: If a size is below 1, there are more features than `hidden`, or the graphs have another number of edge kinds.
@@ -49,6 +51,7 @@ class Network:
     n_kinds: int = 4
     graphs: Graphs | None = None
     replicas: int = 1
+    separate_gates: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n_features", "hidden", "steps", "n_kinds", "replicas"):
@@ -82,12 +85,22 @@ class Network:
         start = amp.npt("pad", Pad(self.hidden))(x)
         h = amp.phi("h")
         a = _collected(h, sends) if self.graphs is None else _flatmapped(h, sends, self.graphs)
-        update = amp.ppt("update", GatedUnit(self.hidden), join=(*self.within, "t"))
-        h_new = amp.replicate(update, self.replicas)(a, h)
-        h_new = amp.isu(h_new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        h_new = amp.isu(self._updated(a, h), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
         more, done = amp.cond(h_new, lambda s: s.t < self.steps)
         h.connect(start, more)
         return done
+
+    def _updated(self, a: Wire, h: Wire) -> Wire:
+        """The new states `[H]` from arrivals and states."""
+        join = (*self.within, "t")
+
+        def node(name: str, body: Any, *inputs: Wire) -> Wire:
+            return amp.replicate(amp.ppt(name, body, join=join), self.replicas)(*inputs)
+
+        if not self.separate_gates:
+            return node("update", GatedUnit(self.hidden), a, h)
+        z, r = (node(name, Gate(self.hidden), a, h) for name in ("update_gate", "reset_gate"))
+        return amp.npt("mix", _mix, join=join)(node("candidate", Candidate(self.hidden), a, h, r), h, z)
 
     def per_graph(self, rows: Wire) -> Wire:
         """The rows of each graph's nodes as one ragged message."""
@@ -200,7 +213,45 @@ class GatedUnit:
     def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
         """Arrivals `[H]` and state `[H]` to the new state `[H]`."""
         z, r = jnp.split(jax.nn.sigmoid(_linear(params["gates"], a, h)), 2, axis=-1)
-        return (1 - z) * h + z * jnp.tanh(_linear(params["candidate"], a, r * h))
+        return _mix(jnp.tanh(_linear(params["candidate"], a, r * h)), h, z)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One of the gated unit's gates: `sigmoid([a; h] W)`.
+
+    Args:
+      hidden: H.
+    """
+
+    hidden: int
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        """`w [2H, H]` and `b`."""
+        return _glorot(2 * self.hidden, self.hidden).init(key)
+
+    def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
+        """Arrivals `[H]` and state `[H]` to `[H]`."""
+        return jax.nn.sigmoid(_linear(params, a, h))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the gated unit would make of a state: `tanh([a; r * h] U)`.
+
+    Args:
+      hidden: H.
+    """
+
+    hidden: int
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        """`w [2H, H]` and `b`."""
+        return _glorot(2 * self.hidden, self.hidden).init(key)
+
+    def __call__(self, params: Any, a: jax.Array, h: jax.Array, r: jax.Array) -> jax.Array:
+        """Arrivals, state and reset gate `[H]` to `[H]`."""
+        return jnp.tanh(_linear(params, a, r * h))
 
 
 @dataclass(frozen=True)
@@ -286,6 +337,10 @@ def _softmax(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Ar
 
 def _selected(row: jax.Array) -> Any:
     return row[0], {"accuracy": (row[1], 1.0)}
+
+
+def _mix(candidate: jax.Array, h: jax.Array, z: jax.Array) -> jax.Array:
+    return (1 - z) * h + z * candidate
 
 
 def _linear(params: Any, *inputs: jax.Array) -> jax.Array:

@@ -123,6 +123,27 @@ def test_both_encodings_have_equal_gradients(kind: str) -> None:
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_separate_gates_are_the_same_unit(encoding: str) -> None:
+    """Seven heavy nodes before the read-out, on eight workers (arXiv version, figure 7)."""
+    graphs = odd_graphs()
+    data, _ = instances(graphs, encoding)
+    graph = ggnn_regression(network(graphs, encoding, separate_gates=True))
+    trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=7, workers=8)
+    loss = trainer.accumulate(data)["loss_sum"]
+
+    def dense(params):
+        gates = jax.tree.map(lambda *gate: jnp.concatenate(gate, -1), params["update_gate"], params["reset_gate"])
+        return dense_loss({**params, "update": {"gates": gates, "candidate": params["candidate"]}}, data, "regression")
+
+    want_loss, want = jax.value_and_grad(dense)(trainer.params)
+    assert loss == pytest.approx(float(want_loss), rel=1e-5)
+    assert list(trainer.gradients)[4:] == ["update_gate", "reset_gate", "candidate", "readout"]
+    for node, (grad, _) in trainer.gradients.items():
+        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
+            assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
+
+
 @pytest.mark.parametrize("options", [{"max_dispatch_size": 1}, {"max_active_keys": 5, "workers": 2}])
 def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
     for encoding in ENCODINGS:
