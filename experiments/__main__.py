@@ -11,7 +11,8 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, SettingsError
-from experiments import babi15, list_reduction, mnist, qm9, report, sentiment, virtual, wikiner
+from experiments import appendix_c, babi15, list_reduction, mnist, qm9, report, sentiment, virtual, wikiner
+from experiments.appendix_c import AppendixCOptions
 from experiments.babi15 import Babi15Options
 from experiments.bench import engine as bench_engine
 from experiments.bench import list_reduction as bench_list_reduction
@@ -54,6 +55,7 @@ Command = (
     | Annotated[Qm9Options, subcommand("qm9")]
     | Annotated[Babi15Options, subcommand("babi15")]
     | Annotated[VirtualOptions, subcommand("virtual-replicas")]
+    | Annotated[AppendixCOptions, subcommand("appendix-c")]
     | Annotated[ReportOptions, subcommand("report")]
     | Annotated[Bench, subcommand("bench")]
 )
@@ -66,6 +68,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     Qm9Options: qm9.main,
     Babi15Options: babi15.main,
     VirtualOptions: virtual.main,
+    AppendixCOptions: appendix_c.main,
     ReportOptions: report.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,
     bench_networks.SentimentBench: bench_networks.main,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from ampjax.errors import SettingsError
-from experiments import babi15, list_reduction, mnist, qm9, virtual, wikiner
+from experiments import appendix_c, babi15, list_reduction, mnist, qm9, virtual, wikiner
 from experiments.__main__ import main, parse
+from experiments.appendix_c import AppendixCOptions
 from experiments.babi15 import Babi15Options
 from experiments.common import FIELDS, intervals
 from experiments.list_reduction import ListReductionOptions
@@ -122,6 +123,18 @@ def test_babi15_runs_without_files(tmp_path: Path) -> None:
     sizes = {"n_train": 40, "n_valid": 20, "epochs": 1, "max_active_keys": 2, "max_dispatch_size": 16}
     (history,) = babi15.main(Babi15Options(nodes=8, synthetic=True, encoding="flatmap", out=tmp_path, **sizes))
     assert 0 <= history[0].valid["accuracy"] <= 1 and history[0].updates > 0
+
+
+def test_appendix_c_prints_the_papers_figure_and_the_simulation_comes_near(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    paper, formula, simulated = appendix_c.main(AppendixCOptions(n=60, json=file))
+    assert formula.graphs_per_s == pytest.approx(6510, rel=1e-3) and formula.bits_per_s == pytest.approx(
+        1.25e9, rel=1e-2
+    )
+    assert paper.graphs_per_s == pytest.approx(formula.graphs_per_s, rel=0.01)
+    assert 0.8 < simulated.graphs_per_s / formula.graphs_per_s < 1.1, "the busiest device is busy nearly all the time"
+    assert formula.device_bytes == 1.28e6
+    assert [row["source"] for row in records(file)] == ["paper", "closed form", "simulated"]
 
 
 @pytest.mark.parametrize("name", ["mnist", "list-reduction", "sentiment", "wikiner", "qm9", "babi15"])
