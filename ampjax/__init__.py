@@ -29,7 +29,7 @@ from ampjax.ir.instances import InstanceList, Instances, Messages, Topology, mes
 from ampjax.ir.state import State
 from ampjax.sched.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
 from ampjax.settings import Settings
-from ampjax.simulate import simulate
+from ampjax.simulate import profile, simulate
 from ampjax.testing.verify import verify
 from ampjax.train import Trainer
 
@@ -60,6 +60,7 @@ __all__ = [
     "one_forward_one_backward",
     "phi",
     "ppt",
+    "profile",
     "pump",
     "reduce",
     "repeat",

@@ -12,8 +12,10 @@ import optax
 
 from ampjax.assemble import as_instances, make_executor, require_closed, require_transform, scheduler_settings
 from ampjax.engine.cost import Cost, FlopsCost
+from ampjax.engine.executor import Executor
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import metrics_of
+from ampjax.engine.profile import Profile, measure, medians
 from ampjax.engine.source import Source
 from ampjax.engine.trace import Trace, scaled
 from ampjax.engine.virtual_driver import VirtualDriver
@@ -23,7 +25,7 @@ from ampjax.sched.affinity import assign
 from ampjax.sched.plan import Plan, make_plan
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
-from ampjax.settings import settings_from
+from ampjax.settings import Settings, settings_from
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,9 @@ def simulate(
     require_transform(tx)
     s = settings_from(options)
     instances = as_instances(graph, data)
-    plan = make_plan(graph, assign(graph, s.workers, s.affinity, s.seed), range(s.workers), s.fuse)
+    plan = _plan(graph, s)
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
-    devices = jax.devices()
-    spaces = [devices[worker % len(devices)] for worker in range(s.workers)]
-    executor = make_executor(plan, s, tx, params or {}, spaces) if numerics else None
+    executor = _executor(plan, s, tx, params) if numerics else None
     loop = Loop(scheduler, executor, [Source(scheduler, executor, instances, np.arange(len(instances)), train)])
     seconds = VirtualDriver(loop, cost(plan), trace).run() / 1e9
     return Simulation(
@@ -109,3 +109,54 @@ def simulate(
         metrics_of(executor.take_sums(train)) if executor is not None else {},
         jax.tree.map(np.array, executor.params) if executor is not None else {},
     )
+
+
+def profile(
+    graph: Graph,
+    data: Instances | Sequence[Any],
+    *,
+    passes: int = 3,
+    tx: optax.GradientTransformation | None = None,
+    **options: Any,
+) -> Profile:
+    """Measures how long each kernel takes on this machine, for simulations of machines like it.
+
+    The instances are trained on, one dispatch at a time, once to compile and then `passes` times; medians count.
+
+    Args:
+      graph: A closed graph.
+      data: Some instances, more than are in flight at once, so that dispatches of all sizes occur.
+      passes: How often.
+      tx: As for `simulate`.
+      **options: The settings that the simulation will have.
+
+    Returns:
+      The profile: give `simulate` a cost `lambda plan: ProfileCost(plan, profile)`.
+
+    Raises:
+      GraphError: If the graph is not closed.
+      SettingsError: If a setting is outside what it can be, or there is no instance.
+    """
+    require_closed("profile", graph)
+    require_transform(tx)
+    s = settings_from(options)
+    instances = as_instances(graph, data)
+    plan = _plan(graph, s)
+    scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
+    measured = []
+    for _ in range(1 + passes):
+        source = Source(scheduler, executor, instances, np.arange(len(instances)), True)
+        measured.append(measure(Loop(scheduler, executor, [source]), executor))
+    return medians(measured[1:])
+
+
+def _plan(graph: Graph, s: Settings) -> Plan:
+    """Each worker with a memory of its own."""
+    return make_plan(graph, assign(graph, s.workers, s.affinity, s.seed), range(s.workers), s.fuse)
+
+
+def _executor(
+    plan: Plan, s: Settings, tx: optax.GradientTransformation | None, params: Mapping[str, Any] | None
+) -> Executor:
+    devices = jax.devices()
+    return make_executor(plan, s, tx, params or {}, [devices[worker % len(devices)] for worker in range(s.workers)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,10 @@ class FlopsCost:
                 operations += self._layer(self.plan.graph.nodes[change.node])[1]
         return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(stage, dispatch.n_rows)
 
+    def has_layers(self, dispatch: Dispatch) -> bool:
+        """Whether any of a dispatch's nodes multiplies by a matrix."""
+        return dispatch.stage is not None and any(self._layer(n)[0] for n in dispatch.stage.nodes if n.has_params)
+
     def _layer(self, node: Node) -> tuple[int, int]:
         """A node's multiply-adds per message, and the size of its matrices."""
         if node.name not in self._layers:
@@ -68,6 +72,23 @@ class FlopsCost:
             return 0
         size = rows * math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
         return self.latency_ns + _whole_ns(size / self.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """A machine some of whose workers are slower than the others.
+
+    Args:
+      cost: What a dispatch would take on a worker like the others.
+      factors: By worker, how many times as long it takes.
+    """
+
+    cost: Cost
+    factors: Mapping[int, float]
+
+    def __call__(self, dispatch: Dispatch) -> int:
+        """Nanoseconds that a dispatch takes."""
+        return round(self.cost(dispatch) * self.factors.get(dispatch.worker, 1.0))
 
 
 def _whole_ns(seconds: float) -> int:

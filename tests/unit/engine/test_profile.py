@@ -1,0 +1,72 @@
+"""Measured times, and cost models made from them."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from support import graphs
+
+import ampjax as amp
+from ampjax.engine.cost import FlopsCost, Stragglers
+from ampjax.engine.profile import Profile, ProfileCost
+from ampjax.errors import DataError, SettingsError
+from ampjax.models.mlp import mlp
+from ampjax.simulate import profile
+
+TIMES = {"forward a": {1: 100.0, 4: 400.0, 8: 500.0}, "update a": {1: 50.0}}
+
+
+def test_between_sizes_and_beyond():
+    times = Profile(TIMES)
+    assert [times.ns("forward a", n) for n in (1, 2, 4, 6, 8, 16)] == [100, 200, 400, 450, 500, 1000]
+    assert times.ns("update a", 1) == 50
+    assert repr(times).splitlines()[:2] == ["Profile of 2 kernels", "  forward a: 0.5 us for 8 rows"]
+
+
+def test_what_was_never_measured_is_told():
+    with pytest.raises(SettingsError, match=r"profile, `backward a`: expected one of \['forward a', 'update a'\]"):
+        Profile(TIMES).ns("backward a", 1)
+
+
+def test_it_is_kept_in_a_file(tmp_path):
+    Profile(TIMES).save(tmp_path / "profile.json")
+    assert Profile.load(tmp_path / "profile.json") == Profile(TIMES)
+    (tmp_path / "profile.json").write_text("[1]")
+    for name in ("profile.json", "none.json"):
+        with pytest.raises(DataError, match="expected a profile"):
+            Profile.load(tmp_path / name)
+
+
+def instances(n, size=4):
+    rng = np.random.default_rng(0)
+    return [{"image": rng.normal(size=(2, size)).astype(np.float32), "label": np.zeros(2, np.int32)} for _ in range(n)]
+
+
+def test_every_kernel_of_a_graph_is_measured_and_a_simulation_adds_them_up():
+    graph, settings = mlp((4, 5, 3), 2), {"workers": 2, "max_active_keys": 1, "fuse": False, "max_dispatch_size": 1}
+    measured = profile(graph, instances(6), passes=2, **settings)
+    assert {what.split()[0] for what in measured.times} == {"forward", "backward", "update"}
+    assert all(max(sizes.values()) > 0 for what, sizes in measured.times.items() if not what.startswith("update"))
+    run = amp.simulate(graph, instances(6), cost=lambda plan: ProfileCost(plan, measured), **settings)
+    one_each = sum(sizes[max(sizes)] for sizes in measured.times.values())
+    assert run.seconds == pytest.approx(6 * one_each / 1e9, rel=0.01), "one at a time: nothing overlaps"
+
+
+def test_layers_by_flops_and_the_rest_as_measured():
+    graph, settings = mlp((4, 5, 3), 2), {"max_active_keys": 1, "fuse": False, "max_dispatch_size": 1}
+    flops = amp.simulate(graph, instances(4), cost=partial(FlopsCost, flops=1e6), **settings).seconds
+    names = ["relu1"]
+    rest = Profile({f"{way} {name}": {1: 1000.0} for way in ("forward", "backward") for name in names})
+    rest = Profile({**rest.times, "forward xent": {1: 3000.0}})
+    cost = lambda plan: ProfileCost(plan, rest, FlopsCost(plan, 1e6))
+    assert amp.simulate(graph, instances(4), cost=cost, **settings).seconds == pytest.approx(flops + 4 * 5e-6, rel=1e-3)
+
+
+def test_a_straggler_is_slower():
+    def cost(plan):
+        return Stragglers(lambda dispatch: 100, {0: 3.0})
+
+    s = {"max_active_keys": 1, "max_dispatch_size": 1}
+    slow = amp.simulate(graphs.chain(2), graphs.chain_data(3), cost=cost, **s).seconds
+    even = amp.simulate(graphs.chain(2), graphs.chain_data(3), cost=lambda plan: lambda dispatch: 100, **s).seconds
+    assert slow == pytest.approx(3 * even)
