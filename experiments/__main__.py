@@ -11,7 +11,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, SettingsError
-from experiments import appendix_c, babi15, list_reduction, mnist, qm9, report, sentiment, virtual, wikiner
+from experiments import appendix_c, babi15, list_reduction, mnist, qm9, report, sentiment, table3, virtual, wikiner
 from experiments.appendix_c import AppendixCOptions
 from experiments.babi15 import Babi15Options
 from experiments.bench import engine as bench_engine
@@ -23,6 +23,7 @@ from experiments.mnist import MnistOptions
 from experiments.qm9 import Qm9Options
 from experiments.report import ReportOptions
 from experiments.sentiment import SentimentOptions
+from experiments.table3 import Table3Options
 from experiments.virtual import VirtualOptions
 from experiments.wikiner import WikinerOptions
 
@@ -55,6 +56,7 @@ Command = (
     | Annotated[Qm9Options, subcommand("qm9")]
     | Annotated[Babi15Options, subcommand("babi15")]
     | Annotated[VirtualOptions, subcommand("virtual-replicas")]
+    | Annotated[Table3Options, subcommand("table3")]
     | Annotated[AppendixCOptions, subcommand("appendix-c")]
     | Annotated[ReportOptions, subcommand("report")]
     | Annotated[Bench, subcommand("bench")]
@@ -68,6 +70,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     Qm9Options: qm9.main,
     Babi15Options: babi15.main,
     VirtualOptions: virtual.main,
+    Table3Options: table3.main,
     AppendixCOptions: appendix_c.main,
     ReportOptions: report.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,

@@ -21,11 +21,13 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.engine.cost import FlopsCost
+from ampjax.engine.cost import Cost, FlopsCost
+from ampjax.engine.profile import ProfileCost
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
 from ampjax.history import Epoch, History, reaches
 from ampjax.ir.instances import Instances, Messages
+from ampjax.sched.plan import Plan
 from ampjax.sched.stats import NodeStats
 from ampjax.simulate import simulate
 from ampjax.tables import compact
@@ -82,7 +84,8 @@ class Options:
       max_dispatch_size: Messages (rows, where messages are ragged) in one dispatch at most; 1 is the paper's Algorithm 1.
       replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K` or `message:K` (K: updates between).
       flops: Train in the virtual time of a machine whose workers have devices of so many operations per second each (the paper's has 1e12):
-        fully connected layers take their flops' time, all else none. By default, this machine and its time.
+        fully connected layers take their flops' time. By default, this machine and its time.
+      rest: With `flops`: what everything else takes on that machine: `none`, or as long as `measured` on this one (the paper's table 3).
       target: Validation accuracy (for regression: error) to reach.
       keep_going: Train all epochs, also when the target is reached.
     """
@@ -104,6 +107,7 @@ class Options:
     max_dispatch_size: int = 64
     replica_sync: str = "epoch"
     flops: float | None = None
+    rest: Literal["none", "measured"] = "none"
     target: float = 0.97
     keep_going: bool = False
 
@@ -128,6 +132,7 @@ class Options:
             max_dispatch_size=self.max_dispatch_size,
             replica_sync=sync_rule(self.replica_sync),
             gradient=gradient,
+            fuse=self.rest == "none",  # else a layer's time would stand for its neighbours' too
             seed=seed,
         )
 
@@ -228,8 +233,7 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
         console.print(
             f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {options.replicas} replica(s), {s.workers} worker(s), {len(jax.devices())} device(s)"
         )
-        cost = None if options.flops is None else partial(FlopsCost, flops=options.flops)
-        trainer = amp.Trainer(task.graph, task.tx, cost=cost, settings=s)
+        trainer = amp.Trainer(task.graph, task.tx, cost=machine(options, task), settings=s)
         label = {
             "experiment": name,
             "seed": seed,
@@ -257,6 +261,18 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
         _pictures(folder, name, histories, options, task, trainer)
     console.print(f"seed {' '.join(map(str, options.seed))}; history, convergence plot and Gantt chart are in {folder}")
     return list(histories.values())
+
+
+def machine(options: Options, task: Task) -> Callable[[Plan], Cost] | None:
+    """The cost model of the machine that the options describe; None for this one."""
+    if options.flops is None:
+        return None
+    flops = partial(FlopsCost, flops=options.flops)
+    if options.rest == "none":
+        return flops
+    s = task.settings
+    measured = amp.profile(task.graph, sample(task.train, max(32, 2 * s.in_flight), s.seed), tx=task.tx, **vars(s))
+    return lambda plan: ProfileCost(plan, measured, flops(plan))
 
 
 def changed(options: Options) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ampjax.engine.loop import Loop
 from ampjax.errors import DataError, SettingsError
 from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.plan import Plan
+from ampjax.sched.queues import FORWARD, INFER
 
 Times = Mapping[str, Mapping[int, float]]
 """By `direction stage`, or `update node`: from rows to nanoseconds."""
@@ -158,8 +159,9 @@ class ProfileCost:
 
 
 def _name(dispatch: Dispatch) -> str:
+    """What a dispatch's time is kept under; inference takes the time of training's way forward, where alone it was measured."""
     assert dispatch.stage is not None
-    return f"{dispatch.direction} {dispatch.stage.name}"
+    return f"{FORWARD if dispatch.direction == INFER else dispatch.direction} {dispatch.stage.name}"
 
 
 def _waiting_ns(executor: Executor) -> float:

@@ -64,6 +64,13 @@ def test_a_machine_of_flops_gives_its_own_time(tmp_path: Path) -> None:
     assert slow["options"]["flops"] == 1e9 and fast["valid_accuracy"] == slow["valid_accuracy"]
 
 
+def test_what_is_no_layer_may_take_the_time_that_it_takes_here(tmp_path: Path) -> None:
+    for rest in ("none", "measured"):
+        list_reduction.main(small(tmp_path, epochs=1, flops=1e12, rest=rest, out=tmp_path / "out"))
+    alone, measured = records(tmp_path / "epochs.jsonl")
+    assert 0 < measured["train_per_s"] < 0.1 * alone["train_per_s"]
+
+
 def test_throughput_counts_sequences_not_buckets(tmp_path: Path) -> None:
     task = list_reduction.tasks(small(tmp_path))(0)
     assert task.train.n_examples == 200 and len(task.train) < 50  # type: ignore[attr-defined]
