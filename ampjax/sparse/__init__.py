@@ -1,0 +1,1 @@
+"""Sparse variables: which they are, the step that reads pulled rows in their place, and the table that holds them."""

@@ -1,0 +1,107 @@
+"""What the detection and the rewriting need to know of jaxprs, and where JAX's versions differ.
+
+Owns the shapes of the primitives' parameters. Knows nothing of tables and rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path as File
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+
+Path = tuple[int, ...]
+"""The place of an equation: the number of an equation, which of its sub-jaxprs, the number of an equation in there, and so on."""
+
+CALLBACKS = ("debug_callback", "debug_print", "io_callback")
+"""Primitives that the host notices. They must run once a step, so a program that only looks for ids leaves them out."""
+
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax")
+
+
+def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr and the values of its constants. JAX 0.10 keeps the two apart; since 0.12 they are one object."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def value_of(atom: Any, env: dict[Any, Any]) -> Any:
+    """What stands for a variable in `env`, or a literal's value."""
+    return atom.val if isinstance(atom, jex.Literal) else env[atom]
+
+
+def bind(eqn: Any, args: Sequence[Any]) -> list[Any]:
+    """Runs an equation on values, under the settings with which it was traced."""
+    with eqn.ctx.manager:
+        out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def scan_parts(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """A scan's operands (or anything of one entry each): its constants, what it carries, what it runs over."""
+    if "num_consts" in eqn.params:
+        n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    else:
+        n_consts, n_carry, _ = (len(part) for part in eqn.params["ft_in"].unpack())
+    return list(args[:n_consts]), list(args[n_consts : n_consts + n_carry]), list(args[n_consts + n_carry :])
+
+
+def while_parts(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """A while loop's operands: the constants of its condition, those of its body, what it carries."""
+    first = eqn.params["cond_nconsts"]
+    second = first + eqn.params["body_nconsts"]
+    return list(args[:first]), list(args[first:second]), list(args[second:])
+
+
+def carried_unchanged(body: Any, n_consts: int, index: int) -> bool:
+    """Whether a loop's body hands on the carried value `index` as it came."""
+    return body.outvars[index] is body.invars[n_consts + index]
+
+
+def jvp_rule(eqn: Any) -> tuple[Any, Sequence[Any], list[bool]]:
+    """The rule of a `custom_jvp` for tangents of all its float inputs.
+
+    Returns:
+      A jaxpr of the primal inputs (less the call's constants) and the tangents of the float ones, that gives the primal
+      outputs and their tangents; the values of its constants; and, for each output, whether its tangent is left out
+      because it is zero.
+    """
+    primals = eqn.invars[eqn.params["num_consts"] :]
+    rule = eqn.params["jvp_jaxpr_fun"]
+    return getattr(rule, "call_wrapped", rule)(*(not is_inexact(v.aval.dtype) for v in primals))
+
+
+def is_inexact(dtype: Any) -> bool:
+    """Whether values of this dtype have a gradient."""
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+def blank(aval: Any) -> Any:
+    """Zeros in the place of a value that nobody looks at."""
+    return jnp.zeros(aval.shape, aval.dtype)
+
+
+def source_line(eqn: Any) -> str:
+    """The user's line behind an equation as `file.py:12`; empty where JAX did not keep it."""
+    traceback = getattr(eqn.source_info, "traceback", None)
+    for frame in getattr(traceback, "frames", ()):
+        file = File(frame.file_name)
+        if not _is_library(file):
+            return f"{file.name}:{frame.line_num}"
+    return ""
+
+
+def shape_text(aval: Any) -> str:
+    """An array's type as JAX prints it.
+
+    >>> shape_text(jax.ShapeDtypeStruct((2, 3), jnp.float32))
+    'float32[2,3]'
+    """
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
+
+
+def _is_library(file: File) -> bool:
+    own = file.parent == File(__file__).parent
+    return own or ("site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES))

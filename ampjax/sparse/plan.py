@@ -1,0 +1,121 @@
+"""A traced loss function split in two: a small program of row ids, and the loss as a function of pulled rows.
+
+Works on flat lists of leaves. Knows nothing of the user's trees, of names, or of where rows come from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import partial_eval
+
+from ampjax.errors import InvariantError
+from ampjax.sparse import jaxprs
+from ampjax.sparse.flow import Flow
+from ampjax.sparse.jaxprs import Path
+from ampjax.sparse.reads import View
+from ampjax.sparse.replay import Found, Replay
+from ampjax.sparse.trace import Traced
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The two programs for batches of one shape.
+
+    Args:
+      traced: The loss function.
+      n_rows: By sparse leaf, the rows of its table.
+      sites: The reads in the order of their places, which is the order of the ids, with their leaves.
+      shapes: By read, the shape of its ids.
+      ids_jaxpr: The ids of all reads, from those inputs that they need.
+      ids_consts: The values of its constants.
+      ids_inputs: Which of the traced function's inputs these are.
+    """
+
+    traced: Traced
+    n_rows: Mapping[int, int]
+    sites: Mapping[Path, int]
+    shapes: Mapping[Path, tuple[int, ...]]
+    ids_jaxpr: Any
+    ids_consts: Sequence[Any]
+    ids_inputs: tuple[int, ...]
+
+    def n_ids(self, leaf: int) -> int:
+        """How many ids a step reads of a table, duplicates counted."""
+        return sum(math.prod(self.shapes[site]) for site in self._reads_of(leaf))
+
+    def ids(self, inputs: Sequence[Any]) -> dict[int, jax.Array]:
+        """By sparse leaf the ids that it reads, int32 `[n]`; `n_rows` where no row is read.
+
+        Args:
+          inputs: The leaves of parameters and batch; anything at sparse leaves and float parameters.
+        """
+        flat = jax.core.eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
+        found = dict(zip(self.sites, flat, strict=True))
+        return {leaf: jnp.concatenate([found[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.n_rows}
+
+    def loss(self, inputs: Sequence[Any], rows: Mapping[int, Any], inverse: Mapping[int, Any]) -> Any:
+        """What the loss function returns, out of pulled rows.
+
+        Args:
+          inputs: The leaves of parameters and batch; anything at sparse leaves.
+          rows: By sparse leaf, `[m, *row]`.
+          inverse: By sparse leaf, int `[n]`: where in `rows` each of `ids` lies.
+        """
+        args = [View(i, 0, rows[i]) if i in rows else value for i, value in enumerate(inputs)]
+        replay = Replay(self.n_rows, self.sites, collecting=False)
+        known = {site: part for leaf in self.n_rows for site, part in self._parts(leaf, inverse[leaf])}
+        outs, _ = replay.run((self.traced.jaxpr, self.traced.consts), args, known)
+        return jax.tree.unflatten(self.traced.out_tree, outs)
+
+    def _reads_of(self, leaf: int) -> list[Path]:
+        return [site for site, of in self.sites.items() if of == leaf]
+
+    def _parts(self, leaf: int, inverse: Any) -> list[tuple[Path, Any]]:
+        """The positions of each read of a table."""
+        parts, start = [], 0
+        for site in self._reads_of(leaf):
+            shape = self.shapes[site]
+            stop = start + math.prod(shape)
+            parts.append((site, jnp.asarray(inverse[start:stop], jnp.int32).reshape(shape)))
+            start = stop
+        return parts
+
+
+def make_plan(traced: Traced, flow: Flow, sparse: Sequence[int]) -> Plan:
+    """Splits a traced loss function.
+
+    Args:
+      traced: The loss function.
+      flow: What was found in it.
+      sparse: The leaves to be pulled, which must be sparse.
+    """
+    n_rows = {leaf: traced.leaves[leaf].shape[0] for leaf in sorted(sparse)}
+    sites = {site: read.leaf for site, read in sorted(flow.reads.items()) if read.leaf in n_rows}
+    replay = Replay(n_rows, sites, collecting=True)
+
+    def collect(*inputs: Any) -> Found:
+        args = [View(i, 0) if i in n_rows else value for i, value in enumerate(inputs)]
+        return replay.run((traced.jaxpr, traced.consts), args, {})[1]
+
+    # Tables are no inputs of this program: a number stands in their place.
+    avals = [jnp.int32(0) if i in n_rows else v.aval for i, v in enumerate(traced.jaxpr.invars)]
+    closed, found = jax.make_jaxpr(collect, return_shape=True)(*avals)
+    jaxpr, consts = jaxprs.opened(closed)
+    slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    inputs = tuple(i for i, needed in enumerate(used) if needed)
+    _check_known(traced, inputs)
+    return Plan(traced, n_rows, sites, {site: ids.shape for site, ids in found.items()}, slim, consts, inputs)
+
+
+def _check_known(traced: Traced, inputs: Sequence[int]) -> None:
+    for leaf in (traced.leaves[i] for i in inputs if i < len(traced.leaves)):
+        if jaxprs.is_inexact(leaf.dtype):
+            raise InvariantError(
+                "row ids", "to depend on no float parameter", f"`{leaf.path}`", "Please report this program."
+            )

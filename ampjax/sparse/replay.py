@@ -1,0 +1,86 @@
+"""Runs a loss function's jaxpr with pulled rows in the place of its tables, or only as far as row ids need it.
+
+One walk does both. It collects ids: reads give zeros, and the ids of each are handed out. Or it computes: each read is told
+where its rows lie among the pulled ones. Control flow is in `control`; what a single read means is in `reads`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ampjax.errors import InvariantError
+from ampjax.sparse import control, jaxprs, reads
+from ampjax.sparse.jaxprs import Path
+from ampjax.sparse.reads import View
+
+Known = Mapping[Path, Any]
+"""By read, int32 positions of its rows among the pulled ones; one axis more for each scan around it."""
+
+Found = dict[Path, Any]
+"""By read, int32 row ids, with the same axes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """How a jaxpr is walked.
+
+    Args:
+      n_rows: By sparse leaf, the rows of its table.
+      sites: By place, the leaf of every read of a sparse leaf.
+      collecting: Whether ids are wanted, or the result.
+    """
+
+    n_rows: Mapping[int, int]
+    sites: Mapping[Path, int]
+    collecting: bool
+
+    def run(self, jaxpr: Any, args: Sequence[Any], known: Known, path: Path = ()) -> tuple[list[Any], Found]:
+        """Walks a jaxpr.
+
+        Args:
+          jaxpr: A closed jaxpr, or a pair of a jaxpr and its constants.
+          args: Values of its inputs; a `View` for each table.
+          known: Positions of the reads in it, empty where ids are collected.
+          path: Where the jaxpr stands.
+
+        Returns:
+          The values of its outputs, and the ids that were found, empty where none are collected.
+        """
+        body, consts = jaxpr if isinstance(jaxpr, tuple) else jaxprs.opened(jaxpr)
+        env = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
+        found: Found = {}
+        for i, eqn in enumerate(body.eqns):
+            ins = [jaxprs.value_of(v, env) for v in eqn.invars]
+            outs, more = self._step(eqn, ins, known, (*path, i))
+            env.update(zip(eqn.outvars, outs, strict=True))
+            found.update(more)
+        return [jaxprs.value_of(v, env) for v in body.outvars], found
+
+    def below(self, path: Path) -> dict[Path, int]:
+        """The reads inside an equation, with their leaves."""
+        return {site: leaf for site, leaf in self.sites.items() if site[: len(path)] == path}
+
+    def _step(self, eqn: Any, ins: list[Any], known: Known, path: Path) -> tuple[list[Any], Found]:
+        touched = any(isinstance(v, View) for v in ins)
+        rule = control.RULES.get(eqn.primitive)
+        if rule is not None and (touched or (self.collecting and eqn.effects)):
+            inside = {site: known[site] for site in self.below(path) if site in known}
+            return rule(self, eqn, ins, inside, path)
+        if not touched:
+            silent = self.collecting and eqn.primitive.name in jaxprs.CALLBACKS
+            return [jaxprs.blank(v.aval) for v in eqn.outvars] if silent else jaxprs.bind(eqn, ins), {}
+        if path in self.sites:
+            return self._read(eqn, ins, known, path)
+        if reads.rows_axis(eqn, ins[0].axis) is None:
+            raise InvariantError(
+                f"{eqn.primitive.name} at {path}", "a read of rows", "another use", "Please report this program."
+            )
+        return [reads.view_of(eqn, ins[0])], {}
+
+    def _read(self, eqn: Any, ins: list[Any], known: Known, path: Path) -> tuple[list[Any], Found]:
+        view, n_rows = ins[0], self.n_rows[ins[0].leaf]
+        if self.collecting:
+            return [jaxprs.blank(eqn.outvars[0].aval)], {path: reads.row_ids(eqn, ins, view.axis, n_rows)}
+        return [reads.read_rows(eqn, ins, known[path], n_rows)], {}

@@ -1,0 +1,138 @@
+"""A loss function as a jaxpr, with the names of its parameters.
+
+Owns the checks of what users hand in: the loss, its parameters, the batch. Knows nothing of tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+
+from ampjax.errors import DataError, ParameterError, SettingsError
+from ampjax.sparse import jaxprs
+
+Tree = Any
+LossFn = Callable[[Tree, Tree], Any]
+"""`loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that JAX can trace."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One parameter leaf.
+
+    Args:
+      path: Its name, as `jax.tree_util.keystr` writes it.
+      shape: Its shape.
+      dtype: Its dtype.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A loss function for parameters and batches of certain shapes.
+
+    Args:
+      jaxpr: Of the parameters' leaves and then the batch's.
+      consts: The values of the jaxpr's constants.
+      leaves: The parameters' leaves.
+      params_tree: The parameters' structure.
+      batch_tree: The batch's structure.
+      out_tree: The structure of what the loss function returns.
+      has_aux: Whether that is `(loss, aux)`.
+    """
+
+    jaxpr: Any
+    consts: Sequence[Any]
+    leaves: tuple[Leaf, ...]
+    params_tree: Any
+    batch_tree: Any
+    out_tree: Any
+    has_aux: bool
+
+
+def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree) -> Traced:
+    """Traces a loss function; nothing is computed.
+
+    Args:
+      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, the loss a float scalar.
+      params: A pytree of arrays or `jax.ShapeDtypeStruct`s with at least one float leaf.
+      batch: A pytree of the same kinds.
+
+    Raises:
+      ParameterError: If no parameter leaf is a float array, or one is no array.
+      DataError: If a leaf of the batch is no array.
+      SettingsError: If the loss is not a float scalar.
+      Exception: Whatever the loss function raises while JAX traces it.
+    """
+    leaves = _param_leaves(params)
+    _check_batch(batch)
+    closed, out = jax.make_jaxpr(loss_fn, return_shape=True)(abstract(params), abstract(batch))
+    has_aux = _has_aux(out)
+    jaxpr, consts = jaxprs.opened(closed)
+    trees = (jax.tree.structure(tree) for tree in (params, batch, out))
+    return Traced(jaxpr, consts, leaves, *trees, has_aux)
+
+
+def abstract(tree: Tree) -> Tree:
+    """The tree's shapes and dtypes. Python numbers stay, because JAX lets their dtype follow the arrays they meet."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf, tree
+    )
+
+
+def signature(tree: Tree) -> Hashable:
+    """What a trace depends on in a pytree of arrays: equal signatures can share one."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves)
+
+
+def _param_leaves(params: Tree) -> tuple[Leaf, ...]:
+    leaves = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        if not hasattr(leaf, "dtype"):
+            name = jax.tree_util.keystr(path)
+            raise ParameterError(
+                f"parameter `{name}`", "an array", f"{type(leaf).__name__} {leaf!r}", "Make arrays of all parameters."
+            )
+        leaves.append(Leaf(jax.tree_util.keystr(path), tuple(leaf.shape), leaf.dtype))
+    if not any(jaxprs.is_inexact(leaf.dtype) for leaf in leaves):
+        kinds = ", ".join(f"`{leaf.path}` {leaf.dtype}" for leaf in leaves[:4]) or "no leaf at all"
+        raise ParameterError("parameters", "at least one float leaf", kinds, "Pass the parameters to be trained.")
+    return tuple(leaves)
+
+
+def _check_batch(batch: Tree) -> None:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(batch)[0]:
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex)):
+            raise DataError(
+                f"batch, leaf `{jax.tree_util.keystr(path)}`",
+                "an array or a number",
+                f"{type(leaf).__name__} {leaf!r}",
+                "Leave out what JAX can't trace, or encode it as numbers.",
+            )
+
+
+def _has_aux(out: Any) -> bool:
+    """Whether a loss function's result is `(loss, aux)`.
+
+    Raises:
+      SettingsError: If its loss is not a float scalar.
+    """
+    has_aux = isinstance(out, tuple) and len(out) == 2
+    loss = out[0] if has_aux else out
+    if getattr(loss, "shape", None) != () or not jaxprs.is_inexact(loss.dtype):
+        got = jaxprs.shape_text(loss) if hasattr(loss, "dtype") else f"{type(loss).__name__}"
+        raise SettingsError(
+            "loss_fn(params, batch)",
+            "a float scalar, or a pair of a float scalar and anything else",
+            got,
+            "Take the mean or the sum of the losses.",
+        )
+    return has_aux

@@ -1,0 +1,69 @@
+"""Duplicates out of a step's row ids, on the host: each row is pulled once, and its gradients are summed on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from ampjax.errors import SettingsError
+
+
+@dataclasses.dataclass(frozen=True)
+class UniqueRows:
+    """The rows that a step needs of one table.
+
+    Args:
+      ids: int `[k]`, ascending, without duplicates, each a row of the table.
+      inverse: int32 `[n]`: where in `ids` each of the step's ids lies; k where no row is read.
+    """
+
+    ids: Int[np.ndarray, " k"]
+    inverse: Int[np.ndarray, " n"]
+
+
+def unique_rows(ids: Int[np.ndarray, " n"], n_rows: int) -> UniqueRows:
+    """Finds the rows behind a step's ids.
+
+    Args:
+      ids: int `[n]` as the program of ids gives them, in `[0, n_rows]`; `n_rows` stands where no row is read.
+      n_rows: The table's rows.
+
+    Raises:
+      SettingsError: If an id is outside that range.
+
+    >>> rows = unique_rows(np.array([7, 3, 100, 7]), n_rows=100)
+    >>> rows.ids.tolist(), rows.inverse.tolist()
+    ([3, 7], [1, 0, 2, 1])
+    """
+    found, inverse = np.unique(np.asarray(ids), return_inverse=True)
+    if found.size and not 0 <= found[0] <= found[-1] <= n_rows:
+        wrong = found[0] if found[0] < 0 else found[-1]
+        raise SettingsError("row ids", f"numbers in [0, {n_rows}]", f"{wrong}", "Take them from the program's `ids`.")
+    if found.size and found[-1] == n_rows:
+        found = found[:-1]
+    return UniqueRows(found, inverse.reshape(-1).astype(np.int32))
+
+
+def padded_size(k: int) -> int:
+    """The next size at which rows are pulled: 8, 12, 16, 24, 32, 48, ... So a step is compiled for few sizes.
+
+    At most a third of the rows is padding (beyond 8), and up to n ids there are 2 log2(n) sizes.
+
+    >>> [padded_size(k) for k in (0, 8, 9, 13, 25, 800)]
+    [8, 8, 12, 16, 32, 1024]
+    """
+    power = 8
+    while power < k:
+        if power * 3 // 2 >= k:
+            return power * 3 // 2
+        power *= 2
+    return power
+
+
+def pad_rows(rows: Shaped[np.ndarray, "k *row"], size: int) -> Shaped[np.ndarray, "size *row"]:
+    """Rows with zeros after them, up to `size`. The step never reads these, so their gradients are zero."""
+    padded = np.zeros((size, *rows.shape[1:]), rows.dtype)
+    padded[: len(rows)] = rows
+    return padded
