@@ -16,7 +16,6 @@ import numpy as np
 from jax.extend.core import primitives as prim
 
 from ampjax.sparse import jaxprs
-from ampjax.sparse.flow import called
 from ampjax.sparse.jaxprs import Path
 from ampjax.sparse.reads import View
 
@@ -27,7 +26,7 @@ Result = tuple[list[Any], "Found"]
 
 
 def _call(replay: Replay, eqn: Any, ins: list[Any], known: Known, path: Path) -> Result:
-    return replay.run(called(eqn), ins, known, (*path, 0))
+    return replay.run(jaxprs.called(eqn), ins, known, (*path, 0))
 
 
 def _remat(replay: Replay, eqn: Any, ins: list[Any], known: Known, path: Path) -> Result:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ampjax.sparse import jaxprs
-from ampjax.sparse.flow import Cause, Deps, Flow, Read, Value
+from ampjax.sparse.flow import Cause, Deps, Flow, Place, Read, Value
 from ampjax.sparse.reads import View
 from ampjax.sparse.trace import Leaf, LossFn, Traced, trace_loss
 
@@ -91,9 +91,9 @@ def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_RO
     >>> import jax.numpy as jnp
     >>> def loss(params, ids):
     ...     return jnp.sum(params["table"][ids] @ params["w"])
-    >>> print(find_sparse(loss, {"table": jnp.ones((100, 4)), "w": jnp.ones(4)}, jnp.arange(3)))
-    ['table']  float32[100, 4]  sparse  1 read: gather ...
-    ['w']      float32[4]       dense   used by `dot_general` ...
+    >>> print(find_sparse(loss, {"table": jnp.ones((100, 8)), "w": jnp.ones(8)}, jnp.arange(3)))
+    ['table']  float32[100, 8]  sparse  1 read: gather ...
+    ['w']      float32[8]       dense   used by `dot_general` ...
     """
     variables, _ = analyse(trace_loss(loss_fn, params, batch), min_rows)
     return Analysis(variables)
@@ -105,7 +105,7 @@ def analyse(traced: Traced, min_rows: int) -> tuple[tuple[Variable, ...], Flow]:
     barred = [_barred(leaf, max(min_rows, 2)) for leaf in traced.leaves]
     params: list[Value] = [_start(i, leaf, barred[i]) for i, leaf in enumerate(traced.leaves)]
     others: list[Value] = [frozenset()] * (len(traced.jaxpr.invars) - len(params))
-    for out in flow.run(traced.jaxpr, [*params, *others]):
+    for out in flow.run(traced.jaxpr, [*params, *others], Place()):
         flow.used(out, "the result of the loss function")
     found = [(False, why) if why else _judge(i, traced.leaves, flow) for i, why in enumerate(barred)]
     variables = (Variable(leaf.path, leaf.shape, leaf.dtype, *f) for leaf, f in zip(traced.leaves, found, strict=True))

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jax.extend.core import Literal
 from jax.extend.core import primitives as prim
 
 from ampjax.sparse import jaxprs, reads
@@ -19,7 +20,12 @@ from ampjax.sparse.reads import View
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Something other than a parameter that keeps row ids from being known before the step. `text` completes "depend on ..."."""
+    """Something other than a parameter that keeps row ids from being known before the step.
+
+    Args:
+      text: Completes "row ids depend on ...".
+      path: Where it stands.
+    """
 
     text: str
     path: Path
@@ -52,6 +58,28 @@ class Read:
     line: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where an equation or a jaxpr stands.
+
+    Args:
+      path: Its path.
+      control: What decides whether it runs.
+      line: The user's line around it, for equations in a library's function, which have none of their own.
+    """
+
+    path: Path = ()
+    control: Deps = NOTHING
+    line: str = ""
+
+    def __truediv__(self, number: int) -> Place:
+        return dataclasses.replace(self, path=(*self.path, number))
+
+    def line_of(self, eqn: Any) -> str:
+        """The user's line behind an equation in this place."""
+        return jaxprs.source_line(eqn) or self.line
+
+
 @dataclasses.dataclass
 class Flow:
     """What is found while a jaxpr is followed.
@@ -64,14 +92,13 @@ class Flow:
     reads: dict[Path, Read] = dataclasses.field(default_factory=dict)
     uses: dict[int, str] = dataclasses.field(default_factory=dict)
 
-    def run(self, jaxpr: Any, args: Sequence[Value], path: Path = (), control: Deps = NOTHING) -> list[Value]:
+    def run(self, jaxpr: Any, args: Sequence[Value], place: Place) -> list[Value]:
         """Follows values through a jaxpr.
 
         Args:
           jaxpr: Open or closed.
           args: What stands for each of its inputs.
-          path: Where the jaxpr stands.
-          control: What decides whether it runs.
+          place: Where it stands.
 
         Returns:
           What stands for each of its outputs.
@@ -79,10 +106,14 @@ class Flow:
         body, _ = jaxprs.opened(jaxpr)
         env: dict[Any, Value] = dict.fromkeys(body.constvars, NOTHING)
         env.update(zip(body.invars, args, strict=True))
+
+        def value(atom: Any) -> Value:
+            return NOTHING if isinstance(atom, Literal) else env[atom]
+
         for i, eqn in enumerate(body.eqns):
-            ins = [NOTHING if hasattr(v, "val") else env[v] for v in eqn.invars]
-            env.update(zip(eqn.outvars, self._step(eqn, ins, (*path, i), control), strict=True))
-        return [NOTHING if hasattr(v, "val") else env[v] for v in body.outvars]
+            outs = self._step(eqn, [value(v) for v in eqn.invars], place / i)
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [value(v) for v in body.outvars]
 
     def used(self, value: Value, how: str) -> Deps:
         """Notes that a table is used as a whole; gives what the value depends on."""
@@ -91,115 +122,127 @@ class Flow:
         self.uses.setdefault(value.leaf, how)
         return frozenset({value.leaf})
 
-    def _step(self, eqn: Any, ins: list[Value], path: Path, control: Deps) -> list[Value]:
+    def _step(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
         rule = _RULES.get(eqn.primitive)
         if rule is not None:
-            return rule(self, eqn, ins, path, control)
+            return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
         views = [v for v in ins if isinstance(v, View)]
         if len(views) == 1 and views[0] is ins[0]:
             axis = reads.rows_axis(eqn, views[0].axis)
             if axis is not None:
                 return [View(views[0].leaf, axis)]
             if reads.is_read(eqn, views[0].axis):
-                return [self._read(eqn, views[0], ins[1:], path, control)]
-        return self._opaque(eqn, ins, path)
+                return [self._read(eqn, views[0], ins[1:], place)]
+        return self._opaque(eqn, ins, place)
 
-    def _read(self, eqn: Any, view: View, indices: list[Value], path: Path, control: Deps) -> Deps:
-        deps = union(indices) | control
-        name = eqn.primitive.name
-        self.reads[path] = Read(view.leaf, deps, reads.read_mode(eqn), name, jaxprs.source_line(eqn))
+    def _read(self, eqn: Any, view: View, indices: list[Value], place: Place) -> Deps:
+        deps = union(indices) | place.control
+        read = Read(view.leaf, deps, reads.read_mode(eqn), eqn.primitive.name, place.line_of(eqn))
+        self.reads[place.path] = read
         return deps | {view.leaf}
 
-    def _opaque(self, eqn: Any, ins: Sequence[Value], path: Path, how: str = "") -> list[Value]:
+    def _opaque(self, eqn: Any, ins: Sequence[Value], place: Place, how: str = "") -> list[Value]:
         """An equation of which nothing is known: what goes in may decide all that comes out."""
-        deps = union([self.used(v, described(eqn, how)) for v in ins])
+        deps = self._all_used(ins, eqn, place, how)
         if eqn.effects:
-            deps |= {Cause(f"`{eqn.primitive.name}`, which has side effects", path)}
+            deps |= {Cause(f"`{eqn.primitive.name}`, which has side effects", place.path)}
         return [deps] * len(eqn.outvars)
+
+    def _all_used(self, values: Sequence[Value], eqn: Any, place: Place, how: str = "") -> Deps:
+        """What values depend on, tables among them being used by an equation."""
+        line = place.line_of(eqn)
+        text = f"`{eqn.primitive.name}`" + (f", {how}" if how else "") + (f" ({line})" if line else "")
+        return union([self.used(v, text) for v in values])
 
     # ---- calls and branches ------------------------------------------------------------------------------------------
 
-    def _call(self, eqn: Any, ins: list[Value], path: Path, control: Deps) -> list[Value]:
-        return self.run(called(eqn), ins, (*path, 0), control)
+    def _call(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        return self.run(jaxprs.called(eqn), ins, place / 0)
 
-    def _custom_vjp(self, eqn: Any, ins: list[Value], path: Path, control: Deps) -> list[Value]:
+    def _custom_vjp(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
         if eqn.effects or any(isinstance(v, View) for v in ins):
-            return self._opaque(eqn, ins, path, "whose backward rule gives a gradient for the whole table")
-        return self._call(eqn, ins, path, control)
+            return self._opaque(eqn, ins, place, "whose backward rule gives a gradient for the whole table")
+        return self._call(eqn, ins, place)
 
-    def _custom_jvp(self, eqn: Any, ins: list[Value], path: Path, control: Deps) -> list[Value]:
-        outs = self._call(eqn, ins, path, control)
+    def _custom_jvp(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        outs = self._call(eqn, ins, place)
         if any(isinstance(v, View) for v in ins):
-            outs = [self.used(v, described(eqn, "which returns the table")) for v in outs]
-            self._jvp_rule(eqn, ins, path, control)
+            outs = [self._all_used([v], eqn, place, "which returns the table") for v in outs]
+            self._jvp_rule(eqn, ins, place)
         return list(outs)
 
-    def _jvp_rule(self, eqn: Any, ins: list[Value], path: Path, control: Deps) -> None:
+    def _jvp_rule(self, eqn: Any, ins: list[Value], place: Place) -> None:
         """The rule has to read rows only, of the table and of its tangent."""
         primals = list(zip(ins, eqn.invars, strict=True))[eqn.params["num_consts"] :]
         try:
             rule, _, _ = jaxprs.jvp_rule(eqn)
         except Exception as error:  # the user's rule: if it is ever needed, JAX shows its error
-            self._opaque(eqn, ins, path, f"whose rule fails with {type(error).__name__}")
+            self._opaque(eqn, ins, place, f"whose rule fails with {type(error).__name__}")
             return
         tangents = [value for value, v in primals if jaxprs.is_inexact(v.aval.dtype)]
-        outs = self.run(rule, [*(value for value, _ in primals), *tangents], (*path, 1), control)
-        for out in outs:
-            self.used(out, described(eqn, "whose rule returns the table"))
+        outs = self.run(rule, [*(value for value, _ in primals), *tangents], place / 1)
+        self._all_used(outs, eqn, place, "whose rule returns the table")
 
-    def _cond(self, eqn: Any, ins: list[Value], path: Path, control: Deps) -> list[Value]:
-        which = self.used(ins[0], described(eqn))
-        results = [
-            self.run(branch, ins[1:], (*path, b), control | which) for b, branch in enumerate(eqn.params["branches"])
-        ]
-        how = described(eqn, "which returns the table")
-        return [union([self.used(v, how) for v in outs]) | which for outs in zip(*results, strict=True)]
+    def _cond(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        which = self._all_used(ins[:1], eqn, place)
+        inside = dataclasses.replace(place, control=place.control | which)
+        results = [self.run(branch, ins[1:], inside / b) for b, branch in enumerate(eqn.params["branches"])]
+        outs = zip(*results, strict=True)
+        return [self._all_used(values, eqn, place, "which returns the table") | which for values in outs]
 
     # ---- loops -------------------------------------------------------------------------------------------------------
 
-    def _scan(self, eqn: Any, ins: list[Value], path: Path, control: Deps) -> list[Value]:
+    def _scan(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
         consts, init, xs = jaxprs.scan_parts(eqn, ins)
-        xs = [self.used(v, described(eqn, "which runs over the rows")) for v in xs]
+        items = [self._all_used([v], eqn, place, "which runs over the table's rows") for v in xs]
         body, _ = jaxprs.opened(eqn.params["jaxpr"])
 
         def once(carry: list[Value]) -> list[Value]:
-            return self.run(body, [*consts, *carry, *xs], (*path, 0), control)
+            return self.run(body, [*consts, *carry, *items], place / 0)
 
-        carry = self._settle(eqn, body, len(consts), init, once)
-        ys = [self.used(v, described(eqn, "which returns the table")) for v in once(carry)[len(init) :]]
-        return [*carry, *ys]
+        carry = self._settle(eqn, place, body, len(consts), init, once)
+        ys = once(carry)[len(init) :]
+        return [*carry, *(self._all_used([v], eqn, place, "which returns the table") for v in ys)]
 
-    def _while(self, eqn: Any, ins: list[Value], path: Path, control: Deps) -> list[Value]:
+    def _while(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
         test_consts, consts, init = jaxprs.while_parts(eqn, ins)
         body, _ = jaxprs.opened(eqn.params["body_jaxpr"])
         # Nobody knows how many steps there will be: inside, only ids that are the same in all of them can be foreseen.
-        steps = frozenset({Cause("the step of a `while` loop, whose number of steps is not known beforehand", path)})
+        steps = frozenset({Cause("the step of a `while` loop, whose number of steps is unknown", place.path)})
 
         def once(carry: list[Value]) -> list[Value]:
-            return self.run(body, [*consts, *carry], (*path, 1), control)
+            return self.run(body, [*consts, *carry], place / 1)
 
         moving = [v if isinstance(v, View) else v | steps for v in init]
-        carry = self._settle(eqn, body, len(consts), moving, once)
-        (test,) = self.run(eqn.params["cond_jaxpr"], [*test_consts, *carry], (*path, 0), control)
-        decides = self.used(test, described(eqn))
+        carry = self._settle(eqn, place, body, len(consts), moving, once)
+        test = self.run(eqn.params["cond_jaxpr"], [*test_consts, *carry], place / 0)
+        decides = self._all_used(test, eqn, place)
         return [v if isinstance(v, View) else (v | decides) - steps for v in carry]
 
-    def _settle(self, eqn: Any, body: Any, n_consts: int, init: list[Value], once: Callable) -> list[Value]:
+    def _settle(
+        self, eqn: Any, place: Place, body: Any, n_consts: int, init: Sequence[Value], once: Callable
+    ) -> list[Value]:
         """What a loop carries when nothing new comes in any more. Tables may only be handed on as they are."""
-        how = described(eqn, "which carries the table along and may change it")
-        carry = [v if jaxprs.carried_unchanged(body, n_consts, i) else self.used(v, how) for i, v in enumerate(init)]
+
+        def used(value: Value) -> Deps:
+            return self._all_used([value], eqn, place, "which carries the table along and may change it")
+
+        same = [jaxprs.carried_unchanged(body, n_consts, i) for i in range(len(init))]
+        carry = [v if unchanged else used(v) for v, unchanged in zip(init, same, strict=True)]
         while True:
-            outs = once(carry)[: len(carry)]
-            new = [
-                old if isinstance(old, View) else old | self.used(out, how)
-                for old, out in zip(carry, outs, strict=True)
-            ]
+            pairs = zip(carry, once(carry)[: len(carry)], strict=True)
+            new = [old if isinstance(old, View) else old | used(out) for old, out in pairs]
             if new == carry:
                 return carry
             carry = new
 
 
-Rule = Callable[[Flow, Any, list[Value], Path, Deps], list[Value]]
+def union(values: Sequence[Any]) -> Deps:
+    """All that some values depend on."""
+    return NOTHING.union(*values)
+
+
+Rule = Callable[[Flow, Any, list[Value], Place], list[Value]]
 
 _RULES: dict[Any, Rule] = {
     prim.jit_p: Flow._call,
@@ -211,19 +254,3 @@ _RULES: dict[Any, Rule] = {
     prim.scan_p: Flow._scan,
     prim.while_p: Flow._while,
 }
-
-
-def called(eqn: Any) -> Any:
-    """The jaxpr of an equation that calls one."""
-    return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
-
-
-def union(values: Sequence[Any]) -> Deps:
-    """All that some values depend on."""
-    return NOTHING.union(*values)
-
-
-def described(eqn: Any, how: str = "") -> str:
-    """An equation for a reader: its primitive, what it does to the table, and the user's line."""
-    line = jaxprs.source_line(eqn)
-    return f"`{eqn.primitive.name}`" + (f", {how}" if how else "") + (f" ({line})" if line else "")

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path as File
 from typing import Any
 
-import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 
@@ -37,6 +36,11 @@ def bind(eqn: Any, args: Sequence[Any]) -> list[Any]:
     with eqn.ctx.manager:
         out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def called(eqn: Any) -> Any:
+    """The jaxpr of an equation that calls one."""
+    return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
 
 
 def scan_parts(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
@@ -96,7 +100,7 @@ def source_line(eqn: Any) -> str:
 def shape_text(aval: Any) -> str:
     """An array's type as JAX prints it.
 
-    >>> shape_text(jax.ShapeDtypeStruct((2, 3), jnp.float32))
+    >>> shape_text(jnp.zeros((2, 3)))
     'float32[2,3]'
     """
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"

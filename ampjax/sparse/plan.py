@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import eval_jaxpr
 from jax.interpreters import partial_eval
 
-from ampjax.errors import InvariantError
+from ampjax.errors import InvariantError, ParameterError
 from ampjax.sparse import jaxprs
-from ampjax.sparse.flow import Flow
+from ampjax.sparse.detect import Variable, analyse
 from ampjax.sparse.jaxprs import Path
 from ampjax.sparse.reads import View
 from ampjax.sparse.replay import Found, Replay
@@ -55,7 +56,7 @@ class Plan:
         Args:
           inputs: The leaves of parameters and batch; anything at sparse leaves and float parameters.
         """
-        flat = jax.core.eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
+        flat = eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
         found = dict(zip(self.sites, flat, strict=True))
         return {leaf: jnp.concatenate([found[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.n_rows}
 
@@ -87,30 +88,51 @@ class Plan:
         return parts
 
 
-def make_plan(traced: Traced, flow: Flow, sparse: Sequence[int]) -> Plan:
+def make_plan(traced: Traced, sparse: Iterable[str] | None = None) -> Plan:
     """Splits a traced loss function.
 
     Args:
       traced: The loss function.
-      flow: What was found in it.
-      sparse: The leaves to be pulled, which must be sparse.
+      sparse: The leaves to be pulled, by path; all sparse ones where it is None.
+
+    Raises:
+      ParameterError: If a path is unknown, or of a dense leaf.
     """
-    n_rows = {leaf: traced.leaves[leaf].shape[0] for leaf in sorted(sparse)}
+    variables, flow = analyse(traced, min_rows=2)
+    wanted = {v.path for v in variables if v.sparse} if sparse is None else set(sparse)
+    _check_sparse(variables, wanted)
+    n_rows = {i: v.shape[0] for i, v in enumerate(variables) if v.path in wanted}
     sites = {site: read.leaf for site, read in sorted(flow.reads.items()) if read.leaf in n_rows}
-    replay = Replay(n_rows, sites, collecting=True)
-
-    def collect(*inputs: Any) -> Found:
-        args = [View(i, 0) if i in n_rows else value for i, value in enumerate(inputs)]
-        return replay.run((traced.jaxpr, traced.consts), args, {})[1]
-
-    # Tables are no inputs of this program: a number stands in their place.
-    avals = [jnp.int32(0) if i in n_rows else v.aval for i, v in enumerate(traced.jaxpr.invars)]
-    closed, found = jax.make_jaxpr(collect, return_shape=True)(*avals)
-    jaxpr, consts = jaxprs.opened(closed)
+    jaxpr, consts, shapes = _ids_program(traced, Replay(n_rows, sites, collecting=True))
     slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     inputs = tuple(i for i, needed in enumerate(used) if needed)
     _check_known(traced, inputs)
-    return Plan(traced, n_rows, sites, {site: ids.shape for site, ids in found.items()}, slim, consts, inputs)
+    return Plan(traced, n_rows, sites, shapes, slim, consts, inputs)
+
+
+def _ids_program(traced: Traced, replay: Replay) -> tuple[Any, Sequence[Any], dict[Path, tuple[int, ...]]]:
+    """The walk that collects ids, as a jaxpr of the leaves of parameters and batch; and the ids' shapes."""
+
+    def collect(*inputs: Any) -> Found:
+        args = [View(i, 0) if i in replay.n_rows else value for i, value in enumerate(inputs)]
+        return replay.run((traced.jaxpr, traced.consts), args, {})[1]
+
+    # Tables are no inputs of this program: a number stands in the place of each.
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    avals = [number if i in replay.n_rows else v.aval for i, v in enumerate(traced.jaxpr.invars)]
+    closed, found = jax.make_jaxpr(collect, return_shape=True)(*avals)
+    return *jaxprs.opened(closed), {site: ids.shape for site, ids in found.items()}
+
+
+def _check_sparse(variables: Sequence[Variable], wanted: Iterable[str]) -> None:
+    by_path = {v.path: v for v in variables}
+    for path in wanted:
+        if path not in by_path:
+            raise ParameterError("sparse", f"paths among {list(by_path)}", f"`{path}`", "Use a path of the parameters.")
+        if not by_path[path].sparse:
+            raise ParameterError(
+                f"sparse, `{path}`", "a sparse leaf", f"a dense one ({by_path[path].reason})", "Leave it dense."
+            )
 
 
 def _check_known(traced: Traced, inputs: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ampjax.errors import DataError, ParameterError, SettingsError
 from ampjax.sparse import jaxprs
@@ -76,21 +77,31 @@ def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree) -> Traced:
     closed, out = jax.make_jaxpr(loss_fn, return_shape=True)(abstract(params), abstract(batch))
     has_aux = _has_aux(out)
     jaxpr, consts = jaxprs.opened(closed)
-    trees = (jax.tree.structure(tree) for tree in (params, batch, out))
-    return Traced(jaxpr, consts, leaves, *trees, has_aux)
+    params_tree, batch_tree, out_tree = (jax.tree.structure(tree) for tree in (params, batch, out))
+    return Traced(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux)
 
 
 def abstract(tree: Tree) -> Tree:
-    """The tree's shapes and dtypes. Python numbers stay, because JAX lets their dtype follow the arrays they meet."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf, tree
-    )
+    """The tree's shapes, and the dtypes in which JAX holds it. Python numbers stay: their dtype follows what they meet."""
+    return jax.tree.map(_abstract_leaf, tree)
 
 
 def signature(tree: Tree) -> Hashable:
     """What a trace depends on in a pytree of arrays: equal signatures can share one."""
     leaves, treedef = jax.tree.flatten(tree)
-    return treedef, tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves)
+    leaves = [_abstract_leaf(leaf) for leaf in leaves]
+    return treedef, tuple((x.shape, x.dtype, x.weak_type) if hasattr(x, "dtype") else type(x) for x in leaves)
+
+
+def _abstract_leaf(leaf: Any) -> Any:
+    if not hasattr(leaf, "dtype"):
+        return leaf
+    weak = getattr(leaf, "weak_type", False)
+    # NumPy's 64 bits are 32 in JAX, unless it is told otherwise. Random keys are no numbers.
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+    return jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype), weak_type=weak
+    )
 
 
 def _param_leaves(params: Tree) -> tuple[Leaf, ...]:
@@ -101,7 +112,7 @@ def _param_leaves(params: Tree) -> tuple[Leaf, ...]:
             raise ParameterError(
                 f"parameter `{name}`", "an array", f"{type(leaf).__name__} {leaf!r}", "Make arrays of all parameters."
             )
-        leaves.append(Leaf(jax.tree_util.keystr(path), tuple(leaf.shape), leaf.dtype))
+        leaves.append(Leaf(jax.tree_util.keystr(path), tuple(leaf.shape), _abstract_leaf(leaf).dtype))
     if not any(jaxprs.is_inexact(leaf.dtype) for leaf in leaves):
         kinds = ", ".join(f"`{leaf.path}` {leaf.dtype}" for leaf in leaves[:4]) or "no leaf at all"
         raise ParameterError("parameters", "at least one float leaf", kinds, "Pass the parameters to be trained.")
@@ -126,9 +137,9 @@ def _has_aux(out: Any) -> bool:
       SettingsError: If its loss is not a float scalar.
     """
     has_aux = isinstance(out, tuple) and len(out) == 2
-    loss = out[0] if has_aux else out
+    loss: Any = out[0] if has_aux else out
     if getattr(loss, "shape", None) != () or not jaxprs.is_inexact(loss.dtype):
-        got = jaxprs.shape_text(loss) if hasattr(loss, "dtype") else f"{type(loss).__name__}"
+        got = jaxprs.shape_text(loss) if hasattr(loss, "dtype") else type(loss).__name__
         raise SettingsError(
             "loss_fn(params, batch)",
             "a float scalar, or a pair of a float scalar and anything else",

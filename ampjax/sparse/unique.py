@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Int
 
 from ampjax.errors import SettingsError
 
@@ -62,8 +62,11 @@ def padded_size(k: int) -> int:
     return power
 
 
-def pad_rows(rows: Shaped[np.ndarray, "k *row"], size: int) -> Shaped[np.ndarray, "size *row"]:
-    """Rows with zeros after them, up to `size`. The step never reads these, so their gradients are zero."""
+def pad_rows(rows: np.ndarray, size: int) -> np.ndarray:
+    """Rows with zeros after them, up to `size`: `[k, *row]` becomes `[size, *row]`.
+
+    The step never reads the zeros, so their gradients are zero.
+    """
     padded = np.zeros((size, *rows.shape[1:]), rows.dtype)
     padded[: len(rows)] = rows
     return padded
