@@ -1,0 +1,641 @@
+"""Little loss functions of tables, each with the leaves that are sparse and, for the others, words of the reason.
+
+Tables have V rows, a number that stands for nothing else: an array of that size in a rewritten step is a table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import io_callback
+
+V, D = 97, 4
+IDS = jnp.array([[3, 5, 5], [96, 0, 41]])
+FLAT = IDS.ravel()
+
+_keys = jax.random.split(jax.random.key(7), 8)
+T, U = (jax.random.normal(key, (V, D)) for key in _keys[:2])
+W = jax.random.normal(_keys[2], (D, D))
+BIAS = jax.random.normal(_keys[3], (V,))
+DEEP = jax.random.normal(_keys[4], (V, 2, 3))
+PARAMS = {"T": T, "W": W}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """`sparse` are the names of the sparse leaves; `why` are words of the reason for others."""
+
+    name: str
+    loss: Callable
+    params: Any
+    batch: Any
+    sparse: tuple[str, ...]
+    why: dict[str, str]
+
+
+SPARSE: list[Program] = []
+DENSE: list[Program] = []
+
+
+def sparse(name: str, params: Any = PARAMS, batch: Any = IDS, *, leaves: tuple[str, ...] = ("T",), **why: str):
+    def add(loss: Callable) -> Callable:
+        SPARSE.append(Program(name, loss, params, batch, leaves, why))
+        return loss
+
+    return add
+
+
+def dense(name: str, reason: str, params: Any = PARAMS, batch: Any = IDS, *, leaf: str = "T"):
+    def add(loss: Callable) -> Callable:
+        DENSE.append(Program(name, loss, params, batch, (), {leaf: reason}))
+        return loss
+
+    return add
+
+
+def end(p: Any, h: jax.Array) -> jax.Array:
+    """A loss of rows, with gradients that differ from row to row."""
+    return jnp.mean(jnp.tanh(h @ p["W"]) ** 2)
+
+
+# ---- ways to read rows -----------------------------------------------------------------------------------------------
+
+
+@sparse("indexing", W="4 rows, fewer than 8")
+def _(p, ids):
+    return end(p, p["T"][ids])
+
+
+@sparse("take")
+def _(p, ids):
+    return end(p, jnp.take(p["T"], ids, axis=0))
+
+
+@sparse("take clip")
+def _(p, ids):
+    return end(p, jnp.take(p["T"], ids + 50, axis=0, mode="clip"))
+
+
+@sparse("take wrap")
+def _(p, ids):
+    return end(p, jnp.take(p["T"], ids + 50, axis=0, mode="wrap"))
+
+
+@sparse("take fill")
+def _(p, ids):
+    return end(p, jnp.take(p["T"], ids + 50, axis=0, mode="fill", fill_value=0.5))
+
+
+@sparse("at get fill with NaN")
+def _(p, ids):
+    return jnp.nansum(p["T"].at[ids + 50].get(mode="fill") ** 2)
+
+
+@sparse("at get promise")
+def _(p, ids):
+    return end(p, p["T"].at[ids + 50].get(mode="promise_in_bounds", unique_indices=False))
+
+
+@sparse("at get sorted unique")
+def _(p, ids):
+    rows = p["T"].at[jnp.arange(5) * 7].get(indices_are_sorted=True, unique_indices=True)
+    return end(p, rows) + end(p, p["T"][ids])
+
+
+@sparse("negative ids")
+def _(p, ids):
+    return end(p, p["T"][-ids])
+
+
+@sparse("lax gather")
+def _(p, ids):
+    numbers = jax.lax.GatherDimensionNumbers(offset_dims=(0,), collapsed_slice_dims=(0,), start_index_map=(0,))
+    return end(p, jax.lax.gather(p["T"], ids.ravel()[:, None], numbers, (1, D), mode="clip").T)
+
+
+@sparse("one row")
+def _(p, ids):
+    return end(p, p["T"][ids[0, 1]])
+
+
+@sparse("one fixed row, beside others")
+def _(p, ids):
+    return end(p, p["T"][3] * p["T"][ids])
+
+
+@sparse("fixed rows by a slice")
+def _(p, ids):
+    return end(p, p["T"][2:9:3])
+
+
+@sparse("a window of rows")
+def _(p, ids):
+    return end(p, jax.lax.dynamic_slice_in_dim(p["T"], ids[1, 0], 3))
+
+
+@sparse("vmap over ids")
+def _(p, ids):
+    return jnp.mean(jax.vmap(lambda j: end(p, p["T"][j]))(ids))
+
+
+@sparse("vmap twice")
+def _(p, ids):
+    return end(p, jax.vmap(jax.vmap(lambda j: jax.lax.dynamic_index_in_dim(p["T"], j, 0, False)))(ids))
+
+
+@sparse("ids as bytes", batch=FLAT.astype(jnp.uint8))
+def _(p, ids):
+    return end(p, p["T"][ids])
+
+
+@sparse("a table with one axis", params={"bias": BIAS, "W": W}, leaves=("bias",))
+def _(p, ids):
+    return jnp.sum(jnp.sin(p["bias"][ids])) + jnp.sum(p["W"])
+
+
+@sparse("a table with three axes", params={"deep": DEEP}, leaves=("deep",))
+def _(p, ids):
+    return jnp.sum(jnp.sin(p["deep"][ids]))
+
+
+# ---- views of the table ----------------------------------------------------------------------------------------------
+
+
+@sparse("through a cast")
+def _(p, ids):
+    return end(p, p["T"].astype(jnp.bfloat16)[ids].astype(jnp.float32))
+
+
+@sparse("through a reshape")
+def _(p, ids):
+    return end(p, p["T"].reshape(V, 2, 2)[ids].reshape(2, 3, D))
+
+
+@sparse("through axes of one")
+def _(p, ids):
+    return end(p, jnp.squeeze(p["T"][None, :, None], 2)[0, ids])
+
+
+@sparse("columns of the transpose")
+def _(p, ids):
+    return end(p, p["T"].T[:, ids.ravel()].T)
+
+
+@sparse("beside stop_gradient")
+def _(p, ids):
+    return end(p, p["T"][ids] - jax.lax.stop_gradient(p["T"])[ids + 1])
+
+
+@sparse("through a sharding constraint and a name")
+def _(p, ids):
+    table = jax.lax.with_sharding_constraint(p["T"], jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    return end(p, checkpoint_name(table, "table")[ids])
+
+
+# ---- calls and control flow ------------------------------------------------------------------------------------------
+
+
+@sparse("nested jit")
+def _(p, ids):
+    read = jax.jit(lambda table, i: jax.jit(lambda t, j: t[j])(table, i + 1))
+    return end(p, read(p["T"], ids))
+
+
+@sparse("the same jit twice")
+def _(p, ids):
+    read = jax.jit(lambda table, i: table[i])
+    return end(p, read(p["T"], ids) * read(p["T"], ids[::-1]))
+
+
+@sparse("a table that jit returns")
+def _(p, ids):
+    return end(p, jax.jit(lambda t: (ids + 1, t))(p["T"])[1][ids])
+
+
+@sparse("checkpoint")
+def _(p, ids):
+    return end(p, jax.checkpoint(lambda t: jnp.sin(t[ids]))(p["T"]))
+
+
+@sparse("checkpoint with a policy")
+def _(p, ids):
+    policy = jax.checkpoint_policies.dots_saveable
+    return jax.checkpoint(lambda p: end(p, jnp.sin(p["T"][ids])), policy=policy)(p)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def look(table, ids, scale):
+    return scale * table[ids]
+
+
+@look.defjvp
+def _(scale, primals, tangents):
+    (table, ids), (dtable, _) = primals, tangents
+    return scale * table[ids], 3 * scale * dtable[ids]
+
+
+@sparse("custom_jvp of the table")
+def _(p, ids):
+    return end(p, look(p["T"], ids + 50, 2.0))
+
+
+@sparse("custom_jvp of rows")
+def _(p, ids):
+    return end(p, jax.nn.silu(p["T"][ids]))
+
+
+@jax.custom_vjp
+def flip(x):
+    return 2 * x
+
+
+flip.defvjp(lambda x: (2 * x, None), lambda _, g: (-g,))
+
+
+@sparse("custom_vjp of rows")
+def _(p, ids):
+    return end(p, flip(p["T"][ids]))
+
+
+@sparse("scan over time steps")
+def _(p, ids):
+    def step(h, i):
+        return jnp.tanh(h @ p["W"] + p["T"][i]), p["T"][i, None].sum()
+
+    h, ys = jax.lax.scan(step, jnp.zeros((2, D)), ids.T)
+    return end(p, h) + ys.sum()
+
+
+@sparse("scan in reverse, in a scan")
+def _(p, ids):
+    def inner(h, i):
+        return jnp.tanh(h + p["T"][i]), None
+
+    def outer(h, row):
+        return jax.lax.scan(inner, 0.5 * h, row, reverse=True)[0], None
+
+    return end(p, jax.lax.scan(outer, jnp.zeros(D), ids)[0])
+
+
+@sparse("scan with ids that it carries")
+def _(p, ids):
+    def step(carry, _):
+        h, i = carry
+        return (h * p["T"][i], (5 * i + 1) % V), None
+
+    return end(p, jax.lax.scan(step, (jnp.ones(D), ids[0, 0]), length=4)[0][0])
+
+
+@sparse("fori_loop that carries the table")
+def _(p, ids):
+    def step(i, carry):
+        table, h = carry
+        return table, jnp.tanh(h @ p["W"] + table[ids[:, i]])
+
+    return end(p, jax.lax.fori_loop(0, 3, step, (p["T"], jnp.zeros((2, D))))[1])
+
+
+@sparse("lax map")
+def _(p, ids):
+    return jnp.mean(jax.lax.map(lambda i: end(p, p["T"][i]), ids))
+
+
+@sparse("cond, taken")
+def _(p, ids):
+    return jax.lax.cond(ids[0, 0] > 2, lambda t: end(p, t[ids]), lambda t: end(p, t[:2]), p["T"])
+
+
+@sparse("cond, not taken")
+def _(p, ids):
+    return jax.lax.cond(ids[0, 0] < 2, lambda: end(p, p["T"][ids]), lambda: jnp.sum(p["W"] ** 2))
+
+
+@sparse("switch of three")
+def _(p, ids):
+    reads = [lambda t: t[ids], lambda t: t[ids + 1], lambda t: jnp.sin(t[ids[:1]]).repeat(2, 0)]
+    return end(p, jax.lax.switch(ids[0, 0] % 3, reads, p["T"]))
+
+
+@sparse("cond in a scan")
+def _(p, ids):
+    def step(h, i):
+        return jax.lax.cond(i > 4, lambda: h + p["T"][i], lambda: 0.5 * h), None
+
+    return end(p, jax.lax.scan(step, jnp.zeros(D), ids.ravel())[0])
+
+
+@sparse("while with fixed ids")
+def _(p, ids):
+    steps = jax.lax.while_loop(
+        lambda n: n < 3 + jnp.abs(p["T"][ids[0, 0], 0:]).sum(),
+        lambda n: n + 0.1 + (p["T"][ids[0]] ** 2).sum(),
+        0.0,
+    )
+    return end(p, p["T"][ids]) * jax.lax.stop_gradient(steps)
+
+
+@sparse("a print in the step")
+def _(p, ids):
+    @jax.jit
+    def shifted(ids):
+        jax.debug.callback(lambda _: None, ids)
+        return ids + 1
+
+    return end(p, p["T"][shifted(ids)])
+
+
+# ---- where ids come from ---------------------------------------------------------------------------------------------
+
+
+@sparse("two tables", {"T": T, "U": U, "W": W}, leaves=("T", "U"))
+def _(p, ids):
+    return end(p, p["T"][ids[0]] * p["U"][ids[1]])
+
+
+@sparse("one table read in three places")
+def _(p, ids):
+    return end(p, p["T"][ids] * p["T"][ids + 1]) + end(p, p["T"][ids[0]])
+
+
+@sparse("masked ids", batch={"ids": IDS, "mask": IDS > 4})
+def _(p, batch):
+    rows = p["T"][jnp.where(batch["mask"], batch["ids"], 0)]
+    return end(p, rows * batch["mask"][..., None])
+
+
+@sparse("ids computed in the step", batch={"x": jnp.linspace(-1, 1, 6)})
+def _(p, batch):
+    return end(p, p["T"][jnp.sort(jnp.int32(40 + 30 * jnp.sin(batch["x"])))])
+
+
+@sparse("ids from an integer parameter", {"T": T, "W": W, "vocabulary": jnp.arange(V // 2) * 2}, vocabulary="no gradient")
+def _(p, ids):
+    return end(p, p["T"][p["vocabulary"][ids // 2]])
+
+
+@sparse("constant ids")
+def _(p, ids):
+    return end(p, p["T"][np.array([1, 1, 60])]) + ids.sum()
+
+
+@sparse("ids from the rows' own count", batch=FLAT)
+def _(p, ids):
+    return end(p, p["T"][jnp.unique(ids, size=5, fill_value=0)])
+
+
+def sampled_softmax(p, ids, key):
+    labels, samples = ids[1], jax.random.randint(key, (4,), 0, V)
+    h = p["T"][ids[0]] @ p["W"]
+    true = jnp.sum(h * p["U"][labels], -1) + p["bias"][labels]
+    others = h @ p["U"][samples].T + p["bias"][samples]
+    return jnp.mean(jax.nn.logsumexp(jnp.concatenate([true[:, None], others], 1), axis=1) - true), samples
+
+
+SOFTMAX = {"T": T, "U": U, "W": W, "bias": BIAS}
+
+
+@sparse("sampled softmax, key in the batch", SOFTMAX, {"ids": IDS, "key": jax.random.key(3)}, leaves=("T", "U", "bias"))
+def _(p, batch):
+    return sampled_softmax(p, batch["ids"], batch["key"])
+
+
+@sparse("sampled softmax, constant key", SOFTMAX, leaves=("T", "U", "bias"))
+def _(p, ids):
+    return sampled_softmax(p, ids, jax.random.fold_in(jax.random.key(5), ids[0, 0]))
+
+
+@sparse("aux of rows and ids")
+def _(p, ids):
+    rows = p["T"][ids]
+    return end(p, rows), {"rows": rows, "ids": ids + 1, "norm": jnp.sum(p["W"])}
+
+
+@sparse("rows decide, but not on this table", {"T": T, "U": U, "W": W}, U="depend on parameter `['T']`")
+def _(p, ids):
+    return end(p, p["U"][jnp.argmax(p["T"][ids], -1)]) + end(p, p["T"][ids])
+
+
+def _embedding(**options: Any) -> Any:
+    graph, state = nnx.split(nnx.Embed(V, D, rngs=nnx.Rngs(0), **options))
+    return graph, {"T": state, "W": W}
+
+
+_graph, _state = _embedding()
+_half_graph, _half_state = _embedding(dtype=jnp.bfloat16)
+
+
+@sparse("nnx Embed", _state)
+def _(p, ids):
+    return end(p, nnx.merge(_graph, p["T"])(ids))
+
+
+@sparse("nnx Embed in half precision", _half_state)
+def _(p, ids):
+    return end(p, nnx.merge(_half_graph, p["T"])(ids).astype(jnp.float32))
+
+
+_linen = flax.linen.Embed(V, D)
+
+
+@sparse("linen Embed", {"T": _linen.init(jax.random.key(0), FLAT), "W": W})
+def _(p, ids):
+    return end(p, _linen.apply(p["T"], ids))
+
+
+# ---- dense -----------------------------------------------------------------------------------------------------------
+
+
+@dense("tied softmax", "dot_general")
+def _(p, ids):
+    return jnp.mean(jax.nn.logsumexp(end(p, p["T"][ids]) + p["T"][ids] @ p["T"].T, -1))
+
+
+@dense("nnx Embed attends", "dot_general", _state)
+def _(p, ids):
+    embed = nnx.merge(_graph, p["T"])
+    return jnp.mean(embed.attend(embed(ids)))
+
+
+@dense("penalty of the whole table", "square")
+def _(p, ids):
+    return end(p, p["T"][ids]) + 1e-3 * jnp.sum(p["T"] ** 2)
+
+
+@dense("one-hot lookup", "dot_general")
+def _(p, ids):
+    return end(p, jax.nn.one_hot(ids, V) @ p["T"])
+
+
+@dense("table in aux", "the result of the loss function")
+def _(p, ids):
+    return end(p, p["T"][ids]), p["T"]
+
+
+@dense("ids from its own rows", "depend on its own rows")
+def _(p, ids):
+    return end(p, p["T"][jnp.argmax(p["T"][ids], -1)])
+
+
+@dense("ids from a dense parameter", "depend on parameter `['W']`")
+def _(p, ids):
+    return end(p, p["T"][ids + jnp.argmax(p["W"])])
+
+
+@dense("ids from a carry that meets parameters", "depend on its own rows")
+def _(p, ids):
+    def step(carry, i):
+        rows = p["T"][carry]
+        return jnp.argmax(rows) + i, rows
+
+    return end(p, jax.lax.scan(step, ids[0, 0], ids[1])[1])
+
+
+@dense("a branch that parameters choose", "depend on parameter `['W']`")
+def _(p, ids):
+    return jax.lax.cond(p["W"][0, 0] > 0, lambda: end(p, p["T"][ids]), lambda: 0.0)
+
+
+@dense("a branch that returns it", "returns the table")
+def _(p, ids):
+    return end(p, jax.lax.cond(ids[0, 0] > 0, lambda t: t, jax.lax.stop_gradient, p["T"])[ids])
+
+
+@dense("parts of rows", "used by")
+def _(p, ids):
+    return jnp.sum(p["T"][ids, :2] ** 2)
+
+
+@dense("single elements", "used by `gather`")
+def _(p, ids):
+    return jnp.sum(p["T"][ids, ids % D] ** 2)
+
+
+@dense("columns", "used by `gather`")
+def _(p, ids):
+    return jnp.sum(p["T"][:, ids % D] ** 2)
+
+
+@dense("a scan over its rows", "runs over the table's rows")
+def _(p, ids):
+    return jax.lax.scan(lambda h, row: (jnp.tanh(h + row).sum(), None), 0.0, p["T"])[0]
+
+
+@dense("a scan that changes it", "carries the table along")
+def _(p, ids):
+    def step(table, i):
+        return table.at[i].multiply(2.0), table[i]
+
+    return end(p, jax.lax.scan(step, p["T"], ids[0])[1])
+
+
+@dense("a scan that returns it", "returns the table")
+def _(p, ids):
+    return jnp.sum(jax.lax.scan(lambda h, i: (h, p["T"]), 0.0, ids[0])[1]) + p["T"][ids].sum()
+
+
+@dense("a while with ids that change", "`while` loop, whose number of steps is unknown")
+def _(p, ids):
+    def step(carry):
+        return carry[0] + 1, carry[1] + p["T"][carry[0]].sum()
+
+    return jax.lax.stop_gradient(jax.lax.while_loop(lambda c: c[0] < ids[0, 0], step, (0, 0.0))[1])
+
+
+@jax.custom_vjp
+def whole(table, ids):
+    return table[ids]
+
+
+whole.defvjp(lambda t, i: (t[i], (t, i)), lambda res, g: (jnp.zeros_like(res[0]).at[res[1]].add(g), None))
+
+
+@dense("custom_vjp of the table", "backward rule gives a gradient for the whole table")
+def _(p, ids):
+    return end(p, whole(p["T"], ids))
+
+
+@jax.custom_jvp
+def spread(table, ids):
+    return table[ids]
+
+
+@spread.defjvp
+def _(primals, tangents):
+    return primals[0][primals[1]], tangents[0][primals[1]] + tangents[0].mean(0)
+
+
+@dense("custom_jvp with a rule of the whole table", "reduce_sum")
+def _(p, ids):
+    return end(p, spread(p["T"], ids))
+
+
+@dense("a scaled table", "mul")
+def _(p, ids):
+    return end(p, (2 * p["T"])[ids])
+
+
+@dense("an updated table", "scatter")
+def _(p, ids):
+    return end(p, p["T"].at[0].set(0.0)[ids])
+
+
+@dense("two tables in one", "concatenate", {"T": T, "U": U, "W": W})
+def _(p, ids):
+    return end(p, jnp.concatenate([p["T"], p["U"]])[ids])
+
+
+@dense("a table repeated", "broadcast_in_dim")
+def _(p, ids):
+    return end(p, jnp.broadcast_to(p["T"], (3, V, D))[1, ids])
+
+
+@dense("rows mixed by a reshape", "reshape")
+def _(p, ids):
+    return end(p, p["T"].reshape(D, V)[ids % D, :D])
+
+
+@dense("ids from the outside world", "side effects")
+def _(p, ids):
+    there = io_callback(lambda i: i, jax.ShapeDtypeStruct(ids.shape, ids.dtype), ids)
+    return jnp.sum(p["T"][there])
+
+
+@dense("a callback on the table", "pure_callback")
+def _(p, ids):
+    return jnp.sum(jax.pure_callback(lambda t: t, jax.ShapeDtypeStruct((V, D), jnp.float32), p["T"])[ids])
+
+
+@dense("a primitive of which nothing is known", "shard_map")
+def _(p, ids):
+    mesh = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+    spec = jax.sharding.PartitionSpec()
+    return end(p, jax.shard_map(lambda t, i: t[i], mesh=mesh, in_specs=(spec, spec), out_specs=spec)(p["T"], ids))
+
+
+@dense("too few rows", "7 rows, fewer than 8", {"T": T[:7], "W": W})
+def _(p, ids):
+    return end(p, p["T"][ids % 7])
+
+
+@dense("an integer table", "int32 has no gradient", {"T": jnp.arange(V), "W": W})
+def _(p, ids):
+    return end(p, p["T"][ids][..., None] * jnp.ones(D))
+
+
+@dense("a scalar", "a scalar has no rows", {"T": jnp.float32(2.0), "W": W})
+def _(p, ids):
+    return end(p, p["T"] * jnp.ones(D))
+
+
+@dense("a table that nobody reads", "not used by the loss")
+def _(p, ids):
+    return jnp.sum(p["W"]) + ids.sum()

@@ -1,0 +1,78 @@
+"""A step on pulled rows beside `jax.value_and_grad` of the whole program, and the measure between the two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.optim.update import combine, trainable
+from ampjax.sparse.rewrite import SparseProgram
+from ampjax.sparse.unique import pad_rows, padded_size, unique_rows
+
+
+def reference(loss: Any, params: Any, batch: Any, has_aux: bool) -> Any:
+    """`jax.value_and_grad` over the float leaves, None at the others."""
+
+    def of_floats(floats: Any) -> Any:
+        return loss(combine(params, floats), batch)
+
+    return jax.value_and_grad(of_floats, has_aux=has_aux)(trainable(params))
+
+
+def step_inside(program: SparseProgram, params: Any, batch: Any) -> Any:
+    """Ids, unique rows, step and scattered gradients as one function for `jax.jit`: the results, with dense gradients of tables."""
+    dense, tables = program.split(params)
+    rows, inverse, unique = {}, {}, {}
+    for path, ids in program.ids(dense, batch).items():
+        n_rows = program.tables[path].shape[0]
+        unique[path], inverse[path] = jnp.unique(ids, size=ids.size, fill_value=n_rows, return_inverse=True)
+        rows[path] = tables[path].at[unique[path]].get(mode="fill", fill_value=0)
+    out, (grads, row_grads) = program.value_and_grad(dense, rows, batch, inverse)
+    whole = {p: jnp.zeros_like(tables[p]).at[unique[p]].add(g, mode="drop") for p, g in row_grads.items()}
+    return out, program.join(grads, whole)
+
+
+def step_on_host(program: SparseProgram, params: Any, batch: Any, jitted: Any, jitted_ids: Any) -> Any:
+    """The same as a runner does it: duplicates out on the host, rows padded to bounded sizes."""
+    dense, tables = program.split(params)
+    found = {p: unique_rows(np.asarray(i), program.tables[p].shape[0]) for p, i in jitted_ids(dense, batch).items()}
+    rows = {p: pad_rows(np.asarray(tables[p])[u.ids], padded_size(len(u.ids))) for p, u in found.items()}
+    out, (grads, row_grads) = jitted(dense, rows, batch, {p: u.inverse for p, u in found.items()})
+    whole = {}
+    for path, unique in found.items():
+        whole[path] = np.zeros(tables[path].shape, tables[path].dtype)
+        whole[path][unique.ids] = row_grads[path][: len(unique.ids)]
+        assert not np.any(row_grads[path][len(unique.ids) :])  # padding has no gradient
+    return out, program.join(grads, whole)
+
+
+def assert_equal(got: Any, want: Any) -> None:
+    """Same structure, and max |difference| / max |wanted| at most 1e-5 for each leaf; NaN where NaN is wanted."""
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    leaves = jax.tree_util.tree_flatten_with_path(want)[0]
+    for (path, w), g in zip(leaves, jax.tree.leaves(got), strict=True):
+        w, g = np.asarray(w, np.float64), np.asarray(g, np.float64)
+        scale = np.max(np.abs(np.nan_to_num(w)), initial=0.0)
+        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * (scale or 1.0), err_msg=jax.tree_util.keystr(path))
+
+
+def arrays_with(size: int, jaxpr: Any) -> list[str]:
+    """The equations, at any depth, that make or take an array with an axis of this size."""
+    body = getattr(jaxpr, "jaxpr", jaxpr)
+    found = [
+        str(eqn.primitive)
+        for eqn in body.eqns
+        if any(size in getattr(v.aval, "shape", ()) for v in [*eqn.invars, *eqn.outvars])
+    ]
+    for eqn in body.eqns:
+        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(value):
+                found += arrays_with(size, value)
+    return found
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(value, "jaxpr")
