@@ -377,7 +377,9 @@ def _(p, batch):
     return end(p, p["T"][jnp.sort(jnp.int32(40 + 30 * jnp.sin(batch["x"])))])
 
 
-@sparse("ids from an integer parameter", {"T": T, "W": W, "vocabulary": jnp.arange(V // 2) * 2}, vocabulary="no gradient")
+@sparse(
+    "ids from an integer parameter", {"T": T, "W": W, "vocabulary": jnp.arange(V // 2) * 2}, vocabulary="no gradient"
+)
 def _(p, ids):
     return end(p, p["T"][p["vocabulary"][ids // 2]])
 
@@ -465,7 +467,7 @@ def _(p, ids):
     return jnp.mean(embed.attend(embed(ids)))
 
 
-@dense("penalty of the whole table", "square")
+@dense("penalty of the whole table", "used by")
 def _(p, ids):
     return end(p, p["T"][ids]) + 1e-3 * jnp.sum(p["T"] ** 2)
 

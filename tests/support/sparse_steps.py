@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ampjax.optim.update import combine, trainable
 from ampjax.sparse.rewrite import SparseProgram
 from ampjax.sparse.unique import pad_rows, padded_size, unique_rows
+
+# Each program is compiled to be run once.
+quick_jit = functools.partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+)
 
 
 def reference(loss: Any, params: Any, batch: Any, has_aux: bool) -> Any:
@@ -23,16 +28,15 @@ def reference(loss: Any, params: Any, batch: Any, has_aux: bool) -> Any:
 
 
 def step_inside(program: SparseProgram, params: Any, batch: Any) -> Any:
-    """Ids, unique rows, step and scattered gradients as one function for `jax.jit`: the results, with dense gradients of tables."""
+    """Ids, pulled rows, step and scattered gradients as one function for `jax.jit`: the results, with gradients of whole tables.
+
+    What is pulled is the table backwards: rows without duplicates, in places of their own, and no sort to be compiled.
+    """
     dense, tables = program.split(params)
-    rows, inverse, unique = {}, {}, {}
-    for path, ids in program.ids(dense, batch).items():
-        n_rows = program.tables[path].shape[0]
-        unique[path], inverse[path] = jnp.unique(ids, size=ids.size, fill_value=n_rows, return_inverse=True)
-        rows[path] = tables[path].at[unique[path]].get(mode="fill", fill_value=0)
+    rows = {path: table[::-1] for path, table in tables.items()}
+    inverse = {path: len(tables[path]) - 1 - ids for path, ids in program.ids(dense, batch).items()}
     out, (grads, row_grads) = program.value_and_grad(dense, rows, batch, inverse)
-    whole = {p: jnp.zeros_like(tables[p]).at[unique[p]].add(g, mode="drop") for p, g in row_grads.items()}
-    return out, program.join(grads, whole)
+    return out, program.join(grads, {path: g[::-1] for path, g in row_grads.items()})
 
 
 def step_on_host(program: SparseProgram, params: Any, batch: Any, jitted: Any, jitted_ids: Any) -> Any:

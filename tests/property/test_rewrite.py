@@ -1,0 +1,80 @@
+"""The law of the rewritten step: with any ids, it gives the loss and the gradients of the whole program, by the rule of each read."""
+
+import functools
+
+import hypothesis.extra.numpy as hnp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.sparse_programs import PARAMS, D, U, V, end, look
+from support.sparse_steps import assert_equal, quick_jit, reference, step_on_host
+
+from ampjax.sparse.rewrite import rewrite
+from ampjax.sparse.unique import padded_size, unique_rows
+
+TABLES = PARAMS | {"U": U}
+BATCH = jax.ShapeDtypeStruct((2, 3), jnp.int32)
+
+
+def flat(read):
+    """A loss with the table read by `read(table, ids)` and, with other ids, by plain indexing."""
+
+    def loss(p, ids):
+        rows = read(p["T"], ids)
+        return end(p, jnp.nan_to_num(rows) * p["U"][ids // 3]), rows
+
+    return loss
+
+
+def looped(p, ids):
+    def step(carry, i):
+        h, j = carry
+        row = jax.lax.cond(
+            i % 2 == 0, lambda: p["T"][i] + p["T"][j], lambda: p["U"].at[i].get(mode="fill", fill_value=1.0)
+        )
+        return (jnp.tanh(h + row), (j + i) % V), row.sum()
+
+    (h, _), ys = jax.lax.scan(step, (jnp.zeros(D), ids[0, 0]), ids.ravel())
+    return end(p, h), ys
+
+
+LOSSES = {
+    "indexing": flat(lambda t, i: t[i]),
+    "clip": flat(lambda t, i: jnp.take(t, i, axis=0, mode="clip")),
+    "wrap": flat(lambda t, i: jnp.take(t, i, axis=0, mode="wrap")),
+    "fill with NaN": flat(lambda t, i: jnp.take(t, i, axis=0)),
+    "fill with a number": flat(lambda t, i: t.at[i].get(mode="fill", fill_value=0.25)),
+    "vmap": flat(lambda t, i: jax.vmap(jax.vmap(lambda j: t[j]))(i)),
+    "half precision": flat(lambda t, i: t.astype(jnp.bfloat16)[i].astype(jnp.float32)),
+    "custom_jvp": flat(lambda t, i: look(t, i, 2.0)),
+    "scan with cond": looped,
+}
+
+
+@functools.cache
+def built(name):
+    program = rewrite(LOSSES[name], TABLES, BATCH)
+    whole = quick_jit(functools.partial(reference, LOSSES[name], has_aux=True))
+    return program, quick_jit(program.value_and_grad), quick_jit(program.ids), whole
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@settings(max_examples=20)
+@given(ids=hnp.arrays(np.int32, (2, 3), elements=st.integers(-2 * V - 5, 2 * V + 5) | st.sampled_from([0, 3, V - 1])))
+@example(ids=np.full((2, 3), 5, np.int32))
+@example(ids=np.array([[-1, -V, -V - 1], [V, V - 1, 0]], np.int32))
+@example(ids=np.array([[2**31 - 1, -(2**31), 4], [4, 4, 4]], np.int32))
+def test_the_step_on_rows_is_the_program(name, ids):
+    program, step, ids_fn, whole = built(name)
+    assert_equal(step_on_host(program, TABLES, ids, step, ids_fn), whole(TABLES, ids))
+
+
+@given(ids=st.lists(st.integers(0, 12), max_size=30))
+def test_unique_rows_keep_every_id_in_its_place(ids):
+    rows = unique_rows(np.array(ids, np.int32), n_rows=12)
+    assert sorted(set(ids) - {12}) == rows.ids.tolist()
+    assert [[*rows.ids.tolist(), 12][place] for place in rows.inverse] == ids
+    assert padded_size(len(rows.ids)) >= len(rows.ids)
