@@ -107,15 +107,18 @@ def view_of(eqn: Any, view: View) -> View:
 
 
 def is_read(eqn: Any, axis: int) -> bool:
-    """Whether an equation reads whole rows of its first operand: a gather by row ids, or a slice of rows."""
+    """Whether an equation reads whole rows of its first operand: a gather by row ids, or a slice of one row.
+
+    A slice of several rows is none: that is how a matrix is cut in parts, and each step would read the same rows.
+    """
     if eqn.primitive not in (prim.gather_p, prim.dynamic_slice_p, prim.slice_p):
         return False
-    shape, taken = eqn.invars[0].aval.shape, _slice_sizes(eqn)
-    whole = all(n == size for a, (n, size) in enumerate(zip(taken, shape, strict=True)) if a != axis)
-    if eqn.primitive is not prim.gather_p:
-        return whole
-    numbers = eqn.params["dimension_numbers"]
-    return whole and taken[axis] == 1 and numbers.start_index_map.count(axis) == 1 and not numbers.operand_batching_dims
+    shape, is_slice = eqn.invars[0].aval.shape, eqn.primitive is prim.slice_p
+    taken = eqn.outvars[0].aval.shape if is_slice else eqn.params["slice_sizes"]
+    if taken[axis] != 1 or any(n != size for a, (n, size) in enumerate(zip(taken, shape, strict=True)) if a != axis):
+        return False
+    numbers = eqn.params.get("dimension_numbers")
+    return numbers is None or (numbers.start_index_map.count(axis) == 1 and not numbers.operand_batching_dims)
 
 
 def read_mode(eqn: Any) -> str:
@@ -135,11 +138,13 @@ def row_ids(eqn: Any, operands: Sequence[Any], axis: int, n_rows: int) -> jax.Ar
       n_rows: The table's rows.
 
     Returns:
-      int32, `[]` or any shape. Each is in `[0, n_rows]`: ids outside the table are clipped or, where the read fills,
+      int32, of any shape. Each is in `[0, n_rows]`: ids outside the table are clipped or, where the read fills,
       replaced by `n_rows`, which means that no row is read.
     """
     if eqn.primitive is not prim.gather_p:
-        return _first_row(eqn, operands, axis, n_rows) + _steps(eqn, axis)
+        is_fixed = eqn.primitive is prim.slice_p
+        start = np.int32(eqn.params["start_indices"][axis]) if is_fixed else operands[1 + axis]
+        return _clipped(jnp.asarray(start), n_rows)[None]
     ids = _id_column(eqn, operands[1], axis)
     inside = _clipped(ids, n_rows)
     return jnp.where(_in_range(ids, n_rows), inside, n_rows) if read_mode(eqn) == "fill" else inside
@@ -217,23 +222,3 @@ def _clipped(ids: jax.Array, n_rows: int) -> jax.Array:
 
 def _in_range(ids: jax.Array, n_rows: int) -> jax.Array:
     return (ids >= 0) & (ids <= min(n_rows - 1, int(jnp.iinfo(ids.dtype).max)))
-
-
-# ---- slices ----------------------------------------------------------------------------------------------------------
-
-
-def _slice_sizes(eqn: Any) -> Sequence[int]:
-    if eqn.primitive is prim.slice_p:
-        return eqn.outvars[0].aval.shape
-    return eqn.params["slice_sizes"]
-
-
-def _first_row(eqn: Any, operands: Sequence[Any], axis: int, n_rows: int) -> Any:
-    if eqn.primitive is prim.slice_p:
-        return np.int32(eqn.params["start_indices"][axis])
-    return _clipped(jnp.asarray(operands[1 + axis]), n_rows - _slice_sizes(eqn)[axis] + 1)
-
-
-def _steps(eqn: Any, axis: int) -> jax.Array:
-    stride = (eqn.params.get("strides") or {axis: 1})[axis]
-    return jnp.arange(_slice_sizes(eqn)[axis], dtype=jnp.int32) * stride

@@ -132,16 +132,6 @@ def _(p, ids):
     return end(p, p["T"][3] * p["T"][ids])
 
 
-@sparse("fixed rows by a slice")
-def _(p, ids):
-    return end(p, p["T"][2:9:3])
-
-
-@sparse("a window of rows")
-def _(p, ids):
-    return end(p, jax.lax.dynamic_slice_in_dim(p["T"], ids[1, 0], 3))
-
-
 @sparse("vmap over ids")
 def _(p, ids):
     return jnp.mean(jax.vmap(lambda j: end(p, p["T"][j]))(ids))
@@ -311,7 +301,7 @@ def _(p, ids):
 
 @sparse("cond, taken")
 def _(p, ids):
-    return jax.lax.cond(ids[0, 0] > 2, lambda t: end(p, t[ids]), lambda t: end(p, t[:2]), p["T"])
+    return jax.lax.cond(ids[0, 0] > 2, lambda t: end(p, t[ids]), lambda t: end(p, t[ids[:1]]), p["T"])
 
 
 @sparse("cond, not taken")
@@ -514,6 +504,21 @@ def _(p, ids):
 @dense("parts of rows", "used by")
 def _(p, ids):
     return jnp.sum(p["T"][ids, :2] ** 2)
+
+
+@dense("a matrix in two parts", "used by `slice`")
+def _(p, ids):
+    return end(p, jax.nn.one_hot(ids, 50) @ p["T"][:50] + jax.nn.one_hot(ids, V - 50) @ p["T"][50:])
+
+
+@dense("fixed rows by a slice", "used by `slice`")
+def _(p, ids):
+    return end(p, p["T"][ids] + p["T"][2:3]) + end(p, p["T"][2:9:3])
+
+
+@dense("a window of rows", "used by `dynamic_slice`")
+def _(p, ids):
+    return end(p, jax.lax.dynamic_slice_in_dim(p["T"], ids[1, 0], 3))
 
 
 @dense("single elements", "used by `gather`")
