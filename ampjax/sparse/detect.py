@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ampjax.sparse import jaxprs
-from ampjax.sparse.flow import Cause, Deps, Flow, Place, Read, Value
+from ampjax.sparse.findings import Cause, Deps, Place, Read, Value
+from ampjax.sparse.flow import Flow
 from ampjax.sparse.reads import View
 from ampjax.sparse.trace import Leaf, LossFn, Traced, trace_loss
 
@@ -54,7 +55,7 @@ class Analysis:
         return tuple(v.path for v in self.variables if v.sparse)
 
     def __getitem__(self, path: str) -> Variable:
-        return next(v for v in self.variables if v.path == path)
+        return {v.path: v for v in self.variables}[path]
 
     def __iter__(self) -> Iterator[Variable]:
         return iter(self.variables)

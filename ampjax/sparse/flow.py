@@ -14,70 +14,9 @@ from jax.extend.core import Literal
 from jax.extend.core import primitives as prim
 
 from ampjax.sparse import jaxprs, reads
+from ampjax.sparse.findings import NOTHING, Cause, Deps, Place, Read, Value, union
 from ampjax.sparse.jaxprs import Path
 from ampjax.sparse.reads import View
-
-
-@dataclasses.dataclass(frozen=True)
-class Cause:
-    """Something other than a parameter that keeps row ids from being known before the step.
-
-    Args:
-      text: Completes "row ids depend on ...".
-      path: Where it stands.
-    """
-
-    text: str
-    path: Path
-
-
-Origin = int | Cause
-"""What a value depends on: a float parameter leaf, or a cause."""
-
-Deps = frozenset[Origin]
-Value = View | Deps
-NOTHING: Deps = frozenset()
-
-
-@dataclasses.dataclass(frozen=True)
-class Read:
-    """One equation that reads whole rows.
-
-    Args:
-      leaf: The table.
-      deps: What its ids depend on, and whether it takes place at all.
-      mode: JAX's rule for ids outside the table.
-      primitive: The primitive's name.
-      line: The user's source line, or empty.
-    """
-
-    leaf: int
-    deps: Deps
-    mode: str
-    primitive: str
-    line: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where an equation or a jaxpr stands.
-
-    Args:
-      path: Its path.
-      control: What decides whether it runs.
-      line: The user's line around it, for equations in a library's function, which have none of their own.
-    """
-
-    path: Path = ()
-    control: Deps = NOTHING
-    line: str = ""
-
-    def __truediv__(self, number: int) -> Place:
-        return dataclasses.replace(self, path=(*self.path, number))
-
-    def line_of(self, eqn: Any) -> str:
-        """The user's line behind an equation in this place."""
-        return jaxprs.source_line(eqn) or self.line
 
 
 @dataclasses.dataclass
@@ -235,11 +174,6 @@ class Flow:
             if new == carry:
                 return carry
             carry = new
-
-
-def union(values: Sequence[Any]) -> Deps:
-    """All that some values depend on."""
-    return NOTHING.union(*values)
 
 
 Rule = Callable[[Flow, Any, list[Value], Place], list[Value]]
