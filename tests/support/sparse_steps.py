@@ -53,14 +53,14 @@ def step_on_host(program: SparseProgram, params: Any, batch: Any, jitted: Any, j
     return out, program.join(grads, whole)
 
 
-def assert_equal(got: Any, want: Any) -> None:
+def assert_equal(got: Any, want: Any, name: str = "") -> None:
     """Same structure, and max |difference| / max |wanted| at most 1e-5 for each leaf; NaN where NaN is wanted."""
-    assert jax.tree.structure(got) == jax.tree.structure(want)
+    assert jax.tree.structure(got) == jax.tree.structure(want), name
     leaves = jax.tree_util.tree_flatten_with_path(want)[0]
     for (path, w), g in zip(leaves, jax.tree.leaves(got), strict=True):
         w, g = np.asarray(w, np.float64), np.asarray(g, np.float64)
         scale = np.max(np.abs(np.nan_to_num(w)), initial=0.0)
-        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * (scale or 1.0), err_msg=jax.tree_util.keystr(path))
+        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * (scale or 1.0), err_msg=name + jax.tree_util.keystr(path))
 
 
 def arrays_with(size: int, jaxpr: Any) -> list[str]:
