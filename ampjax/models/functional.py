@@ -1,0 +1,65 @@
+"""flax.nnx modules as pure functions of plain dicts: what a loss for `jax.jit`, `jax.grad` and the hybrid runner needs.
+
+A module is split once into its graph, which is static, and its variables, which become a plain nested dict. `merge` puts them together
+again inside a trace. This module knows nothing of any model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import jax
+from flax import nnx
+
+Module = TypeVar("Module", bound=nnx.Module)
+
+
+def init(kind: type[Module], config: Hashable, seed: int = 0) -> Any:
+    """The parameters of a new `kind(config, rngs)`.
+
+    Args:
+      kind: A class of modules.
+      config: Its configuration, hashable.
+      seed: Same seed, same parameters.
+
+    Returns:
+      A nested dict of arrays.
+    """
+    return variables(kind(config, rngs=nnx.Rngs(seed)), nnx.Param)  # type: ignore[call-arg] # the classes of this package take these
+
+
+def shapes(kind: type[Module], config: Hashable) -> Any:
+    """As `init`, with `jax.ShapeDtypeStruct` in place of arrays: nothing is allocated."""
+    return variables(_abstract(kind, config), nnx.Param)
+
+
+def merge(kind: type[Module], config: Hashable, *states: Any) -> Module:
+    """The module with these variables.
+
+    Args:
+      kind: The class of modules.
+      config: As it was given to `init`.
+      *states: Nested dicts, each as from `variables`; together they hold all of the module's variables.
+    """
+    return nnx.merge(_graph(kind, config), *(nnx.State(state) for state in states))
+
+
+def variables(module: nnx.Module, kind: type[nnx.Variable[Any]]) -> Any:
+    """The values of a module's variables of one kind, as a nested dict."""
+    return nnx.to_pure_dict(nnx.state(module, kind))
+
+
+def count(params: Any) -> int:
+    """Numbers in a pytree of arrays or of their shapes."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _abstract(kind: type[Module], config: Hashable) -> Module:
+    return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0)))  # type: ignore[call-arg]
+
+
+@lru_cache(maxsize=64)
+def _graph(kind: type[Module], config: Hashable) -> Any:
+    return nnx.split(_abstract(kind, config))[0]

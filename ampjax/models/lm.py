@@ -1,0 +1,211 @@
+"""The LSTM language model LSTM-2048-512 (Jozefowicz et al. 2016), the one of the Parallax papers.
+
+Words are looked up in a table, an LSTM with a projection reads them, and a softmax over all words, sampled in training, tells the next one.
+A step touches a few rows of the embedding, and of the softmax matrix and bias those of the right words and the samples: these three are
+sparse variables, the LSTM's three are dense. Ids must be sorted by frequency, the most frequent word first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from ampjax.data.checks import at_least_one
+from ampjax.errors import SettingsError
+from ampjax.models import dropout, functional
+from ampjax.models.lstm import LSTM, State
+from ampjax.models.sampled_softmax import draw, expected_count, sampled_loss
+from ampjax.optim.average import parameter_average
+
+Batch = Any
+"""`inputs` and `targets`, `[batch, steps]` int32. `sample_seed`, `[batch]`: the step's seed in each row, equal in all rows of a part that
+shares samples. Optional: `dropout_seed` `[batch]`, different in each row; `state`, what `carry=True` gave for the batch before."""
+
+_matrix = jax.nn.initializers.variance_scaling(1.0, "fan_in", "uniform")
+_rows = jax.nn.initializers.variance_scaling(1.0, "fan_out", "uniform")  # a row's length is 1, whatever the number of rows
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the model and how it is trained.
+
+    Args:
+      vocabulary: Rows of the embedding.
+      classes: Rows of the softmax matrix; `vocabulary` if None.
+      embedding: Features of an embedding.
+      hidden: Features of the LSTM's cell.
+      projection: Features that recur and come out; None for an LSTM without a projection.
+      samples: Classes drawn for a step's softmax.
+      batch: Sequences in a batch.
+      steps: Words of a sequence in a batch.
+      dropout: Rate, on embeddings and on the LSTM's outputs.
+      learning_rate: Of Adagrad.
+      accumulator: Where Adagrad's sums of squares start.
+      clip: Largest norm of the LSTM's gradient.
+      average: Decay of the moving average of the LSTM's parameters.
+
+    Raises:
+      SettingsError: If a size is below 1, or there are more samples than classes.
+    """
+
+    vocabulary: int = 793_470
+    classes: int | None = None
+    embedding: int = 512
+    hidden: int = 2048
+    projection: int | None = 512
+    samples: int = 8192
+    batch: int = 128
+    steps: int = 20
+    dropout: float = 0.1
+    learning_rate: float = 0.2
+    accumulator: float = 1.0
+    clip: float = 10.0
+    average: float = 0.999
+
+    def __post_init__(self) -> None:
+        names = ("vocabulary", "n_classes", "embedding", "hidden", "n_features", "samples", "batch", "steps")
+        at_least_one("lm.Config", **{name: getattr(self, name) for name in names})
+        if self.samples > self.n_classes:
+            raise SettingsError(
+                "lm.Config, `samples`", f"at most {self.n_classes} classes", f"{self.samples}", "Draw fewer."
+            )
+
+    @property
+    def n_classes(self) -> int:
+        """Rows of the softmax matrix."""
+        return self.vocabulary if self.classes is None else self.classes
+
+    @property
+    def n_features(self) -> int:
+        """What the LSTM gives to the softmax."""
+        return self.hidden if self.projection is None else self.projection
+
+    @classmethod
+    def full(cls) -> Config:
+        """The paper's."""
+        return cls()
+
+    @classmethod
+    def small(cls) -> Config:
+        """The same in small: seconds on a laptop."""
+        return cls(1000, None, 32, 64, 32, samples=64, batch=8, steps=10, dropout=0.0)
+
+
+class LanguageModel(nnx.Module):
+    """Parameters: `embedding [V, E]`, `lstm`, `softmax/weight [C, F]` and `softmax/bias [C]`."""
+
+    def __init__(self, config: Config, rngs: nnx.Rngs):
+        self.embedding = nnx.Param(_rows(rngs.params(), (config.vocabulary, config.embedding), jnp.float32))
+        self.lstm = LSTM(config.embedding, config.hidden, config.projection, initializer=_matrix, rngs=rngs)
+        self.softmax = Softmax(config.n_classes, config.n_features, rngs)
+
+    def __call__(self, inputs: jax.Array, state: State, drop: dropout.Dropout) -> tuple[State, jax.Array]:
+        """Words `[batch, steps]` to the last state and what the softmax reads, `[batch, steps, F]`."""
+        state, outputs = self.lstm.run(state, drop(self.embedding[inputs], 0))
+        return state, drop(outputs, 1)
+
+
+class Softmax(nnx.Module):
+    """A class's row and bias; kept by rows, so that a step may read a few."""
+
+    def __init__(self, n_classes: int, features: int, rngs: nnx.Rngs):
+        self.weight = nnx.Param(_rows(rngs.params(), (n_classes, features), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(n_classes))
+
+    def rows(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Rows and biases of some classes."""
+        return self.weight[ids], self.bias[ids]
+
+    def logits(self, x: jax.Array) -> jax.Array:
+        """Those of all classes."""
+        return x @ self.weight.T + self.bias[...]
+
+
+def init(config: Config, seed: int = 0) -> Any:
+    """The parameters, a nested dict; same seed, same parameters."""
+    return functional.init(LanguageModel, config, seed)
+
+
+def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any]:
+    """The training loss: the mean of the words' sampled cross entropies, in nats, times the steps.
+
+    Args:
+      config: The model's.
+      carry: Whether the loss also gives the LSTM's last state, for the next batch's `state`.
+
+    Returns:
+      `loss_fn(params, batch) -> loss`, or `-> (loss, state)`.
+    """
+
+    def loss_fn(params: Any, batch: Batch) -> Any:
+        model = functional.merge(LanguageModel, config, params)
+        targets = batch["targets"].ravel()
+        samples, n_draws = draw(jax.random.key(batch["sample_seed"][0]), config.samples, config.n_classes)
+        counts = tuple(expected_count(ids, n_draws, config.n_classes) for ids in (targets, samples))
+        state, outputs = model(
+            batch["inputs"], _state(model, batch), dropout.from_batch(batch, config.dropout)
+        )
+        losses = sampled_loss(
+            outputs.reshape(len(targets), -1),
+            model.softmax.rows(targets),
+            model.softmax.rows(samples),
+            targets,
+            samples,
+            counts,  # type: ignore[arg-type]
+        )
+        loss = losses.mean() * batch["targets"].shape[1]
+        return (loss, _packed(state)) if carry else loss
+
+    return loss_fn
+
+
+def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
+    """The full softmax: `evaluate(params, batch) -> (nats, state)`.
+
+    `nats` are summed over the batch's words, so `exp(sum of nats / number of words)` is the perplexity; `state` is for the next batch.
+    """
+
+    def evaluate(params: Any, batch: Batch) -> tuple[jax.Array, Any]:
+        model = functional.merge(LanguageModel, config, params)
+        state, outputs = model(batch["inputs"], _state(model, batch), dropout.Dropout(None, 0.0))
+
+        def nats(step: tuple[jax.Array, jax.Array]) -> jax.Array:
+            x, target = step
+            return optax.softmax_cross_entropy_with_integer_labels(model.softmax.logits(x), target).sum()
+
+        # Step by step: the logits of all steps at once would fill gigabytes.
+        steps = (jnp.swapaxes(outputs, 0, 1), batch["targets"].T)
+        return jax.lax.map(nats, steps).sum(), _packed(state)
+
+    return evaluate
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Adagrad. The embedding's gradient counts `batch` times; only the LSTM's is clipped, and only its parameters are averaged."""
+    return optax.chain(
+        optax.masked(optax.scale(config.batch), _only("embedding")),
+        optax.masked(optax.clip_by_global_norm(config.clip), _only("lstm")),
+        optax.adagrad(config.learning_rate, config.accumulator, eps=0.0),
+        optax.masked(parameter_average(config.average), _only("lstm")),
+    )
+
+
+def _only(name: str) -> Callable[[Any], Any]:
+    return lambda tree: {key: jax.tree.map(lambda _: key == name, leaves) for key, leaves in tree.items()}
+
+
+def _state(model: LanguageModel, batch: Batch) -> State:
+    if "state" in batch:
+        return batch["state"]["c"], batch["state"]["m"]
+    return model.lstm.start(len(batch["inputs"]))
+
+
+def _packed(state: State) -> dict[str, jax.Array]:
+    """The state for the next batch; gradients end here."""
+    return dict(zip(("c", "m"), jax.lax.stop_gradient(state), strict=True))
