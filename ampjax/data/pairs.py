@@ -1,0 +1,186 @@
+"""Pairs of sentences for translation: columns, and batches of pairs of about the same length.
+
+A batch is padded to the width of its bucket, so there are as many shapes, and compilations, as buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Int
+
+from ampjax.data.checks import at_least_one
+from ampjax.data.text import END, START
+from ampjax.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """Sentences as columns.
+
+    Args:
+      ptr: `[n + 1]`: sentence `i` has the words `ptr[i] ... ptr[i + 1] - 1`.
+      words: `[words]` int32, numbers in a vocabulary.
+
+    Raises:
+      DataError: If `ptr` does not rise from 0 to the number of words.
+    """
+
+    ptr: Int[np.ndarray, " n1"]
+    words: Int[np.ndarray, " w"]
+
+    def __post_init__(self) -> None:
+        if self.ptr[0] != 0 or self.ptr[-1] != len(self.words) or (np.diff(self.ptr) < 0).any():
+            raise DataError(
+                "Sentences",
+                f"pointers that rise from 0 to {len(self.words)}",
+                f"pointers from {self.ptr[0]} to {self.ptr[-1]}",
+                "Make them with `Sentences.of`.",
+            )
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sequence[int]]) -> Sentences:
+        """Columns from lists of numbers."""
+        ptr = np.cumsum([0, *map(len, sentences)])
+        return cls(ptr, np.fromiter((i for words in sentences for i in words), np.int32, int(ptr[-1])))
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        return self.words[self.ptr[i] : self.ptr[i + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """`[n]`, each sentence's words."""
+        return np.diff(self.ptr)
+
+    def padded(self, ids: np.ndarray, width: int) -> np.ndarray:
+        """Some sentences as rows `[len(ids), width]` int32, filled up with `END`; an id of -1 stands for no words."""
+        rows = np.full((len(ids), width), END, np.int32)
+        for row, i in zip(rows, ids, strict=True):
+            if i >= 0:
+                row[: self.lengths[i]] = self[i]
+        return rows
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Pairs:
+    """Sentences and their translations.
+
+    Args:
+      source: What is read.
+      target: What is written, as many sentences.
+
+    Raises:
+      DataError: If they are not equally many.
+    """
+
+    source: Sentences
+    target: Sentences
+
+    def __post_init__(self) -> None:
+        if len(self.source) != len(self.target):
+            raise DataError(
+                "Pairs",
+                "as many sources as targets",
+                f"{len(self.source)} and {len(self.target)}",
+                "Let line i of one file be the translation of line i of the other.",
+            )
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __repr__(self) -> str:
+        return f"Pairs({len(self)} pairs, {len(self.source.words)} and {len(self.target.words)} words)"
+
+
+@dataclass(frozen=True)
+class PairBatches:
+    """Batches of pairs that fall into the same bucket by the longer sentence of a pair.
+
+    Pairs with a sentence longer than `max_length` are left out, and so are those with an empty one. A bucket's last batch is filled up
+    with rows of length 0 whose `pair` is -1: a loss over words does not see them.
+
+    Args:
+      pairs: The pairs.
+      batch: Rows of a batch.
+      max_length: Words of a sentence at most.
+      n_buckets: Buckets, equally wide.
+      seed: Of the order and of the seeds in the batches.
+
+    Raises:
+      SettingsError: If a count is below 1.
+      DataError: If no pair is short enough.
+    """
+
+    pairs: Pairs
+    batch: int = 128
+    max_length: int = 50
+    n_buckets: int = 5
+    seed: int = 0
+    _buckets: Sequence[tuple[int, np.ndarray]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        at_least_one("PairBatches", batch=self.batch, max_length=self.max_length, n_buckets=self.n_buckets)
+        lengths = np.stack([self.pairs.source.lengths, self.pairs.target.lengths])
+        step = -(-self.max_length // self.n_buckets)
+        bucket = (lengths.max(0) - 1) // step
+        bucket[(lengths.max(0) > self.max_length) | (lengths.min(0) == 0)] = -1
+        widths = ((i, min((i + 1) * step, self.max_length)) for i in range(self.n_buckets))
+        members = [(width, np.flatnonzero(bucket == i)) for i, width in widths]
+        object.__setattr__(self, "_buckets", [(width, ids) for width, ids in members if len(ids)])
+        if not self._buckets:
+            raise DataError(
+                "PairBatches",
+                f"a pair of 1 to {self.max_length} words on both sides",
+                "none",
+                "Raise `max_length`, or give other pairs.",
+            )
+
+    def __len__(self) -> int:
+        return sum(-(-len(ids) // self.batch) for _, ids in self._buckets)
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of an epoch, those left out not counted."""
+        return sum(len(ids) for _, ids in self._buckets)
+
+    def epoch(self, number: int = 0) -> Iterator[dict[str, np.ndarray]]:
+        """All batches, in a random order of an epoch's own.
+
+        Args:
+          number: Which epoch.
+
+        Yields:
+          `source` `[batch, width]`, `target_in` and `target_out` `[batch, width + 1]`, `source_length`, `target_length` and `pair`
+          `[batch]`, all int32: what `ampjax.models.nmt` takes, and the pairs' places. `dropout_seed` `[batch]` uint32.
+        """
+        rng = np.random.default_rng([self.seed, number])
+        batches = [(width, ids) for width, members in self._buckets for ids in self._cut(rng.permutation(members))]
+        for i in rng.permutation(len(batches)):
+            width, ids = batches[i]
+            yield self.gather(ids, width) | {"dropout_seed": rng.integers(1 << 32, size=self.batch, dtype=np.uint32)}
+
+    def gather(self, ids: np.ndarray, width: int) -> dict[str, np.ndarray]:
+        """One batch without seeds.
+
+        Args:
+          ids: Places of pairs, -1 for empty rows.
+          width: Words of its longest sentence at most.
+        """
+        source, target, present = self.pairs.source, self.pairs.target, ids >= 0
+        out = target.padded(ids, width + 1)
+        return {
+            "source": source.padded(ids, width),
+            "source_length": np.where(present, source.lengths[ids], 0).astype(np.int32),
+            "target_in": np.concatenate([np.full((len(ids), 1), START, np.int32), out[:, :-1]], axis=1),
+            "target_out": out,
+            "target_length": np.where(present, target.lengths[ids] + 1, 0).astype(np.int32),
+            "pair": ids.astype(np.int32),
+        }
+
+    def _cut(self, ids: np.ndarray) -> np.ndarray:
+        return np.concatenate([ids, np.full(-len(ids) % self.batch, -1)]).reshape(-1, self.batch)

@@ -1,0 +1,198 @@
+"""Text as lines of tokens between ASCII spaces, in plain or gzipped files: vocabularies by frequency, and contiguous batches for a language model.
+
+A file of any tokens will do: words, pieces of words, characters. `ampjax.data.pairs` makes batches of pairs of lines.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from ampjax.data.checks import at_least_one
+from ampjax.errors import DataError
+
+UNKNOWN, START, END = 0, 1, 2
+SPECIAL = ("<unk>", "<s>", "</s>")
+"""The first words of every vocabulary: for words that it lacks, a sentence's start, and its end."""
+
+
+@dataclass(frozen=True, repr=False)
+class Vocabulary:
+    """Numbers of words: the special ones first, then the most frequent first, as a log-uniform sampler wants them.
+
+    Args:
+      words: The words; a word's number is its place.
+
+    Raises:
+      DataError: If the special words are not the first three, or a word stands twice.
+    """
+
+    words: Sequence[str]
+    numbers: Mapping[str, int] = field(init=False, compare=False)
+    """The number of each word."""
+
+    def __post_init__(self) -> None:
+        numbers = {word: i for i, word in enumerate(self.words)}
+        if tuple(self.words[:3]) != SPECIAL or len(numbers) != len(self.words):
+            raise DataError(
+                "Vocabulary",
+                f"different words, the first of them {', '.join(SPECIAL)}",
+                f"{len(self.words)} words, {len(numbers)} different ones, beginning with {', '.join(self.words[:3])}",
+                "Make it with `Vocabulary.of`.",
+            )
+        object.__setattr__(self, "numbers", numbers)
+
+    @classmethod
+    def of(cls, counts: Mapping[str, int], size: int | None = None, min_count: int = 1) -> Vocabulary:
+        """The most frequent words; those equally frequent in the order of their letters.
+
+        Args:
+          counts: How often each word was seen.
+          size: How many words at most, the special ones included.
+          min_count: Words seen less often are left out.
+
+        Raises:
+          SettingsError: If `min_count` is below 1, or `size` leaves no room for a word.
+        """
+        at_least_one("Vocabulary.of", min_count=min_count, **({} if size is None else {"size - 3": size - 3}))
+        kept = [word for word, n in counts.items() if n >= min_count and word not in SPECIAL]
+        kept.sort(key=lambda word: (-counts[word], word))
+        return cls((*SPECIAL, *kept)[:size])
+
+    def encode(self, words: Iterable[str]) -> list[int]:
+        """The numbers of words; `UNKNOWN` for those it lacks."""
+        return [self.numbers.get(word, UNKNOWN) for word in words]
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """The words of numbers, up to before the first `END`."""
+        words = []
+        for i in ids:
+            if i == END:
+                break
+            words.append(self.words[i])
+        return words
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} words)"
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
+    """The tokens of each line, of a file whose name ends in `.gz` unpacked.
+
+    Raises:
+      DataError: If the file can't be read, is a damaged gzip file, or a line is no UTF-8; names the line.
+    """
+    path, number = Path(path), 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                yield [token for token in line.decode().rstrip("\r\n").split(" ") if token]
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"file {path}, line {number}, byte {error.start + 1}",
+            "UTF-8",
+            f"the byte {error.object[error.start]:#04x}",
+            "Convert the file to UTF-8.",
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"file {path}, after line {number}", "a readable file", f"{error}", "Check its name, or get it again."
+        ) from error
+
+
+def load(
+    *paths: str | os.PathLike[str], vocabulary: Vocabulary | None = None, size: int | None = None
+) -> tuple[Int[np.ndarray, " n"], Vocabulary]:
+    """The tokens of some files, one after the other, as numbers; every line that has tokens ends with `END`.
+
+    Args:
+      *paths: The files.
+      vocabulary: That of the training text; by default that of these files.
+      size: Words of the vocabulary at most, where it is made.
+
+    Returns:
+      `[n]` int32, and the vocabulary.
+
+    Raises:
+      DataError: As `read_lines`, or if there are no tokens at all.
+      SettingsError: As `Vocabulary.of`.
+    """
+    if vocabulary is None:
+        counts = Counter(token for path in paths for line in read_lines(path) for token in line)
+        vocabulary = Vocabulary.of(counts, size)
+    known = vocabulary
+    numbers = (i for path in paths for line in read_lines(path) if line for i in (*known.encode(line), END))
+    ids = np.fromiter(numbers, np.int32)
+    if not len(ids):
+        raise DataError(
+            f"files {', '.join(map(str, paths)) or '(none)'}", "at least one token", "none", "Name files with text."
+        )
+    return ids, vocabulary
+
+
+@dataclass(frozen=True)
+class Contiguous:
+    """Batches for a language model whose state is carried over: row `b` of a batch goes on where row `b` of the batch before ended.
+
+    The text is cut into as many equal parts as a batch has rows; what is left over at the end is not used.
+
+    Args:
+      ids: `[n]`, the text.
+      batch: Rows of a batch.
+      steps: Words of a row in a batch.
+      seed: Of the seeds in the batches.
+
+    Raises:
+      SettingsError: If `batch` or `steps` is below 1.
+      DataError: If the text is too short for one batch.
+    """
+
+    ids: Int[np.ndarray, " n"] = field(repr=False)
+    batch: int = 128
+    steps: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one("Contiguous", batch=self.batch, steps=self.steps)
+        if not len(self):
+            raise DataError(
+                "Contiguous",
+                f"more than {self.batch} × {self.steps} words, a batch",
+                f"{len(self.ids)}",
+                "Give a longer text, or a smaller batch.",
+            )
+
+    def __len__(self) -> int:
+        return (len(self.ids) - 1) // (self.batch * self.steps)
+
+    def epoch(self, number: int = 0) -> Iterator[dict[str, np.ndarray]]:
+        """The batches from the text's beginning to its end.
+
+        Args:
+          number: Which epoch: each has seeds of its own.
+
+        Yields:
+          `inputs` and `targets`, each `[batch, steps]` int32, where a target is the word after the input; `sample_seed` `[batch]` uint32,
+          the same in all rows; `dropout_seed` `[batch]` uint32, different in each row.
+        """
+        rng = np.random.default_rng([self.seed, number])
+        rows = np.arange(self.batch)[:, None] * (len(self) * self.steps) + np.arange(self.steps)
+        for i in range(len(self)):
+            places = rows + i * self.steps
+            yield {
+                "inputs": self.ids[places],
+                "targets": self.ids[places + 1],
+                "sample_seed": np.full(self.batch, rng.integers(1 << 32), np.uint32),
+                "dropout_seed": rng.integers(1 << 32, size=self.batch, dtype=np.uint32),
+            }
