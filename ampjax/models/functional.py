@@ -27,7 +27,13 @@ def init(kind: type[Module], config: Hashable, seed: int = 0) -> Any:
     Returns:
       A nested dict of arrays.
     """
-    return variables(kind(config, rngs=nnx.Rngs(seed)), nnx.Param)  # type: ignore[call-arg] # the classes of this package take these
+    return variables(build(kind, config, seed), nnx.Param)
+
+
+def build(kind: type[Module], config: Hashable, seed: int = 0) -> Module:
+    """A new module. Its values come from XLA's own generator: threefry would compile for seconds for each shape."""
+    rngs = nnx.Rngs(jax.random.key(seed, impl="rbg"))
+    return kind(config, rngs=rngs)  # type: ignore[call-arg] # the classes of this package take these
 
 
 def shapes(kind: type[Module], config: Hashable) -> Any:
@@ -57,7 +63,7 @@ def count(params: Any) -> int:
 
 
 def _abstract(kind: type[Module], config: Hashable) -> Module:
-    return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0)))  # type: ignore[call-arg]
+    return nnx.eval_shape(lambda: build(kind, config))
 
 
 @lru_cache(maxsize=64)

@@ -67,7 +67,7 @@ class ConvNorm(nnx.Module):
 
 def init(kind: type[nnx.Module], config: Hashable, seed: int = 0) -> Any:
     """`weights` and `statistics` of a new model, each a nested dict."""
-    return _variables(kind(config, rngs=nnx.Rngs(seed)))  # type: ignore[call-arg]
+    return _variables(functional.build(kind, config, seed))
 
 
 def shapes(kind: type[nnx.Module], config: Hashable) -> Any:

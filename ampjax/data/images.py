@@ -1,0 +1,197 @@
+"""Labelled images: folders of image files, one folder a class (as ImageNet is passed around), and synthetic ones.
+
+Files are read by Pillow, batch by batch, so a data set may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ampjax.data.checks import at_least_one
+from ampjax.errors import DataError
+
+MEAN, STD = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
+"""Of ImageNet's pixels on [0, 1], by channel."""
+SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Folder:
+    """The image files below `path`, labelled by the folders that they lie in: `path/class/.../file`.
+
+    Args:
+      path: The folder with a folder for each class.
+      size: Height and width that images get: scaled so that the shorter side fits, then cut at the centre.
+
+    Raises:
+      SettingsError: If `size` is below 1.
+      DataError: If there is no such folder, or a class, or none at all, has no images.
+    """
+
+    path: str | os.PathLike[str]
+    size: int = 224
+    classes: Sequence[str] = field(init=False)
+    """The names of the classes, sorted; a label is a place here."""
+    files: Sequence[Path] = field(init=False)
+    """All files, class by class."""
+    labels: Int[np.ndarray, " n"] = field(init=False)
+    """`[n]` int32."""
+
+    def __post_init__(self) -> None:
+        at_least_one("images.Folder", size=self.size)
+        root = Path(self.path)
+        classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
+        found = [sorted(f for f in (root / name).rglob("*") if f.suffix.lower() in SUFFIXES) for name in classes]
+        if not classes or not all(found):
+            empty = root if not classes else root / classes[[len(files) for files in found].index(0)]
+            raise DataError(
+                f"folder {empty}",
+                "a folder for each class" if not classes else f"image files ({', '.join(SUFFIXES)})",
+                "none",
+                "Lay the images out as FOLDER/CLASS/FILE, and leave empty classes out.",
+            )
+        object.__setattr__(self, "classes", tuple(classes))
+        object.__setattr__(self, "files", [file for files in found for file in files])
+        labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(files) for files in found])
+        object.__setattr__(self, "labels", labels)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __repr__(self) -> str:
+        return f"Folder({len(self)} images of {len(self.classes)} classes, {self.size} × {self.size})"
+
+    def read(self, ids: np.ndarray) -> Float[np.ndarray, "n size size 3"]:
+        """Some images, standardised.
+
+        Args:
+          ids: `[n]`, each in `[0, len(self))`.
+
+        Raises:
+          DataError: If Pillow is not installed, or a file is no image; names the file.
+        """
+        return np.stack([_read(self.files[i], self.size) for i in ids])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Images:
+    """Images in memory, with the same methods as `Folder`.
+
+    Args:
+      images: `[n, size, size, 3]` float32, standardised.
+      labels: `[n]` int32.
+    """
+
+    images: Float[np.ndarray, "n size size 3"]
+    labels: Int[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"Images({len(self)}, {self.images.shape[1]} × {self.images.shape[2]})"
+
+    def read(self, ids: np.ndarray) -> Float[np.ndarray, "n size size 3"]:
+        """Some images."""
+        return self.images[ids]
+
+
+def synthetic(n: int, size: int = 32, classes: int = 10, noise: float = 0.5, seed: int = 0) -> Images:
+    """Images that need no files: a coarse pattern of colours for each class, plus noise on every pixel.
+
+    Args:
+      n: How many.
+      size: Height and width.
+      classes: Classes, equally likely.
+      noise: Deviation of the noise; that of the patterns is 1.
+      seed: Of labels and noise; the patterns are the same for all seeds.
+
+    Raises:
+      SettingsError: If a count is below 1.
+    """
+    at_least_one("images.synthetic", n=n, size=size, classes=classes)
+    patterns = np.random.default_rng(0).normal(size=(classes, 4, 4, 3))
+    cell = np.arange(size) * 4 // size
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, n, dtype=np.int32)
+    images = patterns[labels][:, cell][:, :, cell] + noise * rng.normal(size=(n, size, size, 3))
+    return Images(images.astype(np.float32), labels)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches of images; those that do not fill the last one are left for another epoch.
+
+    Args:
+      data: A `Folder` or `Images`.
+      batch: Images of a batch.
+      seed: Of the order and of the seeds in the batches.
+
+    Raises:
+      SettingsError: If `batch` is below 1.
+      DataError: If there are too few images for one batch.
+    """
+
+    data: Folder | Images
+    batch: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one("images.Batches", batch=self.batch)
+        if not len(self):
+            raise DataError(
+                "images.Batches", f"at least {self.batch} images", f"{len(self.data)}", "Make the batch smaller."
+            )
+
+    def __len__(self) -> int:
+        return len(self.data) // self.batch
+
+    def epoch(self, number: int = 0) -> Iterator[dict[str, np.ndarray]]:
+        """All batches, in a random order of an epoch's own.
+
+        Args:
+          number: Which epoch.
+
+        Yields:
+          `image` `[batch, size, size, 3]` float32, `label` `[batch]` int32, `dropout_seed` `[batch]` uint32.
+
+        Raises:
+          DataError: As `Folder.read`.
+        """
+        rng = np.random.default_rng([self.seed, number])
+        order = rng.permutation(len(self.data))
+        for i in range(len(self)):
+            ids = order[i * self.batch : (i + 1) * self.batch]
+            seeds = rng.integers(1 << 32, size=self.batch, dtype=np.uint32)
+            yield {"image": self.data.read(ids), "label": self.data.labels[ids], "dropout_seed": seeds}
+
+
+def _read(path: Path, size: int) -> np.ndarray:
+    image_module = _pillow()
+    try:
+        with image_module.open(path) as image:
+            image = image.convert("RGB")
+            scale = size / min(image.size)
+            width, height = (max(size, round(side * scale)) for side in image.size)
+            left, top = (width - size) // 2, (height - size) // 2
+            image = image.resize((width, height), image_module.Resampling.BILINEAR)
+            pixels = np.asarray(image.crop((left, top, left + size, top + size)), np.float32)
+    except (OSError, ValueError, image_module.DecompressionBombError) as error:
+        raise DataError(f"file {path}", "an image", f"{error}", "Get the file again, or remove it.") from error
+    return (pixels / 255 - MEAN) / STD
+
+
+def _pillow():
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError(
+            "folders of images", "the package Pillow", f"{error}", "Install it: `pip install pillow`."
+        ) from error
+    return Image

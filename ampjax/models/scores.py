@@ -1,0 +1,76 @@
+"""What language models are scored by: perplexity, and BLEU of translations (Papineni et al. 2002)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+from ampjax.errors import DataError, SettingsError
+
+Sentence = Sequence[Hashable]
+"""Words, or numbers of words."""
+
+
+def perplexity(nats: float, n_words: int) -> float:
+    """`exp` of the mean cross entropy; infinite where that overflows.
+
+    Args:
+      nats: The words' cross entropies, summed.
+      n_words: How many words.
+
+    Raises:
+      SettingsError: If there are no words.
+
+    >>> round(perplexity(3 * math.log(10), 3), 6)
+    10.0
+    """
+    if n_words < 1:
+        raise SettingsError("perplexity, `n_words`", "at least 1", f"{n_words}", "Score some text.")
+    mean = nats / n_words
+    return math.exp(mean) if mean < 700 else math.inf
+
+
+def bleu(hypotheses: Sequence[Sentence], references: Sequence[Sentence], order: int = 4) -> float:
+    """BLEU of a corpus, in percent, with one reference a sentence and no smoothing.
+
+    The geometric mean of the precisions of 1-grams to `order`-grams, each counted at most as often as its reference has it, all summed over
+    the corpus first; times the brevity penalty `exp(1 - r / c)` if the translations' `c` words are fewer than the references' `r`.
+
+    Args:
+      hypotheses: The translations.
+      references: What they should be, in the same order.
+      order: The longest n-grams.
+
+    Returns:
+      From 0 to 100; 0 if no n-gram of some order is right.
+
+    Raises:
+      DataError: If there are no sentences, or not as many references as hypotheses.
+      SettingsError: If `order` is below 1.
+
+    >>> bleu(["a b c d e".split()], ["a b c d e".split()])
+    100.0
+    """
+    if order < 1:
+        raise SettingsError("bleu, `order`", "at least 1", f"{order}", "The usual one is 4.")
+    if not hypotheses or len(hypotheses) != len(references):
+        raise DataError(
+            "bleu",
+            "at least one hypothesis, and a reference for each",
+            f"{len(hypotheses)} hypotheses and {len(references)} references",
+            "Give two lists of the same order.",
+        )
+    log_precision = 0.0
+    for n in range(1, order + 1):
+        grams = [(_grams(h, n), _grams(r, n)) for h, r in zip(hypotheses, references, strict=True)]
+        right = sum((h & r).total() for h, r in grams)
+        if right == 0:
+            return 0.0
+        log_precision += math.log(right / sum(h.total() for h, _ in grams)) / order
+    c, r = sum(map(len, hypotheses)), sum(map(len, references))
+    return 100 * math.exp(log_precision + min(0.0, 1 - r / c))
+
+
+def _grams(words: Sentence, n: int) -> Counter[tuple[Hashable, ...]]:
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
