@@ -73,7 +73,10 @@ def load(
         raise SettingsError("multi30k.load, `source`", f"one of {list(LANGUAGES)}", f"{source!r}", "Choose one.")
     at_least_one("multi30k.load", **({} if n_train is None else {"n_train": n_train}))
     order = (source, LANGUAGES[1 - LANGUAGES.index(source)])
-    text = {split: [lines[: n_train if split == "train" else None] for lines in _read(split, order, data_dir)] for split in SPLITS}
+    text = {
+        split: [lines[: n_train if split == "train" else None] for lines in _read(split, order, data_dir)]
+        for split in SPLITS
+    }
     counts = (Counter(word for line in lines for word in line) for lines in text["train"])
     vocabularies = [Vocabulary.of(count, size, min_count) for count in counts]
 
@@ -102,5 +105,7 @@ def _sentences(path: Path) -> list[list[str]]:
     lines = list(read_lines(path))
     for number, line in enumerate(lines, 1):
         if not line:
-            raise DataError(f"file {path}, line {number}", "a sentence", "an empty line", f"Get the file from {SOURCE}.")
+            raise DataError(
+                f"file {path}, line {number}", "a sentence", "an empty line", f"Get the file from {SOURCE}."
+            )
     return lines

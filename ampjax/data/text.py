@@ -96,7 +96,8 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
     path, number = Path(path), 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
+            for line in lines:
+                number += 1
                 yield [token for token in line.decode().rstrip("\r\n").split(" ") if token]
     except UnicodeDecodeError as error:
         raise DataError(

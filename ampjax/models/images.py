@@ -52,9 +52,7 @@ class ConvNorm(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.relu, self.n_out = relu, n_out
-        self.conv = nnx.Conv(
-            n_in, n_out, kernel, stride, padding=padding, use_bias=False, kernel_init=_he, rngs=rngs
-        )
+        self.conv = nnx.Conv(n_in, n_out, kernel, stride, padding=padding, use_bias=False, kernel_init=_he, rngs=rngs)
         gamma = jax.nn.initializers.constant(scale)
         # Momentum 0: after a call, the layer's statistics are the batch's own.
         self.norm = nnx.BatchNorm(n_out, momentum=0.0, epsilon=epsilon, scale_init=gamma, rngs=rngs)
@@ -133,5 +131,5 @@ def _pull(statistics: Any, batch: Any) -> jax.Array:
     """0, with the gradient `statistics - batch`."""
     targets = jax.lax.stop_gradient(batch)
     halves = jax.tree.map(lambda s, b: jnp.square(s - b).sum() / 2, statistics, targets)
-    term = sum(jax.tree.leaves(halves))
+    term = jnp.asarray(sum(jax.tree.leaves(halves)))
     return term - jax.lax.stop_gradient(term)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 from flax import nnx
 from jaxtyping import Array, Float
@@ -90,7 +89,10 @@ class Config:
             )
         if self.size < 75:
             raise SettingsError(
-                "inception.Config, `size`", "at least 75 pixels", f"{self.size}", "The grid would vanish: enlarge the images."
+                "inception.Config, `size`",
+                "at least 75 pixels",
+                f"{self.size}",
+                "The grid would vanish: enlarge the images.",
             )
 
     @classmethod
@@ -101,7 +103,9 @@ class Config:
     @classmethod
     def small(cls, auxiliary: bool = True) -> Config:
         """The same in small, for images of 75 × 75 pixels: seconds on a laptop."""
-        return cls(("35/32", "to 17", "to 8"), 16, 10, 75, auxiliary, dropout=0.0, batch=8, epoch_updates=20, statistics=0.9)
+        return cls(
+            ("35/32", "to 17", "to 8"), 16, 10, 75, auxiliary, dropout=0.0, batch=8, epoch_updates=20, statistics=0.9
+        )
 
     @property
     def auxiliary_grid(self) -> int:

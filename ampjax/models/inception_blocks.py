@@ -110,9 +110,7 @@ class BranchModule(nnx.Module):
         last = branch[-1] if isinstance(branch[-1], list) else []
         row = [conv for conv in branch if isinstance(conv, Conv)]
         sizes = [n_in, *(channels(conv.n_out) for conv in row)]
-        self.row = nnx.List(
-            [convolution(n, conv, channels, rngs) for n, conv in zip(sizes, row, strict=False)]
-        )
+        self.row = nnx.List([convolution(n, conv, channels, rngs) for n, conv in zip(sizes, row, strict=False)])
         self.side_by_side = nnx.List([convolution(sizes[-1], conv, channels, rngs) for conv in last])
         self.n_out = sum(channels(conv.n_out) for conv in last) if last else sizes[-1]
 
@@ -134,6 +132,4 @@ def convolution(
 ) -> ConvNorm:
     """One convolution of a table; padding as its stride wants it, or as given."""
     usual = "SAME" if conv.stride == 1 else "VALID"
-    return ConvNorm(
-        n_in, channels(conv.n_out), conv.kernel, conv.stride, padding or usual, epsilon=_EPSILON, rngs=rngs
-    )
+    return ConvNorm(n_in, channels(conv.n_out), conv.kernel, conv.stride, padding or usual, epsilon=_EPSILON, rngs=rngs)

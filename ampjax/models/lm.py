@@ -28,7 +28,9 @@ Batch = Any
 shares samples. Optional: `dropout_seed` `[batch]`, different in each row; `state`, what `carry=True` gave for the batch before."""
 
 _matrix = jax.nn.initializers.variance_scaling(1.0, "fan_in", "uniform")
-_rows = jax.nn.initializers.variance_scaling(1.0, "fan_out", "uniform")  # a row's length is 1, whatever the number of rows
+_rows = jax.nn.initializers.variance_scaling(
+    1.0, "fan_out", "uniform"
+)  # a row's length is 1, whatever the number of rows
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,7 @@ def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any
         targets = batch["targets"].ravel()
         samples, n_draws = draw(jax.random.key(batch["sample_seed"][0]), config.samples, config.n_classes)
         counts = tuple(expected_count(ids, n_draws, config.n_classes) for ids in (targets, samples))
-        state, outputs = model(
-            batch["inputs"], _state(model, batch), dropout.from_batch(batch, config.dropout)
-        )
+        state, outputs = model(batch["inputs"], _state(model, batch), dropout.from_batch(batch, config.dropout))
         losses = sampled_loss(
             outputs.reshape(len(targets), -1),
             model.softmax.rows(targets),
@@ -197,7 +197,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def _only(name: str) -> Callable[[Any], Any]:
-    return lambda tree: {key: jax.tree.map(lambda _: key == name, leaves) for key, leaves in tree.items()}
+    return lambda tree: jax.tree.map_with_path(lambda path, _: path[0].key == name, tree)
 
 
 def _state(model: LanguageModel, batch: Batch) -> State:

@@ -65,7 +65,16 @@ class Config:
     beam: int = 10
 
     def __post_init__(self) -> None:
-        sizes = ("layers", "units", "source_vocabulary", "target_vocabulary", "n_updates", "batch", "max_length", "beam")
+        sizes = (
+            "layers",
+            "units",
+            "source_vocabulary",
+            "target_vocabulary",
+            "n_updates",
+            "batch",
+            "max_length",
+            "beam",
+        )
         at_least_one("nmt.Config", **{name: getattr(self, name) for name in sizes})
         if self.architecture not in ARCHITECTURES:
             raise SettingsError(

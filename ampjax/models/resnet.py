@@ -58,7 +58,10 @@ class Config:
         at_least_one("resnet.Config", **{name: getattr(self, name) for name in names})
         if not self.stages or min(self.stages) < 1:
             raise SettingsError(
-                "resnet.Config, `stages`", "a positive number for each stage", f"{self.stages}", "ResNet-50 has (3, 4, 6, 3)."
+                "resnet.Config, `stages`",
+                "a positive number for each stage",
+                f"{self.stages}",
+                "ResNet-50 has (3, 4, 6, 3).",
             )
 
     @classmethod
@@ -104,7 +107,7 @@ class ResNet(nnx.Module):
 
     def __call__(self, x: Float[Array, "n size size 3"], train: bool) -> Float[Array, "n classes"]:
         """Images to logits."""
-        x = nnx.max_pool(self.stem(x, train), (3, 3), (2, 2), ((1, 1), (1, 1)))
+        x = nnx.max_pool(self.stem(x, train), (3, 3), (2, 2), ((1, 1), (1, 1)))  # type: ignore[arg-type] # pairs do too
         for block in self.blocks:
             x = block(x, train)
         return self.head(x.mean((1, 2)))

@@ -46,7 +46,7 @@ def draw(key: jax.Array, n_samples: int, n_classes: int) -> tuple[jax.Array, jax
 
     start = (jnp.full(n_classes, never), jnp.zeros(n_samples, jnp.int32), 0, 0, 0)
     _, samples, _, n_draws, _ = jax.lax.while_loop(lambda carry: carry[2] < n_samples, block, start)
-    return samples, n_draws
+    return samples, jnp.asarray(n_draws)
 
 
 def expected_count(ids: Int[Array, "*n"], n_draws: Int[Array, ""], n_classes: int) -> Float[Array, "*n"]:

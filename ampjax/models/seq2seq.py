@@ -102,8 +102,9 @@ class Decoder(nnx.Module):
         Returns:
           The state after the step, and `[n, units]` for the output matrix.
         """
+        states, fed = state
         step = self._joined if hasattr(self, "join") else self._gnmt
-        return step(memory, *state, x, drop)
+        return step(memory, states, fed, x, drop)
 
     def run(self, memory: Memory, state: Any, xs: Float[Array, "n words units"], drop: Dropout) -> jax.Array:
         """All steps of given words: what comes out of each, `[n, words, units]`."""

@@ -40,7 +40,10 @@ def parameter_average(decay: float) -> optax.GradientTransformation:
     def update(updates: Any, state: AverageState, params: Any = None) -> tuple[Any, AverageState]:
         if params is None:
             raise SettingsError(
-                "parameter_average", "parameters beside the gradients", "none", "Call `tx.update(grads, state, params)`."
+                "parameter_average",
+                "parameters beside the gradients",
+                "none",
+                "Call `tx.update(grads, state, params)`.",
             )
         new = optax.apply_updates(params, updates)
         return updates, AverageState(jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, state.average, new))
