@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data import zipf
 from ampjax.data.text import Contiguous

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data import zipf
 from ampjax.data.pairs import PairBatches, Pairs, Sentences
@@ -123,7 +124,7 @@ def test_mistakes_are_named() -> None:
         nmt.Config(architecture="transformer")
     with pytest.raises(SettingsError, match="`layers`: expected an even number for `bi`, at least 2 for `gnmt`, got 3"):
         nmt.Config(3, architecture="bi")
-    with pytest.raises(SettingsError, match="`layers`: .*, got 1"):
+    with pytest.raises(SettingsError, match=r"`layers`: .*, got 1"):
         nmt.Config(1)
     with pytest.raises(SettingsError, match="`units`: expected at least 1, got 0"):
         nmt.Config(units=0)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data.text import END, START
 from ampjax.errors import SettingsError

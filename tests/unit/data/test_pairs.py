@@ -1,0 +1,62 @@
+"""Pairs: columns, buckets, and what a batch holds."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampjax.data.pairs import PairBatches, Pairs, Sentences
+from ampjax.errors import DataError, SettingsError
+
+lengths = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30)
+
+
+def test_a_batch_by_hand() -> None:
+    pairs = Pairs(Sentences.of([[7, 8], [9]]), Sentences.of([[3], [4, 5]]))
+    assert repr(pairs) == "Pairs(2 pairs, 3 and 3 words)"
+    batch = PairBatches(pairs, 3, 2, 1).gather(np.array([0, 1, -1]), 2)
+    assert batch["source"].tolist() == [[7, 8], [9, 2], [2, 2]] and batch["source_length"].tolist() == [2, 1, 0]
+    assert batch["target_in"].tolist() == [[1, 3, 2], [1, 4, 5], [1, 2, 2]]
+    assert batch["target_out"].tolist() == [[3, 2, 2], [4, 5, 2], [2, 2, 2]]
+    assert batch["target_length"].tolist() == [2, 3, 0]
+    assert all(leaf.dtype == np.int32 for leaf in batch.values())
+
+
+@settings(max_examples=30)
+@given(lengths, st.integers(1, 4), st.integers(1, 8), st.integers(1, 4))
+def test_every_pair_that_fits_comes_once(sizes: list, batch: int, max_length: int, n_buckets: int) -> None:
+    pairs = Pairs(*(Sentences.of([[3] * size[side] for size in sizes]) for side in (0, 1)))
+    fit = [i for i, size in enumerate(sizes) if min(size) >= 1 and max(size) <= max_length]
+    if not fit:
+        with pytest.raises(DataError, match=f"expected a pair of 1 to {max_length} words on both sides, got none"):
+            PairBatches(pairs, batch, max_length, n_buckets)
+        return
+    data = PairBatches(pairs, batch, max_length, n_buckets)
+    found = list(data.epoch())
+    assert len(found) == len(data) and data.n_pairs == len(fit)
+    places = np.concatenate([x["pair"] for x in found])
+    assert sorted(places[places >= 0].tolist()) == fit
+    assert len({x["source"].shape for x in found}) <= n_buckets
+    for x in found:
+        assert x["target_out"].shape == (batch, x["source"].shape[1] + 1)
+        for row, i in enumerate(x["pair"]):
+            expected = (sizes[i][0], sizes[i][1] + 1) if i >= 0 else (0, 0)
+            assert (x["source_length"][row], x["target_length"][row]) == expected
+
+
+def test_epochs_differ_and_follow_from_the_seed() -> None:
+    pairs = Pairs(Sentences.of([[3]] * 20), Sentences.of([[4]] * 20))
+
+    def order(seed: int, epoch: int) -> list:
+        return [x["pair"].tolist() for x in PairBatches(pairs, 4, seed=seed).epoch(epoch)]
+
+    assert order(0, 0) == order(0, 0) and order(0, 0) != order(0, 1) and order(0, 0) != order(1, 0)
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(DataError, match="expected as many sources as targets, got 1 and 2"):
+        Pairs(Sentences.of([[3]]), Sentences.of([[3], [4]]))
+    with pytest.raises(DataError, match="expected pointers that rise from 0 to 2, got pointers from 0 to 3"):
+        Sentences(np.array([0, 3]), np.array([5, 6]))
+    with pytest.raises(SettingsError, match="`n_buckets`: expected at least 1, got 0"):
+        PairBatches(Pairs(Sentences.of([[3]]), Sentences.of([[3]])), n_buckets=0)
