@@ -7,7 +7,6 @@ import pytest
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation():
     """Leaves most of XLA's optimisations out while a module's tests run; a test module takes part by importing this."""
-    before = jax.config.jax_disable_most_optimizations
     jax.config.update("jax_disable_most_optimizations", True)
     yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    jax.config.update("jax_disable_most_optimizations", False)
