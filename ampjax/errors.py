@@ -44,6 +44,10 @@ class ParameterError(AmpError, ValueError):
     """Parameters of the wrong structure or shape, or with values that are not finite."""
 
 
+class TableError(AmpError, ValueError):
+    """A mistake about a sparse table: row ids, rows, files, or an optimizer that does not work row by row."""
+
+
 class LimitError(AmpError, RuntimeError):
     """A single instance that can't fit within the stated memory limit."""
 

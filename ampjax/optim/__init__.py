@@ -1,4 +1,8 @@
-"""Updates of one node's parameters from accumulated gradients, and remedies for staleness as optax transforms."""
+"""Updates of parameters: a node's from its accumulator, a table's row by row, remedies for staleness, averages."""
 
+from ampjax.optim.ema import ParamsEmaState, params_ema
+from ampjax.optim.rows import split_rows
+from ampjax.optim.rule import RowRule, RowState
+from ampjax.optim.split import Split
 from ampjax.optim.staleness import scale_by_staleness
 from ampjax.optim.update import combine, make_update, trainable

@@ -1,1 +1,3 @@
 """Sparse variables: which they are, the step that reads pulled rows in their place, and the table that holds them."""
+
+from ampjax.sparse.table import Table

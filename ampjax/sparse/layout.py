@@ -1,0 +1,72 @@
+"""Which partition holds which row, and which server holds which partition. Integers only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rows dealt out to partitions like cards: row r is row `r // P` of partition `r % P`.
+
+    Vocabularies are mostly sorted by frequency, so contiguous ranges would leave one partition with nearly all the work.
+
+    Args:
+      n_rows: Rows in the table.
+      n_partitions: P.
+    """
+
+    n_rows: int
+    n_partitions: int
+
+    def size(self, partition: int) -> int:
+        """Rows in a partition; sizes differ by one at most."""
+        return (self.n_rows - partition + self.n_partitions - 1) // self.n_partitions
+
+    def group(self, row_ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Partitions that hold some of the rows: the partition, the rows' places in `row_ids`, their rows in the partition.
+
+        Args:
+          row_ids: `[n]`, each in `[0, n_rows)`.
+        """
+        if self.n_partitions == 1:
+            if len(row_ids):
+                yield 0, np.arange(len(row_ids)), row_ids
+            return
+        local, partition = np.divmod(row_ids, self.n_partitions)
+        order = np.argsort(partition, kind="stable")
+        counts = np.bincount(partition, minlength=self.n_partitions)
+        for i, places in enumerate(np.split(order, np.cumsum(counts)[:-1])):
+            if len(places):
+                yield i, places, local[places]
+
+    def row_ids(self, partition: int, local: np.ndarray) -> np.ndarray:
+        """The table's numbers of a partition's rows."""
+        return local * self.n_partitions + partition
+
+    def within(self, partition: int, start: int, stop: int) -> tuple[slice, slice]:
+        """The partition's rows among rows start to stop: their places in that block, and in the partition."""
+        offset = (partition - start) % self.n_partitions
+        first = (start + offset) // self.n_partitions
+        n = max(0, (stop - start - offset + self.n_partitions - 1) // self.n_partitions)
+        return slice(offset, stop - start, self.n_partitions), slice(first, first + n)
+
+
+def place(sizes: Sequence[int], n_servers: int) -> tuple[int, ...]:
+    """A server for each part, evenly by size: the largest first, each to the server that has least.
+
+    Args:
+      sizes: Bytes, or rows, of each partition and whole variable.
+      n_servers: At least 1.
+
+    >>> place([5, 3, 3, 1], 2)
+    (0, 1, 1, 0)
+    """
+    load, result = [0] * n_servers, [0] * len(sizes)
+    for part in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        result[part] = min(range(n_servers), key=lambda s: load[s])
+        load[result[part]] += sizes[part]
+    return tuple(result)

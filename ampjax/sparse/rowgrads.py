@@ -1,0 +1,102 @@
+"""Checks of row ids and row gradients that come from outside, and the sum of duplicates. Changes nothing that it is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jax.numpy import issubdtype
+
+from ampjax.errors import TableError
+
+
+def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
+    """Row ids as an int64 array `[n]`.
+
+    Raises:
+      TableError: If they are no integers, not one-dimensional, or outside `[0, n_rows)`.
+    """
+    ids = np.asarray(row_ids)
+    if not ids.size:
+        ids = ids.astype(np.int64)  # an empty list is float64 to NumPy
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise TableError(
+            f"{call}, row ids", "integers", f"{ids.dtype}", "Cast them, or look for a computation that made floats."
+        )
+    if ids.ndim != 1:
+        raise TableError(f"{call}, row ids", "one axis, [n]", f"shape {ids.shape}", "Flatten them with `.reshape(-1)`.")
+    outside = np.flatnonzero((ids < 0) | (ids >= n_rows))
+    if len(outside):
+        first = outside[0]
+        raise TableError(
+            f"{call}, row ids", f"ids in [0, {n_rows})", f"{ids[first]} at place {first}, and {len(outside) - 1} more outside",
+            "A negative id does not count from the end; clip or mask ids before the call.",
+        )  # fmt: skip
+    return ids.astype(np.int64, copy=False)
+
+
+def checked_grads(row_grads: Any, n: int, row: tuple[int, ...], dtypes: tuple[np.dtype, ...], call: str) -> np.ndarray:
+    """Row gradients as an array `[n, *row]`.
+
+    Args:
+      row_grads: What came.
+      n: The number of row ids.
+      row: The shape of one row.
+      dtypes: What is taken.
+      call: The caller's name, for messages.
+
+    Raises:
+      TableError: If the shape or the dtype is wrong, or something is not finite.
+    """
+    grads = np.asarray(row_grads)
+    if grads.shape != (n, *row):
+        raise TableError(
+            f"{call}, gradients", f"shape {(n, *row)}", f"{grads.shape}", "Give one row of gradients for each id."
+        )
+    if grads.dtype not in dtypes:
+        names = " or ".join(dict.fromkeys(str(dtype) for dtype in dtypes))
+        raise TableError(f"{call}, gradients", names, f"{grads.dtype}", f"Cast them with `.astype('{dtypes[0]}')`.")
+    return check_finite(grads, call)
+
+
+def check_finite(grads: np.ndarray, call: str) -> np.ndarray:
+    """The gradients themselves.
+
+    Raises:
+      TableError: If one is NaN or infinite.
+    """
+    if not issubdtype(grads.dtype, np.inexact) or np.isfinite(grads).all():
+        return grads
+    row = int(np.flatnonzero(~np.isfinite(grads).reshape(len(grads), -1).all(1))[0])
+    value = grads[row][~np.isfinite(grads[row])].flat[0]
+    raise TableError(
+        f"{call}, gradients",
+        "finite numbers",
+        f"{value} in row {row}",
+        "Look at the loss: a smaller step or clipping may help.",
+    )
+
+
+def merge(row_ids: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each id once, in rising order, with the sum of its gradients, formed in float32 at least.
+
+    Args:
+      row_ids: `[n]`, integers.
+      grads: `[n, *row]`.
+
+    Returns:
+      Ids `[m]` and sums `[m, *row]`; fresh arrays, or the arguments where there was nothing to do.
+    """
+    if _is_rising(row_ids):
+        return row_ids, grads
+    order = np.argsort(row_ids, kind="stable")
+    row_ids, grads = row_ids[order], grads[order]
+    if _is_rising(row_ids):
+        return row_ids, grads
+    starts = np.flatnonzero(np.concatenate(([True], row_ids[1:] != row_ids[:-1])))
+    wide = grads.astype(np.result_type(grads.dtype, np.float32), copy=False)
+    return row_ids[starts], np.add.reduceat(wide, starts, axis=0)
+
+
+def _is_rising(row_ids: np.ndarray) -> bool:
+    return bool((row_ids[1:] > row_ids[:-1]).all())

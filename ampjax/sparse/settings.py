@@ -1,0 +1,114 @@
+"""A table's settings, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import TableError
+from ampjax.sparse.layout import Layout, place
+
+DTYPES = tuple(np.dtype(dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16))
+"""What rows may be, in the table and on the wire."""
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """How a table keeps its rows; see `Table` for what each means.
+
+    Args:
+      n_rows: Rows in the table.
+      dtype: The rows' dtype.
+      partitions: The number of partitions.
+      servers: A number of servers, or for each partition its server.
+      mode: `lazy` or `faithful`.
+      wire_dtype: None, or the dtype of rows between client and server.
+      folder: None, or where mapped files go.
+      max_lag: Updates that a row may miss.
+
+    Raises:
+      TableError: If one of them is wrong.
+    """
+
+    n_rows: int
+    dtype: np.dtype
+    partitions: int
+    servers: int | Sequence[int]
+    mode: str
+    wire_dtype: Any
+    folder: str | Path | None
+    max_lag: int
+
+    def __post_init__(self):
+        check_partitions(self.partitions, self.n_rows)
+        if self.mode not in ("lazy", "faithful"):
+            raise TableError("mode", "`lazy` or `faithful`", f"{self.mode!r}", "Choose one of the two.")
+        if not (isinstance(self.max_lag, int) and self.max_lag > 0):
+            raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "1024 is the default.")
+        if self.wire not in DTYPES:
+            raise TableError(
+                "wire_dtype", "float32, bfloat16 or float16", f"{self.wire_dtype}", "None takes the table's own."
+            )
+        self.placement(self.partitions)
+
+    @property
+    def wire(self) -> np.dtype:
+        """The dtype of rows and gradients between client and server."""
+        return self.dtype if self.wire_dtype is None else np.dtype(self.wire_dtype)
+
+    @property
+    def n_servers(self) -> int:
+        """The number of servers."""
+        return self.servers if isinstance(self.servers, int) else max(self.servers, default=0) + 1
+
+    def placement(self, n_partitions: int) -> tuple[int, ...]:
+        """For each partition its server: as given, where that fits, else evenly by size.
+
+        Raises:
+          TableError: If `servers` is no such thing.
+        """
+        if isinstance(self.servers, int):
+            if self.servers < 1:
+                raise TableError("servers", "at least 1", f"{self.servers}", "A table lives on one server or more.")
+        elif len(self.servers) == n_partitions and min(self.servers) >= 0:
+            return tuple(self.servers)
+        elif n_partitions == self.partitions:
+            raise TableError(
+                "servers",
+                f"a number, or {n_partitions} servers' numbers",
+                f"{self.servers}",
+                "Name one server for each partition.",
+            )
+        layout = Layout(self.n_rows, n_partitions)
+        return place([layout.size(p) for p in range(n_partitions)], self.n_servers)
+
+
+def check_partitions(n_partitions: Any, n_rows: int) -> None:
+    """Raises a `TableError` unless the table can be split so."""
+    if not isinstance(n_partitions, int | np.integer) or not 1 <= n_partitions <= n_rows:
+        raise TableError(
+            "partitions", f"an integer in [1, {n_rows}]", f"{n_partitions!r}", "A partition holds one row at least."
+        )
+
+
+def check_values(values: Any) -> None:
+    """Raises a `TableError` unless values can be a table's rows."""
+    shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
+    if shape is None or dtype is None or not hasattr(values, "__getitem__"):
+        raise TableError(
+            "values",
+            "an array [n_rows, *row], or what has shape, dtype and slices",
+            type(values).__name__,
+            "Wrap it with `np.asarray`.",
+        )
+    if len(shape) < 1 or 0 in shape:
+        raise TableError(
+            "values", "shape [n_rows, *row], nothing of it 0", f"shape {tuple(shape)}", "Give one row for each id."
+        )
+    if np.dtype(dtype) not in DTYPES:
+        raise TableError("values", "float32, bfloat16 or float16", f"{dtype}", "Cast them; float64 is not kept.")

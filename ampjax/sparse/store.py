@@ -1,0 +1,156 @@
+"""A table in files: one for each array, and a manifest with their checksums that is replaced in one go.
+
+A save that is cut off leaves the last whole one: files of a save have names of their own, and count only once the manifest
+names them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import TableError
+from ampjax.sparse.blocks import Block
+
+MANIFEST = "table.json"
+_FORMAT = 1
+_AGAIN = "Load another copy, or start anew."
+
+
+def save(folder: str | Path, facts: Mapping[str, Any], blocks: Iterator[Block], others: Sequence[np.ndarray]) -> None:
+    """Writes a table; what was saved in the folder before holds until all is written.
+
+    Args:
+      folder: Made if it is missing; may hold an earlier save.
+      facts: What the manifest says besides, in JSON's types.
+      blocks: All rows in order.
+      others: Arrays that are not rows, shared optimizer state: each is written as one row.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = secrets.token_hex(4)
+    entries = _write_rows(folder, f"{stem}-rows", blocks)
+    entries += [
+        _write_rows(folder, f"{stem}-shared-{i}", iter([(0, [array[None]])]))[0] for i, array in enumerate(others)
+    ]
+    body = {"format": _FORMAT, **facts, "n_others": len(others), "files": entries}
+    written = folder / f"{stem}.json"
+    with written.open("wb") as file:
+        file.write(json.dumps(body | {"sha256": _digest(body)}, indent=1).encode())
+        _sync(file)
+    os.replace(written, folder / MANIFEST)
+    _sync_folder(folder)
+    named = {entry["file"] for entry in entries}
+    for old in folder.glob("*.bin"):
+        if old.name not in named:
+            old.unlink()
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """The manifest of the last whole save.
+
+    Raises:
+      TableError: If there is none, or it was altered.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        body = json.loads(path.read_bytes())
+        digest = body.pop("sha256")
+    except FileNotFoundError:
+        raise TableError(f"{path}", "a saved table", "no such file", "Give the folder that `save` wrote.") from None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise TableError(f"{path}", "a table's manifest", "something else", _AGAIN) from None
+    if digest != _digest(body):
+        raise TableError(
+            f"{path}", f"checksum {str(digest)[:12]}", _digest(body)[:12], f"The manifest was altered. {_AGAIN}"
+        )
+    if body["format"] != _FORMAT:
+        raise TableError(f"{path}", f"format {_FORMAT}", f"{body['format']}", "It was written by another version.")
+    return body
+
+
+def read_arrays(folder: str | Path, manifest: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Rows as mapped files, and the other arrays in memory; all of them are read once and checked first.
+
+    Raises:
+      TableError: If a file is missing, too short or too long, or was altered.
+    """
+    arrays = [_read(Path(folder), entry) for entry in manifest["files"]]
+    n_rows = len(arrays) - manifest["n_others"]
+    return arrays[:n_rows], [np.array(array[0]) for array in arrays[n_rows:]]
+
+
+def _write_rows(folder: Path, stem: str, blocks: Iterator[Block]) -> list[dict[str, Any]]:
+    """One file for each array, all of them written block by block."""
+    writers: list[_Writer] = []
+    try:
+        for _, arrays in blocks:
+            writers = writers or [_Writer(folder / f"{stem}-{i}.bin", array) for i, array in enumerate(arrays)]
+            for writer, array in zip(writers, arrays, strict=True):
+                writer.write(array)
+        return [writer.end() for writer in writers]
+    finally:
+        for writer in writers:
+            writer.file.close()
+
+
+class _Writer:
+    """A file of rows that is hashed while it is written."""
+
+    def __init__(self, path: Path, first: np.ndarray):
+        self.path, self.file, self.hash, self.n_rows = path, path.open("wb"), hashlib.sha256(), 0
+        self.dtype, self.row = first.dtype, first.shape[1:]
+
+    def write(self, array: np.ndarray) -> None:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.file.write(data)
+        self.hash.update(data)
+        self.n_rows += len(array)
+
+    def end(self) -> dict[str, Any]:
+        """The manifest's entry, once all of it is on the disk."""
+        _sync(self.file)
+        shape = [self.n_rows, *self.row]
+        return {"file": self.path.name, "dtype": str(self.dtype), "shape": shape, "sha256": self.hash.hexdigest()}
+
+
+def _read(folder: Path, entry: Mapping[str, Any]) -> np.ndarray:
+    path, shape, dtype = folder / entry["file"], tuple(entry["shape"]), jnp.dtype(entry["dtype"])
+    n_bytes = math.prod(shape) * dtype.itemsize
+    if not path.exists():
+        raise TableError(f"{path}", "a file of the table", "no such file", _AGAIN)
+    if path.stat().st_size != n_bytes:
+        raise TableError(
+            f"{path}", f"{n_bytes} bytes", f"{path.stat().st_size}", f"The file was cut off or altered. {_AGAIN}"
+        )
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != entry["sha256"]:
+        raise TableError(f"{path}", f"checksum {entry['sha256'][:12]}", digest[:12], f"The file was altered. {_AGAIN}")
+    return np.asarray(np.memmap(path, dtype, "r", shape=shape))
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

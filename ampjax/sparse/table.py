@@ -1,0 +1,451 @@
+"""The sharded sparse table: rows and their optimizer state on the host, in partitions, on servers (Parallax §3, §4).
+
+Owns what a table's calls mean, its version, and what its updates shared. Arithmetic is the rule's (`optim.rule`), rows are
+the partitions', checks are in `rowgrads`. Knows nothing of models, replicas or devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float, Int
+
+from ampjax.errors import TableError
+from ampjax.optim.rows import split_rows
+from ampjax.optim.rule import RowRule, Values
+from ampjax.optim.split import Split
+from ampjax.sparse import blocks, store
+from ampjax.sparse.history import History
+from ampjax.sparse.kernels import kernels_of
+from ampjax.sparse.partition import Partition
+from ampjax.sparse.pending import Pending
+from ampjax.sparse.rowgrads import check_finite, checked_grads, checked_ids, merge
+from ampjax.sparse.server import Traffic
+from ampjax.sparse.settings import TableSettings, check_partitions, check_values
+from ampjax.sparse.shards import Shards
+from ampjax.sparse.step import update_all
+
+_ALONE = ""  # the path of a tree that is one array: a table that has its transform for itself
+
+
+class Table:
+    """A table `[n_rows, *row]` of which each step touches few rows.
+
+    `pull` gives rows, `push` updates rows by an optax transform. Row r lies in partition `r % P`; partitions are dealt
+    to servers evenly by size. Calls may come from any thread; one runs at a time. A call that raises changes nothing.
+
+    Args:
+      values: The first rows, `[n_rows, *row]`, float32, bfloat16 or float16: an array or anything with `shape`, `dtype` and
+        slices of rows. It is read in blocks and copied.
+      tx: An optax transform that works row by row; or a `RowRule` of `optim.split_rows`, where the table is one of many
+        variables under one transform. Then `apply` needs that transform's shared values.
+      partitions: P, in `[1, n_rows]`.
+      servers: A number of servers, or for each partition its server.
+      mode: What becomes of rows that an update does not touch. `lazy`: nothing, as in other frameworks' sparse
+        optimizers. `faithful`: they are caught up when they are next used, so that the table always equals plain optax on
+        the whole array. Where a zero gradient changes nothing (SGD, Adagrad) both are the same.
+      wire_dtype: The dtype of rows and gradients between client and server; the table's, if None. `bfloat16` halves bytes.
+      folder: A folder for arrays larger than memory: they are mapped files in a folder of their own in there, which goes
+        when the table does. None: ordinary memory.
+      max_lag: In `faithful` mode, updates that a row may miss: after so many, all rows are caught up.
+
+    Raises:
+      TableError: If values, settings or the transform do not fit.
+
+    >>> table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), partitions=2)
+    >>> table.push([1, 3, 1], np.ones((3, 2), np.float32))
+    1
+    >>> table.pull([1, 2]).tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        values: Any,
+        tx: optax.GradientTransformation | RowRule,
+        *,
+        partitions: int = 1,
+        servers: int | Sequence[int] = 1,
+        mode: str = "lazy",
+        wire_dtype: Any = None,
+        folder: str | Path | None = None,
+        max_lag: int = 1024,
+    ):
+        check_values(values)
+        n_rows, dtype = values.shape[0], np.dtype(values.dtype)
+        settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag)
+        self._start(settings, *_rule_of(tx, tuple(values.shape), dtype))
+        self._shards.fill(blocks.of_values(values, self._kernels))
+
+    def _start(self, settings: TableSettings, split: Split | None, rule: RowRule, version: int = 0) -> None:
+        """Sets everything but the rows."""
+        self._settings, self._split, self._rule, self._kernels = settings, split, rule, kernels_of(rule)
+        self._state = split.init(split.params.fill([])) if split else None
+        self._lock = threading.RLock()
+        catches_up = settings.mode == "faithful" and not rule.keeps_still
+        self._history = History(settings.max_lag if catches_up else 0, version)
+        self._clients, self._servers = ([Traffic() for _ in range(settings.n_servers)] for _ in range(2))
+        self._shards = self._new_shards(settings.partitions)
+
+    def _new_shards(self, n_partitions: int) -> Shards:
+        seen = self.version if self._history.capacity else None
+        return Shards(self._settings, n_partitions, self._kernels, seen, self._servers)
+
+    # ---- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`[n_rows, *row]`."""
+        return (self.n_rows, *self._rule.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The rows' dtype."""
+        return self._settings.dtype
+
+    @property
+    def n_rows(self) -> int:
+        """Rows in the table."""
+        return self._settings.n_rows
+
+    @property
+    def n_partitions(self) -> int:
+        """P."""
+        return self._shards.layout.n_partitions
+
+    @property
+    def n_servers(self) -> int:
+        """The number of servers."""
+        return self._settings.n_servers
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """For each partition its server."""
+        return self._shards.placement
+
+    @property
+    def version(self) -> int:
+        """Updates applied so far."""
+        return self._history.version
+
+    @property
+    def rule(self) -> RowRule:
+        """What the optimizer does to rows."""
+        return self._rule
+
+    @property
+    def traffic(self) -> tuple[list[Traffic], list[Traffic]]:
+        """Bytes so far for each server, counted at the clients' end and at the servers'."""
+        with self._lock:
+            return [count.copy() for count in self._clients], [count.copy() for count in self._servers]
+
+    def __repr__(self) -> str:
+        shape = " x ".join(str(n) for n in self.shape)
+        where = f"{self.n_partitions} partitions on {self.n_servers} servers"
+        return f"Table({shape} {self.dtype}, {where}, {self._settings.mode}, version {self.version})"
+
+    # ---- rows out ----------------------------------------------------------------------------------------------------
+
+    def pull(self, row_ids: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n ..."]:
+        """Rows as they are after all updates so far. An id that comes twice travels once.
+
+        Args:
+          row_ids: `[n]`, integers in `[0, n_rows)`.
+
+        Returns:
+          `[n, *row]` in the table's dtype, rounded to the wire's; a fresh array that may be handed to JAX.
+
+        Raises:
+          TableError: If ids are wrong.
+        """
+        ids = checked_ids(row_ids, self.n_rows, "pull")
+        once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
+        result = np.empty((len(once), *self._rule.shape), self.dtype)
+        with self._lock:
+            for partition, places, local in self._shards.layout.group(once):
+                local, client = self._wire_ids(local), self._client(partition)
+                rows = self._shards.server(partition).pull(partition, local, self._history)
+                client.indices += local.nbytes
+                client.pulled += rows.nbytes
+                result[places] = rows
+        return result if inverse is None else result[inverse]
+
+    def dense(self) -> Float[np.ndarray, "n_rows ..."]:
+        """All rows, `[n_rows, *row]`: a copy."""
+        return self._whole()[0]
+
+    @property
+    def opt_state(self) -> Any:
+        """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
+        with self._lock:
+            state = self._whole()[1:]
+            return (
+                state if self._split is None else self._split.state.fill(jax.tree.leaves(self._state), {_ALONE: state})
+            )
+
+    def settle(self) -> None:
+        """Catches up all rows that were left out of updates; nothing to do in `lazy` mode."""
+        with self._lock:
+            for part in self._shards.partitions:
+                part.catch_up(self._history)
+            self._history.clear()
+
+    def _whole(self) -> list[np.ndarray]:
+        with self._lock:
+            self.settle()
+            return self._shards.whole()
+
+    # ---- updates -----------------------------------------------------------------------------------------------------
+
+    def push(self, row_ids: Int[np.ndarray, " n"], grads: Float[np.ndarray, "n ..."]) -> int:
+        """Updates some rows with their gradients: `aggregate` and `apply` in one.
+
+        Args:
+          row_ids: `[n]`, integers in `[0, n_rows)`. Gradients of an id that comes twice are summed first.
+          grads: `[n, *row]`, in the table's dtype, the wire's or float32.
+
+        Returns:
+          The version after the update.
+
+        Raises:
+          TableError: If ids or gradients are wrong, or the table needs shared values.
+        """
+        with self._lock:
+            return self.apply(self.aggregate(row_ids, grads))
+
+    def aggregate(
+        self, row_ids: Int[np.ndarray, " n"], grads: Float[np.ndarray, "n ..."], into: Pending | None = None
+    ) -> Pending:
+        """Sends one client's row gradients to their partitions, where they wait for `apply`.
+
+        Args:
+          row_ids: `[n]`, integers in `[0, n_rows)`. Duplicates are summed before they travel.
+          grads: `[n, *row]`, in the table's dtype, the wire's or float32.
+          into: What other clients have sent for the same update; None starts a new one.
+
+        Returns:
+          All gradients of the update so far.
+
+        Raises:
+          TableError: If ids or gradients are wrong, or `into` is of an update that is over; `into` stays as it was.
+        """
+        ids = checked_ids(row_ids, self.n_rows, "push")
+        wire = self._settings.wire
+        grads = checked_grads(grads, len(ids), self._rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
+        ids, sums = merge(ids, grads)
+        sums = check_finite(sums.astype(wire), "push")
+        with self._lock:
+            pending = Pending(self._shards.layout) if into is None else into
+            pending.check(self._shards.layout)
+            for partition, places, local in self._shards.layout.group(ids):
+                local, rows, client = self._wire_ids(local), sums[places], self._client(partition)
+                client.indices += local.nbytes
+                client.pushed += rows.nbytes
+                pending.add(partition, *self._shards.server(partition).receive(local, rows))
+            return pending
+
+    def check(self, pending: Pending) -> None:
+        """Whether gradients can be applied.
+
+        Raises:
+          TableError: If they have been, a sum has overflowed, or the table was split anew since.
+        """
+        pending.check(self._shards.layout)
+        pending.rows()
+
+    def partials(self, turn: int, pending: Pending, shared: Values) -> list[np.ndarray]:
+        """One round's reductions over the whole table: each partition's own, put together.
+
+        Args:
+          turn: The round, below `Split.n_rounds`.
+          pending: The update's gradients.
+          shared: As `Split.shared` made them for this table.
+        """
+        with self._lock:
+            work, shared = pending.rows(), [np.asarray(value) for value in shared]
+            parts = self._shards.each(
+                lambda part, rows: part.partials(turn, shared, rows[1], part.n_rows - len(rows[1])), work, _size(work)
+            )
+            untouched = self.n_rows - sum(self._shards.partitions[p].n_rows for p in work)
+            if untouched:
+                none = np.zeros((0, *self._rule.shape), self.dtype)
+                parts.append(self._shards.partitions[0].partials(turn, shared, none, untouched))
+            return self._rule.combine(turn, parts)
+
+    def gradients(self, pending: Pending) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
+        """What an update has gathered, for whoever wants to read it: rows that were touched, sums of their gradients.
+
+        Returns:
+          Row ids `[n]` and gradients `[n, *row]` in the wire's dtype; counted as pulled.
+        """
+        with self._lock:
+            ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *self._rule.shape), self._settings.wire)]
+            for partition, (local, sums) in pending.rows().items():
+                rows = sums.astype(self._settings.wire)
+                for traffic in (self._client(partition), self._shards.server(partition).traffic):
+                    traffic.indices += local.nbytes
+                    traffic.pulled += rows.nbytes
+                ids.append(self._shards.layout.row_ids(partition, local.astype(np.int64)))
+                grads.append(rows)
+            return np.concatenate(ids), np.concatenate(grads)
+
+    def apply(self, pending: Pending, shared: Values | None = None) -> int:
+        """Makes one update of everything that was aggregated, of nothing too: the version goes up by one.
+
+        Args:
+          pending: The update's gradients.
+          shared: As `Split.update` made them for this table; None where the table has its transform for itself.
+
+        Returns:
+          The version after the update.
+
+        Raises:
+          TableError: If the gradients can't be applied, or shared values are missing or not wanted.
+        """
+        with self._lock:
+            if (shared is None) != (self._split is not None):
+                got = "none" if shared is None else f"{len(shared)} values"
+                fix = "A table made from a rule needs them from `Split.update`; one made from a transform has its own."
+                raise TableError("apply, shared values", "none" if self._split else "the rule's", got, fix)
+            if self._split is None:
+                return self._update(pending, shared or [])
+            own = SimpleNamespace(check=self.check, partials=self.partials, apply=self._update)
+            nothing = self._split.params.fill([])
+            _, self._state = update_all(self._split, {_ALONE: own}, nothing, self._state, nothing, {_ALONE: pending})
+            return self.version
+
+    def _update(self, pending: Pending, shared: Values) -> int:
+        self.check(pending)
+        work, shared = pending.rows(), [np.asarray(value) for value in shared]
+        if self._history.is_full:
+            self.settle()
+
+        def compute(part: Partition, rows: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
+            part.catch_up(self._history, rows[0])
+            return part.compute(*rows, shared)
+
+        results = self._shards.each(compute, work, _size(work))
+        # All arithmetic is done: what is left can't fail half-way.
+        self._history.append(shared)
+        for (partition, (local, _)), arrays in zip(work.items(), results, strict=True):
+            self._shards.partitions[partition].write(local, arrays, self.version)
+        pending.is_applied = True
+        return self.version
+
+    # ---- partitions and files ----------------------------------------------------------------------------------------
+
+    def resplit(self, partitions: int) -> None:
+        """Deals all rows out to another number of partitions; rows, state and version stay what they are.
+
+        Args:
+          partitions: P, in `[1, n_rows]`.
+
+        Raises:
+          TableError: If it is no such number.
+        """
+        check_partitions(partitions, self.n_rows)
+        with self._lock:
+            shards = self._new_shards(partitions)
+            shards.fill(self._shards.blocks())
+            self._shards = shards
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the table to a folder; if that is cut off, what was saved there before still holds.
+
+        Args:
+          folder: Made if it is missing.
+        """
+        with self._lock:
+            self.settle()
+            n_arrays = 1 + len(self._rule.state)
+            rows = ((start, arrays[:n_arrays]) for start, arrays in self._shards.blocks())
+            store.save(folder, self._facts(), rows, [np.asarray(leaf) for leaf in jax.tree.leaves(self._state)])
+
+    @classmethod
+    def load(cls, folder: str | Path, tx: optax.GradientTransformation | RowRule, **settings: Any) -> Table:
+        """A table as it was saved, after a check of every byte.
+
+        Args:
+          folder: What `save` wrote.
+          tx: The transform or rule that it was made with.
+          settings: Any of `partitions`, `servers`, `mode`, `wire_dtype`, `folder`, `max_lag`, in place of the saved ones.
+
+        Raises:
+          TableError: If files are missing, cut off or altered, or the transform keeps other state than was saved.
+        """
+        saved = store.read_manifest(folder)
+        shape, dtype = tuple(saved["shape"]), jnp.dtype(saved["dtype"])
+        split, rule = _rule_of(tx, shape, dtype)
+        table = cls.__new__(cls)
+        table._start(TableSettings(shape[0], dtype, **(saved["settings"] | settings)), split, rule, saved["version"])
+        facts = table._facts()
+        if saved["state"] != facts["state"]:
+            raise TableError(
+                f"{folder}",
+                f"state {facts['state']}, as `tx` keeps it",
+                f"{saved['state']}",
+                "Pass the transform that it was saved with.",
+            )
+        arrays, others = store.read_arrays(folder, saved)
+        table._state = jax.tree.unflatten(jax.tree.structure(table._state), others)
+        table._shards.fill(blocks.of_arrays(arrays))
+        return table
+
+    def _facts(self) -> dict[str, Any]:
+        """What a manifest says of the table."""
+        kept = self._settings
+        settings = {
+            "partitions": self.n_partitions,
+            "servers": self.n_servers,
+            "mode": kept.mode,
+            "max_lag": kept.max_lag,
+        }
+        wire = kept.wire_dtype and str(kept.wire)
+        state = [[state.name, list(state.shape), str(state.dtype)] for state in self._rule.state]
+        shared = [[str(leaf.dtype), list(leaf.shape)] for leaf in jax.tree.leaves(self._state)]
+        return {
+            "shape": list(self.shape),
+            "dtype": str(self.dtype),
+            "version": self.version,
+            "settings": settings | {"wire_dtype": wire, "folder": None},
+            "state": [state, shared],
+        }
+
+    def _client(self, partition: int) -> Traffic:
+        return self._clients[self._shards.placement[partition]]
+
+    def _wire_ids(self, local: np.ndarray) -> np.ndarray:
+        return local.astype(np.int32 if self.n_rows <= np.iinfo(np.int32).max else np.int64)
+
+
+def _rule_of(tx: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Split | None, RowRule]:
+    """A transform's split for one table, and its rule; no split where the rule is given."""
+    if not isinstance(tx, RowRule):
+        split = _split_alone(tx, shape, dtype)
+        return split, split.rules[_ALONE]
+    if (tx.shape, tx.dtype) != (shape[1:], dtype):
+        raise TableError(
+            "values",
+            f"rows of {tx.dtype}{list(tx.shape)}, as the rule was made for",
+            f"{dtype}{list(shape[1:])}",
+            "Make the rule from these values.",
+        )
+    return None, tx
+
+
+@functools.lru_cache(maxsize=64)
+def _split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> Split:
+    return split_rows(tx, jax.ShapeDtypeStruct(shape, dtype), [_ALONE])
+
+
+def _size(work: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> int:
+    return sum(grads.nbytes for _, grads in work.values())
