@@ -6,18 +6,16 @@ both, and its clients count the same at their end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ampjax.sparse.history import History
 from ampjax.sparse.partition import Partition
 
 
 @dataclass
 class Traffic:
-    """Bytes between one server and its clients.
+    """Bytes between one server and its clients, as one end counts them.
 
     Args:
       pulled: Rows from the server.
@@ -29,6 +27,12 @@ class Traffic:
     pushed: int = 0
     indices: int = 0
 
+    def add(self, row_ids: np.ndarray, *, pulled: np.ndarray | None = None, pushed: np.ndarray | None = None) -> None:
+        """Counts row ids, and the rows that went one way or the other."""
+        self.indices += row_ids.nbytes
+        self.pulled += 0 if pulled is None else pulled.nbytes
+        self.pushed += 0 if pushed is None else pushed.nbytes
+
     def copy(self) -> Traffic:
         """The counts as they are now."""
         return replace(self)
@@ -38,27 +42,26 @@ class Server:
     """Answers for its partitions.
 
     Args:
-      partitions: The partitions, by number.
       wire_dtype: The dtype of rows and gradients while they travel.
-      traffic: The counts to go on with.
     """
 
-    def __init__(self, partitions: Mapping[int, Partition], wire_dtype: np.dtype, traffic: Traffic):
-        self.partitions = dict(partitions)
+    def __init__(self, wire_dtype: np.dtype):
         self.wire_dtype = wire_dtype
-        self.traffic = traffic
+        self.traffic = Traffic()
 
-    def pull(self, partition: int, local: np.ndarray, history: History) -> np.ndarray:
-        """Rows of a partition, caught up where that is kept, in the wire's dtype: a fresh array."""
-        part = self.partitions[partition]
-        part.catch_up(history, local)
-        rows = part.read(local).astype(self.wire_dtype, copy=False)
-        self.traffic.indices += local.nbytes
-        self.traffic.pulled += rows.nbytes
+    def pull(self, partition: Partition, local: np.ndarray) -> np.ndarray:
+        """Rows of a partition in the wire's dtype: a fresh array."""
+        rows = partition.arrays[0][local].astype(self.wire_dtype, copy=False)
+        self.traffic.add(local, pulled=rows)
         return rows
 
     def receive(self, local: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """One client's row gradients for a partition, counted."""
-        self.traffic.indices += local.nbytes
-        self.traffic.pushed += grads.nbytes
+        self.traffic.add(local, pushed=grads)
+        return local, grads
+
+    def send(self, local: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Row gradients that a partition has gathered, in the wire's dtype, counted."""
+        grads = grads.astype(self.wire_dtype)
+        self.traffic.add(local, pulled=grads)
         return local, grads

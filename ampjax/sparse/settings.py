@@ -87,6 +87,12 @@ class TableSettings:
         layout = Layout(self.n_rows, n_partitions)
         return place([layout.size(p) for p in range(n_partitions)], self.n_servers)
 
+    def to_keep(self, n_partitions: int) -> dict[str, Any]:
+        """What is saved of them, in JSON's types; a folder of mapped files belongs to one process and is left out."""
+        wire = None if self.wire_dtype is None else str(self.wire)
+        kept = {"partitions": n_partitions, "servers": self.n_servers, "mode": self.mode, "max_lag": self.max_lag}
+        return kept | {"wire_dtype": wire, "folder": None}
+
 
 def check_partitions(n_partitions: Any, n_rows: int) -> None:
     """Raises a `TableError` unless the table can be split so."""

@@ -1,14 +1,14 @@
 """The sharded sparse table: rows and their optimizer state on the host, in partitions, on servers (Parallax §3, §4).
 
-Owns what a table's calls mean, its version, and what its updates shared. Arithmetic is the rule's (`optim.rule`), rows are
-the partitions', checks are in `rowgrads`. Knows nothing of models, replicas or devices.
+Owns what a table's calls mean: checks, what travels between clients and servers, the transform's shared state. Rows are the
+shards', arithmetic is the rule's. Knows nothing of models, replicas or devices.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,15 +26,14 @@ from ampjax.optim.split import Split
 from ampjax.sparse import blocks, store
 from ampjax.sparse.history import History
 from ampjax.sparse.kernels import kernels_of
-from ampjax.sparse.partition import Partition
 from ampjax.sparse.pending import Pending
 from ampjax.sparse.rowgrads import check_finite, checked_grads, checked_ids, merge
-from ampjax.sparse.server import Traffic
+from ampjax.sparse.server import Server, Traffic
 from ampjax.sparse.settings import TableSettings, check_partitions, check_values
 from ampjax.sparse.shards import Shards
 from ampjax.sparse.step import update_all
 
-_ALONE = ""  # the path of a tree that is one array: a table that has its transform for itself
+_ALONE = ""  # the path of the one leaf of a tree that is an array: a table with its transform for itself
 
 
 class Table:
@@ -84,21 +83,18 @@ class Table:
         n_rows, dtype = values.shape[0], np.dtype(values.dtype)
         settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag)
         self._start(settings, *_rule_of(tx, tuple(values.shape), dtype))
-        self._shards.fill(blocks.of_values(values, self._kernels))
+        self._shards.fill(blocks.of_values(values, kernels_of(self.rule)))
 
     def _start(self, settings: TableSettings, split: Split | None, rule: RowRule, version: int = 0) -> None:
         """Sets everything but the rows."""
-        self._settings, self._split, self._rule, self._kernels = settings, split, rule, kernels_of(rule)
+        self._settings, self._split, self._rule = settings, split, rule
         self._state = split.init(split.params.fill([])) if split else None
         self._lock = threading.RLock()
         catches_up = settings.mode == "faithful" and not rule.keeps_still
         self._history = History(settings.max_lag if catches_up else 0, version)
-        self._clients, self._servers = ([Traffic() for _ in range(settings.n_servers)] for _ in range(2))
-        self._shards = self._new_shards(settings.partitions)
-
-    def _new_shards(self, n_partitions: int) -> Shards:
-        seen = self.version if self._history.capacity else None
-        return Shards(self._settings, n_partitions, self._kernels, seen, self._servers)
+        self._clients = [Traffic() for _ in range(settings.n_servers)]
+        self._servers = [Server(settings.wire) for _ in range(settings.n_servers)]
+        self._shards = Shards(settings, settings.partitions, kernels_of(rule), self._history)
 
     # ---- what it is --------------------------------------------------------------------------------------------------
 
@@ -144,13 +140,13 @@ class Table:
 
     @property
     def traffic(self) -> tuple[list[Traffic], list[Traffic]]:
-        """Bytes so far for each server, counted at the clients' end and at the servers'."""
+        """Bytes so far for each server, as its clients counted them, and as it did."""
         with self._lock:
-            return [count.copy() for count in self._clients], [count.copy() for count in self._servers]
+            return [count.copy() for count in self._clients], [server.traffic.copy() for server in self._servers]
 
     def __repr__(self) -> str:
         shape = " x ".join(str(n) for n in self.shape)
-        where = f"{self.n_partitions} partitions on {self.n_servers} servers"
+        where = f"partitions {self.n_partitions}, servers {self.n_servers}"
         return f"Table({shape} {self.dtype}, {where}, {self._settings.mode}, version {self.version})"
 
     # ---- rows out ----------------------------------------------------------------------------------------------------
@@ -171,11 +167,12 @@ class Table:
         once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
         result = np.empty((len(once), *self._rule.shape), self.dtype)
         with self._lock:
-            for partition, places, local in self._shards.layout.group(once):
-                local, client = self._wire_ids(local), self._client(partition)
-                rows = self._shards.server(partition).pull(partition, local, self._history)
-                client.indices += local.nbytes
-                client.pulled += rows.nbytes
+            groups = [(p, places, self._wire_ids(local)) for p, places, local in self._shards.layout.group(once)]
+            self._shards.catch_up({p: local for p, _, local in groups})
+            for p, places, local in groups:
+                server = self.placement[p]
+                rows = self._servers[server].pull(self._shards.partitions[p], local)
+                self._clients[server].add(local, pulled=rows)
                 result[places] = rows
         return result if inverse is None else result[inverse]
 
@@ -187,17 +184,13 @@ class Table:
     def opt_state(self) -> Any:
         """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
         with self._lock:
-            state = self._whole()[1:]
-            return (
-                state if self._split is None else self._split.state.fill(jax.tree.leaves(self._state), {_ALONE: state})
-            )
+            rows = self._whole()[1:]
+            return self._split.state.fill(jax.tree.leaves(self._state), {_ALONE: rows}) if self._split else rows
 
     def settle(self) -> None:
         """Catches up all rows that were left out of updates; nothing to do in `lazy` mode."""
         with self._lock:
-            for part in self._shards.partitions:
-                part.catch_up(self._history)
-            self._history.clear()
+            self._shards.settle()
 
     def _whole(self) -> list[np.ndarray]:
         with self._lock:
@@ -246,11 +239,10 @@ class Table:
         with self._lock:
             pending = Pending(self._shards.layout) if into is None else into
             pending.check(self._shards.layout)
-            for partition, places, local in self._shards.layout.group(ids):
-                local, rows, client = self._wire_ids(local), sums[places], self._client(partition)
-                client.indices += local.nbytes
-                client.pushed += rows.nbytes
-                pending.add(partition, *self._shards.server(partition).receive(local, rows))
+            for p, places, local in self._shards.layout.group(ids):
+                local, rows, server = self._wire_ids(local), sums[places], self.placement[p]
+                self._clients[server].add(local, pushed=rows)
+                pending.add(p, *self._servers[server].receive(local, rows))
             return pending
 
     def check(self, pending: Pending) -> None:
@@ -263,7 +255,7 @@ class Table:
         pending.rows()
 
     def partials(self, turn: int, pending: Pending, shared: Values) -> list[np.ndarray]:
-        """One round's reductions over the whole table: each partition's own, put together.
+        """One round's reductions over the whole table: each server's own, put together.
 
         Args:
           turn: The round, below `Split.n_rounds`.
@@ -271,30 +263,21 @@ class Table:
           shared: As `Split.shared` made them for this table.
         """
         with self._lock:
-            work, shared = pending.rows(), [np.asarray(value) for value in shared]
-            parts = self._shards.each(
-                lambda part, rows: part.partials(turn, shared, rows[1], part.n_rows - len(rows[1])), work, _size(work)
-            )
-            untouched = self.n_rows - sum(self._shards.partitions[p].n_rows for p in work)
-            if untouched:
-                none = np.zeros((0, *self._rule.shape), self.dtype)
-                parts.append(self._shards.partitions[0].partials(turn, shared, none, untouched))
-            return self._rule.combine(turn, parts)
+            return self._shards.partials(turn, pending.rows(), [np.asarray(value) for value in shared])
 
     def gradients(self, pending: Pending) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
-        """What an update has gathered, for whoever wants to read it: rows that were touched, sums of their gradients.
+        """What an update has gathered, for whoever wants to read it.
 
         Returns:
-          Row ids `[n]` and gradients `[n, *row]` in the wire's dtype; counted as pulled.
+          Row ids `[n]`, each once, and the sums of their gradients, `[n, *row]`, in the wire's dtype; counted as pulled.
         """
         with self._lock:
             ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *self._rule.shape), self._settings.wire)]
-            for partition, (local, sums) in pending.rows().items():
-                rows = sums.astype(self._settings.wire)
-                for traffic in (self._client(partition), self._shards.server(partition).traffic):
-                    traffic.indices += local.nbytes
-                    traffic.pulled += rows.nbytes
-                ids.append(self._shards.layout.row_ids(partition, local.astype(np.int64)))
+            for p, (local, sums) in pending.rows().items():
+                server = self.placement[p]
+                local, rows = self._servers[server].send(local, sums)
+                self._clients[server].add(local, pulled=rows)
+                ids.append(self._shards.layout.row_ids(p, local.astype(np.int64)))
                 grads.append(rows)
             return np.concatenate(ids), np.concatenate(grads)
 
@@ -313,11 +296,9 @@ class Table:
         """
         with self._lock:
             if (shared is None) != (self._split is not None):
-                got = "none" if shared is None else f"{len(shared)} values"
-                fix = "A table made from a rule needs them from `Split.update`; one made from a transform has its own."
-                raise TableError("apply, shared values", "none" if self._split else "the rule's", got, fix)
+                raise _shared_values(self._split is not None)
             if self._split is None:
-                return self._update(pending, shared or [])
+                return self._update(pending, shared or ())
             own = SimpleNamespace(check=self.check, partials=self.partials, apply=self._update)
             nothing = self._split.params.fill([])
             _, self._state = update_all(self._split, {_ALONE: own}, nothing, self._state, nothing, {_ALONE: pending})
@@ -325,21 +306,12 @@ class Table:
 
     def _update(self, pending: Pending, shared: Values) -> int:
         self.check(pending)
-        work, shared = pending.rows(), [np.asarray(value) for value in shared]
-        if self._history.is_full:
-            self.settle()
-
-        def compute(part: Partition, rows: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
-            part.catch_up(self._history, rows[0])
-            return part.compute(*rows, shared)
-
-        results = self._shards.each(compute, work, _size(work))
-        # All arithmetic is done: what is left can't fail half-way.
-        self._history.append(shared)
-        for (partition, (local, _)), arrays in zip(work.items(), results, strict=True):
-            self._shards.partitions[partition].write(local, arrays, self.version)
+        self._shards.update(pending.rows(), [np.asarray(value) for value in shared])
         pending.is_applied = True
         return self.version
+
+    def _wire_ids(self, local: np.ndarray) -> np.ndarray:
+        return local.astype(np.int32 if self.n_rows <= np.iinfo(np.int32).max else np.int64)
 
     # ---- partitions and files ----------------------------------------------------------------------------------------
 
@@ -354,7 +326,7 @@ class Table:
         """
         check_partitions(partitions, self.n_rows)
         with self._lock:
-            shards = self._new_shards(partitions)
+            shards = Shards(self._settings, partitions, kernels_of(self._rule), self._history)
             shards.fill(self._shards.blocks())
             self._shards = shards
 
@@ -368,7 +340,8 @@ class Table:
             self.settle()
             n_arrays = 1 + len(self._rule.state)
             rows = ((start, arrays[:n_arrays]) for start, arrays in self._shards.blocks())
-            store.save(folder, self._facts(), rows, [np.asarray(leaf) for leaf in jax.tree.leaves(self._state)])
+            facts = self._facts() | {"version": self.version, "settings": self._settings.to_keep(self.n_partitions)}
+            store.save(folder, facts, rows, [np.asarray(leaf) for leaf in jax.tree.leaves(self._state)])
 
     @classmethod
     def load(cls, folder: str | Path, tx: optax.GradientTransformation | RowRule, **settings: Any) -> Table:
@@ -384,47 +357,22 @@ class Table:
         """
         saved = store.read_manifest(folder)
         shape, dtype = tuple(saved["shape"]), jnp.dtype(saved["dtype"])
-        split, rule = _rule_of(tx, shape, dtype)
+        kept = TableSettings(shape[0], dtype, **(saved["settings"] | settings))
         table = cls.__new__(cls)
-        table._start(TableSettings(shape[0], dtype, **(saved["settings"] | settings)), split, rule, saved["version"])
-        facts = table._facts()
-        if saved["state"] != facts["state"]:
-            raise TableError(
-                f"{folder}",
-                f"state {facts['state']}, as `tx` keeps it",
-                f"{saved['state']}",
-                "Pass the transform that it was saved with.",
-            )
+        table._start(kept, *_rule_of(tx, shape, dtype), version=saved["version"])
+        if (facts := table._facts()) != {name: saved[name] for name in facts}:
+            fix = "Pass the transform that it was saved with."
+            raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved['state']}", fix)
         arrays, others = store.read_arrays(folder, saved)
         table._state = jax.tree.unflatten(jax.tree.structure(table._state), others)
         table._shards.fill(blocks.of_arrays(arrays))
         return table
 
     def _facts(self) -> dict[str, Any]:
-        """What a manifest says of the table."""
-        kept = self._settings
-        settings = {
-            "partitions": self.n_partitions,
-            "servers": self.n_servers,
-            "mode": kept.mode,
-            "max_lag": kept.max_lag,
-        }
-        wire = kept.wire_dtype and str(kept.wire)
-        state = [[state.name, list(state.shape), str(state.dtype)] for state in self._rule.state]
-        shared = [[str(leaf.dtype), list(leaf.shape)] for leaf in jax.tree.leaves(self._state)]
-        return {
-            "shape": list(self.shape),
-            "dtype": str(self.dtype),
-            "version": self.version,
-            "settings": settings | {"wire_dtype": wire, "folder": None},
-            "state": [state, shared],
-        }
-
-    def _client(self, partition: int) -> Traffic:
-        return self._clients[self._shards.placement[partition]]
-
-    def _wire_ids(self, local: np.ndarray) -> np.ndarray:
-        return local.astype(np.int32 if self.n_rows <= np.iinfo(np.int32).max else np.int64)
+        """What a table and the one that it is loaded as must have in common, in JSON's types."""
+        rows = [[state.name, list(state.shape), str(state.dtype)] for state in self._rule.state]
+        shared = [[list(leaf.shape), str(leaf.dtype)] for leaf in jax.tree.leaves(self._state)]
+        return {"shape": list(self.shape), "dtype": str(self.dtype), "state": [rows, shared]}
 
 
 def _rule_of(tx: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Split | None, RowRule]:
@@ -433,12 +381,8 @@ def _rule_of(tx: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Split | 
         split = _split_alone(tx, shape, dtype)
         return split, split.rules[_ALONE]
     if (tx.shape, tx.dtype) != (shape[1:], dtype):
-        raise TableError(
-            "values",
-            f"rows of {tx.dtype}{list(tx.shape)}, as the rule was made for",
-            f"{dtype}{list(shape[1:])}",
-            "Make the rule from these values.",
-        )
+        wanted = f"rows of {tx.dtype}{list(tx.shape)}, as the rule was made for"
+        raise TableError("values", wanted, f"{dtype}{list(shape[1:])}", "Make the rule from these values.")
     return None, tx
 
 
@@ -447,5 +391,9 @@ def _split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype
     return split_rows(tx, jax.ShapeDtypeStruct(shape, dtype), [_ALONE])
 
 
-def _size(work: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> int:
-    return sum(grads.nbytes for _, grads in work.values())
+def _shared_values(has_its_own: bool) -> TableError:
+    if has_its_own:
+        return TableError("apply, shared values", "None: the table has a transform", "some", "Leave them out.")
+    return TableError(
+        "apply, shared values", "those of the rule", "None", "Take them from `Split.update`; `push` can't."
+    )
