@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,26 +27,26 @@ class Layout:
         """Rows in a partition; sizes differ by one at most."""
         return (self.n_rows - partition + self.n_partitions - 1) // self.n_partitions
 
-    def group(self, row_ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Partitions that hold some of the rows: the partition, the rows' places in `row_ids`, their rows in the partition.
+    def group(self, row_ids: np.ndarray) -> tuple[np.ndarray, list[tuple[int, slice]], np.ndarray]:
+        """Row ids sorted by the partition that holds them, stably.
 
         Args:
           row_ids: `[n]`, each in `[0, n_rows)`.
+
+        Returns:
+          The order, `[n]`; for each partition that holds some its number and where they stand in that order; and in that
+          order the rows' numbers within their partitions, `[n]`, int32 where the table allows.
         """
-        if self.n_partitions == 1:
-            if len(row_ids):
-                yield 0, np.arange(len(row_ids)), row_ids
-            return
         local, partition = np.divmod(row_ids, self.n_partitions)
         order = np.argsort(partition, kind="stable")
-        counts = np.bincount(partition, minlength=self.n_partitions)
-        for i, places in enumerate(np.split(order, np.cumsum(counts)[:-1])):
-            if len(places):
-                yield i, places, local[places]
+        ends = np.cumsum(np.bincount(partition, minlength=self.n_partitions)).tolist()
+        spans = [(p, slice(start, end)) for p, (start, end) in enumerate(pairwise([0, *ends])) if start < end]
+        small = self.n_rows <= np.iinfo(np.int32).max
+        return order, spans, local[order].astype(np.int32 if small else np.int64)
 
     def row_ids(self, partition: int, local: np.ndarray) -> np.ndarray:
         """The table's numbers of a partition's rows."""
-        return local * self.n_partitions + partition
+        return local.astype(np.int64) * self.n_partitions + partition
 
     def within(self, partition: int, start: int, stop: int) -> tuple[slice, slice]:
         """The partition's rows among rows start to stop: their places in that block, and in the partition."""

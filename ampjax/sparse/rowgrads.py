@@ -91,11 +91,18 @@ def merge(row_ids: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarra
         return row_ids, grads
     order = np.argsort(row_ids, kind="stable")
     row_ids, grads = row_ids[order], grads[order]
-    if _is_rising(row_ids):
-        return row_ids, grads
     starts = np.flatnonzero(np.concatenate(([True], row_ids[1:] != row_ids[:-1])))
-    wide = grads.astype(np.result_type(grads.dtype, np.float32), copy=False)
-    return row_ids[starts], np.add.reduceat(wide, starts, axis=0)
+    return row_ids[starts], grads if len(starts) == len(grads) else _sums(grads, starts)
+
+
+def _sums(grads: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Sums of consecutive rows that start at `starts`; single rows, mostly the most, are not summed but copied."""
+    counts = np.diff(starts, append=len(grads))
+    result = grads[starts].astype(np.result_type(grads.dtype, np.float32), copy=False)
+    several = counts > 1
+    rows = grads[np.repeat(several, counts)].astype(result.dtype, copy=False)
+    result[several] = np.add.reduceat(rows, np.cumsum(counts[several]) - counts[several], axis=0)
+    return result
 
 
 def _is_rising(row_ids: np.ndarray) -> bool:

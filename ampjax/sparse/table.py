@@ -165,16 +165,16 @@ class Table:
         """
         ids = checked_ids(row_ids, self.n_rows, "pull")
         once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
-        result = np.empty((len(once), *self._rule.shape), self.dtype)
+        rows = np.empty((len(once), *self._rule.shape), self.dtype)
         with self._lock:
-            groups = [(p, places, self._wire_ids(local)) for p, places, local in self._shards.layout.group(once)]
-            self._shards.catch_up({p: local for p, _, local in groups})
-            for p, places, local in groups:
-                server = self.placement[p]
-                rows = self._servers[server].pull(self._shards.partitions[p], local)
-                self._clients[server].add(local, pulled=rows)
-                result[places] = rows
-        return result if inverse is None else result[inverse]
+            order, spans, local = self._shards.layout.group(once)
+            self._shards.catch_up({p: local[span] for p, span in spans})
+            for p, span in spans:
+                server, part = self.placement[p], self._shards.partitions[p]
+                sent = self._servers[server].pull(part, local[span])
+                self._clients[server].add(local[span], pulled=sent)
+                rows[order[span]] = sent
+        return rows if inverse is None else rows[inverse]
 
     def dense(self) -> Float[np.ndarray, "n_rows ..."]:
         """All rows, `[n_rows, *row]`: a copy."""
@@ -239,10 +239,12 @@ class Table:
         with self._lock:
             pending = Pending(self._shards.layout) if into is None else into
             pending.check(self._shards.layout)
-            for p, places, local in self._shards.layout.group(ids):
-                local, rows, server = self._wire_ids(local), sums[places], self.placement[p]
-                self._clients[server].add(local, pushed=rows)
-                pending.add(p, *self._servers[server].receive(local, rows))
+            order, spans, local = self._shards.layout.group(ids)
+            sums = sums[order]
+            for p, span in spans:
+                server = self.placement[p]
+                self._clients[server].add(local[span], pushed=sums[span])
+                pending.add(p, *self._servers[server].receive(local[span], sums[span]))
             return pending
 
     def check(self, pending: Pending) -> None:
@@ -277,7 +279,7 @@ class Table:
                 server = self.placement[p]
                 local, rows = self._servers[server].send(local, sums)
                 self._clients[server].add(local, pulled=rows)
-                ids.append(self._shards.layout.row_ids(p, local.astype(np.int64)))
+                ids.append(self._shards.layout.row_ids(p, local))
                 grads.append(rows)
             return np.concatenate(ids), np.concatenate(grads)
 
@@ -309,9 +311,6 @@ class Table:
         self._shards.update(pending.rows(), [np.asarray(value) for value in shared])
         pending.is_applied = True
         return self.version
-
-    def _wire_ids(self, local: np.ndarray) -> np.ndarray:
-        return local.astype(np.int32 if self.n_rows <= np.iinfo(np.int32).max else np.int64)
 
     # ---- partitions and files ----------------------------------------------------------------------------------------
 
