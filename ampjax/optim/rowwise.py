@@ -125,7 +125,7 @@ def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
         return any(aligned) and all(flag or not shape for flag, shape in zip(aligned, shapes, strict=True))
     if name == "broadcast_in_dim":
         return _broadcasts_rows(params["broadcast_dimensions"], shapes[0], out, aligned[0])
-    if not aligned[0] or len(shapes) != 1:
+    if len(shapes) != 1 or not aligned[0]:
         return False
     if name == "reshape":
         return out[0] == shapes[0][0]
