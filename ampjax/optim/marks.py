@@ -129,5 +129,8 @@ def _why(equation: Equation, table: str, marks: Marks) -> str:
 def _refuse(table: str, equation: Equation, why: str) -> None:
     name = equation.primitive.name
     raise TableError(
-        f"tx, table `{table}`", "an update that works row by row", f"operation `{name}`, which {why}", _ROW_WISE
+        f"tx, table `{table or 'params'}`",
+        "an update that works row by row",
+        f"operation `{name}`, which {why}",
+        _ROW_WISE,
     )

@@ -184,4 +184,4 @@ def _check_outputs(program: Program, *leaves: Leaves) -> None:
 
 
 def _refuse_state(table: str, state: str, got: str) -> None:
-    raise TableError(f"tx, table `{table}`, `{state}`", "one entry per row, or none", got, _DENSE)
+    raise TableError(f"tx, table `{table or 'params'}`, `{state}`", "one entry per row, or none", got, _DENSE)

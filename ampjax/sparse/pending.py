@@ -35,7 +35,7 @@ class Pending:
         for partition, parts in self._received.items():
             if len(parts) > 1:
                 local, grads = merge(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-                self._received[partition] = [(local, check_finite(grads, "apply"))]
+                self._received[partition] = [(local, check_finite(grads, "apply, gradients"))]
         return {partition: parts[0] for partition, parts in sorted(self._received.items())}
 
     def check(self, layout: Any) -> None:

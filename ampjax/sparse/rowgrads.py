@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jax.numpy import issubdtype
 
 from ampjax.errors import TableError
 
@@ -56,24 +55,22 @@ def checked_grads(row_grads: Any, n: int, row: tuple[int, ...], dtypes: tuple[np
     if grads.dtype not in dtypes:
         names = " or ".join(dict.fromkeys(str(dtype) for dtype in dtypes))
         raise TableError(f"{call}, gradients", names, f"{grads.dtype}", f"Cast them with `.astype('{dtypes[0]}')`.")
-    return check_finite(grads, call)
+    return check_finite(grads, f"{call}, gradients")
 
 
-def check_finite(grads: np.ndarray, call: str) -> np.ndarray:
-    """The gradients themselves.
+def check_finite(rows: np.ndarray, where: str) -> np.ndarray:
+    """The rows themselves.
 
     Raises:
-      TableError: If one is NaN or infinite.
+      TableError: If a number is NaN or infinite.
     """
-    if not issubdtype(grads.dtype, np.inexact) or np.isfinite(grads).all():
-        return grads
-    row = int(np.flatnonzero(~np.isfinite(grads).reshape(len(grads), -1).all(1))[0])
-    value = grads[row][~np.isfinite(grads[row])].flat[0]
+    if np.isfinite(rows).all():
+        return rows
+    bad = ~np.isfinite(rows)
+    row = int(np.flatnonzero(bad.reshape(len(rows), -1).any(1))[0])
+    value = rows[row][bad[row]].flat[0]
     raise TableError(
-        f"{call}, gradients",
-        "finite numbers",
-        f"{value} in row {row}",
-        "Look at the loss: a smaller step or clipping may help.",
+        where, "finite numbers", f"{value} in row {row}", "Look at the loss: a smaller step or clipping may help."
     )
 
 

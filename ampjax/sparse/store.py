@@ -37,20 +37,20 @@ def save(folder: str | Path, facts: Mapping[str, Any], blocks: Iterator[Block], 
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    stem = secrets.token_hex(4)
+    stem = f"table-{secrets.token_hex(4)}"
     entries = _write_rows(folder, f"{stem}-rows", blocks)
     entries += [
         _write_rows(folder, f"{stem}-shared-{i}", iter([(0, [array[None]])]))[0] for i, array in enumerate(others)
     ]
     body = {"format": _FORMAT, **facts, "n_others": len(others), "files": entries}
-    written = folder / f"{stem}.json"
+    written = folder / f"{stem}-manifest.bin"
     with written.open("wb") as file:
         file.write(json.dumps(body | {"sha256": _digest(body)}, indent=1).encode())
         _sync(file)
     os.replace(written, folder / MANIFEST)
     _sync_folder(folder)
     named = {entry["file"] for entry in entries}
-    for old in folder.glob("*.bin"):
+    for old in folder.glob("table-*.bin"):
         if old.name not in named:
             old.unlink()
 

@@ -235,7 +235,7 @@ class Table:
         wire = self._settings.wire
         grads = checked_grads(grads, len(ids), self._rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
         ids, sums = merge(ids, grads)
-        sums = check_finite(sums.astype(wire), "push")
+        sums = check_finite(sums.astype(wire), "push, gradients")
         with self._lock:
             pending = Pending(self._shards.layout) if into is None else into
             pending.check(self._shards.layout)
