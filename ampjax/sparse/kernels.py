@@ -83,7 +83,8 @@ class Kernels:
         zeros = jnp.zeros_like(rows)
 
         def body(i: Any, carry: Any) -> Any:
-            new = self.rule.update([values[i] for values in history], *carry, zeros)
+            rows, state = carry
+            new = self.rule.update([values[i] for values in history], rows, state, zeros)
             return jax.tree.map(lambda n, o: jnp.where((first <= i).reshape(-1, *[1] * (o.ndim - 1)), n, o), new, carry)
 
         return jax.lax.fori_loop(jnp.min(first), stop, body, (rows, list(state)))

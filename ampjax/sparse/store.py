@@ -111,7 +111,7 @@ class _Writer:
         self.dtype, self.row = first.dtype, first.shape[1:]
 
     def write(self, array: np.ndarray) -> None:
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         self.file.write(data)
         self.hash.update(data)
         self.n_rows += len(array)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -301,9 +301,9 @@ class Table:
                 raise _shared_values(self._split is not None)
             if self._split is None:
                 return self._update(pending, shared or ())
-            own = SimpleNamespace(check=self.check, partials=self.partials, apply=self._update)
             nothing = self._split.params.fill([])
-            _, self._state = update_all(self._split, {_ALONE: own}, nothing, self._state, nothing, {_ALONE: pending})
+            own = {_ALONE: _OwnRows(self.check, self.partials, self._update)}
+            _, self._state = update_all(self._split, own, nothing, self._state, nothing, {_ALONE: pending})
             return self.version
 
     def _update(self, pending: Pending, shared: Values) -> int:
@@ -372,6 +372,15 @@ class Table:
         rows = [[state.name, list(state.shape), str(state.dtype)] for state in self._rule.state]
         shared = [[list(leaf.shape), str(leaf.dtype)] for leaf in jax.tree.leaves(self._state)]
         return {"shape": list(self.shape), "dtype": str(self.dtype), "state": [rows, shared]}
+
+
+@dataclass(frozen=True)
+class _OwnRows:
+    """A table's rows as `update_all` wants them, where the transform whose parts it joins is the table's own."""
+
+    check: Callable[[Pending], None]
+    partials: Callable[[int, Pending, Values], list[np.ndarray]]
+    apply: Callable[[Pending, Values], int]
 
 
 def _rule_of(tx: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Split | None, RowRule]:
