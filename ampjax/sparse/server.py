@@ -39,29 +39,23 @@ class Traffic:
 
 
 class Server:
-    """Answers for its partitions.
+    """Answers for the partitions that are on it, and counts."""
 
-    Args:
-      wire_dtype: The dtype of rows and gradients while they travel.
-    """
-
-    def __init__(self, wire_dtype: np.dtype):
-        self.wire_dtype = wire_dtype
+    def __init__(self):
         self.traffic = Traffic()
 
-    def pull(self, partition: Partition, local: np.ndarray) -> np.ndarray:
-        """Rows of a partition in the wire's dtype: a fresh array."""
-        rows = partition.arrays[0][local].astype(self.wire_dtype, copy=False)
+    def pull(self, partition: Partition, local: np.ndarray, wire_dtype: np.dtype) -> np.ndarray:
+        """Rows of a partition in the dtype in which they will travel: a fresh array."""
+        rows = partition.arrays[0][local].astype(wire_dtype, copy=False)
         self.traffic.add(local, pulled=rows)
         return rows
 
     def receive(self, local: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """One client's row gradients for a partition, counted."""
+        """One client's row gradients for a partition."""
         self.traffic.add(local, pushed=grads)
         return local, grads
 
     def send(self, local: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Row gradients that a partition has gathered, in the wire's dtype, counted."""
-        grads = grads.astype(self.wire_dtype)
+        """Row gradients that a partition has gathered."""
         self.traffic.add(local, pulled=grads)
         return local, grads

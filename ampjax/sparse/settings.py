@@ -50,10 +50,8 @@ class TableSettings:
             raise TableError("mode", "`lazy` or `faithful`", f"{self.mode!r}", "Choose one of the two.")
         if not (isinstance(self.max_lag, int) and self.max_lag > 0):
             raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "1024 is the default.")
-        if self.wire not in DTYPES:
-            raise TableError(
-                "wire_dtype", "float32, bfloat16 or float16", f"{self.wire_dtype}", "None takes the table's own."
-            )
+        if self.wire_dtype is not None:
+            checked_wire(self.wire_dtype)
         self.placement(self.partitions)
 
     @property
@@ -100,6 +98,17 @@ def check_partitions(n_partitions: Any, n_rows: int) -> None:
         raise TableError(
             "partitions", f"an integer in [1, {n_rows}]", f"{n_partitions!r}", "A partition holds one row at least."
         )
+
+
+def checked_wire(dtype: Any) -> np.dtype:
+    """The dtype of rows that travel; a `TableError` if it is none."""
+    try:
+        wire = np.dtype(dtype)
+    except TypeError:
+        wire = np.dtype(object)
+    if wire not in DTYPES:
+        raise TableError("wire_dtype", "float32, bfloat16 or float16", f"{dtype}", "None takes the table's own.")
+    return wire
 
 
 def check_values(values: Any) -> None:

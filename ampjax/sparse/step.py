@@ -15,15 +15,15 @@ Tree = Any
 class RowTable(Protocol):
     """What a step asks of a table; `ampjax.sparse.Table` is one."""
 
-    def check(self, pending: Any) -> None:
+    def check(self, pending: Any, /) -> None:
         """Raises where `apply` would."""
         ...
 
-    def partials(self, turn: int, pending: Any, shared: Any) -> list[np.ndarray]:
+    def partials(self, turn: int, pending: Any, shared: Any, /) -> list[np.ndarray]:
         """This round's reductions over the whole table."""
         ...
 
-    def apply(self, pending: Any, shared: Any) -> int:
+    def apply(self, pending: Any, shared: Any, /) -> int:
         """Updates the rows; the new version."""
         ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ampjax.sparse.kernels import kernels_of
 from ampjax.sparse.pending import Pending
 from ampjax.sparse.rowgrads import check_finite, checked_grads, checked_ids, merge
 from ampjax.sparse.server import Server, Traffic
-from ampjax.sparse.settings import TableSettings, check_partitions, check_values
+from ampjax.sparse.settings import TableSettings, check_partitions, check_values, checked_wire
 from ampjax.sparse.shards import Shards
 from ampjax.sparse.step import update_all
 
@@ -93,7 +93,7 @@ class Table:
         catches_up = settings.mode == "faithful" and not rule.keeps_still
         self._history = History(settings.max_lag if catches_up else 0, version)
         self._clients = [Traffic() for _ in range(settings.n_servers)]
-        self._servers = [Server(settings.wire) for _ in range(settings.n_servers)]
+        self._servers = [Server() for _ in range(settings.n_servers)]
         self._shards = Shards(settings, settings.partitions, kernels_of(rule), self._history)
 
     # ---- what it is --------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Table:
     @property
     def n_servers(self) -> int:
         """The number of servers."""
-        return self._settings.n_servers
+        return len(self._servers)
 
     @property
     def placement(self) -> tuple[int, ...]:
@@ -132,6 +132,14 @@ class Table:
     def version(self) -> int:
         """Updates applied so far."""
         return self._history.version
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How it keeps rows now: the settings that `load` takes."""
+        kept = self._settings
+        names = ("mode", "wire_dtype", "folder", "max_lag")
+        placed = {"partitions": self.n_partitions, "servers": self.placement}
+        return placed | {name: getattr(kept, name) for name in names}
 
     @property
     def rule(self) -> RowRule:
@@ -151,19 +159,21 @@ class Table:
 
     # ---- rows out ----------------------------------------------------------------------------------------------------
 
-    def pull(self, row_ids: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n ..."]:
+    def pull(self, row_ids: Int[np.ndarray, " n"], wire_dtype: Any = None) -> Float[np.ndarray, "n ..."]:
         """Rows as they are after all updates so far. An id that comes twice travels once.
 
         Args:
           row_ids: `[n]`, integers in `[0, n_rows)`.
+          wire_dtype: What the rows travel in, where the client casts them anyway; the table's wire dtype, if None.
 
         Returns:
           `[n, *row]` in the table's dtype, rounded to the wire's; a fresh array that may be handed to JAX.
 
         Raises:
-          TableError: If ids are wrong.
+          TableError: If ids are wrong, or the dtype.
         """
         ids = checked_ids(row_ids, self.n_rows, "pull")
+        wire = self._settings.wire if wire_dtype is None else checked_wire(wire_dtype)
         once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
         rows = np.empty((len(once), *self._rule.shape), self.dtype)
         with self._lock:
@@ -171,7 +181,7 @@ class Table:
             self._shards.catch_up({p: local[span] for p, span in spans})
             for p, span in spans:
                 server, part = self.placement[p], self._shards.partitions[p]
-                sent = self._servers[server].pull(part, local[span])
+                sent = self._servers[server].pull(part, local[span], wire)
                 self._clients[server].add(local[span], pulled=sent)
                 rows[order[span]] = sent
         return rows if inverse is None else rows[inverse]
@@ -277,7 +287,7 @@ class Table:
             ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *self._rule.shape), self._settings.wire)]
             for p, (local, sums) in pending.rows().items():
                 server = self.placement[p]
-                local, rows = self._servers[server].send(local, sums)
+                local, rows = self._servers[server].send(local, sums.astype(self._settings.wire))
                 self._clients[server].add(local, pulled=rows)
                 ids.append(self._shards.layout.row_ids(p, local))
                 grads.append(rows)
@@ -314,20 +324,26 @@ class Table:
 
     # ---- partitions and files ----------------------------------------------------------------------------------------
 
-    def resplit(self, partitions: int) -> None:
+    def resplit(self, partitions: int, servers: int | Sequence[int] | None = None) -> None:
         """Deals all rows out to another number of partitions; rows, state and version stay what they are.
 
         Args:
           partitions: P, in `[1, n_rows]`.
+          servers: A number of servers, or for each partition its server; None keeps the servers, evenly by size.
 
         Raises:
-          TableError: If it is no such number.
+          TableError: If these are no such numbers.
         """
         check_partitions(partitions, self.n_rows)
+        kept = self._settings
+        settings = kept if servers is None else replace(kept, partitions=partitions, servers=servers)
         with self._lock:
-            shards = Shards(self._settings, partitions, kernels_of(self._rule), self._history)
+            shards = Shards(settings, partitions, kernels_of(self._rule), self._history)
             shards.fill(self._shards.blocks())
-            self._shards = shards
+            more = settings.n_servers - len(self._servers)
+            self._clients += [Traffic() for _ in range(more)]
+            self._servers += [Server() for _ in range(more)]
+            self._shards, self._settings = shards, settings
 
     def save(self, folder: str | Path) -> None:
         """Writes the table to a folder; if that is cut off, what was saved there before still holds.
@@ -343,7 +359,7 @@ class Table:
             store.save(folder, facts, rows, [np.asarray(leaf) for leaf in jax.tree.leaves(self._state)])
 
     @classmethod
-    def load(cls, folder: str | Path, tx: optax.GradientTransformation | RowRule, **settings: Any) -> Table:
+    def load(cls, folder: str | Path, tx: optax.GradientTransformation | RowRule, /, **settings: Any) -> Table:
         """A table as it was saved, after a check of every byte.
 
         Args:

@@ -190,6 +190,29 @@ def test_half_precision_on_the_wire_halves_the_bytes():
     assert (t.dense()[5] == VALUES[5]).all()  # the table itself is not rounded
 
 
+def test_rows_may_be_pulled_in_another_dtype():
+    t = table()
+    assert worst(t.pull([0, 1], wire_dtype=jnp.bfloat16), VALUES[:2]) < 2**-8
+    assert t.traffic[0][0].pulled == 12 and t.traffic == (t.traffic[0], t.traffic[0])
+    with pytest.raises(TableError, match="wire_dtype: expected float32, bfloat16 or float16, got int32"):
+        t.pull([0], wire_dtype="int32")
+
+
+def test_a_new_split_may_take_other_servers():
+    t = table("adam", partitions=2, servers=2)
+    t.push([1, 2, 3], ONES)
+    rows, counted = t.dense(), t.traffic
+    t.resplit(3, servers=[2, 0, 2])
+    assert t.placement == (2, 0, 2) and t.n_servers == 3 and (t.dense() == rows).all()
+    assert [c[:2] for c in t.traffic] == list(counted)
+    again = Table(rows, ROW_WISE["adam"], **t.settings)
+    assert again.placement == t.placement and again.settings == t.settings
+    t.resplit(4)
+    assert sorted(t.placement) == [0, 0, 1, 2]
+    with pytest.raises(TableError, match="servers: expected a number, or 2 servers' numbers"):
+        t.resplit(2, servers=[0])
+
+
 def test_mapped_files_go_with_the_table(tmp_path):
     t = table("adam", partitions=3, folder=tmp_path)
     assert len(list(tmp_path.rglob("*.rows"))) == 9  # parameters and two states of each partition
