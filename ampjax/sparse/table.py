@@ -245,12 +245,14 @@ class Table:
         wire = self._settings.wire
         grads = checked_grads(grads, len(ids), self._rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
         ids, sums = merge(ids, grads)
-        sums = check_finite(sums.astype(wire), "push, gradients")
+        sums = sums.astype(wire, copy=False)
+        if sums is not grads:  # a sum or a cast may have overflowed
+            check_finite(sums, "push, gradients")
         with self._lock:
             pending = Pending(self._shards.layout) if into is None else into
             pending.check(self._shards.layout)
             order, spans, local = self._shards.layout.group(ids)
-            sums = sums[order]
+            sums = sums[order]  # a copy: the caller may go on writing into what it gave
             for p, span in spans:
                 server = self.placement[p]
                 self._clients[server].add(local[span], pushed=sums[span])

@@ -32,6 +32,7 @@ MORE = {
     "block norm": optax.chain(optax.clip_by_block_rms(0.1), optax.sgd(0.1)),
     "finite": optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3),
     "every second": optax.MultiSteps(optax.sgd(0.1), 2),
+    "by the range": optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / (1 + x.max() - x.min()), u)), optax.sgd(0.1)),
     "row means": optax.chain(optax.centralize(), optax.lion(0.01)),
 }  # fmt: skip
 

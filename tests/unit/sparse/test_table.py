@@ -51,11 +51,12 @@ def test_what_is_pulled_is_no_view_of_the_table():
     assert (np.asarray(kept) == VALUES[:2]).all()
 
 
-def test_values_are_copied():
-    values = VALUES.copy()
+def test_what_is_given_is_copied():
+    values, grads = VALUES.copy(), ONES.copy()
     t = table(values=values)
-    values[:] = 0
-    assert (t.dense() == VALUES).all()
+    pending = t.aggregate([0, 1, 2], grads)
+    values[:], grads[:] = 0, 0
+    assert (t.dense() == VALUES).all() and (t.gradients(pending)[1] == ONES).all()
 
 
 def test_push_sums_duplicates_and_counts_versions():
