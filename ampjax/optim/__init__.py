@@ -1,6 +1,6 @@
 """Updates of parameters: a node's from its accumulator, a table's row by row, remedies for staleness, averages."""
 
-from ampjax.optim.ema import ParamsEmaState, params_ema
+from ampjax.optim.average import averaged, parameter_average
 from ampjax.optim.rows import split_rows
 from ampjax.optim.rule import RowRule, RowState
 from ampjax.optim.split import Split

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.optim import params_ema
+from ampjax.optim import parameter_average
 
 ROW_WISE = {
     "sgd": optax.sgd(0.1),
@@ -22,7 +22,7 @@ ROW_WISE = {
     "adamw": optax.adamw(optax.linear_schedule(0.1, 0.01, 8), weight_decay=0.1),
     "clipped": optax.chain(optax.clip_by_global_norm(0.5), optax.clip(0.1), optax.adam(0.1)),
     "scheduled": optax.chain(optax.scale_by_rms(), optax.scale_by_schedule(lambda count: -0.1 / (1 + count))),
-    "averaged": optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1), params_ema(0.75)),
+    "averaged": optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1), parameter_average(0.75)),
 }
 STILL = ("sgd", "adagrad")
 """Those that leave rows without gradient as they are."""

@@ -10,7 +10,7 @@ import pytest
 from support.optimizers import ROW_WISE, STILL, worst
 
 from ampjax.errors import SettingsError, TableError
-from ampjax.optim import params_ema, split_rows
+from ampjax.optim import parameter_average, split_rows
 
 RNG = np.random.default_rng(0)
 PARAMS = {
@@ -27,7 +27,7 @@ MORE = {
         {"a": optax.adagrad(0.1), "b": optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1, 0.9))},
         {"w": "b", "emb": "a", "bias": "b", "none": None},
     ),
-    "average of some": optax.chain(optax.sgd(0.1), optax.masked(params_ema(0.5), {"w": True, "emb": True, "bias": False, "none": None})),
+    "average of some": optax.chain(optax.sgd(0.1), optax.masked(parameter_average(0.5), {"w": True, "emb": True, "bias": False, "none": None})),
     "hyperparameters": optax.inject_hyperparams(optax.adam)(learning_rate=optax.cosine_decay_schedule(0.1, 10)),
     "block norm": optax.chain(optax.clip_by_block_rms(0.1), optax.sgd(0.1)),
     "finite": optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3),
@@ -198,29 +198,3 @@ def test_trees_that_still_have_their_tables():
         split.init(PARAMS)
     with pytest.raises(TableError, match="tree of leaves: expected structure"):
         split.params.split({"w": 1})
-
-
-# ---- the average of parameters ---------------------------------------------------------------------------------------
-
-
-def test_the_average_follows_the_parameters():
-    tx = optax.chain(optax.sgd(1.0), params_ema(0.9))
-    params, state, average = jnp.ones(2), tx.init(jnp.ones(2)), np.ones(2)
-    for step in range(3):
-        updates, state = tx.update(jnp.full(2, float(step)), state, params)
-        params = optax.apply_updates(params, updates)
-        average = 0.9 * average + 0.1 * np.asarray(params)
-    np.testing.assert_allclose(state[1].average, average, rtol=1e-6)
-
-
-def test_the_average_of_half_precision_keeps_its_dtype():
-    tx = params_ema(0.5)
-    _, state = tx.update(jnp.ones(2, jnp.bfloat16), tx.init(jnp.zeros(2, jnp.bfloat16)), jnp.zeros(2, jnp.bfloat16))
-    assert state.average.dtype == jnp.bfloat16 and state.average.tolist() == [0.5, 0.5]
-
-
-def test_the_average_needs_a_decay_and_parameters():
-    with pytest.raises(SettingsError, match=re.escape("decay: expected a number in [0, 1), got 1.0")):
-        params_ema(1.0)
-    with pytest.raises(SettingsError, match="params_ema: expected the parameters as the third argument"):
-        params_ema(0.5).update(jnp.ones(1), params_ema(0.5).init(jnp.ones(1)))
