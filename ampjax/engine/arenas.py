@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.parallel.sync import Device
-from ampjax.sched.plan import HOST, ArenaKey
+from ampjax.sched.stages import HOST, ArenaKey
 
 
 class Arenas:

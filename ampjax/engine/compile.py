@@ -10,9 +10,9 @@ import numpy as np
 from ampjax.engine.executor import Executor
 from ampjax.engine.runner import ladder_for, segment_ladder, segment_sizes
 from ampjax.sched.dispatch import Dispatch
-from ampjax.sched.plan import HOST, Stage
 from ampjax.sched.queues import BACKWARD, INFER
 from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.stages import HOST, Stage
 from ampjax.sched.stats import StageStats
 
 _counts = {"compilations": 0, "registered": 0}

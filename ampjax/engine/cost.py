@@ -13,7 +13,8 @@ import jax
 from ampjax.ir.graph import Node
 from ampjax.ir.payload import Compute, init_shapes
 from ampjax.sched.dispatch import Dispatch, Update
-from ampjax.sched.plan import HOST, Plan, Stage
+from ampjax.sched.plan import Plan
+from ampjax.sched.stages import HOST, Stage
 
 Cost = Callable[[Dispatch], int]
 """From a dispatch to its time on its worker, in whole nanoseconds, its updates included."""

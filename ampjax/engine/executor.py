@@ -25,9 +25,10 @@ from ampjax.ir.payload import eval_body, metric_shapes
 from ampjax.optim.update import make_update, trainable
 from ampjax.parallel.sync import Device, average
 from ampjax.sched.dispatch import Average, Change, Contribute, Dispatch, Merge, Update
-from ampjax.sched.plan import ArenaKey, Plan, Stage
+from ampjax.sched.plan import Plan
 from ampjax.sched.queues import BACKWARD, INFER
 from ampjax.sched.scheduler import Feed, Scheduler
+from ampjax.sched.stages import ArenaKey, Stage
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,11 @@ class Loop:
                     source.ended(instance)
             if self._progress is not None:
                 self._progress(1, train)
-        return any([source.admit() > 0 for source in self.sources if not source.exhausted])
+        admitted = 0
+        for source in self.sources:
+            if not source.exhausted:
+                admitted += source.admit()
+        return admitted > 0
 
     def finished(self) -> bool:
         """Whether everything is done; call it when no worker has an action.

@@ -12,7 +12,7 @@ import jax
 
 from ampjax.ir.bodies import Body
 from ampjax.ir.payload import Compute, Loss, RouteBy
-from ampjax.sched.plan import HOST, Stage
+from ampjax.sched.stages import HOST, Stage
 
 Ref = tuple[str, int, int]
 """Where an input comes from: `("port", p, 0)`, or `("node", k, output)`."""

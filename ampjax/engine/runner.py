@@ -19,8 +19,8 @@ from ampjax.engine.residuals import Kept, find_kept, shapes_of
 from ampjax.ir.state import SLOT
 from ampjax.parallel.sync import Device
 from ampjax.sched.dispatch import Dispatch
-from ampjax.sched.plan import HOST, ArenaKey, Stage
 from ampjax.sched.queues import FORWARD
+from ampjax.sched.stages import HOST, ArenaKey, Stage
 
 
 def ladder(n: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import heapq
 
@@ -35,14 +36,14 @@ class VirtualDriver:
         """
         workers = self._loop.scheduler.plan.workers
         start_ns = self.now_ns
-        idle = dict.fromkeys(range(workers))
+        idle = list(range(workers))
         under_way: list[tuple[int, int, Dispatch]] = []
         self._loop.settle()
         while True:
-            for worker in list(idle):
+            for worker in idle[:]:
                 dispatch = self._loop.issue(worker)
                 if dispatch is not None:
-                    del idle[worker]
+                    idle.remove(worker)
                     end = self.now_ns + max(0, self._cost(dispatch))
                     heapq.heappush(under_way, (end, dispatch.number, dispatch))
                     if self._trace is not None:
@@ -56,5 +57,4 @@ class VirtualDriver:
                 continue
             self.now_ns, _, dispatch = heapq.heappop(under_way)
             self._loop.done(dispatch)
-            idle[dispatch.worker] = None
-            idle = dict.fromkeys(sorted(idle))
+            bisect.insort(idle, dispatch.worker)

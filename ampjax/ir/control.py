@@ -92,7 +92,7 @@ class Cond:
         """
         chosen = column(where, apply(where, self.function, state), len(state))
         if chosen.dtype.kind == "b":
-            return 1 - chosen
+            return (~chosen).view(np.int8)
         if np.count_nonzero((chosen < 0) | (chosen >= self.n)):
             bad = int(np.flatnonzero((chosen < 0) | (chosen >= self.n))[0])
             raise MessageError(

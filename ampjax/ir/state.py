@@ -7,6 +7,7 @@ states are one 2-D integer array, a row per message; `State` is the view of it t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +31,14 @@ class Layout:
         """Columns of a state array."""
         return 2 + len(self.fields)
 
+    @functools.cached_property
+    def columns(self) -> dict[str, int]:
+        """The column of each field, and of `instance`."""
+        return {"instance": INSTANCE} | {name: 2 + i for i, name in enumerate(self.fields)}
+
     def column(self, name: str) -> int:
         """The column of a field, or of `instance`."""
-        return INSTANCE if name == "instance" else 2 + self.fields.index(name)
+        return self.columns[name]
 
 
 class State:
@@ -82,7 +88,7 @@ class State:
     def __getattr__(self, name: str) -> np.ndarray:
         if name != "instance" and name not in self._fields:
             raise AttributeError(f"no state field `{name}`; there are {('instance', *self._fields)}")
-        return self._array[:, self._layout.column(name)]
+        return self._array[:, self._layout.columns[name]]
 
     def replace(self, **columns: Any) -> State:
         """The same states with some fields changed, or added.
@@ -94,12 +100,12 @@ class State:
         for name, value in columns.items():
             if name == "instance":
                 raise AttributeError("`instance` can't be replaced: a message belongs to its instance for good")
-            if name not in layout.fields:
+            if name not in layout.columns:
                 layout = Layout((*layout.fields, name))
                 array = np.concatenate([array, np.zeros((len(array), 1), np.int64)], axis=1)
             if name not in fields:
                 fields = (*fields, name)
-            array[:, layout.column(name)] = value
+            array[:, layout.columns[name]] = value
         return State(array, layout, fields)
 
     def drop(self, *names: str) -> State:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ampjax.errors import MessageError
 from ampjax.ir.state import SLOT, State
-from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.cells import Cells
+from ampjax.sched.dispatch import Change, Dispatch
 from ampjax.sched.inflight import InFlight
-from ampjax.sched.plan import ArenaKey, Plan, Stage
+from ampjax.sched.plan import Plan
 from ampjax.sched.queues import BACKWARD, FORWARD, Queue
 from ampjax.sched.route import find_topology
-from ampjax.sched.slots import OWNER, ROW, Cells, SlotPool
+from ampjax.sched.slots import SlotPool
+from ampjax.sched.stages import ArenaKey, Stage
 from ampjax.sched.stats import Statistics
 from ampjax.sched.updates import Updates
 
@@ -21,7 +23,7 @@ NO_CELLS = np.zeros(0, np.int64)
 
 
 class Columns:
-    """Where a stage's invocations keep what belongs to them, in the cell table: inputs, further outputs, parameter versions."""
+    """Where a stage's invocations keep what belongs to them, in the cell table's lines: inputs, further outputs, parameter versions."""
 
     def __init__(self, stage: Stage, links: int):
         inputs, extras = links, links + len(stage.ports)
@@ -29,7 +31,6 @@ class Columns:
         self.inputs = slice(inputs, extras)
         self.extras = slice(extras, versions)
         self.versions = slice(versions, versions + len(stage.params))
-        self.end = versions + len(stage.params)
 
 
 class Builder:
@@ -54,7 +55,7 @@ class Builder:
         pool: Callable[[ArenaKey], SlotPool],
     ):
         self._plan, self._cells, self._inflight, self._updates, self._pool = plan, cells, inflight, updates, pool
-        self.columns = [Columns(stage, cells.links) for stage in plan.stages]
+        self.columns = [Columns(stage, cells.width) for stage in plan.stages]
         self._stashed = {stage.number for stage in plan.stages if any(node in stashed for node in stage.params)}
         self._held: dict[tuple[int, tuple[int, ...]], int] = {}
         self._pools: dict[int, list[SlotPool]] = {}
@@ -117,116 +118,134 @@ class Builder:
         if stage.outputs:
             self._outputs(dispatch, stage)
         elif stage.kind == "loss" and queue.direction == FORWARD:
-            for node in stage.params:
-                versions = np.full(len(chunk.states), self._updates.versions[node])
-                dispatch.changes += self._updates.gradients(node, versions, chunk.sizes, stats.nodes[node])
+            n, now = len(chunk.states), self._updates.versions
+            dispatch.changes = self._gradients(
+                stage, [np.full(n, now[node]) for node in stage.params], chunk.sizes, stats
+            )
         return dispatch
 
     def _outputs(self, dispatch: Dispatch, stage: Stage) -> None:
         """Takes cells and slots for the outputs."""
-        states, cells = dispatch.states, self._cells
-        columns = self.columns[stage.number]
-        sizes = None
+        states, cells, columns = dispatch.states, self._cells, self.columns[stage.number]
+        n, sizes = len(states), None
         if stage.outputs[0].ragged:
             sizes = self._collected(stage, states) if stage.kind == "collect" else dispatch.sizes
-        n_rows = len(states) if sizes is None else int(sizes.sum())
+        n_rows = n if sizes is None else int(sizes.sum())
         rows = [pool.take(n_rows) for pool in self.pools(stage)]
-        links: list[np.ndarray] = [dispatch.inputs]
-        if len(rows) > 1:
-            links.append(np.zeros((len(states), len(rows) - 1), np.int64))
+        uses = stage.uses if dispatch.direction == FORWARD else None
+        owners = cells.take(n, stage.number, rows[0] if sizes is None else None, 1 if uses is None else uses)
+        lines = cells.lines.empty(n)
+        lines[:, : cells.width] = states
+        lines[:, columns.inputs] = dispatch.inputs
         if stage.params:
-            versions = tuple(self._updates.versions[node] for node in stage.params)
-            links.append(np.array(versions, np.int64))
-            if stage.number in self._stashed and dispatch.direction == FORWARD:
-                dispatch.versions = versions
-                key = (stage.number, versions)
-                self._held[key] = self._held.get(key, 0) + len(states)
-        owners = cells.take(states, stage.number, rows[0] if sizes is None else None, tuple(links))
-        for j, more in enumerate(rows[1:]):
-            cells.table[owners, columns.extras.start + j] = cells.view(owners, states, more if sizes is None else None)
+            lines[:, columns.versions] = self._versions(dispatch, stage)
         if sizes is not None:
-            for j, own in enumerate(rows):
-                cells.set_rows(owners if j == 0 else cells.table[owners, columns.extras.start + j - 1], own, sizes)
+            cells.set_rows(owners, rows[0], sizes)
+        for j, own in enumerate(rows[1:]):
+            lines[:, columns.extras.start + j] = views = cells.view(owners, own if sizes is None else None)
+            if sizes is not None:
+                cells.set_rows(views, own, sizes)
+        cells.lines.put(owners, lines)
         dispatch.cells, dispatch.out_rows, dispatch.out_sizes = owners, rows, sizes
+
+    def _versions(self, dispatch: Dispatch, stage: Stage) -> tuple[int, ...]:
+        """The versions of a stage's parameters; where they are stashed, the messages that will need them are counted."""
+        versions = tuple([self._updates.versions[node] for node in stage.params])
+        if stage.number in self._stashed and dispatch.direction == FORWARD:
+            dispatch.versions = versions
+            key = (stage.number, versions)
+            self._held[key] = self._held.get(key, 0) + len(dispatch.states)
+        return versions
+
+    def extras(self, stage: Stage, cells: np.ndarray) -> list[np.ndarray]:
+        """The cells of a stage's further outputs, given those of the first."""
+        if len(stage.outputs) < 2:
+            return []
+        extras = self._cells.lines.array[cells, self.columns[stage.number].extras]
+        return [extras[:, j] for j in range(extras.shape[1])]
 
     # -- backward
 
     def _backward(self, queue: Queue, stats: Statistics) -> Dispatch:
-        stage = queue.stage
-        columns = self.columns[stage.number]
-        table = self._cells.table
+        stage, columns, width = queue.stage, self.columns[queue.stage.number], self._cells.width
+        versions: tuple[int, ...] | None = None
         if stage.number in self._stashed:
-            chunk = queue.take_like(queue.max_rows, table[:, columns.versions])
-            versions: tuple[int, ...] | None = tuple(table[chunk.cells[0], columns.versions].tolist())
+            chunk = queue.take_like(queue.max_rows, self._cells.lines.array[:, columns.versions])
+            versions = tuple(chunk.states[0, columns.versions].tolist())
         else:
-            chunk, versions = queue.take(queue.max_rows), None
-        mine = table[chunk.cells]
+            chunk = queue.take(queue.max_rows)
+        lines, cells = chunk.states, chunk.cells
         dispatch = Dispatch(
             0,
             stage.worker,
             stage,
             BACKWARD,
-            chunk.states,
-            chunk.cells,
-            mine[:, columns.inputs],
+            lines[:, :width],
+            cells,
+            lines[:, columns.inputs],
             sizes=chunk.sizes,
             versions=versions,
         )
         self._input_rows(dispatch, stage)
-        dispatch.out_rows = self.output_rows(stage, mine)
-        for node, forward in zip(stage.params, mine[:, columns.versions].T, strict=True):
-            dispatch.changes += self._updates.gradients(node, forward, chunk.sizes, stats.nodes[node])
+        dispatch.out_rows = self.output_rows(stage, cells)
+        if stage.params:
+            first = columns.versions.start
+            dispatch.changes = self._gradients(
+                stage, [lines[:, first + i] for i in range(len(stage.params))], chunk.sizes, stats
+            )
         if versions is not None:
             self._release(dispatch, (stage.number, versions))
         return dispatch
 
-    def output_rows(self, stage: Stage, mine: np.ndarray) -> list[np.ndarray]:
-        """The arena rows of all outputs of invocations, given their lines of the cell table."""
-        table, rows = self._cells.table, []
-        for j, out in enumerate(stage.outputs):
-            if out.ragged:
-                rows.append(
-                    self._cells.rows_of(
-                        mine[:, OWNER] if j == 0 else mine[:, self.columns[stage.number].extras][:, j - 1]
-                    )[0]
-                )
-            else:
-                rows.append(
-                    mine[:, ROW] if j == 0 else table[mine[:, self.columns[stage.number].extras][:, j - 1], ROW]
-                )
-        return rows
+    def _gradients(
+        self, stage: Stage, versions: Sequence[np.ndarray], sizes: np.ndarray | None, stats: Statistics
+    ) -> list[Change]:
+        """Counts the gradient rows of a stage's nodes, whose versions `[n]` in the forward pass are given; returns what is due."""
+        changes: list[Change] = []
+        for node, forward in zip(stage.params, versions, strict=True):
+            changes += self._updates.gradients(node, forward, sizes, stats.nodes[node])
+        return changes
+
+    def output_rows(self, stage: Stage, cells: np.ndarray) -> list[np.ndarray]:
+        """The arena rows of all outputs of invocations, given the first output's cells."""
+        outputs = zip(stage.outputs, [cells, *self.extras(stage, cells)], strict=False)
+        return [self._cells.rows_of(own)[0] if out.ragged else self._cells.row[own] for out, own in outputs]
 
     def _release(self, dispatch: Dispatch, key: tuple[int, tuple[int, ...]]) -> None:
         """Notes that a stashed version has fewer messages that need it; with none left it can be dropped."""
         self._held[key] -= len(dispatch.states)
         if not self._held[key]:
             del self._held[key]
-            dispatch.drop.append(key)
+            dispatch.drop = (key,)
 
     # -- rows
 
     def _input_rows(self, dispatch: Dispatch, stage: Stage) -> None:
         """The arena rows of the inputs, per port; for a collect also where they go."""
+        ports = range(len(stage.ports))
         if not stage.ragged:
-            rows = self._cells.table[dispatch.inputs, ROW]
-            dispatch.in_rows = [rows[:, p] for p in range(len(stage.ports))]
-            dispatch.n_rows = len(rows)
+            rows = self._cells.row[dispatch.inputs]
+            dispatch.in_rows, dispatch.n_rows = [rows[:, port] for port in ports], len(rows)
             return
-        for port in range(len(stage.ports)):
-            rows, sizes = self._cells.rows_of(dispatch.inputs[:, port])
-            dispatch.in_rows.append(rows)
-            if stage.kind == "collect":
-                dispatch.scatter.append(self._scatter(stage, port, dispatch.states, sizes))
-            elif port and dispatch.sizes is not None and not np.array_equal(sizes, dispatch.sizes):
-                bad = int(np.flatnonzero(sizes != dispatch.sizes)[0])
-                state = State(dispatch.states[bad : bad + 1], self._plan.layout, stage.ports[0].type.fields)
-                raise MessageError(
-                    f"node `{stage.name}`, port {stage.ports[port].name}",
-                    f"{int(dispatch.sizes[bad])} rows, as on port {stage.ports[0].name}",
-                    f"{int(sizes[bad])} rows with {state!r}",
-                    "Give both messages the same rows.",
-                )
-        dispatch.n_rows = len(dispatch.in_rows[0])
+        parts = [self._cells.rows_of(dispatch.inputs[:, port]) for port in ports]
+        dispatch.in_rows, dispatch.n_rows = [rows for rows, _ in parts], len(parts[0][0])
+        if stage.kind == "collect":
+            dispatch.scatter = [self._scatter(stage, port, dispatch.states, parts[port][1]) for port in ports]
+            return
+        for port in ports[1:]:
+            self._require_equal(dispatch, stage, port, parts[port][1])
+
+    def _require_equal(self, dispatch: Dispatch, stage: Stage, port: int, sizes: np.ndarray) -> None:
+        if dispatch.sizes is None or np.array_equal(sizes, dispatch.sizes):
+            return
+        bad = int(np.flatnonzero(sizes != dispatch.sizes)[0])
+        state = State(dispatch.states[bad : bad + 1], self._plan.layout, stage.ports[0].type.fields)
+        raise MessageError(
+            f"node `{stage.name}`, port {stage.ports[port].name}",
+            f"{int(dispatch.sizes[bad])} rows, as on port {stage.ports[0].name}",
+            f"{int(sizes[bad])} rows with {state!r}",
+            "Give both messages the same rows.",
+        )
 
     def _collectable(self, queue: Queue, limit: int) -> int:
         """A collect makes as many rows as its topologies say: the messages to take so that these fit."""

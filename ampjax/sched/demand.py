@@ -15,10 +15,11 @@ import numpy as np
 from ampjax.errors import LimitError
 from ampjax.ir.instances import Messages
 from ampjax.ir.state import SLOT
-from ampjax.sched.plan import ArenaKey, Plan
+from ampjax.sched.plan import Plan
 from ampjax.sched.policy import largest
 from ampjax.sched.queues import BACKWARD
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.sched.stages import ArenaKey
 from ampjax.sched.stats import Statistics
 
 Rows = dict[ArenaKey, int]

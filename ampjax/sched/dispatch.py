@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.sched.plan import Stage
+from ampjax.sched.stages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,15 @@ class Dispatch:
     states: np.ndarray
     cells: np.ndarray
     inputs: np.ndarray
-    in_rows: list[np.ndarray] = field(default_factory=list)
-    out_rows: list[np.ndarray] = field(default_factory=list)
+    in_rows: Sequence[np.ndarray] = ()
+    out_rows: Sequence[np.ndarray] = ()
     n_rows: int = 0
     sizes: np.ndarray | None = None
     out_sizes: np.ndarray | None = None
-    scatter: list[np.ndarray] = field(default_factory=list)
+    scatter: Sequence[np.ndarray] = ()
     versions: tuple[int, ...] | None = None
-    changes: list[Change] = field(default_factory=list)
-    drop: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    changes: Sequence[Change] = ()
+    drop: Sequence[tuple[int, tuple[int, ...]]] = ()
     choices: np.ndarray | None = None
 
     @property

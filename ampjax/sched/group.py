@@ -10,7 +10,7 @@ from ampjax.errors import MessageError
 from ampjax.ir.control import Group
 from ampjax.ir.state import INSTANCE, SLOT, Layout, State, apply, column
 from ampjax.sched.join import KeyNumbers
-from ampjax.sched.plan import Stage
+from ampjax.sched.stages import Stage
 
 
 @dataclass(eq=False, slots=True)

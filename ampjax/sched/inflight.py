@@ -56,8 +56,10 @@ class InFlight:
     def release(self, slots: np.ndarray) -> None:
         """One thing less; instances of which nothing is left have ended."""
         np.subtract.at(self._live, slots, 1)
-        over = slots[self._live[slots] == 0]
-        for slot in dict.fromkeys(over.tolist()):
+        left = self._live[slots]
+        if np.count_nonzero(left) == len(left):
+            return
+        for slot in dict.fromkeys(slots[left == 0].tolist()):
             train = self._train[slot]
             self.count[train] -= 1
             self.finished.append((int(self.ids[slot]), train))

@@ -11,6 +11,7 @@ import numpy as np
 from ampjax.errors import MessageError
 from ampjax.ir.control import Key
 from ampjax.ir.state import SLOT, Layout, State, apply, column
+from ampjax.sched.cells import Lines
 
 DENSE_LIMIT = 1 << 18
 """Entries of a dense table at most."""
@@ -118,15 +119,12 @@ class Join:
     ):
         self.where, self.ports, self._fields, self._layout = where, ports, fields, layout
         self._keys = KeyNumbers(by, fields[0], layout, where)
-        n = len(ports)
-        self._others = [[q for q in range(n) if q != p] for p in range(n)]
-        self._cells = np.zeros((n, 0), np.int64)
-        self._states = np.zeros((n, 0, layout.width), np.int64)
+        self._resize(0)
 
     @property
     def waiting(self) -> int:
         """Messages that wait."""
-        return int(np.count_nonzero(self._cells))
+        return int(np.count_nonzero(self._cells.array))
 
     def put(self, port: int, states: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Takes messages at a port; returns those that are complete now: port 0's states `[m, width]`, input cells `[m, ports]`.
@@ -135,33 +133,38 @@ class Join:
           MessageError: If a message with the same key waits at the port already. Nothing has been taken then.
         """
         numbers = self._numbers(port, states)
-        here = self._cells[port]
+        here = self._here[port]
         if np.count_nonzero(here[numbers]):
             self._refuse(port, states[here[numbers] != 0])
         here[numbers] = cells
-        if np.count_nonzero(here[numbers] != cells):
-            twice = here[numbers] != cells
+        inputs = self._cells.take(numbers)
+        if len(cells) > 1 and np.count_nonzero(inputs[:, port] != cells):
             here[numbers] = 0
-            self._refuse(port, states[twice])
-        self._states[port][numbers] = states
-        first, *rest = self._others[port]
-        complete = self._cells[first][numbers] != 0
-        for other in rest:
-            complete &= self._cells[other][numbers] != 0
-        done = numbers[complete]
-        if not len(done):
-            return states[:0], np.zeros((0, len(self.ports)), np.int64)
-        inputs = self._cells[:, done]
-        self._cells[:, done] = 0
-        out = self._states[0][done]
+            self._refuse(port, states[inputs[:, port] != cells])
+        n_there = np.count_nonzero(inputs)
+        if n_there == inputs.size:
+            return self._completed(port, numbers, states, inputs)
+        complete = inputs.all(axis=1) if n_there > len(cells) else np.zeros(len(cells), bool)
+        if not np.count_nonzero(complete):
+            self._states[port].put(numbers, states)
+            return states[:0], inputs[:0]
+        self._states[port].put(numbers[~complete], states[~complete])
+        return self._completed(port, numbers[complete], states[complete], inputs[complete])
+
+    def _completed(
+        self, port: int, numbers: np.ndarray, states: np.ndarray, inputs: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Messages leave: those that have just come at a port, and all that have waited for them."""
+        self._cells.clear(numbers)
         if self._keys.in_dictionary:
-            self._keys.forget(self._keys.values(self._states[port][done], self._fields[port]))
-        return out, inputs.T
+            self._keys.forget(self._keys.values(states, self._fields[port]))
+        return states if port == 0 else self._states[0].take(numbers), inputs
 
     def pending(self) -> list[tuple[int, np.ndarray, int]]:
         """What waits: `(port, state [width], cell)` of each message."""
-        ports, numbers = np.nonzero(self._cells)
-        return [(int(p), self._states[p, i], int(self._cells[p, i])) for p, i in zip(ports, numbers, strict=True)]
+        cells = self._cells.array.T
+        ports, numbers = np.nonzero(cells)
+        return [(int(p), self._states[p].array[i], int(cells[p, i])) for p, i in zip(ports, numbers, strict=True)]
 
     def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
         """The key of a message at a port."""
@@ -172,26 +175,32 @@ class Join:
         values = self._keys.values(states, self._fields[port])
         numbers = self._keys.numbers(values)
         if numbers is None:
-            waiting = self.pending()
-            self._keys.fit(values)
-            self._resize(0)
-            for q, state, cell in waiting:
-                number = self._keys.numbers(self._keys.values(state[None], self._fields[q]))
-                assert number is not None
-                if self._keys.size > self._cells.shape[1]:
-                    self._resize(self._keys.size)
-                self._cells[q, number], self._states[q, number] = cell, state
+            self._widen(values)
             numbers = self._keys.numbers(values)
             assert numbers is not None
-        if self._keys.size > self._cells.shape[1]:
+        if self._keys.size > len(self._cells):
             self._resize(self._keys.size)
         return numbers
 
+    def _widen(self, values: np.ndarray) -> None:
+        """Makes room for keys outside the ranges: what waits gets new numbers."""
+        waiting = self.pending()
+        self._keys.fit(values)
+        self._resize(0)
+        for port, state, cell in waiting:
+            number = self._keys.numbers(self._keys.values(state[None], self._fields[port]))
+            assert number is not None
+            if self._keys.size > len(self._cells):
+                self._resize(self._keys.size)
+            self._here[port][number] = cell
+            self._states[port].put(number, state[None])
+
     def _resize(self, size: int) -> None:
-        n, old = len(self.ports), min(size, self._cells.shape[1])
-        cells, states = np.zeros((n, size), np.int64), np.zeros((n, size, self._layout.width), np.int64)
-        cells[:, :old], states[:, :old] = self._cells[:, :old], self._states[:, :old]
-        self._cells, self._states = cells, states
+        """Makes the tables `size` lines long; 0 empties them."""
+        n, width = len(self.ports), self._layout.width
+        self._cells = self._cells.grown(size) if size else Lines(0, n)
+        self._states = [old.grown(size) for old in self._states] if size else [Lines(0, width) for _ in range(n)]
+        self._here = [self._cells.array[:, port] for port in range(n)]
 
     def _refuse(self, port: int, states: np.ndarray) -> None:
         state = State(states[:1], self._layout, self._fields[port])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.ir.state import SLOT
-from ampjax.sched.plan import Stage
+from ampjax.sched.stages import Stage
 
 FORWARD, BACKWARD, INFER = "forward", "backward", "infer"
 
@@ -56,14 +56,21 @@ class Queue:
 
     def put(self, chunk: Chunk) -> None:
         """Adds messages."""
+        n = len(chunk.cells)
         self._chunks.append(chunk)
-        self.items += len(chunk.cells)
-        self.rows += len(chunk.cells) if chunk.sizes is None else int(chunk.sizes.sum())
-        self.longest = max(self.longest, self.items)
+        self.items += n
+        self.rows += n if chunk.sizes is None else int(chunk.sizes.sum())
+        if self.items > self.longest:
+            self.longest = self.items
         self._summarise()
 
     def take(self, max_rows: int, max_items: int = 1 << 60) -> Chunk:
         """Takes the oldest messages, up to `max_rows` rows and `max_items` messages but at least one."""
+        if self.rows <= max_rows and self.items <= max_items:
+            everything = _joined(list(self._chunks))
+            self._chunks.clear()
+            self.items = self.rows = self.ready = 0
+            return everything
         taken: list[Chunk] = []
         rows = items = 0
         while self._chunks:

@@ -12,8 +12,8 @@ from ampjax.ir.control import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Repeat
 from ampjax.ir.graph import Node
 from ampjax.ir.instances import Topology
 from ampjax.ir.state import SLOT, Layout, State, apply, column
-from ampjax.sched.plan import Leaf, Targets
-from ampjax.sched.slots import ROW, Cells
+from ampjax.sched.cells import Cells
+from ampjax.sched.stages import Leaf, Step, Targets
 
 
 @dataclass(eq=False, slots=True)
@@ -24,18 +24,27 @@ class Batch:
       states: `[n, width]` integers.
       cells: `[n]`, the messages' cells.
       train: False for inference: no activations are kept.
+      counted: Whether their cells hold a reference for each consumer already.
     """
 
     states: np.ndarray
     cells: np.ndarray
     train: bool
+    counted: bool = False
 
-    def take(self, rows: np.ndarray) -> Batch:
-        """Some of the messages."""
-        return Batch(self.states[rows], self.cells[rows], self.train)
+    def take(self, mask: np.ndarray) -> Batch:
+        """Those of the messages for which `mask` `[n]` is true."""
+        return self.of(self.states.compress(mask, axis=0), self.cells[mask])
+
+    def of(self, states: np.ndarray, cells: np.ndarray) -> Batch:
+        """Other messages that have come of these."""
+        return Batch(states, cells, self.train, self.counted)
 
 
 Deliver = Callable[[Leaf, Batch], None]
+
+Parts = list[tuple[int, Batch]]
+"""What comes out of a control node: outputs, and the messages there."""
 
 
 class Router:
@@ -45,23 +54,26 @@ class Router:
       layout: Where state fields stand.
       cells: The cell table; ungrouping, repeating and distributing make views in it.
       topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
+      deliver: Gets what arrives at each stage's port.
     """
 
-    def __init__(self, layout: Layout, cells: Cells, topologies: Mapping[str, Mapping[int, Topology]]):
-        self._layout, self._cells, self._topologies = layout, cells, topologies
-        self._apply = {
+    def __init__(
+        self, layout: Layout, cells: Cells, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
+    ):
+        self._layout, self._cells, self._topologies, self._deliver = layout, cells, topologies, deliver
+        self._apply: dict[type, Callable[[Step, Batch], Parts]] = {
             Cond: self._cond,
-            Phi: self._phi,
+            Phi: lambda step, batch: [(0, batch)],
             Isu: self._isu,
-            Bcast: self._bcast,
+            Bcast: lambda step, batch: [(output, batch) for output in range(step.node.op.n)],
             Flatmap: self._flatmap,
             Repeat: self._repeat,
             Ungroup: self._ungroup,
             Distribute: self._distribute,
         }
 
-    def route(self, targets: Targets, batch: Batch, deliver: Deliver) -> None:
-        """Sends a batch along a route; `deliver` gets what arrives at each stage's port.
+    def route(self, targets: Targets, batch: Batch) -> None:
+        """Sends a batch along a route.
 
         Raises:
           MessageError: If a state function fails or gives something unusable, or a topology does not fit.
@@ -71,58 +83,51 @@ class Router:
             targets, batch = stack.pop()
             for target in targets:
                 if isinstance(target, Leaf):
-                    deliver(target, batch)
+                    self._deliver(target, batch)
                     continue
-                for output, part in self._apply[type(target.node.op)](target.node, batch):
+                for output, part in self._apply[target.kind](target, batch):
                     if len(part.cells):
                         stack.append((target.targets[output], part))
 
-    def _state(self, node: Node, batch: Batch) -> State:
-        wire = node.inputs[0]
-        assert wire is not None and wire.type is not None
-        return State(batch.states, self._layout, wire.type.fields)
+    def _state(self, step: Step, batch: Batch) -> State:
+        return State(batch.states, self._layout, step.fields)
 
-    def _cond(self, node: Node, batch: Batch) -> list[tuple[int, Batch]]:
-        chosen = node.op.choose(f"node `{node.name}`, condition", self._state(node, batch))
+    def _cond(self, step: Step, batch: Batch) -> Parts:
+        op = step.node.op
+        chosen = op.choose(step.where, self._state(step, batch))
         first = int(chosen[0])
         if len(chosen) == 1 or not np.count_nonzero(chosen != first):
             return [(first, batch)]
-        return [(output, batch.take(chosen == output)) for output in range(node.op.n)]
+        return [(output, batch.take(chosen == output)) for output in range(op.n)]
 
-    def _phi(self, node: Node, batch: Batch) -> list[tuple[int, Batch]]:
-        return [(0, batch)]
+    def _isu(self, step: Step, batch: Batch) -> Parts:
+        after = apply(step.where, step.node.op.function, self._state(step, batch))
+        return [(0, batch.of(self._checked(step, after, batch.states), batch.cells))]
 
-    def _isu(self, node: Node, batch: Batch) -> list[tuple[int, Batch]]:
-        after = apply(f"node `{node.name}`, f", node.op.function, self._state(node, batch))
-        return [(0, Batch(self._checked(node, after, batch.states), batch.cells, batch.train))]
+    def _flatmap(self, step: Step, batch: Batch) -> Parts:
+        of, i = self._counted(step, batch)
+        return [(0, batch.of(self._new_states(step, batch.states[of], i), batch.cells[of]))]
 
-    def _bcast(self, node: Node, batch: Batch) -> list[tuple[int, Batch]]:
-        return [(output, batch) for output in range(node.op.n)]
-
-    def _flatmap(self, node: Node, batch: Batch) -> list[tuple[int, Batch]]:
-        of, i = self._counted(node, batch)
-        states = self._new_states(node, batch.states[of], i)
-        return [(0, Batch(states, batch.cells[of], batch.train))]
-
-    def _repeat(self, node: Node, batch: Batch) -> list[tuple[int, Batch]]:
-        of, _ = self._counted(node, batch)
-        slots = self._cells.table[batch.cells, ROW]
-        views = self._cells.view(batch.cells, batch.states, None)
+    def _repeat(self, step: Step, batch: Batch) -> Parts:
+        of, _ = self._counted(step, batch)
+        slots = self._cells.row[batch.cells]
+        views = self._cells.view(batch.cells, None)
         sizes = np.bincount(of, minlength=len(views))
         for view, slot, size in zip(views.tolist(), slots.tolist(), sizes.tolist(), strict=True):
             self._cells.rows[view] = np.full(size, slot, np.int64)
-        return [(0, Batch(batch.states, views, batch.train))]
+        return [(0, batch.of(batch.states, views))]
 
-    def _ungroup(self, node: Node, batch: Batch) -> list[tuple[int, Batch]]:
+    def _ungroup(self, step: Step, batch: Batch) -> Parts:
         slots, sizes = self._cells.rows_of(batch.cells)
         if not len(slots):
             return []
         of = np.repeat(np.arange(len(sizes)), sizes)
         i = np.arange(len(slots)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        states = self._new_states(node, batch.states[of], i)
-        return [(0, Batch(states, self._cells.view(batch.cells[of], states, slots), batch.train))]
+        states = self._new_states(step, batch.states[of], i)
+        return [(0, batch.of(states, self._cells.view(batch.cells[of], slots)))]
 
-    def _distribute(self, node: Node, batch: Batch) -> list[tuple[int, Batch]]:
+    def _distribute(self, step: Step, batch: Batch) -> Parts:
+        node = step.node
         wire = node.inputs[1]
         assert wire is not None
         outputs: list[list[np.ndarray]] = [[] for _ in range(node.op.n)]
@@ -147,16 +152,15 @@ class Router:
                 outputs[output].append(rows[picks])
         result = []
         for output, parts in enumerate(outputs):
-            views = self._cells.view(batch.cells, batch.states, None)
+            views = self._cells.view(batch.cells, None)
             self._cells.rows.update(zip(views.tolist(), parts, strict=True))
-            result.append((output, Batch(batch.states, views, batch.train)))
+            result.append((output, batch.of(batch.states, views)))
         return result
 
-    def _counted(self, node: Node, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    def _counted(self, step: Step, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """For `count(s)` copies of each message: which message each copy is of, and its number among them."""
-        where = f"node `{node.name}`, count"
-        state = self._state(node, batch)
-        counts = column(where, apply(where, node.op.count, state), len(batch.cells)).astype(np.int64)
+        where, state = f"node `{step.node.name}`, count", self._state(step, batch)
+        counts = column(where, apply(where, step.node.op.count, state), len(batch.cells)).astype(np.int64)
         if (counts < 0).any():
             bad = state.take(np.flatnonzero(counts < 0)[:1])
             raise MessageError(
@@ -165,23 +169,19 @@ class Router:
         of = np.repeat(np.arange(len(counts)), counts)
         return of, np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
 
-    def _new_states(self, node: Node, states: np.ndarray, i: np.ndarray) -> np.ndarray:
-        wire = node.inputs[0]
-        assert wire is not None and wire.type is not None
-        before = State(states, self._layout, wire.type.fields)
-        return self._checked(node, apply(f"node `{node.name}`, state", lambda s: node.op.state(s, i), before), states)
+    def _new_states(self, step: Step, states: np.ndarray, i: np.ndarray) -> np.ndarray:
+        before = State(states, self._layout, step.fields)
+        return self._checked(step, apply(step.where, lambda s: step.node.op.state(s, i), before), states)
 
-    def _checked(self, node: Node, after: State, before: np.ndarray) -> np.ndarray:
-        wire = node.outputs[0]
-        assert wire.type is not None
+    def _checked(self, step: Step, after: State, before: np.ndarray) -> np.ndarray:
         if (
             not isinstance(after, State)
             or after.array.shape != before.shape
-            or set(after.fields) != set(wire.type.fields)
+            or (after.fields != step.new_fields and set(after.fields) != set(step.new_fields))
         ):
             raise MessageError(
-                f"node `{node.name}`",
-                f"states with the fields {sorted(wire.type.fields)}, as when the graph was built",
+                f"node `{step.node.name}`",
+                f"states with the fields {sorted(step.new_fields)}, as when the graph was built",
                 f"{after!r}",
                 "Let the function return the same fields for every state.",
             )

@@ -24,9 +24,12 @@ class StageStats:
         """Counts a dispatch of `n` messages with `rows` rows; `queue` is the longest that its queue has been."""
         self.dispatches += 1
         self.rows += rows
-        self.largest_dispatch = max(self.largest_dispatch, rows)
-        self.most_messages = max(self.most_messages, n)
-        self.longest_queue = max(self.longest_queue, queue)
+        if rows > self.largest_dispatch:
+            self.largest_dispatch = rows
+        if n > self.most_messages:
+            self.most_messages = n
+        if queue > self.longest_queue:
+            self.longest_queue = queue
         if direction == "forward":
             self.forward += n
         elif direction == "backward":
@@ -92,8 +95,11 @@ class NodeStats:
     def _count(self) -> None:
         if not self._waiting:
             return
-        staleness = np.concatenate([version - forward for version, forward, _ in self._waiting])
-        rows = np.concatenate([np.ones(len(f), np.int64) if sizes is None else sizes for _, f, sizes in self._waiting])
+        versions, forward, sizes = zip(*self._waiting, strict=True)
+        staleness = np.repeat(versions, [len(f) for f in forward]) - np.concatenate(forward)
+        rows = np.concatenate(
+            [np.ones(len(f), np.int64) if n is None else n for f, n in zip(forward, sizes, strict=True)]
+        )
         self._waiting.clear()
         self._rows += int(rows.sum())
         self._sum += int(staleness @ rows)

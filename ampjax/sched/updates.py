@@ -35,6 +35,31 @@ class _Replicas:
     triggered: bool = False
 
 
+NOTHING = np.zeros(0, np.int64)
+
+
+class _Staleness:
+    """The summed staleness of gradient rows. Sums over messages are put off: one over many dispatches costs what one over few does."""
+
+    def __init__(self) -> None:
+        self._sum, self._forward = 0, list[np.ndarray]()
+
+    def add(self, version: int, forward_versions: np.ndarray, sizes: np.ndarray | None) -> int:
+        """Counts messages, as `Updates.gradients` gets them; returns their rows."""
+        rows = len(forward_versions) if sizes is None else int(sizes.sum())
+        self._sum += version * rows
+        self._forward.append(forward_versions if sizes is None else forward_versions * sizes)
+        if len(self._forward) > 512:
+            self._sum = self.take()
+        return rows
+
+    def take(self) -> int:
+        """The sum so far; it starts anew."""
+        total = self._sum - int(np.concatenate([NOTHING, *self._forward]).sum())
+        self._sum, self._forward = 0, []
+        return total
+
+
 class Updates:
     """Counts gradients and decides on parameter changes.
 
@@ -53,7 +78,7 @@ class Updates:
         self._groups = {group: _Replicas(tuple(nodes), dict.fromkeys(nodes, 0)) for group, nodes in groups.items()}
         self.versions = dict.fromkeys(intervals, 0)
         self.counts = dict.fromkeys(intervals, 0)
-        self._staleness = dict.fromkeys(intervals, 0)
+        self._staleness = {node: _Staleness() for node in intervals}
 
     def gradients(
         self, node: str, forward_versions: np.ndarray, sizes: np.ndarray | None, stats: NodeStats
@@ -61,14 +86,9 @@ class Updates:
         """Counts gradient rows of a node, one per message or `sizes` of them; returns the changes that are due."""
         version = self.versions[node]
         stats.add(version, forward_versions, sizes)
-        rows = len(forward_versions) if sizes is None else int(sizes.sum())
-        self.counts[node] += rows
-        self._staleness[node] += version * rows - int(
-            forward_versions.sum() if sizes is None else forward_versions @ sizes
-        )
-        if self._local and self.counts[node] >= self._intervals[node]:
-            return self._update(node, stats)
-        return []
+        rows = self._staleness[node].add(version, forward_versions, sizes)
+        count = self.counts[node] = self.counts[node] + rows
+        return self._update(node, stats) if self._local and count >= self._intervals[node] else []
 
     def flush(self, stats: Statistics) -> dict[str, list[Change]]:
         """Updates every node that holds gradients, whatever its interval; by node."""
@@ -87,8 +107,8 @@ class Updates:
 
     def _update(self, node: str, stats: NodeStats) -> list[Change]:
         count = self.counts[node]
-        changes: list[Change] = [Update(node, count, self._staleness[node] / count)]
-        self.counts[node] = self._staleness[node] = 0
+        changes: list[Change] = [Update(node, count, self._staleness[node].take() / count)]
+        self.counts[node] = 0
         self.versions[node] += 1
         stats.updates += 1
         if node in self._group_of:

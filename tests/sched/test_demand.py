@@ -9,9 +9,9 @@ from support.control import admit, assert_empty, columns, drain, plan_for, sched
 
 from ampjax.errors import LimitError
 from ampjax.sched.demand import FAR, Guard, dry_run, row_bytes, row_limits, with_limits
-from ampjax.sched.plan import HOST
 from ampjax.sched.policy import POLICIES
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.sched.stages import HOST
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=10)
 

@@ -7,7 +7,7 @@ from support import graphs
 from support.engines import engine
 
 from ampjax.engine.arenas import Arenas
-from ampjax.sched.plan import HOST
+from ampjax.sched.stages import HOST
 
 KEY = (0, (3,), "float32")
 
