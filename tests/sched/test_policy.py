@@ -97,7 +97,7 @@ def on_three_workers(policy):
 
 
 def open_messages(s, stage):
-    return s._queues[stage, FORWARD].under_way
+    return s._traffic.queues[stage, FORWARD].under_way
 
 
 def test_one_forward_one_backward_sends_no_more_than_keeps_the_workers_busy():
