@@ -107,8 +107,7 @@ class Executor:
         """Carries a dispatch out: issues its kernels. `change` must follow, before anything else is issued."""
         stage = dispatch.stage
         if stage is not None:
-            for j in range(len(stage.outputs)):
-                key = stage.arenas[j]
+            for key in stage.arenas:
                 self.arenas.ensure(key, scheduler.pool(key).capacity)
             self._run_stage(stage, dispatch)
 
@@ -170,7 +169,7 @@ class Executor:
 
     def _run_stage(self, stage: Stage, dispatch: Dispatch) -> None:
         runner = self._runners[stage.number]
-        params = tuple(self.params[node] for node in stage.params)
+        params = tuple([self.params[node] for node in stage.params])
         if stage.kind == "sink":
             if self.keep_outputs:
                 self.outputs.append((stage.name, dispatch.states, runner.read(dispatch), dispatch))
@@ -178,7 +177,7 @@ class Executor:
             train = dispatch.direction != INFER
             sums = self._sums_of(stage, train)
             if train:
-                accumulators = tuple(self.accumulators[node] for node in stage.params)
+                accumulators = tuple([self.accumulators[node] for node in stage.params])
                 accumulators, sums = runner.loss_train(dispatch, params, accumulators, sums)
                 self.accumulators.update(zip(stage.params, accumulators, strict=True))
             else:
@@ -187,7 +186,7 @@ class Executor:
         elif dispatch.direction == BACKWARD:
             if dispatch.versions is not None:
                 params = self._stash[stage.number, dispatch.versions]
-            accumulators = tuple(self.accumulators[node] for node in stage.params)
+            accumulators = tuple([self.accumulators[node] for node in stage.params])
             accumulators = runner.backward(dispatch, params, accumulators)
             self.accumulators.update(zip(stage.params, accumulators, strict=True))
         else:

@@ -94,7 +94,7 @@ class StageRunner:
         in_keys = [port.arena for port in stage.ports if port.space != HOST]
         self._read_keys = [key for key in dict.fromkeys(in_keys) if key not in self._out_keys]
         self._keys: list[ArenaKey] = [*self._out_keys, *self._read_keys]
-        self._host_ports = [i for i, port in enumerate(stage.ports) if port.space == HOST]
+        self._host_ports = [(i, port.arena) for i, port in enumerate(stage.ports) if port.space == HOST]
         self._device_ports = [i for i, port in enumerate(stage.ports) if port.space != HOST]
         self._wiring = Wiring(
             tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
@@ -109,6 +109,7 @@ class StageRunner:
         self._backward: Any = None
         if stage.kind in ("rows", "loss"):
             self.program = make_program(stage)
+            self._random = self.program.random
             self._forward = kernels.forward(self.program, self._wiring)
             self._loss_train = kernels.loss_train(self.program, self._wiring)
             self._loss_infer = kernels.loss_infer(self.program, self._wiring)
@@ -128,9 +129,9 @@ class StageRunner:
         if kind == "transfer":
             self._transfer_forward(dispatch)
             return
-        written = tuple(a.values[k] for k in self._out_keys)
-        grads = tuple(a.grads[k] for k in self._out_keys)
-        read = tuple(a.values[k] for k in self._read_keys)
+        written = tuple([a.values[k] for k in self._out_keys])
+        grads = tuple([a.grads[k] for k in self._out_keys])
+        read = tuple([a.values[k] for k in self._read_keys])
         if kind == "rows":
             if not dispatch.n_rows:
                 return
@@ -159,8 +160,8 @@ class StageRunner:
         if kind == "transfer":
             self._transfer_backward(dispatch)
             return accumulators
-        values = tuple(a.values[k] for k in self._keys)
-        grads = tuple(a.grads[k] for k in self._keys)
+        values = tuple([a.values[k] for k in self._keys])
+        grads = tuple([a.grads[k] for k in self._keys])
         if kind == "rows":
             pack, host = self._pack(dispatch)
             records = self._records(params)
@@ -182,8 +183,8 @@ class StageRunner:
         if not dispatch.n_rows:
             return accumulators, metrics
         a = self._arenas
-        values = tuple(a.values[k] for k in self._keys)
-        grads = tuple(a.grads[k] for k in self._keys)
+        values = tuple([a.values[k] for k in self._keys])
+        grads = tuple([a.grads[k] for k in self._keys])
         pack, host = self._pack(dispatch)
         grads, accumulators, metrics = self._loss_train(params, values, grads, accumulators, metrics, host, pack)
         for key, grad in zip(self._keys, grads, strict=True):
@@ -213,18 +214,14 @@ class StageRunner:
         k = self._ladder(n)
         lines = [dispatch.in_rows[i] for i in self._device_ports]
         pack = np.empty((len(lines) + len(dispatch.out_rows) + 1, k), np.int32)
-        for line, slots in enumerate(lines):
+        for line, slots in enumerate([*lines, *dispatch.out_rows]):
             pack[line, :n] = slots
-            pack[line, n:] = slots[0]
-        for line, slots in enumerate(dispatch.out_rows, len(lines)):
-            pack[line, :n] = slots
-            pack[line, n:] = TRASH
+        if k > n:
+            pack[: len(lines), n:] = pack[: len(lines), :1]
+            pack[len(lines) : -1, n:] = TRASH
         pack[-1] = n
-        host = tuple(
-            self._arenas.host[self.stage.ports[i].arena][_padded(dispatch.in_rows[i], k, True)]
-            for i in self._host_ports
-        )
-        return pack, host
+        host = [self._arenas.host[key].take(_repeated(dispatch.in_rows[i], k), axis=0) for i, key in self._host_ports]
+        return pack, tuple(host)
 
     def _records(self, params: tuple[Any, ...]) -> tuple[jax.Array, ...]:
         """The arrays that hold what the adjoint needs of the activations: as long as the first output's arena."""
@@ -252,7 +249,7 @@ class StageRunner:
 
     def _seeds(self, dispatch: Dispatch, k: int) -> np.ndarray | None:
         """One random number per row, from the run's seed and the message's state only, so that no schedule changes it."""
-        if not self.program.random:
+        if not self._random:
             return None
         states = np.delete(dispatch.states, SLOT, axis=1).astype(np.uint64)
         odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
@@ -313,6 +310,11 @@ class StageRunner:
         rows = kernels.get_rows(here, _padded(dispatch.out_rows[0], k, False))
         rows = jax.device_put(rows, self._devices[source[0]])
         a.grads[source] = kernels.pay_rows(there, _padded(dispatch.in_rows[0], k, False), rows, self.stage.sole[0])
+
+
+def _repeated(slots: np.ndarray, k: int) -> np.ndarray:
+    """Slots `[k]`: padded with the first one."""
+    return slots if len(slots) == k else np.concatenate([slots, slots[:1].repeat(k - len(slots))])
 
 
 def _padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:

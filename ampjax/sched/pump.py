@@ -39,7 +39,9 @@ class Pumps:
     def __init__(self, plan: Plan, pool: Callable[[ArenaKey], SlotPool]):
         self._plan, self._pool = plan, pool
         types = {name: node.op.type for name, node in plan.graph.pumps.items()}
-        self._pumps = {name: (-1 - number, wire) for number, (name, wire) in enumerate(types.items())}
+        self._pumps = {
+            name: (-1 - number, wire, frozenset(wire.fields)) for number, (name, wire) in enumerate(types.items())
+        }
 
     def pump(self, traffic: Traffic, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """Emits messages; returns where the driver must put their payloads.
@@ -57,12 +59,12 @@ class Pumps:
         feeds: list[Feed] = []
         emitted: list[tuple[str, Batch]] = []
         for name, messages in batch.items():
-            producer, wire = self._pumps[name]
+            producer, wire, fields = self._pumps[name]
             if wire.topology:
                 maps = traffic.inflight.topologies.setdefault(name, {})
                 maps.update(zip(slots[messages.instance].tolist(), messages.payload, strict=True))
             elif len(messages.instance):
-                self._require_fields(name, wire, messages)
+                self._require_fields(name, wire, fields, messages)
                 own, feed = self._take(traffic, name, producer, wire, slots[messages.instance], messages)
                 emitted.append((name, own))
                 feeds.append(feed)
@@ -104,8 +106,8 @@ class Pumps:
                 "Name the pumps of the graph in the instance.",
             )
 
-    def _require_fields(self, name: str, wire: WireType, messages: Messages) -> None:
-        if messages.fields.keys() != set(wire.fields):
+    def _require_fields(self, name: str, wire: WireType, fields: frozenset[str], messages: Messages) -> None:
+        if messages.fields.keys() != fields:
             raise MessageError(
                 f"pump `{name}`",
                 f"messages with the state fields {sorted(wire.fields)}",

@@ -421,7 +421,7 @@ def test_stashed_weights_split_the_backward_dispatch_by_version():
     assert (tell(first), first.versions) == ("forward f0 [2]", (1,))
     assert (tell(second), second.versions) == ("forward loss [2]", None)
     rest = [d for d in drain(s) if d.stage.name == "f0"]
-    assert [(tell(d).split(";")[0], d.versions, d.drop) for d in rest] == [
+    assert [(tell(d).split(";")[0], d.versions, list(d.drop)) for d in rest] == [
         ("backward f0 [2]", (1,), [(0, (1,))]),
         ("forward f0 [3]", (3,), []),
         ("backward f0 [3]", (3,), [(0, (3,))]),
