@@ -1,6 +1,7 @@
 """ampjax: asynchronous, model-parallel training of dynamic neural networks in JAX, after AMPNet (Gaunt et al., arXiv 1705.09786)."""
 
 from ampjax import nn
+from ampjax.engine.trace import Trace
 from ampjax.ir.build import (
     bcast,
     collect,
@@ -41,6 +42,7 @@ __all__ = [
     "Settings",
     "State",
     "Topology",
+    "Trace",
     "Trainer",
     "backward_first",
     "balanced",

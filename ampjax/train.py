@@ -175,6 +175,7 @@ class Trainer:
         progress: bool = True,
         label: Mapping[str, Any] | None = None,
         history: History | None = None,
+        trace: Trace | None = None,
     ) -> History:
         """Trains for some epochs and validates after each.
 
@@ -187,6 +188,7 @@ class Trainer:
           progress: Whether to show progress.
           label: What to put into each record, for example `{"experiment": "mnist"}`.
           history: A history to go on with.
+          trace: Where each worker's time goes in training (not in validation).
 
         Returns:
           The history; cut short, with `interrupted` set, if Ctrl-C (or a cancellation) came.
@@ -209,7 +211,7 @@ class Trainer:
                 self._prepare(data, held_out, reporter)
                 for _ in range(epochs):
                     data = data.reshuffle(self._rng) if hasattr(data, "reshuffle") else data  # type: ignore[attr-defined]
-                    epoch = await self._epoch(data, held_out, reporter, started)
+                    epoch = await self._epoch(data, held_out, reporter, started, trace)
                     history.epochs.append(epoch)
                     reporter.line(_line(epoch))
                     if any([callback(self, epoch) for callback in callbacks]):
@@ -273,7 +275,7 @@ class Trainer:
 
         Args:
           data: The instances.
-          trace: Where each dispatch's time goes (slow: every dispatch is waited for).
+          trace: Where each worker's time goes.
         """
         instances = self._data(data)
         self._prepare(instances, None, Reporter(False), warm=False)
@@ -284,12 +286,17 @@ class Trainer:
     # -- parts
 
     async def _epoch(
-        self, train: AnyInstances, valid: AnyInstances | None, reporter: Reporter, started: float
+        self,
+        train: AnyInstances,
+        valid: AnyInstances | None,
+        reporter: Reporter,
+        started: float,
+        trace: Trace | None,
     ) -> Epoch:
         self._epochs += 1
         compiled, begin = compilations(), self._now()
         order = self._rng.permutation(len(train))
-        await self._run(train, order, True, reporter, f"epoch {self._epochs}")
+        await self._run(train, order, True, reporter, f"epoch {self._epochs}", trace)
         self._scheduler.end_of_epoch()
         await self._run(train, order[:0], True, reporter, "")
         metrics = metrics_of(self._executor.take_sums(True))
@@ -339,7 +346,7 @@ class Trainer:
                 if self._cost is None:
                     await AsyncioDriver(loop, self.settings.run_ahead, trace).run()
                 else:
-                    self._virtual_ns += VirtualDriver(loop, self._cost, trace).run()
+                    self._virtual_ns += VirtualDriver(loop, self._cost, trace, self._virtual_ns).run()
                 await asyncio.get_running_loop().run_in_executor(None, self._executor.wait)
             except BaseException:
                 self._abandon()

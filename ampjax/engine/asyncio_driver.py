@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from functools import partial
 
 import jax
 
 from ampjax.engine.executor import Executor
-from ampjax.engine.loop import Loop, add_to_trace
+from ampjax.engine.loop import Loop
+from ampjax.engine.sampled import Sampled
 from ampjax.engine.trace import Trace
+from ampjax.engine.tracing import Tracer
+from ampjax.engine.waited import Waited
 from ampjax.sched.dispatch import Dispatch
 
 STRIDE = 16
@@ -28,8 +30,7 @@ class AsyncioDriver:
     Args:
       loop: The run.
       run_ahead: Dispatches that a worker may have issued before the device has done them, about.
-      trace: Where each dispatch's time goes. Tracing waits for every dispatch to end before its messages travel on, so it slows the
-        run down.
+      trace: Where each worker's time goes; `Trace.every` says how many dispatches are waited for to find out.
     """
 
     def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
@@ -37,6 +38,8 @@ class AsyncioDriver:
         self._marks: list[deque[jax.Array]] = [deque() for _ in range(loop.scheduler.plan.workers)]
         self._moved = asyncio.Event()
         self._over = False
+        self._tracer: Tracer | None = None
+        self._watch: Sampled | Waited | None = None
         self._readers: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -46,22 +49,24 @@ class AsyncioDriver:
           DeadlockError: If nothing can move.
           Exception: What a worker raised first, with node and state attached.
         """
-        if self._trace is not None and self._loop.executor is not None:
-            self._loop.executor.warm_marks()
+        if self._trace is not None:
+            self._start_trace(self._trace)
         self._loop.settle()
         try:
             async with asyncio.TaskGroup() as self._group:
                 for worker in range(self._loop.scheduler.plan.workers):
                     self._group.create_task(self._worker(worker), name=f"ampjax worker {worker}")
+            if isinstance(self._watch, Sampled):
+                await asyncio.get_running_loop().run_in_executor(None, self._watch.wait)
         except* Exception as errors:
             raise _first(errors) from None
+        finally:
+            self._end_trace()
 
     async def _worker(self, worker: int) -> None:
         issued = 0
         while not self._over:
-            start = time.perf_counter_ns()
-            marks: list[jax.Array] = []
-            dispatch = self._loop.issue(worker, partial(self._mark_kernels, marks) if self._trace is not None else None)
+            dispatch = self._loop.issue(worker, self._watch)
             if dispatch is None:
                 if self._loop.settle():  # what has been pumped may be for a worker that is waiting
                     self._moved.set()
@@ -73,10 +78,12 @@ class AsyncioDriver:
                 if self._loop.scheduler.plan.workers > 1 or self._readers:
                     self._moved.clear()
                     if not self._loop.scheduler.can_move_on(worker):
+                        if self._tracer is not None:
+                            self._tracer.idle(worker)
                         await self._moved.wait()
                 continue
-            if self._trace is not None:
-                await self._traced(self._trace, dispatch, start, marks)
+            if isinstance(self._watch, Waited):
+                await self._watch.wait(dispatch)
             if dispatch.reads and self._loop.executor is not None:
                 reader = self._group.create_task(self._read(self._loop.executor, dispatch))
                 self._readers.add(reader)
@@ -90,7 +97,7 @@ class AsyncioDriver:
 
     async def _read(self, executor: Executor, dispatch: Dispatch) -> None:
         """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
-        await _ended([executor.reading(dispatch)])
+        await asyncio.get_running_loop().run_in_executor(None, jax.block_until_ready, executor.reading(dispatch))
         self._loop.done(dispatch)
         self._moved.set()
 
@@ -110,24 +117,21 @@ class AsyncioDriver:
         else:
             await asyncio.sleep(0)
 
-    def _mark_kernels(self, marks: list[jax.Array], dispatch: Dispatch) -> None:
-        if self._loop.executor is not None:
-            marks += self._loop.executor.kernel_marks(dispatch)
-
-    async def _traced(self, trace: Trace, dispatch: Dispatch, start: int, kernels: list[jax.Array]) -> None:
-        """Waits for a dispatch's kernels to end, then for its parameter changes, while other workers go on."""
+    def _start_trace(self, trace: Trace) -> None:
         executor = self._loop.executor
-        changes = executor.change_marks(dispatch) if executor is not None else []
-        changes_ns = end_ns = await _ended(kernels)
-        if changes:
-            end_ns = await _ended(changes)
-        add_to_trace(trace, dispatch, start, changes_ns, end_ns)
+        if executor is not None and trace.every == 1:
+            executor.warm_marks()
+        tracer = self._tracer = Tracer(trace, self._loop, time.perf_counter_ns)
+        if executor is None or trace.every == 1:
+            self._watch = Waited(tracer, executor)
+        else:
+            self._watch = Sampled(tracer, executor, trace.every)
 
-
-async def _ended(marks: list[jax.Array]) -> int:
-    """The time when all of them are ready."""
-    await asyncio.get_running_loop().run_in_executor(None, jax.block_until_ready, marks)
-    return time.perf_counter_ns()
+    def _end_trace(self) -> None:
+        if isinstance(self._watch, Sampled):
+            self._watch.finish()
+        if self._tracer is not None:
+            self._tracer.finish()
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:

@@ -284,6 +284,15 @@ class Executor:
         everything = self.arenas.values, self.arenas.grads, self.params, self.accumulators, sums
         jax.block_until_ready([_corner(array) for array in jax.tree.leaves(everything) if array.size])
 
+    def wait_for(self, worker: int) -> None:
+        """Blocks until a worker's device has done what was issued to it."""
+        space = self.plan.spaces[worker]
+        arenas = [a for of in (self.arenas.values, self.arenas.grads) for key, a in of.items() if key[0] == space]
+        nodes = [node for node, host in self.plan.worker_of.items() if self.plan.spaces[host] == space]
+        trees = [(self.params.get(node), self.accumulators.get(node)) for node in nodes]
+        sums = [value for (number, _), value in self._sums.items() if self.plan.stages[number].space == space]
+        jax.block_until_ready((arenas, trees, sums))
+
     def wait(self) -> None:
         """Blocks until all devices have done what was issued."""
         jax.block_until_ready((self.params, self.arenas.values, self.arenas.grads, self.accumulators))

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ampjax.engine.executor import Executor
 from ampjax.engine.source import Source
-from ampjax.engine.trace import Trace
-from ampjax.ir.state import INSTANCE, State
-from ampjax.sched.dispatch import Dispatch, Update
+from ampjax.ir.state import State
+from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.scheduler import Scheduler
 
 Progress = Callable[[int, bool], None]
 """`progress(n, train)`: `n` more instances have ended."""
+
+
+class Watch(Protocol):
+    """Told how a dispatch is issued, for a trace."""
+
+    def begin(self, dispatch: Dispatch) -> None:
+        """The scheduler has chosen it."""
+
+    def kernels_issued(self, dispatch: Dispatch) -> None:
+        """Its kernels have been issued; its parameter changes follow. Not called where only control runs."""
+
+    def issued(self, dispatch: Dispatch) -> None:
+        """All of it has been issued."""
 
 
 class Loop:
@@ -38,22 +50,26 @@ class Loop:
         self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
         self._progress, self._on_dispatch = progress, on_dispatch
 
-    def issue(self, worker: int, before_changes: Callable[[Dispatch], None] | None = None) -> Dispatch | None:
-        """Takes the worker's next action and runs it; `before_changes` is called between kernels and parameter changes."""
+    def issue(self, worker: int, watch: Watch | None = None) -> Dispatch | None:
+        """Takes the worker's next action and runs it."""
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
+        if watch is not None:
+            watch.begin(dispatch)
         if self._on_dispatch is not None:
             self._on_dispatch(dispatch)
         if self.executor is not None:
             try:
                 self.executor.run(dispatch, self.scheduler)
-                if before_changes is not None:
-                    before_changes(dispatch)
+                if watch is not None:
+                    watch.kernels_issued(dispatch)
                 self.executor.change(dispatch)
             except Exception as error:
                 error.add_note(describe(dispatch, self.scheduler))
                 raise
+        if watch is not None:
+            watch.issued(dispatch)
         return dispatch
 
     def done(self, dispatch: Dispatch) -> None:
@@ -77,6 +93,16 @@ class Loop:
                 admitted += source.admit()
         return admitted > 0
 
+    def nothing_for(self, worker: int) -> str:
+        """Why there is nothing to do for a worker that has asked in vain: one of `records.REASONS`."""
+        held_up = self.scheduler.held_up(worker)
+        if held_up is not None:
+            return held_up
+        outside = [source for source in self.sources if not source.exhausted]
+        if any(self.scheduler.room(source.train) == 0 for source in outside):
+            return "throttled"
+        return "memory" if any(source.guarded for source in outside) else "starved"
+
     def finished(self) -> bool:
         """Whether everything is done; call it when no worker has an action.
 
@@ -94,18 +120,6 @@ class Loop:
         if not self.scheduler.idle:
             raise self.scheduler.diagnose()
         return True
-
-
-def add_to_trace(trace: Trace, dispatch: Dispatch, start_ns: int, changes_ns: int, end_ns: int) -> None:
-    """Adds a dispatch to a trace: a slice for its stage, and from `changes_ns` on one for the parameter changes that follow."""
-    stage = dispatch.stage
-    if stage is not None:
-        kind = "transfer" if stage.kind == "transfer" else dispatch.direction
-        instances = tuple(dict.fromkeys(dispatch.states[:, INSTANCE].tolist()))
-        trace.add(dispatch.worker, stage.name, kind, start_ns, changes_ns, instances)
-    if dispatch.changes:
-        names = "+".join(dict.fromkeys(change.node for change in dispatch.changes if isinstance(change, Update)))
-        trace.add(dispatch.worker, names or "replicas", "update", changes_ns if stage is not None else start_ns, end_ns)
 
 
 def describe(dispatch: Dispatch, scheduler: Scheduler) -> str:

@@ -60,6 +60,11 @@ class Source:
         """Whether everything has been pumped."""
         return self._next == len(self._ids)
 
+    @property
+    def guarded(self) -> bool:
+        """Whether instances are held back near the memory limit."""
+        return self._guard is not None and self._guard.tight and self._next < len(self._ids)
+
     def admit(self) -> int:
         """Admits as many instances as there is room for now; says how many.
 

@@ -7,8 +7,9 @@ import dataclasses
 import heapq
 
 from ampjax.engine.cost import Cost
-from ampjax.engine.loop import Loop, add_to_trace
+from ampjax.engine.loop import Loop
 from ampjax.engine.trace import Trace
+from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
 from ampjax.sched.dispatch import Dispatch
 
 
@@ -21,12 +22,13 @@ class VirtualDriver:
     Args:
       loop: The run; without an executor only control runs.
       cost: Nanoseconds that each dispatch takes.
-      trace: Where each dispatch's time goes.
+      trace: Where each worker's time goes.
+      now_ns: The time at which it starts.
     """
 
-    def __init__(self, loop: Loop, cost: Cost, trace: Trace | None = None):
+    def __init__(self, loop: Loop, cost: Cost, trace: Trace | None = None, now_ns: int = 0):
         self._loop, self._cost, self._trace = loop, cost, trace
-        self.now_ns = 0
+        self.now_ns = now_ns
 
     def run(self) -> int:
         """Runs until everything has ended; returns the time that has passed, in nanoseconds.
@@ -36,6 +38,7 @@ class VirtualDriver:
         """
         workers = self._loop.scheduler.plan.workers
         start_ns = self.now_ns
+        tracer = Tracer(self._trace, self._loop, lambda: self.now_ns) if self._trace is not None else None
         idle = list(range(workers))
         under_way: list[tuple[int, int, Dispatch]] = []
         self._loop.settle()
@@ -46,15 +49,26 @@ class VirtualDriver:
                     idle.remove(worker)
                     end = self.now_ns + max(0, self._cost(dispatch))
                     heapq.heappush(under_way, (end, dispatch.number, dispatch))
-                    if self._trace is not None:
-                        changes_ns = end
-                        if dispatch.changes:
-                            changes_ns = self.now_ns + max(0, self._cost(dataclasses.replace(dispatch, changes=[])))
-                        add_to_trace(self._trace, dispatch, self.now_ns, min(changes_ns, end), end)
+                    if tracer is not None:
+                        self._note(tracer, dispatch, end)
+                elif tracer is not None:
+                    tracer.idle(worker)
             if not under_way:
                 if self._loop.finished():
+                    if tracer is not None:
+                        tracer.finish()
                     return self.now_ns - start_ns
                 continue
             self.now_ns, _, dispatch = heapq.heappop(under_way)
             self._loop.done(dispatch)
             bisect.insort(idle, dispatch.worker)
+
+    def _note(self, tracer: Tracer, dispatch: Dispatch, end_ns: int) -> None:
+        """Adds a dispatch that starts now to the trace."""
+        changes_ns = end_ns
+        if dispatch.changes:
+            alone = dispatch.stage is None
+            kernels_ns = 0 if alone else max(0, self._cost(dataclasses.replace(dispatch, changes=[])))
+            changes_ns = min(self.now_ns + kernels_ns, end_ns)
+        start_ns = tracer.begin(dispatch)
+        add_dispatch(tracer.trace, Note(*tell(dispatch)), start_ns, changes_ns, changes_ns, end_ns)

@@ -7,7 +7,7 @@ for a worker's next action with `next`, carries it out, and says `done` when its
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -199,6 +199,19 @@ class Scheduler:
     def can_move_on(self, worker: int) -> bool:
         """Whether this worker has an action."""
         return any(c.worker == worker for c in self._changes) or self._pick(worker) is not None
+
+    def waiting_for(self, worker: int) -> Iterable[Queue]:
+        """A worker's queues that are not empty."""
+        return self._busy[worker]
+
+    def held_up(self, worker: int) -> str | None:
+        """What keeps a worker that has no action from one; None if nothing waits for it.
+
+        `policy`: it wants to wait. `memory`: there is no room for a result. `join`: what it has lacks a partner, or members of its group.
+        """
+        if self._busy[worker]:
+            return "policy" if self._ready(worker) else "memory"
+        return "join" if any(table.waiting for table in self._traffic.tables[worker]) else None
 
     @property
     def finished(self) -> list[tuple[int, bool]]:

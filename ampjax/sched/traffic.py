@@ -39,6 +39,7 @@ class Traffic:
       now: The number of the latest dispatch: when what becomes ready was born.
       without_losses: Whether inference leaves the losses out.
       busy: For each worker, the queues that hold messages.
+      tables: For each worker, the joins and groups in which messages wait for one another.
     """
 
     def __init__(
@@ -64,6 +65,9 @@ class Traffic:
             if len(s.ports) > 1 and s.kind != "group"
         }
         self.groups = {s.number: Groups(s, layout) for s in plan.stages if s.kind == "group"}
+        self.tables: list[list[Join | Groups]] = [[] for _ in range(plan.workers)]
+        for number, table in (*self.joins.items(), *self.groups.items()):
+            self.tables[plan.stages[number].worker].append(table)
         self.parts: dict[int, np.ndarray] = {}
         self.queues = {
             (s.number, d): Queue(s, d, max_rows(s, d))

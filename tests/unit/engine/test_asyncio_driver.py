@@ -61,8 +61,9 @@ def test_training_and_inference_sources_run_at_the_same_time():
     assert set(e.metrics(True)) == set(e.metrics(False)) == {"loss"}
 
 
-def test_a_trace_has_every_dispatch():
-    e, trace = engine(graphs.chain(2), fuse=False), Trace()
+@pytest.mark.parametrize("every", [1, 2, 1000])
+def test_a_trace_has_every_dispatch(every):
+    e, trace = engine(graphs.chain(2), fuse=False), Trace(every=every)
     loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(3)))
     asyncio.run(AsyncioDriver(loop, trace=trace).run())
     assert [(s.node, s.kind, s.instances) for s in trace] == [
@@ -74,19 +75,20 @@ def test_a_trace_has_every_dispatch():
     ]
 
 
-def test_a_trace_of_several_workers_and_their_updates():
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_trace_of_several_workers_and_their_updates(every):
     """Workers donate what others have written, so a trace waits on copies; an update has a slice of its own."""
     data = graphs.rnn_data([3, 1, 4, 2] * 4)
     trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), workers=2, min_update_interval=2, max_dispatch_size=2)
     trainer.fit(data, epochs=1, progress=False)  # compiles every size that a schedule can bring
-    trace = Trace()
+    trace = Trace(every=every)
     trainer.accumulate(data, trace=trace)
     stats = trainer.statistics
     kinds = collections.Counter(s.kind for s in trace)
     assert kinds["update"] > 0
     assert sum(kinds[kind] for kind in ("forward", "backward", "transfer")) == stats.dispatches
     before = compilations()
-    trainer.accumulate(data, trace=Trace())
+    trainer.accumulate(data, trace=Trace(every=every))
     assert compilations() == before
     for worker in (0, 1):
         own = sorted((s.start_ns, s.end_ns) for s in trace if s.worker == worker)

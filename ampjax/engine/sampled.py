@@ -1,0 +1,245 @@
+"""Times of every dispatch on its device, of which only a few are waited for.
+
+A dispatch that is timed starts on a device that has nothing left to do, and is waited for: it takes from when the host has issued it until
+its end. Every other one takes the median time of the timed ones of its stage, direction and size. It starts when the host has issued it and
+the one before has ended, since a device runs in order. Whenever a dispatch is timed, those since the last one are stretched or compressed,
+so that they end when the device was seen to be done with them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
+
+from ampjax.engine.compile import compilations
+from ampjax.engine.executor import Executor
+from ampjax.engine.trace import Trace
+from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
+from ampjax.sched.dispatch import Dispatch
+
+EACH = 2
+"""Dispatches of each stage, direction and size that are timed when they first come."""
+
+SHARE = 0.015
+"""The part of a run's time, about, that the host may wait for dispatches that it times; the first ones come on top."""
+
+_BEHIND_NS = 20_000
+"""A wait that takes longer was for a device that was still at work, so its end is the device's."""
+
+Times = tuple[int, int, int, int]
+"""When a dispatch's kernels start and end, and when its parameter changes do."""
+
+Work = tuple[int, str, bool]
+"""A stage's number, a direction, and whether parameters change."""
+
+
+class Timing(NamedTuple):
+    """What was seen of a dispatch that was timed.
+
+    Args:
+      idle_ns: When everything before it had ended.
+      waited: Whether the device was at work until then; else it may have been idle for long.
+      costs: How long its kernels took, and its parameter changes.
+      compiled: Whether something was compiled for it, so that its time is no other's.
+    """
+
+    idle_ns: int
+    waited: bool
+    costs: tuple[int, int]
+    compiled: bool = False
+
+
+class Issue(NamedTuple):
+    """A dispatch that was issued.
+
+    Args:
+      note: What the trace keeps of it.
+      start_ns: When the host had issued its kernels.
+      changes_ns: When the host had issued its parameter changes.
+      timing: If it was timed, what came of it.
+    """
+
+    note: Note
+    start_ns: int
+    changes_ns: int
+    timing: Timing | None = None
+
+    @property
+    def work(self) -> Work:
+        """What it runs."""
+        stage, direction, changes = self.note.stage, self.note.direction, self.note.changes
+        return -1 if stage is None else stage.number, direction, bool(changes)
+
+    @property
+    def size(self) -> int:
+        """Rows, in powers of two: dispatches are padded."""
+        return self.note.rows.bit_length()
+
+
+class Sampled:
+    """Watches a run in wall-clock time, and times one dispatch in about `every` (`engine.loop.Watch`).
+
+    Args:
+      tracer: Records the run.
+      executor: Is waited for: the event loop stands still for the time of one dispatch then.
+      every: See above; fewer are timed where that would take more than `SHARE` of the time.
+    """
+
+    def __init__(self, tracer: Tracer, executor: Executor, every: int):
+        self._tracer, self._executor, self._every = tracer, executor, every
+        self._clock, self._most = tracer.clock, tracer.trace.max_slices
+        self._left, self._n_timed, self._compilations = every, 0, 0
+        self._timed: dict[tuple[int, str, bool, int], int] = {}
+        self._issues: list[tuple[Any, ...]] = []
+        self._begun_ns = self._start_ns = self._not_before_ns = 0
+        self._idle_ns: int | None = None
+        self._costs = 0, 0
+
+    def begin(self, dispatch: Dispatch) -> None:
+        """The scheduler has chosen a dispatch."""
+        self._begun_ns = self._tracer.begin(dispatch)
+        self._idle_ns = None
+        if self._is_due(dispatch):
+            self._executor.wait_for(dispatch.worker)
+            self._idle_ns, self._compilations = self._clock(), compilations()
+
+    def kernels_issued(self, dispatch: Dispatch) -> None:
+        """Its kernels have been issued."""
+        self._start_ns = self._clock()
+        if self._idle_ns is not None:
+            self._executor.wait_for(dispatch.worker)
+            self._costs = self._clock() - self._start_ns, 0
+
+    def issued(self, dispatch: Dispatch) -> None:
+        """All of it has been issued."""
+        changes_ns = self._clock() if dispatch.changes else 0
+        timing = None if self._idle_ns is None else self._timing(dispatch, self._idle_ns, changes_ns)
+        if len(self._issues) < self._most:  # a plain tuple: there are many
+            self._issues.append((*tell(dispatch), self._start_ns, changes_ns, timing))
+        else:
+            self._tracer.trace.drop()
+
+    def wait(self) -> None:
+        """Blocks until devices have done what was issued."""
+        self._executor.wait()
+
+    def finish(self) -> None:
+        """Hands everything to the trace, which works the times out when it is read; `wait` first, unless the run has failed."""
+        self._tracer.trace.put_off(partial(_add, self._issues, self._clock()))
+        self._issues = []
+
+    def _timing(self, dispatch: Dispatch, idle_ns: int, changes_ns: int) -> Timing:
+        """Waits for the parameter changes of a dispatch that is timed, and says when another one may be."""
+        if dispatch.changes:
+            self._executor.wait_for(dispatch.worker)
+            self._costs = self._costs[0], self._clock() - changes_ns
+        waited_ns = idle_ns - self._begun_ns
+        self._not_before_ns = self._clock() + int((waited_ns + sum(self._costs)) / SHARE)
+        return Timing(idle_ns, waited_ns > _BEHIND_NS, self._costs, compilations() > self._compilations)
+
+    def _is_due(self, dispatch: Dispatch) -> bool:
+        """Whether to time it: the first few of its kind, then one in about so many, lest a schedule that repeats hides some kinds."""
+        stage, self._left = dispatch.stage, self._left - 1
+        number = -1 if stage is None else stage.number
+        key = number, dispatch.direction, bool(dispatch.changes), dispatch.n_rows.bit_length()
+        timed = self._timed.get(key, 0)
+        if timed >= EACH and (self._left > 0 or self._begun_ns < self._not_before_ns):
+            return False
+        self._timed[key] = timed + 1
+        self._n_timed += 1
+        if self._left <= 0:
+            self._left = self._every + 5 * self._n_timed % 8
+        return True
+
+
+def _add(told: Sequence[tuple[Any, ...]], done_ns: int, trace: Trace) -> None:
+    """Works out the times of a run's dispatches, and adds them to its trace."""
+    issues = [Issue(Note(*note), *times) for *note, times in ((*t[:-3], t[-3:]) for t in told)]
+    costs = Costs(issues)
+    by_worker: dict[int, list[Issue]] = defaultdict(list)
+    for issue in issues:
+        by_worker[issue.note.worker].append(issue)
+    placed = [(times, issue) for own in by_worker.values() for issue, times in place(own, costs, done_ns)]
+    for times, issue in sorted(placed, key=lambda pair: pair[0][0]):
+        add_dispatch(trace, issue.note, *times)
+
+
+class Costs:
+    """How long dispatches take, by the median of those that were timed.
+
+    Args:
+      issues: Dispatches, some of them timed.
+    """
+
+    def __init__(self, issues: Iterable[Issue]):
+        found: dict[Work, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+        for issue in issues:
+            if issue.timing is not None and not issue.timing.compiled:
+                found[issue.work][issue.size].append(issue.timing.costs)
+        self._costs = {
+            work: {size: (median(k for k, _ in costs), median(c for _, c in costs)) for size, costs in sizes.items()}
+            for work, sizes in found.items()
+        }
+
+    def of(self, issue: Issue) -> tuple[float, float]:
+        """Nanoseconds of its kernels, and of its parameter changes: the nearest size's, if its own was never timed."""
+        sizes = self._costs.get(issue.work)
+        if not sizes:
+            return 0.0, 0.0
+        return sizes.get(issue.size) or sizes[min(sizes, key=lambda size: abs(size - issue.size))]
+
+
+def place(issues: Sequence[Issue], costs: Costs, done_ns: int) -> list[tuple[Issue, Times]]:
+    """When each dispatch of one worker ran.
+
+    Args:
+      issues: All of them, in the order of issue.
+      costs: What they take.
+      done_ns: A time when all had ended.
+
+    Returns:
+      Their times: in order, none overlapping, none before the host had issued it.
+    """
+    placed: list[tuple[Issue, Times]] = []
+    part: list[Issue] = []
+    for issue in issues:
+        if issue.timing is not None and part:
+            placed += zip(part, _fitted(part, costs, issue.timing.idle_ns, issue.timing.waited), strict=True)
+            part = []
+        part.append(issue)
+    return placed + list(zip(part, _fitted(part, costs, done_ns, False), strict=True))
+
+
+def _fitted(part: Sequence[Issue], costs: Costs, end_ns: int, exact: bool) -> list[Times]:
+    """The times of some dispatches, the first of which may be timed, that end at `end_ns` or (not exact) before it."""
+    factor, times, busy_ns = 1.0, *_run(part, costs, 1.0)
+    for _ in range(4):  # with the factor it can change where the device is idle, so once may not be enough
+        over = times[-1][3] - end_ns if times else 0
+        if over == 0 or (over < 0 and not exact) or times[-1][3] == busy_ns:
+            break
+        factor *= max(end_ns - busy_ns, 0) / (times[-1][3] - busy_ns)
+        times, busy_ns = _run(part, costs, factor)
+    return [(min(a, end_ns), min(b, end_ns), min(c, end_ns), min(d, end_ns)) for a, b, c, d in times]
+
+
+def _run(part: Sequence[Issue], costs: Costs, factor: float) -> tuple[list[Times], int]:
+    """The times if what was not timed takes `factor` times its cost; and since when the device has been busy with that alone."""
+    times: list[Times] = []
+    free_ns = busy_ns = 0
+    for issue in part:
+        kernels, changes = issue.timing.costs if issue.timing else (factor * cost for cost in costs.of(issue))
+        start = max(free_ns, issue.start_ns)
+        between = start + int(kernels)
+        then = max(between, issue.changes_ns)
+        if then > between:
+            busy_ns = then
+        elif start > free_ns:
+            busy_ns = start
+        free_ns = then + int(changes)
+        if issue.timing is not None:
+            busy_ns = free_ns
+        times.append((start, between, then, free_ns))
+    return times, busy_ns

@@ -1,0 +1,139 @@
+"""Fills a trace with what a driver sees: slices, queues, why workers wait, staleness. The drivers' clocks are handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampjax.engine.loop import Loop
+from ampjax.engine.trace import Trace
+from ampjax.ir.state import INSTANCE
+from ampjax.sched.dispatch import Change, Dispatch, Update
+from ampjax.sched.stages import Stage
+
+
+class Note(NamedTuple):
+    """What a trace keeps of a dispatch (see `tell`).
+
+    Args:
+      worker: Who runs it.
+      stage: What it runs; None for parameter changes only.
+      direction: The dispatch's.
+      instances: Of each message.
+      rows: Rows of payload.
+      changes: Parameter changes that follow.
+    """
+
+    worker: int
+    stage: Stage | None
+    direction: str
+    instances: np.ndarray
+    rows: int
+    changes: Sequence[Change] = ()
+
+    @property
+    def kind(self) -> str:
+        """The slice's kind."""
+        return "transfer" if self.stage is not None and self.stage.kind == "transfer" else self.direction
+
+    @property
+    def updates(self) -> list[Update]:
+        """The updates that follow."""
+        return [change for change in self.changes if isinstance(change, Update)]
+
+    @property
+    def changed(self) -> str:
+        """The nodes that it updates, or that it keeps replicas together; empty if no parameters change."""
+        return ("+".join(dict.fromkeys(update.node for update in self.updates)) or "replicas") if self.changes else ""
+
+
+def tell(dispatch: Dispatch) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
+    """The parts of a dispatch's `Note`: little, and fast to make, since a run has many."""
+    d = dispatch
+    # A copy of the column: a view would keep all of the states alive.
+    return d.worker, d.stage, d.direction, d.states[:, INSTANCE].copy(), d.n_rows, d.changes
+
+
+class Tracer:
+    """Records one run. `begin` or `idle` is called whenever a worker asks for work, `finish` at the end.
+
+    Args:
+      trace: What is filled.
+      loop: The run.
+      clock: Gives the time, in nanoseconds.
+    """
+
+    def __init__(self, trace: Trace, loop: Loop, clock: Callable[[], int]):
+        self.trace, self.clock, self._loop = trace, clock, loop
+        self._waits: dict[int, tuple[str, int]] = {}
+        self._begun = clock()
+        scheduler = loop.scheduler
+        trace.stages.update({s.name: tuple(n.name for n in s.nodes) for s in scheduler.plan.stages})
+        self._before = {node: stats.histogram.copy() for node, stats in scheduler.stats.nodes.items()}
+
+    def begin(self, dispatch: Dispatch) -> int:
+        """Notes that a worker has got a dispatch, and what waits for it; gives the time."""
+        now, stage = self.clock(), dispatch.stage
+        self._close(dispatch.worker, now)
+        if stage is not None:
+            taken = (stage.name, dispatch.direction, len(dispatch.states))
+            self.trace.add_queues(dispatch.worker, now, self._queues(dispatch.worker, taken))
+        return now
+
+    def idle(self, worker: int) -> None:
+        """Notes that there is nothing to do for a worker, and why."""
+        reason, now = self._loop.nothing_for(worker), self.clock()
+        open_ = self._waits.get(worker)
+        if open_ is None:
+            self.trace.add_queues(worker, now, self._queues(worker))
+        if open_ is None or open_[0] != reason:
+            self._close(worker, now)
+            self._waits[worker] = reason, now
+
+    def finish(self) -> None:
+        """Notes that the run is over."""
+        now = self.clock()
+        for worker in list(self._waits):
+            self._close(worker, now)
+        self.trace.runs.append((self._begun, now))
+        for node, stats in self._loop.scheduler.stats.nodes.items():
+            self.trace.add_histogram(node, stats.histogram - self._before.get(node, 0))
+
+    def _close(self, worker: int, now: int) -> None:
+        open_ = self._waits.pop(worker, None)
+        if open_ is not None:
+            self.trace.add_wait(worker, *open_, now)
+
+    def _queues(self, worker: int, taken: tuple[str, str, int] | None = None) -> list[tuple[str, str, int]]:
+        """The messages in a worker's queues, with those that it has just taken from one."""
+        found: list[Any] = [(q.stage.name, q.direction, q.items) for q in self._loop.scheduler.waiting_for(worker)]
+        if taken is None:
+            return found
+        name, direction, n = taken
+        for i, (stage, way, left) in enumerate(found):
+            if stage == name and way == direction:
+                found[i] = name, direction, left + n
+                return found
+        return [*found, taken]
+
+
+def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_ns: int, changed_ns: int) -> None:
+    """Adds a dispatch to a trace.
+
+    Args:
+      trace: The trace.
+      note: What it was.
+      start_ns: When its kernels started.
+      end_ns: When they ended.
+      changes_ns: When its parameter changes started.
+      changed_ns: When they ended.
+    """
+    if note.stage is not None:
+        n = len(note.instances)
+        trace.add(note.worker, note.stage.name, note.kind, start_ns, end_ns, note.instances, note.rows, n)
+    if note.changed:
+        trace.add(note.worker, note.changed, "update", changes_ns, changed_ns)
+    for update in note.updates:
+        trace.add_staleness(update.node, changed_ns, update.count, update.mean_staleness)
