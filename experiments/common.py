@@ -34,6 +34,7 @@ from ampjax.tables import compact
 from ampjax.train import n_examples
 from ampjax.viz.convergence import convergence
 from ampjax.viz.gantt import gantt
+from ampjax.viz.perfetto import to_perfetto
 
 FIELDS = (
     "experiment",
@@ -355,15 +356,16 @@ def _cells(row: Sequence[float], metric: str) -> list[str]:
 def _pictures(
     folder: Path, name: str, histories: Mapping[str, History], options: Options, task: Task, trainer: amp.Trainer
 ) -> None:
-    """The convergence plot of all runs, and a Gantt chart of some more instances of the last one."""
+    """The convergence plot of all runs, and a Gantt chart and a trace for Perfetto of some more instances of the last one."""
     runs = {label: history.records() for label, history in histories.items() if len(history)}
     if not runs:
         return
     convergence(runs, folder / "convergence.png", f"valid_{task.metric}", options.target)
     s = task.settings
-    n, trace = min(max(4, min(2 * s.in_flight, 16)), len(task.train)), Trace()
+    n, trace = min(max(4, min(2 * s.in_flight, 16)), len(task.train)), Trace(every=1)
     trainer.accumulate(sample(task.train, n, s.seed), trace=trace)
     gantt(trace, folder / "gantt.png", title=f"{name}, {s.mode}, {n} instances; each dispatch is waited for")
+    to_perfetto(trace, folder / "trace.json")
 
 
 class Sample:

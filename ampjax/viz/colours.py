@@ -60,6 +60,17 @@ SLICES = {
 """Fill and ink of a Gantt chart's boxes (AMPNet, figure 1: forward orange, backward blue, update yellow)."""
 
 
+WAITS = {
+    "join": (PURPLE, "////"),
+    "throttled": (VERMILION, "...."),
+    "policy": (SKY, "xxxx"),
+    "memory": (BLACK, "++++"),
+    "starved": (WHITE, ""),
+    "host": (WHITE, "----"),
+}
+"""Colour and hatching of a worker's time without work, by reason; hatched on white, so that work alone is filled."""
+
+
 def family(kind: str) -> Family:
     """The family of a node kind; a kind that is not in the table looks like an NPT.
 

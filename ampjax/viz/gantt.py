@@ -13,7 +13,8 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
 
-from ampjax.engine.trace import Slice, scaled
+from ampjax.engine.records import Slice
+from ampjax.engine.trace import in_lanes, scaled
 from ampjax.errors import SettingsError
 from ampjax.viz.colours import SLICES
 from ampjax.viz.figure import new_figure, save
@@ -89,16 +90,13 @@ Box = tuple[Slice, float, float, float, float]
 
 def _lanes(slices: list[Slice], workers: dict[int, int]) -> list[tuple[Slice, tuple[float, float]]]:
     """The top and bottom of each slice: slices that overlap get lanes of their own, all of one height in a worker's row."""
-    free_at: dict[int, list[int]] = {worker: [] for worker in workers}
-    chosen: list[tuple[Slice, int]] = []
-    for s in sorted(slices, key=lambda s: (s.start_ns, s.end_ns)):
-        lanes = free_at[s.worker]
-        lane = next((i for i, end in enumerate(lanes) if end <= s.start_ns), len(lanes))
-        lanes[lane : lane + 1] = [s.end_ns]
-        chosen.append((s, lane))
+    chosen = in_lanes(slices)
+    lanes: dict[int, int] = {}
+    for s, lane in chosen:
+        lanes[s.worker] = max(lanes.get(s.worker, 1), lane + 1)
     placed = []
     for s, lane in chosen:
-        height = 0.84 / len(free_at[s.worker])
+        height = 0.84 / lanes[s.worker]
         top = workers[s.worker] + 0.08 + lane * height
         placed.append((s, (top, top + height)))
     return placed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path as FilePath
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,10 +14,23 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import TextToPath
 
+from ampjax.engine.trace import Trace
 from ampjax.ir.graph import Graph, Node
-from ampjax.viz.colours import FAMILIES, family
+from ampjax.viz.colours import FAMILIES, SLICES, WHITE, family
 from ampjax.viz.figure import new_figure, save, to_svg_text
-from ampjax.viz.layout import KIND_SIZE, LABEL_SIZE, NAME_SIZE, Layout, Place, Route, kind_text, layout
+from ampjax.viz.flow import BACKWARD, FORWARD, Notes, notes_of
+from ampjax.viz.layout import (
+    BAR_HEIGHT,
+    KIND_SIZE,
+    LABEL_SIZE,
+    NAME_SIZE,
+    NOTE_HEIGHT,
+    Layout,
+    Place,
+    Route,
+    kind_text,
+    layout,
+)
 
 _EDGE = "#444444"
 _DASHES = (0, (4, 2.5))
@@ -27,12 +41,14 @@ Entry = tuple[str | None, str]
 """A legend's line: a fill, or None for the dashed line, and its text."""
 
 
-def draw(graph: Graph, path: str | FilePath | None = None) -> Figure:
+def draw(graph: Graph, path: str | FilePath | None = None, *, trace: Trace | None = None) -> Figure:
     """Draws a graph: boxes for nodes, arrows for wires, what a wire carries beside it; loops' ways back are dashed.
 
     Args:
       graph: The graph; need not be closed.
       path: A file to write the picture to: .png, .svg or .pdf.
+      trace: Of a run of this graph: the time that each node took forward and backward, its updates and the messages on each wire are
+        written to the picture. Nodes that run together have one time, which stands at the last of them.
 
     Returns:
       The figure.
@@ -40,8 +56,9 @@ def draw(graph: Graph, path: str | FilePath | None = None) -> Figure:
     Raises:
       SettingsError: If the file name ends in anything else.
     """
-    plan = layout(graph, _measure)
-    entries = _entries(plan)
+    notes = None if trace is None else notes_of(graph, trace)
+    plan = layout(graph, _measure, notes)
+    entries = _entries(plan, notes)
     cell = max(_measure(text, KIND_SIZE) for _, text in entries) + 34
     width = max(plan.width, cell + _MARGIN)
     columns = max(1, int((width - _MARGIN) // cell))
@@ -56,6 +73,9 @@ def draw(graph: Graph, path: str | FilePath | None = None) -> Figure:
     for place in plan.places:
         if place.node is not None:
             _box(axes, place, place.node)
+            if notes is not None and place.node.name in notes.shares:
+                _bar(axes, place, notes.shares[place.node.name])
+            continue
         for i, line in enumerate(place.text):
             y = place.y + 9.0 * (i - (len(place.text) - 1) / 2)
             axes.text(place.x, y, line, size=LABEL_SIZE, ha="center", va="center", color="#333333", parse_math=False)
@@ -113,8 +133,19 @@ def _box(axes: Axes, place: Place, node: Node) -> None:
             )
         )
     ink = {"color": colours.ink, "ha": "center", "va": "center", "zorder": 4, "parse_math": False}
-    axes.text(place.x, place.y - 5.5, node.name, size=NAME_SIZE, weight="bold", **ink)
-    axes.text(place.x, place.y + 7.5, kind_text(node), size=KIND_SIZE, **ink)
+    axes.text(place.x, place.top + 9.5, node.name, size=NAME_SIZE, weight="bold", **ink)
+    for i, line in enumerate((kind_text(node), *place.text)):
+        axes.text(place.x, place.top + 22.5 + NOTE_HEIGHT * i, line, size=KIND_SIZE, **ink)
+
+
+def _bar(axes: Axes, place: Place, shares: tuple[float, float]) -> None:
+    """At the bottom of a box: its stage's part of all busy time, forward and backward; the whole bar would be all of it."""
+    left, width, top, height = place.x - place.width / 2 + 6, place.width - 12, place.bottom - BAR_HEIGHT, 5.0
+    style: Any = {"edgecolor": _EDGE, "linewidth": 0.5, "zorder": 4}
+    axes.add_patch(Rectangle((left, top), width, height, facecolor=WHITE, **style))
+    for share, kind in zip(shares, ("forward", "backward"), strict=True):
+        axes.add_patch(Rectangle((left, top), width * share, height, facecolor=SLICES[kind][0], **style))
+        left += width * share
 
 
 def _arrow(route: Route) -> Patch:
@@ -162,12 +193,17 @@ def _legend(axes: Axes, entries: list[Entry], cell: float, columns: int, top: fl
         axes.text(x + 19, y, text, size=KIND_SIZE, va="center", color="#222222")
 
 
-def _entries(plan: Layout) -> list[Entry]:
-    """The colours of the kinds that occur, and what they mean."""
+def _entries(plan: Layout, notes: Notes | None) -> list[Entry]:
+    """The colours of the kinds that occur, and what they mean; and those of the times, if there are any."""
     kinds = {place.node.kind for place in plan.places if place.node}
     entries: list[Entry] = []
     for f in FAMILIES:
         here = sorted(kind for kind in kinds if family(kind) is f)
         text = "PPT · number of parameters" if here == ["PPT"] else ", ".join(here)
         entries += [(f.fill, text)] if here else []
+    if notes is not None:
+        entries += [
+            (SLICES["forward"][0], f"{FORWARD} forward: part of all time"),
+            (SLICES["backward"][0], f"{BACKWARD} backward: part of all time"),
+        ]
     return entries + [(None, "a loop's way back")] * any(route.back for route in plan.routes)

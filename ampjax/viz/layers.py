@@ -29,7 +29,7 @@ class Place:
       width: In points.
       height: In points.
       node: The node whose box it is.
-      text: The lines of a label.
+      text: The lines of a label, or further lines in a node's box.
     """
 
     layer: int

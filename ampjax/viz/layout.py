@@ -14,12 +14,15 @@ from ampjax.ir.graph import Graph, Node
 from ampjax.ir.order import Edge, edges, order
 from ampjax.ir.text import count_params, wire_text
 from ampjax.ir.wires import Wire
+from ampjax.viz.flow import Notes
 from ampjax.viz.layers import SPACE, Place, Way, sort, spread
 
 Measure = Callable[[str, float], float]
 """`measure(text, size)`: a text's width in points."""
 
 NAME_SIZE, KIND_SIZE, LABEL_SIZE = 9.5, 7.5, 6.5
+NOTE_HEIGHT, BAR_HEIGHT = 11.0, 8.0
+"""What a further line in a node's box takes, and the bar that shows its part of the time."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +52,21 @@ class Layout:
     height: float
 
 
-def layout(graph: Graph, measure: Measure) -> Layout:
+def layout(graph: Graph, measure: Measure, notes: Notes | None = None) -> Layout:
     """Arranges a graph.
 
     Args:
       graph: The graph; need not be closed.
       measure: Gives a text's width.
+      notes: What is written to nodes and wires beside what they are.
 
     Returns:
       Places that do not overlap, and the arrows between them.
     """
-    nodes = order(graph)
+    nodes, notes = order(graph), notes or Notes()
     every = edges(nodes)
     rank = _ranks(nodes, every)
-    boxes = {node.name: _box(node, 2 * rank[node.name], measure) for node in nodes}
+    boxes = {node.name: _box(node, 2 * rank[node.name], measure, notes) for node in nodes}
     labels: dict[tuple[str, int], Place] = {}
     layers: list[list[Place]] = [[] for _ in range(2 * max(rank.values(), default=0) + 2)]
     for box in boxes.values():
@@ -71,7 +75,7 @@ def layout(graph: Graph, measure: Measure) -> Layout:
     for edge in every:
         key = (edge.source.name, edge.wire.port)
         if key not in labels:
-            labels[key] = _label(edge.wire, 2 * rank[edge.source.name] + 1, measure)
+            labels[key] = _label(edge.wire, 2 * rank[edge.source.name] + 1, measure, notes.wires.get(key))
             layers[labels[key].layer].append(labels[key])
             ways.append(([boxes[edge.source.name], labels[key]], False))
         start, end = labels[key], boxes[edge.target.name]
@@ -113,16 +117,19 @@ def _ranks(nodes: list[Node], every: list[Edge]) -> dict[str, int]:
     return rank
 
 
-def _box(node: Node, layer: int, measure: Measure) -> Place:
-    width = max(measure(node.name, NAME_SIZE), measure(kind_text(node), KIND_SIZE)) + (
-        34 if node.kind == "Cond" else 20
-    )
-    return Place(layer, max(width, 54.0), 30.0, node=node)
+def _box(node: Node, layer: int, measure: Measure, notes: Notes) -> Place:
+    lines = notes.nodes.get(node.name, ())
+    texts = [(node.name, NAME_SIZE), (kind_text(node), KIND_SIZE), *((line, KIND_SIZE) for line in lines)]
+    width = max(measure(*text) for text in texts) + (34 if node.kind == "Cond" else 20)
+    height = 30.0 + NOTE_HEIGHT * len(lines) + BAR_HEIGHT * (node.name in notes.shares)
+    return Place(layer, max(width, 54.0), height, node=node, text=lines)
 
 
-def _label(wire: Wire, layer: int, measure: Measure) -> Place:
+def _label(wire: Wire, layer: int, measure: Measure, messages: int | None) -> Place:
     payload, _, fields = wire_text(wire).partition(" {")
     text = (payload, "{" + fields) if fields else (payload,)
+    if messages is not None:
+        text = (*text, f"{messages:,} message{'s' * (messages != 1)}")
     return Place(layer, max(measure(line, LABEL_SIZE) for line in text) + 4, 9.0 * len(text), text=text)
 
 

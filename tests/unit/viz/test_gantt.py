@@ -4,7 +4,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
-from ampjax.engine.trace import KINDS, Slice, Trace
+from ampjax.engine.records import KINDS, Slice
+from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
 from ampjax.viz.colours import SLICES
 from ampjax.viz.gantt import gantt
