@@ -17,6 +17,7 @@ from experiments.babi15 import Babi15Options
 from experiments.bench import engine as bench_engine
 from experiments.bench import list_reduction as bench_list_reduction
 from experiments.bench import networks as bench_networks
+from experiments.bench import tracing as bench_tracing
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
@@ -34,6 +35,7 @@ BenchCommand = (
     | Annotated[bench_networks.Qm9Bench, subcommand("qm9")]
     | Annotated[bench_networks.Babi15Bench, subcommand("babi15")]
     | Annotated[bench_engine.EngineOptions, subcommand("engine")]
+    | Annotated[bench_tracing.TracingOptions, subcommand("tracing")]
 )
 
 
@@ -79,6 +81,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     bench_networks.Qm9Bench: bench_networks.main,
     bench_networks.Babi15Bench: bench_networks.main,
     bench_engine.EngineOptions: bench_engine.main,
+    bench_tracing.TracingOptions: bench_tracing.main,
 }
 
 

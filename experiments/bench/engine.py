@@ -21,6 +21,7 @@ from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.executor import Executor, NodeTraining
 from ampjax.engine.loop import Loop
 from ampjax.engine.source import Source
+from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import SettingsError
 from ampjax.models.rnn import list_reduction_rnn
@@ -30,6 +31,7 @@ from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.sched.stats import Statistics
 from ampjax.tables import compact
 from experiments.common import Sample
 
@@ -87,12 +89,12 @@ def main(options: EngineOptions, console: Console | None = None) -> list[dict[st
 
 def measure(options: EngineOptions, size: int) -> dict[str, float]:
     """Medians for one dispatch size."""
-    bench = _Bench(options, size)
+    bench = Bench(options, size)
     clocks = {"control": time.thread_time, "engine": time.perf_counter, "kernels": time.perf_counter}
     times: dict[str, list[float]] = {name: [] for name in clocks}
     for n in range(options.passes + 1):
         for name, clock in clocks.items():
-            seconds = _timed(getattr(bench, name), clock)
+            seconds = timed(getattr(bench, name), clock)
             if n:
                 times[name].append(seconds)
     medians = {f"{name}_us": 1e6 * statistics.median(t) / bench.n_messages for name, t in times.items()}
@@ -100,14 +102,20 @@ def measure(options: EngineOptions, size: int) -> dict[str, float]:
     return {"mean_dispatch": bench.mean_dispatch, **medians, "engine_over_kernels": statistics.median(ratios)}
 
 
-def _timed(part: Callable[[], None], clock: Callable[[], float]) -> float:
+def timed(part: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds that something takes, by a clock."""
     begin = clock()
     part()
     return clock() - begin
 
 
-class _Bench:
-    """One dispatch size: a scheduler, an executor, and the dispatches of the last pass."""
+class Bench:
+    """One dispatch size: a scheduler, an executor, and the dispatches of the last pass.
+
+    Args:
+      options: Features, and messages in a pass.
+      size: Messages in a dispatch, and sequences in flight.
+    """
 
     def __init__(self, options: EngineOptions, size: int):
         self._graph = list_reduction_rnn(options.hidden)
@@ -135,18 +143,26 @@ class _Bench:
         self._issued: list[Dispatch] = []
         self.n_messages, self.mean_dispatch = 0, 0.0
 
+    @property
+    def stats(self) -> Statistics:
+        """Counts of the last pass with everything."""
+        return self._scheduler.stats
+
     def control(self) -> None:
+        """A pass in virtual time, without kernels."""
         VirtualDriver(self._loop(self._control, None), lambda dispatch: 1).run()
 
-    def engine(self) -> None:
+    def engine(self, trace: Trace | None = None) -> None:
+        """A pass with everything."""
         self._issued.clear()
         self._scheduler.reset_statistics()
-        asyncio.run(AsyncioDriver(self._loop(self._scheduler, self._executor)).run())
+        asyncio.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
         self._executor.wait()
         stats = self._scheduler.stats
         self.n_messages, self.mean_dispatch = stats.messages, stats.messages / stats.dispatches
 
     def kernels(self) -> None:
+        """The kernels of the last pass with everything, again."""
         for dispatch in self._issued:
             self._executor.run(dispatch, self._scheduler)
             self._executor.change(dispatch)

@@ -17,7 +17,7 @@ from ampjax.errors import SettingsError
 from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
 from ampjax.models.tagger import Sizes, tagger
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from experiments.bench import common, engine, networks
+from experiments.bench import common, engine, networks, tracing
 from experiments.bench.common import Entry
 from experiments.bench.networks import Babi15Bench, NetworkBench, Qm9Bench, SentimentBench, WikinerBench
 from experiments.bench.ours import Ours
@@ -65,6 +65,8 @@ def test_passes_below_one_are_refused() -> None:
         common.compare("x", [], passes=0)
     with pytest.raises(SettingsError, match="bench engine, options"):
         engine.main(engine.EngineOptions(sizes=(0,)))
+    with pytest.raises(SettingsError, match="bench tracing, options"):
+        tracing.main(tracing.TracingOptions(every=0))
 
 
 def test_the_peers_start_like_ours_and_learn() -> None:
@@ -118,6 +120,14 @@ def test_the_sentiment_programs_start_alike_and_learn() -> None:
         before = program.evaluate()
         assert program.train() == 60 and program.infer() == 200 and program.updates() >= 1
         assert program.evaluate() > before
+
+
+def test_the_tracing_bench_compares_passes(tmp_path: Path) -> None:
+    options = tracing.TracingOptions(sizes=(4,), messages=200, passes=1, hidden=8, json=tmp_path / "tracing.jsonl")
+    (row,) = tracing.main(options)
+    assert json.loads((tmp_path / "tracing.jsonl").read_text()) == row
+    assert min(row["untraced_us"], row["traced_ratio"], row["waited_ratio"]) > 0
+    assert 0 <= row["traced_busy"] <= 1 and 0 < row["waited_busy"] <= 1
 
 
 def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
