@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ampjax.checks import at_least, one_of
 from ampjax.errors import SettingsError
 from ampjax.sched.policy import Policy, find_policy
 from ampjax.sched.updates import ReplicaSync
@@ -71,8 +72,8 @@ class Settings:
             "memory_limit",
             "run_ahead",
         ):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("seed", self.seed, 0)
+            at_least(name, getattr(self, name), 1)
+        at_least("seed", self.seed, 0)
         if self.min_admission > self.max_active_keys:
             raise SettingsError(
                 "setting `min_admission`",
@@ -81,10 +82,10 @@ class Settings:
                 "Lower it, or raise `max_active_keys`.",
             )
         if self.arena_rows is not None:
-            _at_least("arena_rows", self.arena_rows, 2)
-        _one_of("mode", self.mode, MODES)
-        _one_of("weights", self.weights, ("current", "stashed"))
-        _one_of("gradient", self.gradient, ("mean", "sum"))
+            at_least("arena_rows", self.arena_rows, 2)
+        one_of("mode", self.mode, MODES)
+        one_of("weights", self.weights, ("current", "stashed"))
+        one_of("gradient", self.gradient, ("mean", "sum"))
         find_policy(self.policy)
         self.sync_rule  # noqa: B018 (raises if it is not one)
 
@@ -136,13 +137,3 @@ def settings_from(options: Mapping[str, Any], base: Settings | None = None) -> S
         if name not in known:
             raise SettingsError(f"setting `{name}`", f"one of {known}", "an unknown setting", "Check its spelling.")
     return replace(base if base is not None else Settings(), **named)
-
-
-def _at_least(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", "Change the setting.")
-
-
-def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise SettingsError(f"setting `{name}`", f"one of {list(choices)}", f"{value!r}", "Choose one of these.")

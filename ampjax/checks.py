@@ -1,0 +1,27 @@
+"""Checks of settings that several frozen objects share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampjax.errors import SettingsError
+
+
+def at_least(name: str, value: Any, least: int) -> None:
+    """Checks an integer setting.
+
+    Raises:
+      SettingsError: If it is no integer, or less than `least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", "Change the setting.")
+
+
+def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Checks a setting that has a few choices.
+
+    Raises:
+      SettingsError: If it is none of them.
+    """
+    if value not in choices:
+        raise SettingsError(f"setting `{name}`", f"one of {list(choices)}", f"{value!r}", "Choose one of these.")

@@ -1,0 +1,169 @@
+"""What a user chooses about hybrid training: one frozen object, checked when it is made.
+
+Knows names and numbers only; nothing of devices, tables or steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ampjax.checks import at_least, one_of
+from ampjax.errors import SettingsError
+
+RUN_OPTIONS = ("hybrid", "ar", "ps")
+REDUCTIONS = ("mean", "sum")
+
+
+@dataclass(frozen=True)
+class SampleTimes:
+    """How the partition search times one number of partitions (Parallax §4.2).
+
+    Args:
+      iterations: Steps for each number of partitions.
+      discarded: The first steps of these, which don't count: compilation and warm-up.
+
+    Raises:
+      SettingsError: If no step is left, or a number is negative or no integer.
+    """
+
+    iterations: int = 100
+    discarded: int = 50
+
+    def __post_init__(self) -> None:
+        at_least("iterations", self.iterations, 1)
+        at_least("discarded", self.discarded, 0)
+        if self.discarded >= self.iterations:
+            raise SettingsError(
+                "setting `discarded`",
+                f"fewer than `iterations`, {self.iterations}",
+                f"{self.discarded}",
+                "Lower it, so that a step is left to be timed.",
+            )
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """When and where a runner saves itself.
+
+    Args:
+      folder: One folder `step-N` is made in it for each checkpoint.
+      every_steps: Steps between two checkpoints.
+
+    Raises:
+      SettingsError: If `every_steps` is no integer of at least 1.
+    """
+
+    folder: str | Path
+    every_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        at_least("every_steps", self.every_steps, 1)
+
+
+@dataclass(frozen=True)
+class ParallaxConfig:
+    """How a single-device program is made data-parallel.
+
+    Args:
+      run_option: `hybrid`: AllReduce for dense variables, servers for sparse ones. `ar`: AllReduce for dense variables,
+        AllGatherv of rows for sparse ones. `ps`: servers for all.
+      sync: Whether all replicas take each step together. If not, all variables are at servers, whatever their kind, and
+        each replica's gradients are applied when they come.
+      max_staleness: Updates by others between a replica's pull and its push at most, where `sync` is False.
+      average_dense: `mean` or `sum` of the replicas' gradients of dense variables.
+      average_sparse: The same for sparse variables.
+      local_aggregation: Whether the replicas of a machine pull and push together: a row that several of them touch travels once.
+      boundary_among_servers: Whether what is computed from several variables' aggregated gradients (a global norm) is computed
+        in parts where the gradients are, so that scalars travel between servers in place of gradients (+OPAU).
+      boundary_between_workers_and_servers: Whether casts that the program applies to rows are done at the server where that
+        makes fewer bytes travel (+OPSW).
+      search_partitions: Whether the number of partitions is searched for in the first steps.
+      sample: How a number of partitions is timed.
+      partitions: Partitions of sparse variables that no partitioner names, and of all where there is no search.
+        By default one for each machine.
+      alpha_threshold: From which share of rows touched by a worker in a step a sparse variable is kept dense.
+      keep_dense: Patterns (see `partitioner`) of variables that are dense whatever detection finds, for optimizers that are not row-wise.
+      table_mode: `faithful`: rows that a step does not touch still follow the optimizer (momentum, Adam), so training equals
+        the dense program. `lazy`: they stay as they are.
+      wire_dtype: `float32` or `bfloat16`: what rows and their gradients are on the way.
+      folder: Where tables lie as memory-mapped files; None keeps them in memory.
+      check_finite: Whether a gradient that is not finite stops the step before anything is changed.
+      checkpoint: When and where to save; None leaves it to `runner.save`.
+      seed: Of `runner.keys`, the replicas' random keys.
+
+    Raises:
+      SettingsError: If a setting is outside what it can be, or two of them exclude each other.
+    """
+
+    run_option: str = "hybrid"
+    sync: bool = True
+    max_staleness: int = 4
+    average_dense: str = "mean"
+    average_sparse: str = "mean"
+    local_aggregation: bool = True
+    boundary_among_servers: bool = True
+    boundary_between_workers_and_servers: bool = True
+    search_partitions: bool = False
+    sample: SampleTimes = SampleTimes()
+    partitions: int | None = None
+    alpha_threshold: float = 0.9
+    keep_dense: tuple[str, ...] = ()
+    table_mode: str = "faithful"
+    wire_dtype: str = "float32"
+    folder: str | Path | None = None
+    check_finite: bool = True
+    checkpoint: Checkpoints | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one_of("run_option", self.run_option, RUN_OPTIONS)
+        one_of("average_dense", self.average_dense, REDUCTIONS)
+        one_of("average_sparse", self.average_sparse, REDUCTIONS)
+        one_of("table_mode", self.table_mode, ("faithful", "lazy"))
+        one_of("wire_dtype", self.wire_dtype, ("float32", "bfloat16"))
+        for name in _SWITCHES:
+            _instance(name, getattr(self, name), bool)
+        at_least("max_staleness", self.max_staleness, 0)
+        at_least("seed", self.seed, 0)
+        if self.partitions is not None:
+            at_least("partitions", self.partitions, 1)
+        _instance("sample", self.sample, SampleTimes)
+        _instance("checkpoint", self.checkpoint, Checkpoints | None)
+        _share("alpha_threshold", self.alpha_threshold)
+        if not self.sync and self.run_option == "ar":
+            raise SettingsError(
+                "setting `sync`",
+                "True where run_option is `ar`",
+                "False",
+                "An AllReduce waits for all replicas: choose `ps`, or train synchronously.",
+            )
+
+    @property
+    def dense_at_servers(self) -> bool:
+        """Whether dense variables live at servers too."""
+        return self.run_option == "ps" or not self.sync
+
+
+_SWITCHES = (
+    "sync",
+    "local_aggregation",
+    "boundary_among_servers",
+    "boundary_between_workers_and_servers",
+    "search_partitions",
+    "check_finite",
+)
+
+
+def _instance(name: str, value: Any, kind: Any) -> None:
+    if not isinstance(value, kind):
+        wanted = getattr(kind, "__name__", "Checkpoints or None")
+        raise SettingsError(f"setting `{name}`", f"a {wanted}", f"{value!r}", "Change the setting.")
+
+
+def _share(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise SettingsError(
+            f"setting `{name}`", "a number above 0", f"{value!r}", "1 or less keeps dense what is touched that much."
+        )

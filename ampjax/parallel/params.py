@@ -1,0 +1,59 @@
+"""What `get_runner` asks of parameters: that every leaf can be trained.
+
+Knows pytrees; nothing of devices or tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import ParameterError
+from ampjax.parallel.paths import by_path
+
+Tree = Any
+
+
+def check_params(params: Tree) -> None:
+    """Raises unless every leaf has a gradient.
+
+    Raises:
+      ParameterError: If there is no leaf, or one is not an array of finite floats.
+    """
+    leaves = by_path(params)
+    if not leaves:
+        raise ParameterError("params", "at least one array", "none", "Pass the parameters as a pytree.")
+    for path, leaf in leaves.items():
+        dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise ParameterError(
+                f"parameter `{path}`",
+                "floats, which have a gradient",
+                str(dtype),
+                "Close over it in the loss function, or pass it in the batch.",
+            )
+        if not bool(np.isfinite(np.asarray(leaf, np.float32)).all()):
+            raise ParameterError(f"parameter `{path}`", "finite values", "NaN or infinity", "Initialise it anew.")
+
+
+def check_like(params: Tree, first: Tree) -> None:
+    """Raises unless parameters are like others.
+
+    Raises:
+      ParameterError: Names the first leaf that differs.
+    """
+    wanted, came = ({path: _described(leaf) for path, leaf in by_path(tree).items()} for tree in (first, params))
+    for path in [*wanted, *came]:
+        if wanted.get(path) != came.get(path):
+            raise ParameterError(
+                f"parameter `{path}`",
+                wanted.get(path, "no such leaf"),
+                came.get(path, "no such leaf"),
+                "Pass parameters like the first ones.",
+            )
+
+
+def _described(leaf: Any) -> str:
+    return f"{leaf.dtype}{list(leaf.shape)}"

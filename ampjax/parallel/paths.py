@@ -1,0 +1,54 @@
+"""Leaves of a parameter tree by path: `encoder/embedding`, and the patterns that name them.
+
+Pure functions on pytrees; shared by partitioners, placement and explanations.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+
+Tree = Any
+
+
+def path_text(path: tuple[Any, ...]) -> str:
+    """A key path as names with `/` between them.
+
+    >>> path_text(jax.tree_util.tree_flatten_with_path({"a": [1]})[0][0][0])
+    'a/0'
+    """
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def names(tree: Tree) -> dict[str, str]:
+    """For each leaf its path as `jax.tree_util.keystr` writes it, and as names with `/` between them.
+
+    >>> names({"layer": [1]})
+    {"['layer'][0]": 'layer/0'}
+    """
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return {jax.tree_util.keystr(path): path_text(path) for path in paths}
+
+
+def by_path(tree: Tree) -> dict[str, Any]:
+    """The leaves of a tree by path, in the tree's order.
+
+    >>> by_path({"b": 1, "a": {"c": 2}})
+    {'a/c': 2, 'b': 1}
+    """
+    return {path_text(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern names a path: it fits some whole names in a row, with `*` and `?` inside a name.
+
+    >>> [matches("embedding", p) for p in ("encoder/embedding/kernel", "embedding_bias")]
+    [True, False]
+    >>> matches("layer_*/kernel", "net/layer_3/kernel")
+    True
+    """
+    wanted, names = pattern.split("/"), path.split("/")
+    starts = range(len(names) - len(wanted) + 1)
+    return any(all(map(fnmatchcase, names[start : start + len(wanted)], wanted)) for start in starts)

@@ -1,0 +1,218 @@
+"""Each replica's own part of the data: of iterables, of arrays, and of grain data sets; and of one joined batch.
+
+Knows pytrees of arrays and iterables; nothing of devices or steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import DataError, SettingsError
+from ampjax.parallel.paths import by_path
+from ampjax.parallel.resources import Resources, find_resources
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One step's batches, one for each replica: what `runner.run` takes in place of a joined batch.
+
+    Args:
+      batches: Pytrees of equal structure and shapes, in the order of replicas.
+    """
+
+    batches: tuple[Tree, ...]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Replicas' views of a data set; iterating gives the replicas' next elements together, as `Parts`.
+
+    Ends when a replica has none left: elements that are not enough for all replicas are dropped.
+
+    Args:
+      views: An iterable for each replica.
+    """
+
+    views: tuple[Iterable[Any], ...]
+
+    def __iter__(self) -> Iterator[Parts]:
+        return (Parts(batches) for batches in zip(*self.views, strict=False))
+
+
+@dataclass(frozen=True)
+class _Strided:
+    """Every n-th element of an iterable: element `index`, `index + count`, ...; can be iterated as often as its source."""
+
+    source: Iterable[Any]
+    index: int
+    count: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(iter(self.source), self.index, None, self.count)
+
+
+@dataclass(frozen=True)
+class _Dealt:
+    """An iterable's elements dealt out to replicas in turn. One pass over the source serves them all."""
+
+    source: Iterable[Any]
+    count: int
+
+    def __iter__(self) -> Iterator[Parts]:
+        elements = iter(self.source)
+        while len(hand := tuple(itertools.islice(elements, self.count))) == self.count:
+            yield Parts(hand)
+
+
+def shard(
+    data: Any,
+    resource_info: str | Path | Resources | None = None,
+    *,
+    index: int | None = None,
+    count: int | None = None,
+) -> Any:
+    """Gives each replica its own part of a data set: element i goes to replica i mod n (the paper's `shard`).
+
+    * An array, or a pytree of arrays with one leading size: `Parts` of every n-th row; rows that are too many are dropped.
+    * A grain `MapDataset`, or anything with a length that can be sliced by a step: each replica gets a slice of it.
+    * Any other iterable (a generator, a grain `IterDataset`, a loader): its elements are dealt out in one pass.
+
+    Args:
+      data: The data set. An element of an iterable is one replica's batch.
+      resource_info: The replicas, as `get_runner` takes them.
+      index: With `count`, one replica's part alone, for programs that feed replicas themselves.
+      count: Number of replicas; by default those of `resource_info`.
+
+    Returns:
+      `Parts` for arrays, else something to iterate that gives `Parts`; with `index`, that replica's part in the data's own kind.
+
+    Raises:
+      SettingsError: If `index` is not below `count`, arrays have fewer rows than there are replicas or differ in them, or
+        the data can't be iterated.
+    """
+    n = len(find_resources(resource_info).devices) if count is None else count
+    if n < 1 or not (index is None or 0 <= index < n):
+        raise SettingsError("shard", "0 <= index < count", f"index {index}, count {n}", "Number the replicas from 0.")
+    if _is_arrays(data):
+        batches = tuple(_rows(data, i, n) for i in range(n))
+        return Parts(batches) if index is None else batches[index]
+    if _is_sliceable(data):
+        views = tuple(data[i::n] for i in range(n))
+        return Shards(views) if index is None else views[index]
+    if not isinstance(data, Iterable):
+        raise SettingsError(
+            "shard", "arrays, a data set or an iterable", f"{type(data).__name__}", "Pass what gives batches."
+        )
+    return _Dealt(data, n) if index is None else _Strided(data, index, n)
+
+
+def split_batch(batch: Tree | Parts, n: int) -> tuple[Tree, ...]:
+    """Each replica's part of one step's batch: contiguous rows of every array; scalars and a single random key go to all.
+
+    Args:
+      batch: A pytree of arrays with one leading size, or `Parts`. Arrays of random keys may have another leading size.
+      n: Number of replicas.
+
+    Returns:
+      n pytrees.
+
+    Raises:
+      SettingsError: If n does not divide a leading size, leaves differ in it, or there are not n parts alike.
+      DataError: If a leaf is nothing that JAX takes.
+    """
+    if isinstance(batch, Parts):
+        return _checked(batch, n)
+    leaves = by_path(batch)
+    for path, leaf in leaves.items():
+        _check_leaf(path, leaf, n)
+    _equal_sizes("batch", {path: leaf.shape[0] for path, leaf in leaves.items() if np.ndim(leaf) and not _is_key(leaf)})
+    return tuple(jax.tree.map(lambda leaf, i=i: _part(leaf, i, n), batch) for i in range(n))
+
+
+def _part(leaf: Any, index: int, n: int) -> Any:
+    if not np.ndim(leaf):
+        return leaf
+    each = leaf.shape[0] // n
+    return leaf[index * each : (index + 1) * each]
+
+
+def _check_leaf(path: str, leaf: Any, n: int) -> None:
+    if not _is_key(leaf) and np.asarray(leaf).dtype.kind in "OUSMm":
+        fix = "Leave out what JAX can't trace, or encode it as numbers."
+        raise DataError(f"batch, leaf `{path}`", "numbers", f"{np.asarray(leaf).dtype}", fix)
+    if np.ndim(leaf) and leaf.shape[0] % n:
+        raise SettingsError(
+            f"batch, leaf `{path}`",
+            f"a leading size that {n} replicas divide",
+            f"{leaf.shape[0]}",
+            "Drop or add examples, or use fewer replicas.",
+        )
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _checked(parts: Parts, n: int) -> tuple[Tree, ...]:
+    if len(parts) != n:
+        raise SettingsError(
+            "batch", f"{n} parts, one for each replica", f"{len(parts)}", "Shard the data with the runner's resources."
+        )
+    shapes = [{path: np.shape(leaf) for path, leaf in by_path(batch).items()} for batch in parts.batches]
+    for number, own in enumerate(shapes):
+        if own != shapes[0]:
+            raise SettingsError(
+                f"batch, part {number}",
+                f"the shapes of part 0, {shapes[0]}",
+                f"{own}",
+                "Give replicas batches of one shape.",
+            )
+    return parts.batches
+
+
+def _is_arrays(data: Any) -> bool:
+    leaves = jax.tree.leaves(data)
+    return (
+        bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves) and not isinstance(data, list)
+    )
+
+
+def _is_sliceable(data: Any) -> bool:
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+        return True
+    # grain's MapDataset and data sets like it are no Sequences, but have a length and take slices.
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__") and hasattr(data, "slice")
+
+
+def _rows(data: Tree, index: int, n: int) -> Tree:
+    sizes = {path: (leaf.shape or (0,))[0] for path, leaf in by_path(data).items()}
+    _equal_sizes("shard", sizes)
+    size = next(iter(sizes.values()))
+    if size < n:
+        raise SettingsError("shard", f"at least {n} rows, one for each replica", f"{size}", "Use fewer replicas.")
+    return jax.tree.map(lambda leaf: leaf[index : size - size % n : n], data)
+
+
+def _equal_sizes(where: str, sizes: dict[str, int]) -> None:
+    first = next(iter(sizes), "")
+    for path, size in sizes.items():
+        if size != sizes[first]:
+            raise SettingsError(
+                f"{where}, leaf `{path}`",
+                f"the leading size of `{first}`, {sizes[first]}",
+                f"{size}",
+                "Give all arrays one row for each example.",
+            )
