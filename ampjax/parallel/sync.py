@@ -69,8 +69,7 @@ def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -
 def all_reduce_sum(trees: Sequence[Tree], devices: Sequence[Device]) -> list[Tree]:
     """The sum of n pytrees, once for each of them, on its device.
 
-    The one function that runs collectives, by `jax.pmap` and `jax.lax.psum`: `pmap` is in maintenance mode, and `shard_map`,
-    its successor, would take its place in here. Trees that share a device are summed there first; then one collective
+    By `jax.pmap` and `jax.lax.psum`: `pmap` is in maintenance mode, and `shard_map`, its successor, would take its place in here. Trees that share a device are summed there first; then one collective
     runs over the distinct devices. Collectives are issued one at a time, so that all devices see them in one order.
 
     Args:
@@ -99,15 +98,32 @@ def _sum_over(devices: tuple[Device, ...], local: list[Tree]) -> list[Tree]:
         return jax.make_array_from_single_device_arrays((len(parts), *parts[0].shape[1:]), sharding, list(parts))
 
     stacked = jax.tree.map(stack, *local)
-    with _issue:
-        while len(_window) >= MAX_OUTSTANDING:
-            _window.popleft().block_until_ready()
-        total = _psum(devices)(stacked)
-        # All leaves come from one program, so the smallest tells when it has ended, and holds the least memory.
-        _window.append(min(jax.tree.leaves(total), key=lambda leaf: leaf.size))
+    # All leaves come from one program, so the smallest tells when it has ended, and holds the least memory.
+    total = issue(_psum(devices), stacked, token=lambda sums: min(jax.tree.leaves(sums), key=lambda leaf: leaf.size))
     shards = [{s.device: s.data for s in leaf.addressable_shards} for leaf in jax.tree.leaves(total)]
     treedef = jax.tree.structure(total)
     return [jax.tree.unflatten(treedef, [leaf[device] for leaf in shards]) for device in devices]
+
+
+def issue(program: Callable[..., Tree], *args: Any, token: Callable[[Tree], jax.Array]) -> Tree:
+    """Runs a program that holds collectives, when fewer than `MAX_OUTSTANDING` are waiting.
+
+    Programs are issued one at a time, so that all devices see them in one order.
+
+    Args:
+      program: A pmapped function, compiled or not.
+      *args: Its arguments.
+      token: From the program's results to an array that tells when it has ended. It is held until then: it must not be donated.
+
+    Returns:
+      The program's results, which may still be under way.
+    """
+    with _issue:
+        while len(_window) >= MAX_OUTSTANDING:
+            _window.popleft().block_until_ready()
+        results = program(*args)
+        _window.append(token(results))
+    return results
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,0 +1,161 @@
+"""The compiled programs of a step: what runs on the replicas' devices, and the collectives in it.
+
+Each is a pure function mapped over the replicas' axis by `jax.pmap`. Knows the rewritten loss and the split optimizer; nothing
+of servers, machines or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ampjax.parallel.spread import AXIS, Device
+from ampjax.sparse.rewrite import SparseProgram
+
+Tree = Any
+LossFn = Callable[[Tree, Tree], Any]
+
+
+class Result(NamedTuple):
+    """What the forward and backward pass of a step gives; with a leading axis of replicas where it is mapped.
+
+    Args:
+      loss: A scalar, reduced over replicas where they are mapped together.
+      aux: The loss function's second result, or None; each replica's own.
+      finite: Whether the loss and the gradients of dense variables are.
+      grads: Gradients of dense variables, None at tables; reduced over replicas where they are mapped together.
+      rows: By table, gradients of the pulled rows, `[m, *row]`, each replica's own; or, where they are gathered, all replicas' ids
+        `[n, m]` and gradients `[n, m, *row]`.
+    """
+
+    loss: jax.Array
+    aux: Tree
+    finite: jax.Array
+    grads: Tree
+    rows: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What becomes of the replicas' results.
+
+    Args:
+      n: Number of replicas.
+      dense: `mean` or `sum` of dense variables' gradients, and of the loss.
+      sparse: `mean` or `sum` of row gradients.
+      across: Whether they are reduced in the program, by AllReduce. If not, servers do it.
+      gather: Whether row gradients are gathered from all replicas, by AllGatherv.
+    """
+
+    n: int
+    dense: str = "mean"
+    sparse: str = "mean"
+    across: bool = True
+    gather: bool = False
+
+
+def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., Result]:
+    """One replica's forward and backward pass: `(dense_params, inputs, batch) -> Result`, nothing reduced.
+
+    Rows may come narrower than the table; gradients are formed in the table's dtype.
+
+    Args:
+      program: The rewritten loss function.
+      has_aux: Whether it gives `(loss, aux)`.
+    """
+
+    def local(dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], batch: Tree) -> Result:
+        wide = {path: value.astype(program.tables[path].dtype) for path, value in rows.items()}
+        out, (grads, row_grads) = program.value_and_grad(dense_params, wide, batch, inverse)
+        loss, aux = out if has_aux else (out, None)
+        return Result(loss, aux, _finite(loss, grads), grads, row_grads)
+
+    return local
+
+
+def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[Device], how: Reduction) -> Any:
+    """`gradients` of all replicas: `(dense_params, rows, inverse, ids, batch) -> Result`, pmapped.
+
+    Where a mean is wanted of what is reduced outside, each replica divides its own.
+    """
+    local = gradients(program, has_aux)
+
+    def step(
+        dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], ids: dict[str, Any], batch: Tree
+    ) -> Result:
+        result = local(dense_params, rows, inverse, batch)
+        own = _divided(result.rows, how.n) if how.sparse == "mean" else result.rows
+        if how.across:
+            loss, grads = reduced((result.loss, result.grads), how)
+            result = result._replace(loss=loss, grads=grads, finite=_finite(loss, grads))
+        elif how.dense == "mean":
+            result = result._replace(grads=_divided(result.grads, how.n))
+        if how.gather:
+            own = {path: jax.lax.all_gather((ids[path], leaf), AXIS) for path, leaf in own.items()}
+        return result._replace(rows=own)
+
+    return jax.pmap(step, axis_name=AXIS, devices=list(devices))
+
+
+def mapped_step(
+    loss_fn: LossFn,
+    has_aux: bool,
+    tx: optax.GradientTransformation,
+    devices: Sequence[Device],
+    how: Reduction,
+    keep: bool,
+) -> Any:
+    """A whole step of a model without tables: `(params, opt_state, batch) -> (params, opt_state, Result)`, pmapped.
+
+    Parameters and optimizer state are donated. They stay as they are where a gradient is not finite.
+
+    Args:
+      loss_fn: The user's loss function.
+      has_aux: Whether it gives `(loss, aux)`.
+      tx: An optax transform.
+      devices: The replicas' devices.
+      how: The reduction over replicas.
+      keep: Whether the result holds the reduced gradients.
+    """
+    update = optax.with_extra_args_support(tx).update
+
+    def step(params: Tree, state: Tree, batch: Tree) -> tuple[Tree, Tree, Result]:
+        out, grads = jax.value_and_grad(loss_fn, has_aux=has_aux)(params, batch)
+        loss, aux = out if has_aux else (out, None)
+        loss, grads = reduced((loss, grads), how)
+        finite = _finite(loss, grads)
+        updates, new_state = update(grads, state, params)
+        chosen = _chosen(finite, (optax.apply_updates(params, updates), new_state), (params, state))
+        return *chosen, Result(loss, aux, finite, grads if keep else None, {})
+
+    return jax.pmap(step, axis_name=AXIS, devices=list(devices), donate_argnums=(0, 1))
+
+
+def reduced(tree: Tree, how: Reduction) -> Tree:
+    """The mean or sum of a tree over replicas: one AllReduce for each leaf, in float32 at least."""
+
+    def reduce(leaf: jax.Array) -> jax.Array:
+        wide = jnp.promote_types(leaf.dtype, jnp.float32)
+        total = jax.lax.psum(leaf.astype(wide), AXIS)
+        return (total / how.n if how.dense == "mean" else total).astype(leaf.dtype)
+
+    return jax.tree.map(reduce, tree)
+
+
+def _divided(tree: Tree, n: int) -> Tree:
+    return jax.tree.map(lambda leaf: (leaf / n).astype(leaf.dtype), tree)
+
+
+def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
+    # A sum is finite only if all its terms are; one number for each leaf is cheaper than a mask of each.
+    sums = [jnp.sum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))) for leaf in jax.tree.leaves(grads)]
+    return jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *sums])).all()
+
+
+def _chosen(finite: jax.Array, new: Tree, old: Tree) -> Tree:
+    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
