@@ -1,0 +1,165 @@
+"""Asynchronous steps: each replica pulls, computes and pushes for itself, and its gradients are applied when they come.
+
+Replicas take turns. A bound on staleness is a bound on how many gradients are under way: what was pulled with j others under way
+is applied j updates later. With a bound of 0 it is ordinary training, one replica's batch after the other's.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.parallel import batches
+from ampjax.parallel.dense import AtServers
+from ampjax.parallel.outcome import require_finite
+from ampjax.parallel.programs import Result, gradients
+from ampjax.parallel.resources import Resources
+from ampjax.parallel.rows import Pulled, Served
+from ampjax.parallel.steps import Outcome
+from ampjax.parallel.update import Homes, named
+from ampjax.sparse.rewrite import SparseProgram
+from ampjax.sparse.table import Table
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Underway:
+    """Gradients that have not been applied.
+
+    Args:
+      number: The step's number.
+      replica: Who computes them.
+      version: How many updates its parameters had seen.
+      pulled: The rows that it has.
+      result: What it computes.
+    """
+
+    number: int
+    replica: int
+    version: int
+    pulled: dict[str, Pulled]
+    result: Result
+
+
+@dataclass
+class AsyncStep:
+    """Steps without a barrier.
+
+    Args:
+      loss: The rewritten loss.
+      has_aux: Whether it gives a pair.
+      homes: Where variables live, all at servers.
+      resources: The machines.
+      max_staleness: Updates between a pull and its push at most.
+      check_finite: Whether gradients that are not finite stop a step.
+      version: Updates so far.
+    """
+
+    loss: SparseProgram
+    has_aux: bool
+    homes: Homes
+    resources: Resources
+    max_staleness: int
+    check_finite: bool
+    version: int = 0
+    _underway: collections.deque[Underway] = field(default_factory=collections.deque)
+    _sizes: batches.Sizes = field(default_factory=batches.Sizes)
+
+    @property
+    def tables(self) -> dict[str, list[Table]]:
+        """By path a variable's table."""
+        return self.homes.tables
+
+    def write(self, params: Tree, state: Tree, tables: Any) -> None:
+        """Replaces all variables and the optimizer's state."""
+        self.homes.write(params, state, tables)
+
+    def read(self) -> tuple[Tree, Tree]:
+        """Dense parameters and shared optimizer state as host arrays of their own."""
+        return self.homes.dense.read()
+
+    @cached_property
+    def _gradients(self) -> Any:
+        return jax.jit(gradients(self.loss, self.has_aux))
+
+    @cached_property
+    def _ids(self) -> Any:
+        shapes = self.loss.split(self.loss.params)[0]
+        return jax.jit(lambda batch: self.loss.ids(shapes, batch))
+
+    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
+        """Every replica begins with its part; gradients are applied as the bound demands.
+
+        Args:
+          number: The step's, for messages.
+          parts: By replica its batch.
+          keep: Whether gradients will be asked for; there are no aggregated ones.
+
+        Raises:
+          ParameterError: If a dense gradient is not finite. It is dropped, and changes nothing.
+          TableError: If a row's gradient is not; likewise.
+        """
+        del keep
+        staleness, results, alpha = [], [], collections.Counter()
+        for replica, part in enumerate(parts):
+            staleness += self._make_room(replica)
+            own, alphas = self._begin(number, replica, part)
+            results.append(own)
+            alpha.update({path: value / len(parts) for path, value in alphas.items()})
+        aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[r.aux for r in results])
+        return Outcome([result.loss for result in results], aux, dict(alpha), dict, staleness)
+
+    def finish(self) -> list[int]:
+        """Applies all that is under way; gives its staleness."""
+        return [self._apply() for _ in range(len(self._underway))]
+
+    def _make_room(self, replica: int) -> list[int]:
+        """Applies the oldest gradients until one more may be under way, and the replica has none."""
+        staleness = []
+        while len(self._underway) > self.max_staleness or any(work.replica == replica for work in self._underway):
+            staleness.append(self._apply())
+        return staleness
+
+    def _begin(self, number: int, replica: int, part: Tree) -> tuple[Result, dict[str, float]]:
+        device, machine = self.resources.devices[replica], self.resources.homes[replica]
+        batch = jax.device_put(part, device)
+        workers = batches.touched(self.loss, [self._ids(batch)])
+        pulled = {path: Pulled(own, self._served(path).pull_for(machine, own.ids)) for path, (own,) in workers.items()}
+        (given,) = batches.inputs(1, self.loss, {path: [own] for path, own in pulled.items()}, self._sizes)
+        dense = jax.device_put(self._dense.pull_for(machine), device)
+        result = self._gradients(dense, *jax.device_put((given.rows, given.inverse), device), batch)
+        self._underway.append(Underway(number, replica, self.version, pulled, result))
+        return result, batches.alphas(self.loss, workers)
+
+    def _apply(self) -> int:
+        """Pushes and applies the oldest gradients; gives their staleness."""
+        work = self._underway.popleft()
+        if self.check_finite and not work.result.finite:
+            require_finite(work.number, work.result.loss, work.result.grads)
+        machine = self.resources.homes[work.replica]
+        waiting = {}
+        for path, own in work.pulled.items():
+            grads = np.asarray(work.result.rows[path])[: len(own.unique.ids)]
+            served = self._served(path)
+            waiting[path] = [named(path, lambda s=served, i=own.unique.ids, g=grads: s.push_from(machine, i, g))]
+        grads = self._dense.push_from(machine, jax.tree.map(np.asarray, work.result.grads))
+        self.homes.update(grads, waiting)
+        self.version += 1
+        return self.version - 1 - work.version
+
+    @property
+    def _dense(self) -> AtServers:
+        assert isinstance(self.homes.dense, AtServers)
+        return self.homes.dense
+
+    def _served(self, path: str) -> Served:
+        home = self.homes.rows[path]
+        assert isinstance(home, Served)
+        return home

@@ -1,0 +1,112 @@
+"""What a step came to: for the user as `Metrics`, and the checks that let a step change anything at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ampjax.errors import ParameterError
+from ampjax.parallel.paths import by_path
+from ampjax.parallel.wire import Traffic
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class RowGrads:
+    """The aggregated gradient of a sparse variable.
+
+    Args:
+      ids: Rows that were touched, `[k]`.
+      values: Their gradients, `[k, *row]`; all other rows have zero.
+    """
+
+    ids: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """One step.
+
+    Args:
+      step: Its number; the first is 1.
+      losses: The loss, reduced over replicas, or each replica's own; scalars that may still be under way.
+      aux: The loss function's second result, with a leading axis of replicas; None if there is none.
+      alpha: By sparse variable the share of its rows that a replica touched, the mean over replicas.
+      traffic: Bytes between machines.
+      staleness: In asynchronous mode, for each update made in this step the number of updates between its pull and its push.
+      fetched: What was asked for: `gradients` and `norms` by path, `global_norm`.
+      is_mean: Whether the loss is the mean or the sum of `losses`.
+    """
+
+    step: int
+    losses: Sequence[Any]
+    aux: Tree
+    alpha: Mapping[str, float]
+    traffic: Traffic
+    staleness: Sequence[int] = ()
+    fetched: Mapping[str, Any] = field(default_factory=dict)
+    is_mean: bool = True
+
+    @property
+    def loss(self) -> float:
+        """The loss; waits for it."""
+        values = [float(np.asarray(loss)) for loss in self.losses]
+        return sum(values) / (len(values) if self.is_mean else 1)
+
+    def __str__(self) -> str:
+        alphas = "".join(f", alpha of {path} {alpha:.3g}" for path, alpha in self.alpha.items())
+        return f"step {self.step}: loss {self.loss:.6g}, {self.traffic.per_machine():.0f} bytes a machine{alphas}"
+
+
+def require_finite(step: int, loss: Any, grads: Tree) -> None:
+    """Raises with the names of what is not finite; nothing has been changed by then.
+
+    Args:
+      step: The step's number.
+      loss: The loss, or the replicas' losses.
+      grads: Dense gradients, host arrays.
+
+    Raises:
+      ParameterError: Always, for it is called when something was found.
+    """
+    wrong = [f"`{path}`" for path, leaf in by_path(grads).items() if not _is_finite(leaf)]
+    got = f"a loss of {np.asarray(loss).tolist()}" + (
+        f" and NaN or infinity in {', '.join(wrong[:4])}" if wrong else ""
+    )
+    raise ParameterError(
+        f"step {step}, gradients",
+        "finite numbers",
+        got,
+        "Nothing was changed: look at this batch, lower the learning rate, or clip.",
+    )
+
+
+def norms(grads: Mapping[str, Any]) -> dict[str, float]:
+    """The 2-norm of each variable's gradient.
+
+    Args:
+      grads: By path an array, or `RowGrads`.
+    """
+    values = {path: grad.values if isinstance(grad, RowGrads) else grad for path, grad in grads.items()}
+    return {path: float(np.linalg.norm(np.asarray(value, np.float32).ravel())) for path, value in values.items()}
+
+
+def fetched(names: Sequence[str], grads: Mapping[str, Any]) -> dict[str, Any]:
+    """What a user asked to read.
+
+    Args:
+      names: Of `gradients`, `norms` and `global_norm`.
+      grads: Aggregated gradients by path.
+    """
+    own = norms(grads)
+    known = {"gradients": dict(grads), "norms": own, "global_norm": float(np.linalg.norm(list(own.values())))}
+    return {name: known[name] for name in names}
+
+
+def _is_finite(leaf: Any) -> bool:
+    return bool(np.isfinite(np.asarray(leaf, np.float32)).all())

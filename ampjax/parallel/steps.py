@@ -1,0 +1,224 @@
+"""Synchronous steps: of a model without tables, one program; of a model with tables, pull, compute, push, update.
+
+Each step object takes the replicas' parts of a batch and changes the model, or raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.parallel import batches
+from ampjax.parallel.outcome import require_finite
+from ampjax.parallel.paths import by_path
+from ampjax.parallel.programs import LossFn, Reduction, Result, mapped_gradients, mapped_step
+from ampjax.parallel.spread import AXIS, Device, entry, replicate, shapes_of, shard_of, spread
+from ampjax.parallel.sync import issue
+from ampjax.parallel.update import Homes, named
+from ampjax.sparse.rewrite import SparseProgram
+from ampjax.sparse.table import Table
+
+Tree = Any
+
+
+class Outcome(NamedTuple):
+    """What a step gives.
+
+    Args:
+      losses: The loss, or one for each replica that did not reduce it.
+      aux: With a leading axis of replicas; None if there is none.
+      alpha: By table the share of touched rows.
+      gradients: Gives the aggregated gradients by path; to be called before the next step.
+      staleness: For each update of an asynchronous step, how old its parameters were.
+    """
+
+    losses: Sequence[Any]
+    aux: Tree
+    alpha: dict[str, float]
+    gradients: Callable[[], dict[str, Any]]
+    staleness: Sequence[int] = ()
+
+
+@dataclass
+class DenseStep:
+    """Steps of a model without tables: forward, backward, AllReduce and update in one program.
+
+    Args:
+      loss_fn: The loss.
+      has_aux: Whether it gives a pair.
+      tx: An optax transform.
+      devices: The replicas' devices.
+      how: The reduction over replicas.
+      check_finite: Whether each step waits to be told that its gradients are finite.
+      params: The parameters, on every device.
+      state: The optimizer's state, likewise.
+      last_shapes: The shapes of the program's arguments; None before the first step.
+    """
+
+    loss_fn: LossFn
+    has_aux: bool
+    tx: optax.GradientTransformation
+    devices: Sequence[Device]
+    how: Reduction
+    check_finite: bool
+    params: Tree = None
+    state: Tree = None
+    last_shapes: Any = None
+
+    @cached_property
+    def _programs(self) -> dict[bool, Any]:
+        return {
+            keep: mapped_step(self.loss_fn, self.has_aux, self.tx, self.devices, self.how, keep)
+            for keep in (False, True)
+        }
+
+    def program(self, keep: bool = False) -> Any:
+        """The pmapped step; with gradients in its result, if they are kept."""
+        return self._programs[keep]
+
+    @property
+    def tables(self) -> dict[str, list[Table]]:
+        """There are none."""
+        return {}
+
+    def write(self, params: Tree, state: Tree, tables: Any = None) -> None:
+        """Replaces parameters and optimizer state."""
+        del tables  # there are none
+        self.params, self.state = replicate(params, self.devices), replicate(state, self.devices)
+
+    def read(self) -> tuple[Tree, Tree]:
+        """Parameters and optimizer state as host arrays of their own."""
+        return entry(self.params), entry(self.state)
+
+    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
+        """One step.
+
+        Args:
+          number: The step's, for messages.
+          parts: By replica its batch.
+          keep: Whether gradients will be asked for.
+
+        Raises:
+          ParameterError: If a gradient is not finite; nothing has changed.
+        """
+        arguments = (self.params, self.state, spread(parts, self.devices))
+        self.last_shapes = self.last_shapes or shapes_of(arguments)
+        self.params, self.state, result = issue(self.program(keep), *arguments, token=lambda results: results[2].loss)
+        if self.check_finite and not shard_of(result.finite, 0):
+            require_finite(number, shard_of(result.loss, 0), entry(result.grads))
+        return Outcome([Replicated(result.loss)], result.aux, {}, lambda: by_path(entry(result.grads)))
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """A scalar of which every replica has the same copy, read when it is asked for."""
+
+    value: jax.Array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        del copy
+        return np.asarray(shard_of(self.value, 0), dtype)
+
+
+@dataclass
+class SparseStep:
+    """Steps of a model with tables, or with all variables at servers.
+
+    Args:
+      loss: The rewritten loss.
+      has_aux: Whether it gives a pair.
+      homes: Where variables live.
+      devices: The replicas' devices.
+      how: What becomes of the replicas' gradients.
+      check_finite: Whether gradients that are not finite stop a step.
+      last_shapes: The shapes of the program's arguments; None before the first step.
+    """
+
+    loss: SparseProgram
+    has_aux: bool
+    homes: Homes
+    devices: Sequence[Device]
+    how: Reduction
+    check_finite: bool
+    last_shapes: Any = None
+    _sizes: batches.Sizes = field(default_factory=batches.Sizes)
+
+    @cached_property
+    def _program(self) -> Any:
+        return mapped_gradients(self.loss, self.has_aux, self.devices, self.how)
+
+    def program(self, keep: bool = False) -> Any:
+        """The pmapped forward and backward pass, which always gives gradients."""
+        del keep
+        return self._program
+
+    @property
+    def tables(self) -> dict[str, list[Table]]:
+        """By path a variable's table, or every machine's."""
+        return self.homes.tables
+
+    def write(self, params: Tree, state: Tree, tables: Any) -> None:
+        """Replaces all variables and the optimizer's state."""
+        self.homes.write(params, state, tables)
+
+    def read(self) -> tuple[Tree, Tree]:
+        """Dense parameters and shared optimizer state as host arrays of their own."""
+        return self.homes.dense.read()
+
+    @cached_property
+    def _ids(self) -> Any:
+        shapes = self.loss.split(self.loss.params)[0]
+        return jax.pmap(lambda batch: self.loss.ids(shapes, batch), axis_name=AXIS, devices=list(self.devices))
+
+    def arguments(self, parts: Sequence[Tree]) -> tuple[tuple[Any, ...], Any, dict[str, float]]:
+        """What the program takes for a batch, what was pulled for it, and its alphas."""
+        batch = spread(parts, self.devices)
+        found = self._ids(batch) if self.loss.tables else {}
+        ids = [{path: shard_of(leaf, r) for path, leaf in found.items()} for r in range(len(parts))]
+        workers = batches.touched(self.loss, ids)
+        pulled = batches.pull(self.homes.rows, workers)
+        given = batches.inputs(len(parts), self.loss, pulled, self._sizes)
+        arguments = (self.homes.dense.pull(), *spread(given, self.devices), batch)
+        return arguments, pulled, batches.alphas(self.loss, workers)
+
+    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
+        """One step.
+
+        Args:
+          number: The step's, for messages.
+          parts: By replica its batch.
+          keep: Whether gradients will be asked for: they always can be.
+
+        Raises:
+          ParameterError: If a dense gradient is not finite; nothing has changed.
+          TableError: If a row's gradient is not; nothing has changed.
+        """
+        del keep
+        arguments, pulled, alpha = self.arguments(parts)
+        self.last_shapes = self.last_shapes or shapes_of(arguments)
+        result: Result = issue(self.program(), *arguments, token=lambda result: result.loss)
+        if self.check_finite and not all(shard_of(result.finite, r) for r in range(len(parts))):
+            require_finite(number, _loss(result, self.how), jax.tree.map(np.asarray, result.grads))
+        waiting = {
+            path: named(path, lambda path=path, home=home: home.push(pulled[path], _row_grads(result, path)))
+            for path, home in self.homes.rows.items()
+        }
+        grads = self.homes.dense.push(result.grads)
+        self.homes.update(grads, waiting)
+        losses = [Replicated(result.loss)] if self.how.across else list(_loss(result, self.how))
+        return Outcome(losses, result.aux, alpha, lambda: self.homes.gradients(grads, waiting))
+
+
+def _loss(result: Result, how: Reduction) -> np.ndarray:
+    """The loss, or the replicas' losses where they were not reduced."""
+    return shard_of(result.loss, 0) if how.across else np.asarray(result.loss)
+
+
+def _row_grads(result: Result, path: str) -> Callable[[int], Any]:
+    return lambda replica: jax.tree.map(lambda leaf: shard_of(leaf, replica), result.rows[path])

@@ -1,0 +1,89 @@
+"""One update of everything, dense variables and rows, from aggregated gradients (Parallax §3.3: exactly once, triggered by the chief).
+
+Whatever can fail comes first; then tables and dense variables change. Knows homes, not devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ampjax.errors import TableError
+from ampjax.optim.split import Split
+from ampjax.parallel.boundary import Boundary, Waiting
+from ampjax.parallel.dense import DenseHome
+from ampjax.parallel.outcome import RowGrads
+from ampjax.parallel.paths import by_path
+from ampjax.parallel.rows import RowHome
+from ampjax.sparse.table import Table
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Where all variables live, and what updates them.
+
+    Args:
+      split: The optimizer, cut into a shared part and rules for rows.
+      dense: The home of dense variables.
+      rows: By table its home.
+      boundary: What servers exchange in an update.
+    """
+
+    split: Split
+    dense: DenseHome
+    rows: Mapping[str, RowHome]
+    boundary: Boundary
+
+    def update(self, grads: Tree, waiting: Waiting) -> None:
+        """Makes the update.
+
+        Args:
+          grads: Aggregated dense gradients, as `dense.push` gave them.
+          waiting: Rows' gradients, as the rows' `push` gave them.
+
+        Raises:
+          TableError: If rows' gradients can't be applied; then nothing has changed.
+        """
+        for path, home in self.rows.items():
+            named(path, lambda home=home, path=path: home.check(waiting[path]))
+        totals = []
+        for turn in range(self.split.n_rounds):
+            shared = self.dense.shared(turn, grads, totals)
+            totals.append(self.boundary.totals(turn, self.rows, waiting, shared))
+        proposal = self.dense.propose(grads, totals)
+        self.boundary.announce(self.rows, proposal.shared)
+        for path, home in self.rows.items():
+            home.apply(waiting[path], proposal.shared[path])
+        self.dense.adopt(proposal)
+
+    @property
+    def tables(self) -> dict[str, list[Table]]:
+        """By path a variable's table, or every machine's."""
+        return {path: home.tables for path, home in self.rows.items()}
+
+    def write(self, params: Tree, state: Tree, tables: Mapping[str, list[Table]]) -> None:
+        """Replaces all variables and the optimizer's state."""
+        self.dense.write(params, state)
+        for path, home in self.rows.items():
+            home.tables = tables[path]
+
+    def gradients(self, grads: Tree, waiting: Waiting) -> dict[str, Any]:
+        """Aggregated gradients by path, for whoever wants to read them."""
+        return by_path(self.dense.fetch(grads)) | {
+            path: RowGrads(*home.fetch(waiting[path])) for path, home in self.rows.items()
+        }
+
+
+def named(path: str, call: Any) -> Any:
+    """What a call to a table gives; a mistake tells whose table it was.
+
+    Raises:
+      TableError: The call's, with the variable's path.
+    """
+    try:
+        return call()
+    except TableError as error:
+        raise TableError(f"variable `{path}`, {error.where}", error.expected, error.got, error.fix) from error
