@@ -1,0 +1,76 @@
+"""`get_runner`: the entrance, with the checks that need no batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import optax
+
+from ampjax.errors import SettingsError
+from ampjax.parallel.build import Setting
+from ampjax.parallel.config import ParallaxConfig
+from ampjax.parallel.partitioner import Partitioner
+from ampjax.parallel.programs import LossFn
+from ampjax.parallel.resources import Resources, find_resources
+from ampjax.parallel.runner import Runner
+from ampjax.parallel.wire import Wire
+
+Tree = Any
+
+
+def get_runner(
+    loss_fn: LossFn,
+    params: Tree,
+    tx: optax.GradientTransformation,
+    resource_info: str | Path | Resources | None = None,
+    config: ParallaxConfig | None = None,
+    partitioners: Sequence[Partitioner] = (),
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Runner:
+    """Makes a single-device program data-parallel (the paper's `get_runner`).
+
+    At the first batch it is found which parameters are sparse. Dense ones get a copy on every replica's device and are kept
+    together by AllReduce; sparse ones go to host-side tables at servers, of which a step pulls and updates the rows that it
+    touches. The training is that of the single-device program on the joined batch.
+
+    Args:
+      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes. With the mean over
+        examples and `mean` in the settings (or sums and `sum`), replicas together make the single-device step.
+      params: A pytree of float arrays.
+      tx: An optax transform; row by row on sparse variables.
+      resource_info: A resource file, `Resources`, or None for all local devices as one machine.
+      config: The settings.
+      partitioners: Which sparse variables share a number of partitions.
+      clock: Gives seconds; for the partition search.
+
+    Returns:
+      The runner.
+
+    Raises:
+      SettingsError: If resources are wrong, or `loss_fn` or `tx` is none.
+      ParameterError: If a parameter has no gradient or is not finite.
+
+    >>> import jax, numpy as np
+    >>> def loss(params, batch):
+    ...     return jax.numpy.mean((params["table"][batch["ids"]] @ params["w"] - batch["y"]) ** 2)
+    >>> params = {"table": np.ones((100, 2), np.float32), "w": np.ones(2, np.float32)}
+    >>> runner = get_runner(loss, params, optax.sgd(0.1))
+    >>> n = len(jax.local_devices())
+    >>> runner.run({"ids": np.arange(n), "y": np.zeros(n, np.float32)}).loss
+    4.0
+    >>> sorted(runner.params)
+    ['table', 'w']
+    """
+    if not callable(loss_fn):
+        raise SettingsError(
+            "loss_fn", "a function of params and batch", type(loss_fn).__name__, "Pass the function itself."
+        )
+    if not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise SettingsError("tx", "an optax transform", type(tx).__name__, "Pass for example `optax.adam(1e-3)`.")
+    resources = find_resources(resource_info)
+    setting = Setting(loss_fn, tx, resources, config or ParallaxConfig(), Wire(len(resources.machines)))
+    return Runner(setting, params, partitioners, clock)

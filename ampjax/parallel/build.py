@@ -1,0 +1,152 @@
+"""From a plan to the thing that trains: tables, homes, and the step that fits the settings.
+
+Owns the choice between the kinds of steps. Nothing in here runs a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ampjax.optim.rows import split_rows
+from ampjax.optim.rule import RowRule
+from ampjax.optim.split import Split
+from ampjax.parallel.asynchronous import AsyncStep
+from ampjax.parallel.boundary import Boundary
+from ampjax.parallel.casts import read_dtype
+from ampjax.parallel.config import ParallaxConfig
+from ampjax.parallel.dense import AtServers, DenseHome, OnDevices
+from ampjax.parallel.paths import names
+from ampjax.parallel.plan import Plan
+from ampjax.parallel.programs import LossFn, Reduction
+from ampjax.parallel.resources import Resources
+from ampjax.parallel.rows import Gathered, RowHome, Served
+from ampjax.parallel.steps import DenseStep, SparseStep
+from ampjax.parallel.update import Homes
+from ampjax.parallel.wire import Wire
+from ampjax.sparse.table import Table
+
+Tree = Any
+Step = DenseStep | SparseStep | AsyncStep
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a model is trained with.
+
+    Args:
+      loss_fn: The single-device loss function.
+      tx: An optax transform.
+      resources: The machines.
+      config: The settings.
+      wire: The way between machines.
+    """
+
+    loss_fn: LossFn
+    tx: optax.GradientTransformation
+    resources: Resources
+    config: ParallaxConfig
+    wire: Wire
+
+
+def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> Step:
+    """The step of a planned model, with its parameters in their homes.
+
+    Args:
+      setting: What it is trained with.
+      plan: What becomes of each variable.
+      params: The first parameters.
+      parts: By replica its part of the first batch.
+
+    Raises:
+      TableError: If the optimizer does not work row by row on a table.
+      SettingsError: If `tx` is no optax transform.
+    """
+    config, resources = setting.config, setting.resources
+    how = _reduction(setting)
+    if not plan.tables and how.across:
+        step = DenseStep(setting.loss_fn, plan.has_aux, setting.tx, resources.devices, how, config.check_finite)
+        step.write(params, setting.tx.init(params))
+        return step
+    split = split_rows(setting.tx, params, plan.tables)
+    dense, tables = plan.program.split(params)
+    homes = Homes(
+        split,
+        _dense_home(setting, plan, split, dense, names(params)),
+        {path: _row_home(setting, plan, path, split.rules[path], tables[path], parts[0]) for path in plan.tables},
+        Boundary(resources, setting.wire, config.boundary_among_servers),
+    )
+    if not config.sync:
+        return AsyncStep(plan.program, plan.has_aux, homes, resources, config.max_staleness, config.check_finite)
+    return SparseStep(plan.program, plan.has_aux, homes, resources.devices, how, config.check_finite)
+
+
+def restart(setting: Setting, plan: Plan, step: Step, params: Tree) -> None:
+    """Puts other parameters into a step's homes, with fresh optimizer state; tables stay split as they are.
+
+    Args:
+      setting: What the model is trained with.
+      plan: What became of each variable.
+      step: The step.
+      params: Parameters like the first ones.
+    """
+    if isinstance(step, DenseStep):
+        step.write(params, setting.tx.init(params))
+        return
+    dense, values = plan.program.split(params)
+    tables = {path: [_like(own, values[path]) for own in copies] for path, copies in step.tables.items()}
+    step.write(dense, step.homes.split.init(dense), tables)
+
+
+def _like(table: Table, values: Any) -> Table:
+    return Table(np.asarray(values), table.rule, **table.settings)
+
+
+def _reduction(setting: Setting) -> Reduction:
+    config = setting.config
+    return Reduction(
+        n=len(setting.resources.devices),
+        dense=config.average_dense,
+        sparse=config.average_sparse,
+        across=not config.dense_at_servers,
+        gather=config.run_option == "ar",
+    )
+
+
+def _dense_home(setting: Setting, plan: Plan, split: Split, params: Tree, text: dict[str, str]) -> DenseHome:
+    config, resources = setting.config, setting.resources
+    if not config.dense_at_servers:
+        return OnDevices(split, params, resources.devices)
+    servers = {text[path]: own[0] for path, own in plan.servers.items() if path not in plan.tables}
+    return AtServers(split, params, resources, servers, setting.wire, config.local_aggregation)
+
+
+def _row_home(setting: Setting, plan: Plan, path: str, rule: RowRule, values: Any, part: Tree) -> RowHome:
+    config, resources = setting.config, setting.resources
+    if config.run_option == "ar":
+        tables = [_table(setting, rule, values, plan.partitions[path], 1) for _ in resources.machines]
+        return Gathered(path, tables, resources, setting.wire)
+    table = _table(setting, rule, values, plan.partitions[path], plan.servers[path])
+    narrow = config.boundary_between_workers_and_servers
+    pull_dtype = read_dtype(plan.program, path, part) if narrow else None
+    return Served(path, table, resources, setting.wire, config.local_aggregation, pull_dtype)
+
+
+def _table(setting: Setting, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:
+    config = setting.config
+    wire_dtype = jnp.dtype(config.wire_dtype) if config.wire_dtype != "float32" else None
+    return Table(
+        np.asarray(values) if isinstance(values, jax.Array) else values,
+        rule,
+        partitions=partitions,
+        servers=servers,
+        mode=config.table_mode,
+        wire_dtype=wire_dtype,
+        folder=config.folder,
+    )

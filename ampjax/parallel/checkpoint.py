@@ -1,0 +1,131 @@
+"""A runner in files: dense variables and shared optimizer state in one folder, each table in one of its own.
+
+Every file has a checksum, and nothing is believed before all of it was read. A save that is cut off leaves the last whole one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import DataError
+from ampjax.parallel.paths import by_path
+from ampjax.sparse import store
+from ampjax.sparse.table import Table
+
+Tree = Any
+_DENSE = "dense"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What was read.
+
+    Args:
+      step: Steps that had been taken.
+      params: Dense parameters.
+      state: Shared optimizer state.
+      tables: By path, as many copies as were asked for.
+    """
+
+    step: int
+    params: Tree
+    state: Tree
+    tables: Mapping[str, list[Table]]
+
+
+def save(folder: str | Path, step: int, params: Tree, state: Tree, tables: Mapping[str, Table]) -> None:
+    """Writes everything; what the folder held before is replaced in one go.
+
+    Args:
+      folder: Where to.
+      step: Steps taken so far.
+      params: Dense parameters, None at tables.
+      state: Shared optimizer state.
+      tables: By path.
+    """
+    folder = Path(folder)
+    fresh = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.new")
+    for number, table in enumerate(tables.values()):
+        table.save(fresh / f"table-{number}")
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((params, state))]
+    facts = {"step": step, "tables": list(tables), "leaves": _described(params, state)}
+    store.save(fresh / _DENSE, facts, iter([]), leaves)
+    _replace(folder, fresh)
+
+
+def check(folder: str | Path) -> None:
+    """Raises unless something was saved there.
+
+    Args:
+      folder: What `save` wrote.
+
+    Raises:
+      TableError: If there is no manifest, or it was altered.
+    """
+    store.read_manifest(Path(folder) / _DENSE)
+
+
+def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Sequence[Table]]) -> Saved:
+    """Reads everything and checks it against the model; changes nothing.
+
+    Args:
+      folder: What `save` wrote.
+      params: Dense parameters like those that were saved.
+      state: Shared optimizer state, likewise.
+      like: By path a model's tables: how many copies there are, and how they are split and placed.
+
+    Raises:
+      DataError: If what was saved is of another model.
+      TableError: If files are missing, cut off or altered.
+    """
+    folder = Path(folder)
+    facts = store.read_manifest(folder / _DENSE)
+    _check(folder, "tables", list(like), facts.get("tables"))
+    _check(folder, "dense leaves", _described(params, state), facts.get("leaves"))
+    _, leaves = store.read_arrays(folder / _DENSE, facts)
+    tables = {
+        path: [_load_table(folder / f"table-{number}", own) for own in copies]
+        for number, (path, copies) in enumerate(like.items())
+    }
+    dense, shared = jax.tree.unflatten(jax.tree.structure((params, state)), leaves)
+    return Saved(facts["step"], dense, shared, tables)
+
+
+def _load_table(folder: Path, like: Table) -> Table:
+    return Table.load(folder, like.rule, **like.settings)
+
+
+def _described(params: Tree, state: Tree) -> list[list[Any]]:
+    """Path, dtype and shape of every leaf, as JSON knows them."""
+    leaves = by_path({"params": params, "state": state})
+    return [[path, str(np.asarray(leaf).dtype), list(np.shape(leaf))] for path, leaf in leaves.items()]
+
+
+def _check(folder: Path, what: str, wanted: Sequence[Any], came: Any) -> None:
+    if came != wanted:
+        missing = [entry for entry in wanted if entry not in (came or [])]
+        foreign = [entry for entry in came or [] if entry not in wanted]
+        raise DataError(
+            f"checkpoint `{folder}`, {what}",
+            f"{missing or wanted}",
+            f"{foreign or came}",
+            "Restore into a runner of the same model, optimizer and choice of tables.",
+        )
+
+
+def _replace(folder: Path, fresh: Path) -> None:
+    """Puts a new folder in the place of an old one."""
+    old = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.old")
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(fresh, folder)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,159 @@
+"""What becomes of each variable: which are sparse, how much of them a step touches, and so where they will live.
+
+Looks at the loss function and one batch; makes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ampjax.parallel import batches
+from ampjax.parallel.config import ParallaxConfig
+from ampjax.parallel.partitioner import Group, Partitioner, groups_of
+from ampjax.parallel.paths import matches, names
+from ampjax.parallel.placement import place_variables
+from ampjax.parallel.programs import LossFn
+from ampjax.parallel.resources import Resources
+from ampjax.sparse.detect import Analysis, find_sparse
+from ampjax.sparse.rewrite import SparseProgram, rewrite
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model's variables and what becomes of them. Paths are those of `jax.tree_util.keystr`.
+
+    Args:
+      analysis: What detection says of each variable.
+      program: The loss on pulled rows of the tables.
+      has_aux: Whether the loss function gives `(loss, aux)`.
+      alpha: By sparse variable, the share of its rows that a replica touched in the first batch.
+      choice: By variable: `allreduce`, `server`, `table at servers` or `table on every machine`, and why.
+      groups: Tables that are split alike.
+      partitions: By table the number of partitions to start with.
+      servers: By variable at servers the server of each partition.
+    """
+
+    analysis: Analysis
+    program: SparseProgram
+    has_aux: bool
+    alpha: Mapping[str, float]
+    choice: Mapping[str, str]
+    groups: Sequence[Group]
+    partitions: Mapping[str, int]
+    servers: Mapping[str, tuple[int, ...]]
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The variables that are tables."""
+        return tuple(self.program.tables)
+
+
+def make_plan(
+    loss_fn: LossFn,
+    params: Tree,
+    parts: Sequence[Tree],
+    resources: Resources,
+    config: ParallaxConfig,
+    partitioners: Sequence[Partitioner],
+) -> Plan:
+    """Plans a model.
+
+    Args:
+      loss_fn: The loss function.
+      params: The parameters.
+      parts: By replica its part of the first batch.
+      resources: The machines.
+      config: The settings.
+      partitioners: The user's partitioners.
+
+    Raises:
+      ParameterError: If parameters don't fit the loss function.
+      DataError: If the batch is nothing that JAX takes.
+      SettingsError: If the loss is no scalar, or a partitioner fits nothing.
+    """
+    analysis = find_sparse(loss_fn, params, parts[0])
+    text = names(params)
+    found = [path for path in analysis.sparse if not any(matches(p, text[path]) for p in config.keep_dense)]
+    program = rewrite(loss_fn, params, parts[0], found)
+    alpha = measure_alpha(program, params, parts)
+    tables = [path for path in found if config.run_option != "hybrid" or alpha[path] < config.alpha_threshold]
+    program = program if tables == found else rewrite(loss_fn, params, parts[0], tables)
+    groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
+    partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
+    return Plan(
+        analysis=analysis,
+        program=program,
+        has_aux=program.plan(parts[0]).traced.has_aux,
+        alpha=alpha,
+        choice={v.path: _choice(v.path, tables, alpha, config) for v in analysis},
+        groups=groups,
+        partitions=partitions,
+        servers=_servers(analysis, tables, partitions, resources, config),
+    )
+
+
+def measure_alpha(program: SparseProgram, params: Tree, parts: Sequence[Tree]) -> dict[str, float]:
+    """By table, the share of its rows that a replica touches, the mean over replicas.
+
+    Args:
+      program: The loss on pulled rows.
+      params: The parameters.
+      parts: By replica its batch.
+    """
+    if not program.tables:
+        return {}
+    dense, _ = program.split(params)
+    ids_of = jax.jit(lambda batch: program.ids(dense, batch))
+    return batches.alphas(program, batches.touched(program, [ids_of(part) for part in parts]))
+
+
+def _groups(partitioners: Sequence[Partitioner], n_rows: Mapping[str, int], text: Mapping[str, str]) -> list[Group]:
+    """The groups of tables; partitioners know short paths."""
+    full = {short: path for path, short in text.items()}
+    groups = groups_of(partitioners, {text[path]: n for path, n in n_rows.items()}, list(full))
+    return [Group(group.label, tuple(full[name] for name in group.paths), group.low, group.high) for group in groups]
+
+
+def _start(group: Group, resources: Resources, config: ParallaxConfig) -> int:
+    wanted = len(resources.machines) if config.partitions is None else config.partitions
+    return min(max(wanted, group.low), group.high)
+
+
+def _choice(path: str, tables: Sequence[str], alpha: Mapping[str, float], config: ParallaxConfig) -> str:
+    if path in tables:
+        return "table on every machine" if config.run_option == "ar" else "table at servers"
+    home = "server" if config.dense_at_servers else "allreduce"
+    if path not in alpha:
+        return home
+    return f"{home}: alpha {alpha[path]:.3g} is at least {config.alpha_threshold:g}"
+
+
+def _servers(
+    analysis: Analysis,
+    tables: Sequence[str],
+    partitions: Mapping[str, int],
+    resources: Resources,
+    config: ParallaxConfig,
+) -> dict[str, tuple[int, ...]]:
+    """Servers of all that lives at servers, placed together."""
+    sizes = {}
+    for variable in analysis:
+        is_table = variable.path in tables
+        if is_table and config.run_option != "ar":
+            sizes[variable.path] = (variable.shape[0], _nbytes(variable) // variable.shape[0])
+        if not is_table and config.dense_at_servers:
+            sizes[variable.path] = (1, _nbytes(variable))
+    return place_variables(sizes, partitions, len(resources.servers))
+
+
+def _nbytes(variable: Any) -> int:
+    size = variable.dtype.itemsize
+    for n in variable.shape:
+        size *= n
+    return size

@@ -1,0 +1,101 @@
+"""Fills an explanation: what was found, predicted, chosen and measured, for each variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.parallel.build import Setting, Step
+from ampjax.parallel.collectives import Collective, collectives
+from ampjax.parallel.costs import predict
+from ampjax.parallel.explain import Explanation, VariableReport
+from ampjax.parallel.paths import names
+from ampjax.parallel.plan import Plan
+from ampjax.parallel.search import Found
+from ampjax.parallel.steps import DenseStep, SparseStep
+
+
+def explain(
+    setting: Setting,
+    plan: Plan,
+    step: Step,
+    alpha: Mapping[str, float],
+    steps: int,
+    searches: Sequence[Found],
+    compiled: bool,
+) -> Explanation:
+    """The explanation of a runner.
+
+    Args:
+      setting: What it is trained with.
+      plan: What became of its variables.
+      step: What makes its steps.
+      alpha: By table, the sum of alphas over steps.
+      steps: How many.
+      searches: Partition searches that have ended.
+      compiled: Whether to compile the program for its collectives.
+    """
+    reduced = _all_reduced(step) if compiled else None
+    variables = [_variable(setting, plan, step, v, alpha, steps, reduced) for v in plan.analysis]
+    resources = setting.resources
+    used = {server for own in variables for server in own.placement}
+    n_servers = len(resources.servers) if used else 0
+    return Explanation(variables, len(resources.machines), len(resources.devices), n_servers, list(searches))
+
+
+def _variable(
+    setting: Setting,
+    plan: Plan,
+    step: Step,
+    variable: Any,
+    alpha: Mapping[str, float],
+    steps: int,
+    reduced: list[Collective] | None,
+) -> VariableReport:
+    path, n = variable.path, len(setting.resources.machines)
+    text = names(plan.program.params)[path]
+    nbytes = int(np.prod(variable.shape, dtype=np.int64)) * variable.dtype.itemsize
+    own = step.tables.get(path)
+    mean = plan.alpha.get(path) if not (own and steps) else alpha[path] / steps
+    at_servers = own is not None and setting.config.run_option != "ar"
+    placement = tuple(own[0].placement) if at_servers and own else plan.servers.get(path, ())
+    if own is not None or setting.config.dense_at_servers:
+        measured = setting.wire.traffic().per_machine(path if own else text) / steps if steps else None
+    else:
+        measured = _ring_bytes(setting, variable, reduced)
+    return VariableReport(
+        text,
+        variable.shape,
+        str(variable.dtype),
+        variable.sparse,
+        variable.reason,
+        mean,
+        predict(nbytes, mean if own is not None else None, n),
+        measured,
+        plan.choice[path],
+        own[0].n_partitions if own else 1,
+        placement,
+    )
+
+
+def _all_reduced(step: Step) -> list[Collective] | None:
+    """The AllReduces of the compiled step; None where it has none, or did not run yet."""
+    lowered = None
+    if isinstance(step, DenseStep | SparseStep) and step.last_shapes is not None:
+        lowered = step.program().lower(*step.last_shapes)
+    return None if lowered is None else [c for c in collectives(lowered.compile().as_text()) if c.kind == "all-reduce"]
+
+
+def _ring_bytes(setting: Setting, variable: Any, reduced: list[Collective] | None) -> float | None:
+    """A machine's bytes for a dense variable: the AllReduce of its size in the program, by the ring formula over replicas."""
+    if reduced is None:
+        return None
+    size = int(np.prod(variable.shape, dtype=np.int64))
+    found = next((c for c in reduced if int(np.prod(c.shape, dtype=np.int64)) == size), None)
+    if found is None:
+        return 0.0
+    reduced.remove(found)  # each belongs to one variable
+    # One ring through all machines: inside a machine nothing travels between machines.
+    return found.ring_bytes(len(setting.resources.devices)) if len(setting.resources.machines) > 1 else 0.0

@@ -1,0 +1,294 @@
+"""The runner: hybrid data parallelism from a single-device program (Parallax).
+
+Takes a loss function, parameters and an optimizer; plans at the first batch; then each `run` is one step over all replicas. Owns
+the order of things and the counts; planning, steps, files and reports are elsewhere.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import SettingsError
+from ampjax.parallel import checkpoint
+from ampjax.parallel.asynchronous import AsyncStep
+from ampjax.parallel.build import Setting, Step, build, restart
+from ampjax.parallel.explain import Explanation
+from ampjax.parallel.outcome import Metrics, fetched
+from ampjax.parallel.params import check_like, check_params
+from ampjax.parallel.partitioner import Group, Partitioner
+from ampjax.parallel.paths import names
+from ampjax.parallel.placement import place_variables
+from ampjax.parallel.plan import Plan, make_plan
+from ampjax.parallel.report import explain
+from ampjax.parallel.rows import row_bytes
+from ampjax.parallel.search import Found
+from ampjax.parallel.shard import split_batch
+from ampjax.parallel.steps import DenseStep
+from ampjax.parallel.timing import Searches
+
+Tree = Any
+FETCHES = ("gradients", "norms", "global_norm")
+
+
+class Runner:
+    """A model in training. Made by `get_runner`.
+
+    Args:
+      setting: What it is trained with.
+      params: The first parameters.
+      partitioners: The user's partitioners.
+      clock: Gives seconds; for the partition search.
+    """
+
+    def __init__(self, setting: Setting, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]):
+        check_params(params)
+        self.setting, self.plan = setting, None
+        self._first: Any = jax.tree.map(np.asarray, params)
+        self._partitioners, self._clock = list(partitioners), clock
+        self._step: Step | None = None
+        self._searches: Searches | None = None
+        self._restored: Path | None = None
+        self._alpha: collections.Counter[str] = collections.Counter()
+        self.steps = 0
+        self.counted = 0
+
+    # ---- training ----------------------------------------------------------------------------------------------------
+
+    def run(self, batch: Tree, fetch: str | Sequence[str] = ()) -> Metrics:
+        """One step over all replicas.
+
+        Args:
+          batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them.
+          fetch: What of the aggregated gradients to read: `gradients` (by path: an array, or `RowGrads` for a sparse variable),
+            `norms` (by path), `global_norm`.
+
+        Returns:
+          The step's metrics.
+
+        Raises:
+          SettingsError: If the replicas don't divide the batch, or `fetch` names something else.
+          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors.
+          TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
+          DataError: If the batch is not like the first one.
+        """
+        wanted = self._wanted(fetch)
+        parts = split_batch(batch, len(self.setting.resources.devices))
+        step = self._built(parts)
+        self._split_for_search()
+        before, start = self.setting.wire.traffic(), self._clock()
+        outcome = step(self.steps + 1, parts, bool(wanted))
+        read = fetched(wanted, self._readable(outcome.gradients())) if wanted else {}
+        self.steps, self.counted = self.steps + 1, self.counted + 1
+        self._alpha.update(outcome.alpha)
+        if self._searches is not None and not self._searches.is_over:
+            jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
+            self._resplit(self._searches.tell(self._clock() - start))
+        metrics = Metrics(
+            self.steps,
+            outcome.losses,
+            outcome.aux,
+            self._readable(outcome.alpha),
+            self.setting.wire.traffic() - before,
+            outcome.staleness,
+            read,
+            self.setting.config.average_dense == "mean",
+        )
+        self._save_if_due()
+        return metrics
+
+    def build(self, batch: Tree) -> Runner:
+        """Plans and builds for a batch, without a step; `run` does it otherwise.
+
+        Args:
+          batch: As `run` takes it.
+
+        Raises:
+          SettingsError: As `run`.
+          ParameterError: As `run`.
+          TableError: As `run`.
+          DataError: As `run`.
+        """
+        self._built(split_batch(batch, len(self.setting.resources.devices)))
+        return self
+
+    def reset(self, params: Tree) -> None:
+        """Starts anew from other parameters of the same shapes: what was compiled, planned and split stays.
+
+        Args:
+          params: Parameters like the first ones.
+
+        Raises:
+          ParameterError: If they have another structure, other shapes or dtypes, or are not finite.
+          SettingsError: Before the first batch.
+        """
+        step = self._settled()
+        assert self.plan is not None
+        check_params(params)
+        check_like(params, self.plan.program.params)
+        restart(self.setting, self.plan, step, params)
+        self.steps = 0
+
+    def keys(self) -> jax.Array:
+        """Random keys for the next step, one for each replica, `[n]`: made of the seed and the step's number.
+
+        Put them into the batch, where a program draws at random: each replica gets `[1]` of them.
+        """
+        key = jax.random.fold_in(jax.random.key(self.setting.config.seed), self.steps)
+        return jax.random.split(key, len(self.setting.resources.devices))
+
+    # ---- what it holds -----------------------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> Tree:
+        """All parameters, a plain pytree of host arrays as the single-device program has them."""
+        if self._step is None or self.plan is None:
+            return jax.tree.map(np.array, self._first)
+        params, _ = self._settled().read()
+        return self.plan.program.join(params, {path: own[0].dense() for path, own in self._step.tables.items()})
+
+    @property
+    def opt_state(self) -> Tree:
+        """The optimizer's state, as `tx.init` makes it for the single-device program."""
+        if self._step is None:
+            return self.setting.tx.init(self._first)
+        _, state = self._settled().read()
+        if isinstance(self._step, DenseStep):
+            return state
+        rows = {path: own[0].opt_state for path, own in self._step.tables.items()}
+        return self._step.homes.split.state.fill(jax.tree.leaves(state), rows)
+
+    @property
+    def step(self) -> Step:
+        """The object that makes steps.
+
+        Raises:
+          SettingsError: Before the first batch.
+        """
+        if self._step is None:
+            raise SettingsError("runner", "a batch first", "none yet", "Call `run`, or `build` with a batch.")
+        return self._step
+
+    @property
+    def searches(self) -> list[Found]:
+        """Partition searches that have ended: samples, fit and choice; `ampjax.viz.partitions` draws them."""
+        return [] if self._searches is None else list(self._searches.found)
+
+    def explain(self, compiled: bool = True) -> Explanation:
+        """What became of each variable, and why.
+
+        Args:
+          compiled: Whether the bytes of AllReduce are read from the compiled program, which is compiled once more for that.
+
+        Raises:
+          SettingsError: Before the first batch.
+        """
+        step = self.step
+        assert self.plan is not None
+        return explain(self.setting, self.plan, step, self._alpha, self.counted, self.searches, compiled)
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Writes all parameters and optimizer state to a folder, with checksums, in one go.
+
+        Args:
+          path: The folder; replaced if it is there.
+
+        Raises:
+          SettingsError: Before the first batch.
+        """
+        step = self._settled()
+        checkpoint.save(path, self.steps, *step.read(), {name: own[0] for name, own in step.tables.items()})
+
+    def restore(self, path: str | Path) -> None:
+        """Goes on from what `save` wrote: checked as a whole before anything changes. Before the first batch, at the first batch.
+
+        Args:
+          path: The folder.
+
+        Raises:
+          DataError: If it is of another model.
+          TableError: If files are missing, cut off or altered.
+        """
+        if self._step is None:
+            checkpoint.check(path)
+            self._restored = Path(path)
+            return
+        step = self._settled()
+        saved = checkpoint.load(path, *step.read(), step.tables)
+        step.write(saved.params, saved.state, saved.tables)
+        self.steps = saved.step
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _built(self, parts: Sequence[Tree]) -> Step:
+        if self._step is None:
+            s = self.setting
+            plan = make_plan(s.loss_fn, self._first, parts, s.resources, s.config, self._partitioners)
+            self._adopt(plan, build(s, plan, self._first, parts))
+        assert self._step is not None
+        return self._step
+
+    def _adopt(self, plan: Plan, step: Step) -> None:
+        config, n_machines = self.setting.config, len(self.setting.resources.machines)
+        self.plan, self._step = plan, step
+        if self._restored is not None:
+            try:
+                self.restore(self._restored)
+            except Exception:
+                self.plan, self._step = None, None
+                raise
+        self._first = None  # the homes have copies
+        if config.search_partitions and plan.groups:
+            self._searches = Searches(plan.groups, n_machines, config.sample)
+
+    def _settled(self) -> Step:
+        """The step, with nothing under way."""
+        if isinstance(self.step, AsyncStep):
+            self.step.finish()
+        return self.step
+
+    def _wanted(self, fetch: str | Sequence[str]) -> tuple[str, ...]:
+        wanted = (fetch,) if isinstance(fetch, str) else tuple(fetch)
+        for name in wanted:
+            if name not in FETCHES:
+                raise SettingsError("fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these.")
+        if wanted and not self.setting.config.sync:
+            fix = "Without a barrier no gradient is aggregated over replicas."
+            raise SettingsError("fetch", "synchronous training", "sync=False", fix)
+        return wanted
+
+    def _split_for_search(self) -> None:
+        self._resplit(self._searches.wanted() if self._searches is not None else None)
+
+    def _resplit(self, wanted: tuple[Group, int] | None) -> None:
+        """Gives a group of tables its number of partitions, if it has another one."""
+        if wanted is None or isinstance(self.step, DenseStep):
+            return
+        group, count = wanted
+        rows = self.step.homes.rows
+        if all(rows[path].table.n_partitions == count for path in group.paths):
+            return
+        self._settled()
+        counts = {path: home.table.n_partitions for path, home in rows.items()} | dict.fromkeys(group.paths, count)
+        sizes = {path: (home.table.n_rows, row_bytes(home.table)) for path, home in rows.items()}
+        servers = place_variables(sizes, counts, len(self.setting.resources.servers))
+        for path in group.paths:
+            rows[path].resplit(count, servers[path])
+
+    def _save_if_due(self) -> None:
+        due = self.setting.config.checkpoint
+        if due is not None and self.steps % due.every_steps == 0:
+            self.save(Path(due.folder) / f"step-{self.steps}")
+
+    def _readable(self, by_path: dict[str, Any]) -> dict[str, Any]:
+        """Paths as names with `/` between them."""
+        assert self.plan is not None
+        text = names(self.plan.program.params)
+        return {text.get(path, path): value for path, value in by_path.items()}
