@@ -1,0 +1,167 @@
+"""Law 9: a transformed data-parallel step equals the single-device step on the joined batch."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.compilation import quick_compilation  # noqa: F401
+
+import ampjax.parallel as px
+from ampjax.optim import parameter_average
+from ampjax.parallel.resources import Machine, Resources
+
+ROWS, DIM, EXAMPLES = 40, 3, 8
+SCHEDULE = optax.exponential_decay(0.02, transition_steps=1, decay_rate=0.7)
+# Steps are small enough, and Adam's eps large enough, that rounding is not amplified: the law is about the step, not about chaos.
+OPTIMIZERS = {
+    "sgd": optax.sgd(SCHEDULE),
+    "momentum": optax.chain(optax.add_decayed_weights(0.01), optax.sgd(0.02, momentum=0.9)),
+    "adagrad": optax.chain(optax.clip_by_global_norm(0.2), optax.adagrad(0.2)),
+    "adam": optax.chain(optax.clip_by_global_norm(0.2), optax.adam(0.05, eps=1e-3), parameter_average(0.9)),
+}
+
+
+def loss(params, batch, reduce=jnp.mean):
+    """Two tables, one of them read twice; a matrix and a bias."""
+    x = params["words"][batch["ids"]].mean(1) + params["more"][batch["other"]] * params["words"][batch["other"]]
+    return reduce((jnp.tanh(x @ params["w"] + params["b"]) - batch["y"]) ** 2), x.sum(-1)
+
+
+def mean_loss(params, batch):
+    return loss(params, batch)
+
+
+def sum_loss(params, batch):
+    return loss(params, batch, jnp.sum)
+
+
+LOSSES = {"mean": mean_loss, "sum": sum_loss}
+
+
+def machines(*sizes):
+    devices = iter(jax.local_devices())
+    return Resources(tuple(Machine(f"m{i}", tuple(next(devices) for _ in range(n))) for i, n in enumerate(sizes)))
+
+
+def first_params(rng):
+    shapes = {"words": (ROWS, DIM), "more": (ROWS, DIM), "w": (DIM, 2), "b": (2,)}
+    return {name: 0.5 * rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def a_batch(rng):
+    # Few distinct ids, so that rows are shared between examples, replicas and machines, and some are never touched. Targets beyond
+    # tanh's range, so that a gradient is no small difference of large terms, of which rounding would be the larger part.
+    ids = rng.integers(0, rng.integers(2, ROWS), (EXAMPLES, 3))
+    return {
+        "ids": ids,
+        "other": rng.integers(0, ROWS, EXAMPLES),
+        "y": rng.uniform(2, 3, (EXAMPLES, 2)).astype(np.float32),
+    }
+
+
+@functools.cache
+def plain_step(name, reduction):
+    tx = OPTIMIZERS[name]
+
+    @jax.jit
+    def step(params, state, batch):
+        (value, aux), grads = jax.value_and_grad(LOSSES[reduction], has_aux=True)(params, batch)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, value, aux, optax.tree.norm(grads)
+
+    return step
+
+
+CASES = {
+    "hybrid-adam": ("adam", "mean", (2, 2), {}),
+    "hybrid-momentum-sum": ("momentum", "sum", (1, 1), {"local_aggregation": False}),
+    "hybrid-adagrad-one-replica": ("adagrad", "mean", (1,), {}),
+    "ar-sgd-sum": ("sgd", "sum", (1, 1), {"run_option": "ar"}),
+    "ps-adam": (
+        "adam",
+        "mean",
+        (1, 2, 1),
+        {"run_option": "ps", "boundary_among_servers": False, "local_aggregation": False},
+    ),
+}
+
+
+@functools.cache
+def a_runner(case):
+    """One runner for all examples of a case, and what it saved before its first step: compilations are shared."""
+    name, reduction, sizes, options = CASES[case]
+    config = px.ParallaxConfig(average_dense=reduction, average_sparse=reduction, **options)
+    rng = np.random.default_rng(0)
+    return px.get_runner(LOSSES[reduction], first_params(rng), OPTIMIZERS[name], machines(*sizes), config).build(
+        a_batch(rng)
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(partitions=st.tuples(st.integers(1, 16), st.integers(1, 16)), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=5)
+def test_a_step_equals_the_single_device_step(case, partitions, seed):
+    name, reduction, _, _ = CASES[case]
+    runner, rng = a_runner(case), np.random.default_rng(seed)
+    params = first_params(rng)
+    state = OPTIMIZERS[name].init(params)
+    runner.reset(params)
+    for path, count in zip(runner.step.homes.rows, partitions, strict=True):
+        home = runner.step.homes.rows[path]
+        home.resplit(count, [p % len(runner.setting.resources.servers) for p in range(count)])
+    for _ in range(3):
+        batch = a_batch(rng)
+        params, state, value, aux, norm = plain_step(name, reduction)(params, state, batch)
+        metrics = runner.run(batch, fetch=("global_norm",))
+        assert metrics.loss == pytest.approx(float(value), rel=1e-5)
+        np.testing.assert_allclose(np.asarray(metrics.aux).ravel(), aux, rtol=1e-4, atol=1e-5)
+        assert metrics.fetched["global_norm"] == pytest.approx(float(norm), rel=1e-5)
+        assert metrics.traffic.balanced
+    close(runner.params, params)
+    close(runner.opt_state, state)
+
+
+def close(ours, theirs):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert np.abs(np.asarray(a) - np.asarray(b)).max() <= 1e-5 * max(np.abs(np.asarray(b)).max(), 1e-30)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=3)
+def test_asynchronous_steps_without_staleness_are_ordinary_training(seed):
+    runner, rng = an_asynchronous_runner(), np.random.default_rng(seed)
+    params = first_params(rng)
+    state = OPTIMIZERS["adagrad"].init(params)
+    runner.reset(params)
+    for _ in range(2):
+        batch = a_batch(rng)
+        metrics = runner.run(batch)
+        for half in range(2):
+            part = {key: value[4 * half : 4 * half + 4] for key, value in batch.items()}
+            params, state, *_ = plain_step("adagrad", "mean")(params, state, part)
+        assert set(metrics.staleness) <= {0}
+    close(runner.params, params)
+    close(runner.opt_state, state)
+
+
+@functools.cache
+def an_asynchronous_runner():
+    config, rng = px.ParallaxConfig(sync=False, max_staleness=0), np.random.default_rng(0)
+    runner = px.get_runner(mean_loss, first_params(rng), OPTIMIZERS["adagrad"], machines(1, 1), config)
+    return runner.build(a_batch(rng))
+
+
+def test_staleness_is_bounded_and_reached():
+    def dense_loss(params, batch):
+        return jnp.mean((batch @ params["w"]) ** 2)
+
+    config = px.ParallaxConfig(sync=False, max_staleness=1)
+    runner = px.get_runner(dense_loss, {"w": np.ones(2, np.float32)}, optax.sgd(0.1), machines(1, 1, 1), config)
+    seen = [age for _ in range(3) for age in runner.run(np.ones((3, 2), np.float32)).staleness]
+    assert set(seen) == {0, 1}

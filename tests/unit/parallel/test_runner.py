@@ -1,0 +1,235 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support.compilation import quick_compilation  # noqa: F401
+
+import ampjax.parallel as px
+from ampjax.parallel.casts import read_dtype
+from ampjax.parallel.collectives import Collective, collectives
+from ampjax.parallel.resources import Machine, Resources
+from ampjax.sparse.rewrite import rewrite
+
+CLIPPED = optax.chain(optax.clip_by_global_norm(0.1), optax.adagrad(0.1))
+
+
+def machines(*sizes):
+    devices = iter(jax.local_devices())
+    return Resources(tuple(Machine(f"m{i}", tuple(next(devices) for _ in range(n))) for i, n in enumerate(sizes)))
+
+
+def loss(params, batch):
+    return jnp.mean((params["table"][batch["ids"]] @ params["w"] - batch["y"]) ** 2)
+
+
+def parameters():
+    return {"table": np.ones((64, 4), np.float32), "w": np.full(4, 0.5, np.float32)}
+
+
+def a_batch(ids):
+    return {"ids": np.array(ids), "y": np.zeros(len(ids), np.float32)}
+
+
+def make(sizes=(1, 1), tx=CLIPPED, function=loss, clock=None, partitioners=(), **options):
+    more = {} if clock is None else {"clock": clock}
+    return px.get_runner(
+        function, parameters(), tx, machines(*sizes), px.ParallaxConfig(**options), partitioners, **more
+    )
+
+
+def test_names_of_the_original_code():
+    assert (px.parallel_run, px.get_partitioner, px.Config) == (px.get_runner, px.partitioner, px.ParallaxConfig)
+
+
+def test_a_model_without_tables_has_the_collectives_of_plain_pmap_and_no_server():
+    def dense_loss(params, batch):
+        return jnp.mean((batch["x"] @ params["m"] + params["b"]) ** 2)
+
+    params = {"m": np.ones((3, 2), np.float32), "b": np.zeros(2, np.float32)}
+    batch = {"x": np.ones((4, 3), np.float32)}
+    runner = px.get_runner(dense_loss, params, optax.adam(0.1), machines(1, 1))
+    runner.run(batch)
+    assert runner.explain().servers == 0
+    ours = runner.step.program().lower(*runner.step.last_shapes).compile().as_text()
+
+    def plain(params, batch):
+        value, grads = jax.value_and_grad(dense_loss)(params, batch)
+        return jax.lax.pmean((value, grads), "i")
+
+    stack = lambda tree, n: jax.tree.map(lambda leaf: np.stack([leaf] * n), tree)
+    mapped = jax.pmap(plain, axis_name="i", devices=jax.local_devices()[:2])
+    theirs = mapped.lower(stack(params, 2), stack({"x": batch["x"][:2]}, 2)).compile().as_text()
+    assert collectives(ours) == collectives(theirs)
+    assert [c.shape for c in collectives(ours)] == [(), (2,), (3, 2)]
+
+
+def test_collectives_of_asynchronous_and_quantised_programs():
+    text = "%g = (f32[2]{0}, f32[4,2]{1,0}) all-gather-start(%x), channel_id=1\n  ROOT %r = bf16[8]{0} all-reduce-start(%y)"
+    assert collectives(text) == [Collective("all-gather", "f32", (4, 2)), Collective("all-reduce", "bf16", (8,))]
+    assert Collective("all-reduce", "bf16", (8,)).nbytes == 16
+    assert Collective("all-gather", "f32", (4, 2)).ring_bytes(4) == 2 * 8 * 3
+    assert Collective("all-to-all", "pred", (4,)).ring_bytes(4) == 0
+
+
+@pytest.mark.parametrize("run_option", ["hybrid", "ps"])
+def test_any_number_of_dense_variables(run_option):
+    """With two matrices and SGD, the update has as many leaves as arguments."""
+
+    def two(params, batch):
+        return jnp.mean((params["table"][batch["ids"]] @ params["a"] @ params["b"]) ** 2)
+
+    params = {"table": np.ones((20, 3), np.float32), "a": np.ones((3, 2), np.float32), "b": np.ones((2, 5), np.float32)}
+    runner = px.get_runner(two, params, optax.sgd(0.01), machines(1, 1), px.ParallaxConfig(run_option=run_option))
+    runner.run({"ids": np.arange(4)})
+    grads = jax.grad(two)(params, {"ids": np.arange(4)})
+    expected = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), runner.params, expected)
+
+
+def test_alpha_decides_what_stays_dense():
+    runner = make(alpha_threshold=0.5, average_dense="mean")
+    runner.run(a_batch(range(64)))
+    report = runner.explain()["table"]
+    assert (report.sparse, report.choice) == (True, "allreduce: alpha 0.5 is at least 0.5")
+    assert runner.explain().servers == 0
+    below = make(alpha_threshold=0.51)
+    below.run(a_batch(range(64)))
+    assert below.explain()["table"].choice == "table at servers"
+
+
+def test_the_explanation_tells_reads_alpha_bytes_and_places():
+    runner = make(partitions=4)
+    runner.run(a_batch([0, 1, 1, 1, 2, 3, 0, 1]))
+    runner.run(a_batch([0, 0, 0, 0, 1, 1, 1, 1]))
+    explained = runner.explain()
+    table, w = explained["table"], explained["w"]
+    assert table.alpha == pytest.approx((2 + 4 + 1 + 1) / 2 / 2 / 64)
+    assert table.placement == (0, 1, 0, 1)
+    # Rows 0 and 2 are at machine 0: in step 1 machine 0 pulls row 1 and machine 1 rows 0 and 2, in step 2 neither needs the other.
+    assert table.measured == 2 * 2 * 16 * 3 / 2 / 2
+    assert table.predicted.ps == 4 * table.alpha * 1024 / 2
+    assert (w.measured, w.predicted.ar, w.choice) == (4 * 16 / 2, 4 * 16 / 2, "allreduce")
+    assert "gather" in str(explained) and "2 machines, 2 replicas, 2 servers" in str(explained)
+
+
+def test_local_aggregation_lets_a_row_travel_once():
+    traffic = {}
+    for together in (True, False):
+        runner = make((2, 2), tx=optax.sgd(0.1), local_aggregation=together)
+        metrics = runner.run(a_batch([1] * 8))  # row 1 is at machine 1: machine 0 needs it
+        traffic[together] = metrics.traffic.per_machine("['table']")
+        assert metrics.traffic.balanced
+    assert traffic == {True: 2 * 2 * 16 / 2, False: 2 * 2 * 2 * 16 / 2}
+
+
+def test_scalars_travel_between_servers_in_place_of_gradients():
+    sent = {}
+    for among in (True, False):
+        metrics = make(boundary_among_servers=among, partitions=2).run(a_batch([0, 1, 2, 3]))
+        sent[among] = {what: metrics.traffic.per_machine(what) for what in ("scalars", "['table']")}
+    pulled_and_pushed = sent[True]["['table']"]
+    # Rows 1 and 3 are at machine 1; the chief is machine 0. Their gradients go there and come back.
+    assert sent[False]["['table']"] == pulled_and_pushed + 2 * 2 * 2 * 16 / 2
+    assert 0 < sent[True]["scalars"] < 16
+
+
+def test_rows_are_cast_where_fewer_bytes_travel():
+    def half(params, batch):
+        rows = params["table"].astype(jnp.bfloat16)[batch["ids"]].astype(jnp.float32)
+        return jnp.mean((rows @ params["w"] - batch["y"]) ** 2)
+
+    batch, results = a_batch([0, 1, 2, 3]), {}
+    for at_server in (True, False):
+        runner = make(function=half, boundary_between_workers_and_servers=at_server)
+        traffic = runner.run(batch).traffic.per_machine("['table']")
+        results[at_server] = traffic, runner.params["table"]
+    assert results[True][0] == 0.75 * results[False][0]  # pulls are halved, pushes are not
+    np.testing.assert_array_equal(results[True][1], results[False][1])
+
+
+@pytest.mark.parametrize(
+    ("read", "dtype"),
+    [
+        (lambda t, i: t[i].astype(jnp.bfloat16).sum(), jnp.bfloat16),
+        (lambda t, i: jnp.take(t, i, axis=0).astype(jnp.bfloat16).sum(), jnp.bfloat16),
+        (lambda t, i: t[i].astype(jnp.bfloat16).sum() + t[i].sum().astype(jnp.bfloat16), None),
+        (lambda t, i: t[i].sum(), None),
+    ],
+)
+def test_the_dtype_in_which_rows_are_read(read, dtype):
+    function = lambda params, ids: read(params["t"], ids).astype(jnp.float32)
+    ids = np.arange(3)
+    program = rewrite(function, {"t": np.ones((20, 2), np.float32)}, ids)
+    found = read_dtype(program, "['t']", ids)
+    assert found is None if dtype is None else found == dtype
+
+
+def test_half_precision_on_the_wire():
+    wide, narrow = (make(wire_dtype=dtype).run(a_batch([0, 1, 2, 3])) for dtype in ("float32", "bfloat16"))
+    assert 2 * narrow.traffic.per_machine("['table']") == wide.traffic.per_machine("['table']")
+
+
+def test_aggregated_gradients_can_be_read():
+    runner = make(tx=optax.sgd(0.1))
+    fetched = runner.run(a_batch([5, 5, 9, 5]), fetch=("gradients", "norms", "global_norm")).fetched
+    grads = jax.grad(loss)(parameters(), a_batch([5, 5, 9, 5]))
+    rows = fetched["gradients"]["table"]
+    order = np.argsort(rows.ids)
+    assert rows.ids[order].tolist() == [5, 9]
+    np.testing.assert_allclose(rows.values[order], grads["table"][np.array([5, 9])], rtol=1e-6)
+    np.testing.assert_allclose(fetched["gradients"]["w"], grads["w"], rtol=1e-6)
+    assert fetched["norms"]["w"] == pytest.approx(float(jnp.linalg.norm(grads["w"])), rel=1e-6)
+    assert fetched["global_norm"] == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
+
+
+def test_the_search_runs_while_training_and_settles():
+    """A clock of a machine on which three partitions are best; three steps for each sample, of which one is discarded."""
+    times = [0.0]
+
+    def clock():
+        count = runner.step.tables["['table']"][0].n_partitions
+        times.append(times[-1] + 9 / count + count)
+        return times[-1]
+
+    sample = px.SampleTimes(iterations=3, discarded=1)
+    runner = make(clock=clock, search_partitions=True, sample=sample, partitioners=[px.partitioner("table")])
+    for _ in range(14):
+        runner.run(a_batch([0, 1, 2, 3]))
+    (found,) = runner.searches
+    assert list(found.samples) == [2, 4, 8]
+    assert found.partitions == runner.explain(compiled=False)["table"].partitions == 3
+    assert "table: 3 partitions" in str(runner.explain(compiled=False))
+
+
+def test_what_was_saved_goes_on(tmp_path):
+    config = {"checkpoint": px.Checkpoints(tmp_path, every_steps=2), "seed": 3}
+    first = make(tx=optax.adam(0.1), **config)
+    batches = [a_batch([i, i + 1, i, 7]) for i in range(4)]
+    for batch in batches[:3]:
+        first.run(batch)
+    second = make((2,), tx=optax.adam(0.1), partitions=5, seed=3)  # other machines, another split
+    second.restore(tmp_path / "step-2")
+    for batch in batches[2:3]:
+        second.run(batch)
+    assert second.steps == 3
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), first.params, second.params)
+    assert (jax.random.key_data(first.keys()) == jax.random.key_data(second.keys())).all()
+    first.save(tmp_path / "again")
+    first.run(batches[3])
+    first.restore(tmp_path / "again")
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), first.params, second.params)
+
+
+def test_parts_and_random_keys_reach_their_replicas():
+    def noisy(params, batch):
+        noise = jax.random.uniform(batch["key"][0], ())
+        return loss(params, batch), {"noise": noise, "ids": batch["ids"]}
+
+    runner = make(function=noisy)
+    keys = runner.keys()
+    metrics = runner.run(a_batch([0, 1, 2, 3]) | {"key": keys})
+    assert metrics.aux["ids"].tolist() == [[0, 1], [2, 3]]
+    assert metrics.aux["noise"].tolist() == [float(jax.random.uniform(key, ())) for key in keys]
+    parts = px.shard([a_batch([0, 1]), a_batch([2, 3])], machines(1, 1))
+    assert [p.batches[1]["ids"].tolist() for p in parts] == [[2, 3]]
