@@ -11,7 +11,19 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, SettingsError
-from experiments import appendix_c, babi15, list_reduction, mnist, qm9, report, sentiment, table3, virtual, wikiner
+from experiments import (
+    appendix_c,
+    babi15,
+    list_reduction,
+    mnist,
+    parallax_table3,
+    qm9,
+    report,
+    sentiment,
+    table3,
+    virtual,
+    wikiner,
+)
 from experiments.appendix_c import AppendixCOptions
 from experiments.babi15 import Babi15Options
 from experiments.bench import engine as bench_engine
@@ -21,6 +33,7 @@ from experiments.bench import tracing as bench_tracing
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
+from experiments.parallax_table3 import ParallaxTable3Options
 from experiments.qm9 import Qm9Options
 from experiments.report import ReportOptions
 from experiments.sentiment import SentimentOptions
@@ -60,6 +73,7 @@ Command = (
     | Annotated[VirtualOptions, subcommand("virtual-replicas")]
     | Annotated[Table3Options, subcommand("table3")]
     | Annotated[AppendixCOptions, subcommand("appendix-c")]
+    | Annotated[ParallaxTable3Options, subcommand("parallax-table3")]
     | Annotated[ReportOptions, subcommand("report")]
     | Annotated[Bench, subcommand("bench")]
 )
@@ -74,6 +88,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     VirtualOptions: virtual.main,
     Table3Options: table3.main,
     AppendixCOptions: appendix_c.main,
+    ParallaxTable3Options: parallax_table3.main,
     ReportOptions: report.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,
     bench_networks.SentimentBench: bench_networks.main,
