@@ -79,7 +79,7 @@ def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., Result]:
 
 
 def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[Device], how: Reduction) -> Any:
-    """`gradients` of all replicas: `(dense_params, rows, inverse, ids, batch) -> Result`, pmapped.
+    """`gradients` of all replicas: `(dense_params, rows, inverse, ids, batch) -> Result`, pmapped; ids only where they are gathered.
 
     Where a mean is wanted of what is reduced outside, each replica divides its own.
     """

@@ -184,6 +184,8 @@ class SparseStep:
         workers = batches.touched(self.loss, ids)
         pulled = batches.pull(self.homes.rows, workers)
         given = batches.inputs(len(parts), self.loss, pulled, self._sizes)
+        if not self.how.gather:  # only an AllGatherv sends ids from device to device
+            given = [own._replace(ids={}) for own in given]
         arguments = (self.homes.dense.pull(), *spread(given, self.devices), batch)
         return arguments, pulled, batches.alphas(self.loss, workers)
 
