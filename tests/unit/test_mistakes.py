@@ -111,7 +111,7 @@ MISTAKES = {
     "an unknown policy": setting(
         "policy",
         "fifo",
-        "one of ['backward_first', 'largest', 'balanced', 'wavefront'], or a function",
+        "one of ['backward_first', 'largest', 'balanced', 'wavefront', 'one_forward_one_backward'], or a function",
         "Choose one of these names.",
     ),
     "an unknown replica rule": setting(
