@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
-from statistics import median
+from statistics import median_low
 from typing import Any, NamedTuple
 
 from ampjax.engine.compile import compilations
@@ -168,7 +168,7 @@ def _add(told: Sequence[tuple[Any, ...]], done_ns: int, trace: Trace) -> None:
 
 
 class Costs:
-    """How long dispatches take, by the median of those that were timed.
+    """How long dispatches take, by the median of those that were timed: of two the shorter, since what disturbs a timing makes it longer.
 
     Args:
       issues: Dispatches, some of them timed.
@@ -180,7 +180,10 @@ class Costs:
             if issue.timing is not None and not issue.timing.compiled:
                 found[issue.work][issue.size].append(issue.timing.costs)
         self._costs = {
-            work: {size: (median(k for k, _ in costs), median(c for _, c in costs)) for size, costs in sizes.items()}
+            work: {
+                size: (median_low(k for k, _ in costs), median_low(c for _, c in costs))
+                for size, costs in sizes.items()
+            }
             for work, sizes in found.items()
         }
 
