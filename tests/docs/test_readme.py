@@ -1,4 +1,4 @@
-"""The README's program runs as it stands."""
+"""The README's programs run as they stand."""
 
 import re
 from pathlib import Path
@@ -6,13 +6,27 @@ from pathlib import Path
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_the_model_in_the_readme_trains_and_verifies(capsys):
-    (program,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def run(number):
+    """The names that a program leaves."""
+    programs = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(programs) == 2
     names: dict = {}
-    exec(compile(program, str(README), "exec"), names)
+    exec(compile(programs[number], str(README), "exec"), names)
+    return names
+
+
+def test_the_model_in_the_readme_trains_and_verifies(capsys):
+    names = run(0)
     assert len(names["history"]) == 2
     assert names["history"][1].valid["loss"] < names["history"][0].valid["loss"]
     assert "agrees with jax.grad" in capsys.readouterr().out
+
+
+def test_the_loss_in_the_readme_is_found_to_have_a_sparse_table(capsys):
+    names = run(1)
+    out = capsys.readouterr().out
+    assert re.search(r"table \[10000, 16\] +sparse", out) and re.search(r"w \[16\] +dense", out)
+    assert names["runner"].run(names["batch"]).loss < 256
 
 
 def test_there_are_exactly_two_set_up_commands():
