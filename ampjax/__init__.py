@@ -28,6 +28,7 @@ from ampjax.ir.build import (
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages, Topology, messages
 from ampjax.ir.state import State
+from ampjax.replay import replay
 from ampjax.sched.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
 from ampjax.settings import Settings
 from ampjax.simulate import profile, simulate
@@ -66,6 +67,7 @@ __all__ = [
     "pump",
     "reduce",
     "repeat",
+    "replay",
     "replicate",
     "route_by",
     "simulate",

@@ -56,5 +56,9 @@ class DeadlockError(AmpError, RuntimeError):
     """Instances are in flight and nothing can move; lists who waits for what."""
 
 
+class ReplayError(AmpError, RuntimeError):
+    """A recording that can't be replayed: it is damaged, of another run, or a decision differs; names the first that does."""
+
+
 class InvariantError(AmpError, RuntimeError):
     """A mistake of ours: a law of the scheduler was broken. Carries the message's story."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -25,8 +26,11 @@ from ampjax.assemble import (
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.compile import compilations, warm_up
 from ampjax.engine.cost import Cost
+from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Journal
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum, metrics_of
+from ampjax.engine.recording import Recorder, Recording
+from ampjax.engine.replay_driver import Follower, RecordingEnds, ReplayDriver
 from ampjax.engine.source import Loop as ControllerLoop
 from ampjax.engine.source import LoopInstances, LoopSource, Source, batches_of
 from ampjax.engine.trace import Trace
@@ -39,6 +43,7 @@ from ampjax.parallel.sync import Device
 from ampjax.params import check_like
 from ampjax.predictions import Predictions, gather_predictions
 from ampjax.progress import Reporter
+from ampjax.provenance import differences, provenance, require_same
 from ampjax.sched.affinity import assign
 from ampjax.sched.demand import DryRun, Guard, Rows, dry_run, row_limits, with_limits
 from ampjax.sched.plan import Plan, make_plan
@@ -108,6 +113,8 @@ class Trainer:
         self._cost = None if cost is None else cost(self.plan)
         self._virtual_ns = self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
+        self._journal: Journal | None = None
+        self._follower: Follower | None = None
         compilations()
 
     # -- parameters
@@ -176,6 +183,7 @@ class Trainer:
         label: Mapping[str, Any] | None = None,
         history: History | None = None,
         trace: Trace | None = None,
+        record: str | Path | None = None,
     ) -> History:
         """Trains for some epochs and validates after each.
 
@@ -189,12 +197,14 @@ class Trainer:
           label: What to put into each record, for example `{"experiment": "mnist"}`.
           history: A history to go on with.
           trace: Where each worker's time goes in training (not in validation).
+          record: A file for all that is decided, about 40 bytes a dispatch, from which `amp.replay` repeats this run bit for bit.
 
         Returns:
           The history; cut short, with `interrupted` set, if Ctrl-C (or a cancellation) came.
 
         Raises:
           SettingsError: If there is no training instance, or `epochs` < 1.
+          OSError: If the recording can't be written.
           DeadlockError: If instances are in flight and nothing can move.
           LimitError: If a single instance can't fit within the memory limit.
           MessageError: If a message, payload or state function does not fit.
@@ -202,6 +212,47 @@ class Trainer:
         if epochs < 1:
             raise SettingsError("fit, `epochs`", "at least 1", f"{epochs}", "Train for one epoch or more.")
         history = history if history is not None else History(settings=dict(label or {}))
+        with self._recorded(record, epochs, history):
+            await self._fit(train, valid, history, epochs, callbacks, progress, trace)
+        return history
+
+    def replay(self, path: str | Path, train: Data, valid: Data | None = None, **options: Any) -> History:
+        """Runs a recorded `fit` again; see `amp.replay`. The trainer must be as the recorded one was."""
+        return _blocking(self.replay_async(path, train, valid, **options))
+
+    async def replay_async(
+        self,
+        path: str | Path,
+        train: Data,
+        valid: Data | None = None,
+        *,
+        partial: bool = False,
+        callbacks: Iterable[Callback] = (),
+        progress: bool = True,
+    ) -> History:
+        """Runs a recorded `fit` again; see `amp.replay`, also for what is raised."""
+        recording, now = Recording(path, partial), self._provenance()
+        require_same(recording.path, recording.header, now)
+        self._follower = Follower(recording, differences(recording.header, now))
+        self._journal = self._follower.journal
+        history = History()
+        try:
+            await self._fit(train, valid, history, recording.header["epochs"], callbacks, progress)
+        finally:
+            self._follower = self._journal = None
+        return history
+
+    async def _fit(
+        self,
+        train: Data,
+        valid: Data | None,
+        history: History,
+        epochs: int,
+        callbacks: Iterable[Callback],
+        progress: bool,
+        trace: Trace | None = None,
+    ) -> None:
+        """Trains, and adds an epoch's record after each; a replay ends with its recording."""
         history.interrupted = False
         callbacks = list(callbacks)
         started = self._now() - (history.epochs[-1].seconds if history.epochs else 0.0)
@@ -210,16 +261,21 @@ class Trainer:
                 data, held_out = self._data(train), self._data(valid) if valid is not None else None
                 self._prepare(data, held_out, reporter)
                 for _ in range(epochs):
+                    if self._follower is not None and self._follower.over:
+                        self._follower.require_end()
+                        break
                     data = data.reshuffle(self._rng) if hasattr(data, "reshuffle") else data  # type: ignore[attr-defined]
                     epoch = await self._epoch(data, held_out, reporter, started, trace)
                     history.epochs.append(epoch)
                     reporter.line(_line(epoch))
                     if any([callback(self, epoch) for callback in callbacks]):
                         break
-            except (KeyboardInterrupt, asyncio.CancelledError):
+                else:
+                    if self._follower is not None:
+                        self._follower.require_end()
+            except (KeyboardInterrupt, asyncio.CancelledError, RecordingEnds):
                 history.interrupted = True
                 self._abandon()
-        return history
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
         """The metrics over some instances; see `evaluate_async`."""
@@ -285,6 +341,24 @@ class Trainer:
 
     # -- parts
 
+    @contextmanager
+    def _recorded(self, path: str | Path | None, epochs: int, history: History) -> Iterator[None]:
+        """Writes what is decided into a file, if one is given."""
+        if path is None:
+            yield
+            return
+        recorder, reason = Recorder(path, {"epochs": epochs, **self._provenance()}), FAILED
+        self._journal = Journal(recorder.take)
+        try:
+            yield
+            reason = INTERRUPTED if history.interrupted else FINISHED
+        finally:
+            recorder.close(reason)
+            self._journal = None
+
+    def _provenance(self) -> dict[str, Any]:
+        return provenance(self.plan, self.settings, self._executor, self._scheduler.updates, self._rng)
+
     async def _epoch(
         self,
         train: AnyInstances,
@@ -340,21 +414,32 @@ class Trainer:
             source: Source = LoopSource(self._scheduler, self._executor, data, ids, train, guard)
         else:
             source = Source(self._scheduler, self._executor, data, ids, train, guard)
+        journal = self._journal
         with _part(reporter, what, len(ids)) as advance:
-            loop = Loop(self._scheduler, self._executor, [source], lambda n, _: advance(n))
+            loop = Loop(self._scheduler, self._executor, [source], lambda n, _: advance(n), journal=journal)
             try:
-                if self._cost is None:
-                    await AsyncioDriver(loop, self.settings.run_ahead, trace).run()
-                else:
-                    self._virtual_ns += VirtualDriver(loop, self._cost, trace, self._virtual_ns).run()
+                if journal is not None:
+                    journal.begins(ids, train)
+                await self._drive(loop, trace)
                 await asyncio.get_running_loop().run_in_executor(None, self._executor.wait)
+                if journal is not None:
+                    journal.ends(self._executor.params if train else None)
             except BaseException:
                 self._abandon()
                 raise
 
+    async def _drive(self, loop: Loop, trace: Trace | None) -> None:
+        """Runs a loop to its end: as a recording says, else on the clock that the run goes by."""
+        if self._follower is not None:
+            await ReplayDriver(loop, self._follower, self.settings.run_ahead).run()
+        elif self._cost is None:
+            await AsyncioDriver(loop, self.settings.run_ahead, trace).run()
+        else:
+            self._virtual_ns += VirtualDriver(loop, self._cost, trace, self._virtual_ns).run()
+
     def _now(self) -> float:
-        """Seconds on the clock that the run goes by."""
-        return time.perf_counter() if self._cost is None else self._virtual_ns / 1e9
+        """Seconds on the clock that the run goes by; a replay goes by this machine's."""
+        return time.perf_counter() if self._cost is None or self._follower is not None else self._virtual_ns / 1e9
 
     def _abandon(self) -> None:
         """Forgets all that is in flight and what came of it, so that the next run starts clean."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ampjax.engine.executor import Executor
+from ampjax.engine.journal import Journal
 from ampjax.engine.source import Source
 from ampjax.ir.state import State
 from ampjax.sched.dispatch import Dispatch
@@ -37,6 +38,7 @@ class Loop:
       sources: What is pumped; training and inference sources may run at the same time.
       progress: Told of instances that have ended.
       on_dispatch: Told of every dispatch, in order of issue.
+      journal: Told of every decision.
     """
 
     def __init__(
@@ -46,15 +48,18 @@ class Loop:
         sources: Sequence[Source],
         progress: Progress | None = None,
         on_dispatch: Callable[[Dispatch], None] | None = None,
+        journal: Journal | None = None,
     ):
         self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
-        self._progress, self._on_dispatch = progress, on_dispatch
+        self._progress, self._on_dispatch, self._journal = progress, on_dispatch, journal
 
     def issue(self, worker: int, watch: Watch | None = None) -> Dispatch | None:
         """Takes the worker's next action and runs it."""
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
+        if self._journal is not None:
+            self._journal.issued(dispatch)
         if watch is not None:
             watch.begin(dispatch)
         if self._on_dispatch is not None:
@@ -76,12 +81,15 @@ class Loop:
         """Lets its messages travel on, with what was read from their payloads, and admits what there is room for."""
         if dispatch.reads and self.executor is not None:
             dispatch.choices = self.executor.choices(dispatch)
+        if self._journal is not None:
+            self._journal.done(dispatch)
         self.scheduler.done(dispatch)
         self.settle()
 
     def settle(self) -> bool:
         """Reports instances that have ended and admits new ones; says whether any was admitted."""
-        for instance, train in self.scheduler.finished:
+        ended = self.scheduler.finished
+        for instance, train in ended:
             for source in self.sources:
                 if source.train == train:
                     source.ended(instance)
@@ -91,6 +99,8 @@ class Loop:
         for source in self.sources:
             if not source.exhausted:
                 admitted += source.admit()
+        if self._journal is not None and (ended or admitted):
+            self._journal.settled(len(ended), admitted)
         return admitted > 0
 
     def nothing_for(self, worker: int) -> str:
@@ -116,6 +126,8 @@ class Loop:
             raise self.scheduler.diagnose()
         self.scheduler.end_of_data()
         if self.scheduler.can_move:
+            if self._journal is not None:
+                self._journal.data_ends()
             return False
         if not self.scheduler.idle:
             raise self.scheduler.diagnose()
