@@ -47,7 +47,9 @@ def provenance(
 
 def settings_of(header: Mapping[str, Any]) -> Settings:
     """The settings of a recorded run; lists have been tuples. A policy that was the user's own is not known, and not needed."""
-    recorded = {k: tuple(v) if isinstance(v, list) else v for k, v in header["settings"].items() if k not in FREE}
+    recorded: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in header["settings"].items() if k not in FREE
+    }
     return Settings(**recorded)
 
 

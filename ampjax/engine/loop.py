@@ -124,10 +124,9 @@ class Loop:
             return False
         if not all(source.exhausted for source in self.sources):
             raise self.scheduler.diagnose()
-        self.scheduler.end_of_data()
+        if self.scheduler.end_of_data() and self._journal is not None:
+            self._journal.data_ends()
         if self.scheduler.can_move:
-            if self._journal is not None:
-                self._journal.data_ends()
             return False
         if not self.scheduler.idle:
             raise self.scheduler.diagnose()

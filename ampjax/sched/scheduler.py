@@ -153,11 +153,17 @@ class Scheduler:
         for worker, changes in by_worker.items():
             self._queue_changes(worker, changes)
 
-    def end_of_data(self) -> None:
-        """Says that no more training instances come in this epoch: a round that is not full is updated all the same."""
+    def end_of_data(self) -> bool:
+        """Says that no more training instances come in this epoch: a round that is not full is updated all the same.
+
+        Returns:
+          Whether there are updates.
+        """
         if self.settings.flush_every is not None and self._since_flush and not self._inflight.count[True]:
             self._since_flush = 0
             self.flush()
+            return bool(self._changes)
+        return False
 
     def abandon(self) -> None:
         """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted."""

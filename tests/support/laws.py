@@ -1,6 +1,7 @@
 """Random cases and random schedules, and one run of the one under the other: what the tests of the laws share.
 
-A failing example prints a line of Python that does the same again, to be run in `tests/`.
+A failing example prints a line of Python that does the same again, to be run in `tests/`. Where the clock decided what several workers did,
+their decisions are kept in a file that the line names.
 """
 
 import asyncio
@@ -8,7 +9,9 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,8 +23,11 @@ from hypothesis import strategies as st
 from ampjax.assemble import scheduler_settings
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.engine.journal import FAILED, Journal
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum
+from ampjax.engine.recording import Recorder, Recording
+from ampjax.engine.replay_driver import Follower, ReplayDriver
 from ampjax.engine.source import Source
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import InstanceList
@@ -70,11 +76,13 @@ class Schedule:
       settings: As for a trainer.
       devices: Devices that the workers share, in turn.
       costs: Runs in virtual time with these costs; None runs under asyncio.
+      recording: A file of decisions that is followed in place of a clock.
     """
 
     settings: Settings = field(default_factory=lambda: frozen())
     devices: int = 1
     costs: Costs | None = None
+    recording: str | None = None
 
     def __repr__(self):
         given = ", ".join(
@@ -82,7 +90,8 @@ class Schedule:
             for name, value in vars(self.settings).items()
             if value != getattr(_DEFAULTS, name) and name not in ("arena_rows", "check")
         )
-        return f"Schedule(frozen({given}), {self.devices}, {self.costs})"
+        recording = f", {self.recording!r}" if self.recording else ""
+        return f"Schedule(frozen({given}), {self.devices}, {self.costs}{recording})"
 
 
 def frozen(**options):
@@ -138,6 +147,10 @@ class Engine:
             self.executor = Executor(self.plan, params, training, jax.devices()[: schedule.devices], stashed, s.seed)
         self.dispatches = []
         self.watchers = []
+        self._follower = Follower(Recording(schedule.recording)) if schedule.recording else None
+        decisions = _DECISIONS.get()
+        decisions.clear()
+        self.journal = Journal(decisions.append) if self._follower is None else self._follower.journal
 
     def run(self, data, train=True, also=()):
         """Runs instances; `also` are further `(data, train)` that are in flight at the same time. Keeps the dispatches."""
@@ -145,11 +158,15 @@ class Engine:
             Source(self.scheduler, self.executor, self._instances(each), np.arange(len(each)), is_train)
             for each, is_train in ((data, train), *also)
         ]
-        loop = Loop(self.scheduler, self.executor, sources, on_dispatch=self._note)
-        if self.schedule.costs is None:
+        loop = Loop(self.scheduler, self.executor, sources, on_dispatch=self._note, journal=self.journal)
+        self.journal.begins(np.arange(len(data)), train)
+        if self._follower is not None:
+            asyncio.run(ReplayDriver(loop, self._follower).run())
+        elif self.schedule.costs is None:
             asyncio.run(AsyncioDriver(loop, self.schedule.settings.run_ahead).run())
         else:
             VirtualDriver(loop, self.schedule.costs).run()
+        self.journal.ends(None)
         return self
 
     def _note(self, dispatch):
@@ -222,14 +239,34 @@ def run_python(code, **environment):
     return run.stdout
 
 
+_DECISIONS = ContextVar("decisions", default=[])  # noqa: B039 (the default is for engines whose decisions nobody asks for)
+
+
 @contextmanager
 def replayed(function, *arguments):
     """Adds to any error the line of Python that does it again."""
+    decisions = []
+    token = _DECISIONS.set(decisions)
     try:
         yield
     except Exception as error:
-        error.add_note(f"replay: from support.laws import *; {function}({', '.join(map(repr, arguments))})")
+        again = [_recorded(a, decisions) if isinstance(a, Schedule) else a for a in arguments]
+        error.add_note(f"replay: from support.laws import *; {function}({', '.join(map(repr, again))})")
         raise
+    finally:
+        _DECISIONS.reset(token)
+
+
+def _recorded(schedule, decisions):
+    """The schedule; with the decisions in a file, where several workers and the clock made them."""
+    if schedule.costs is not None or schedule.recording or schedule.settings.workers == 1 or not decisions:
+        return schedule
+    file = tempfile.NamedTemporaryFile(prefix="ampjax-", suffix=".trace", delete=False)
+    recorder = Recorder(file.name, {})
+    for decision in decisions:
+        recorder.take(decision)
+    recorder.close(FAILED)
+    return replace(schedule, recording=file.name)
 
 
 @st.composite
