@@ -261,12 +261,12 @@ def _recorded(schedule, decisions):
     """The schedule; with the decisions in a file, where several workers and the clock made them."""
     if schedule.costs is not None or schedule.recording or schedule.settings.workers == 1 or not decisions:
         return schedule
-    file = tempfile.NamedTemporaryFile(prefix="ampjax-", suffix=".trace", delete=False)
-    recorder = Recorder(file.name, {})
+    file = str(Path(tempfile.mkdtemp(prefix="ampjax-")) / "run.trace")
+    recorder = Recorder(file, {})
     for decision in decisions:
         recorder.take(decision)
     recorder.close(FAILED)
-    return replace(schedule, recording=file.name)
+    return replace(schedule, recording=file)
 
 
 @st.composite
