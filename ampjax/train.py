@@ -76,6 +76,10 @@ class Trainer:
       settings: All other settings as one object, or (not both)
       **options: the settings one by one: see `Settings`.
 
+    Attributes:
+      left_over: What was in flight when a run was last interrupted, a line each: who waited, the throttle, the queues, and the story of
+        the oldest instance. A loop that never ends is no standstill: interrupt it, and read here where that instance goes round.
+
     Raises:
       GraphError: If the graph is not closed.
       SettingsError: If a setting is outside what it can be.
@@ -113,6 +117,7 @@ class Trainer:
         self._cost = None if cost is None else cost(self.plan)
         self._virtual_ns = self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
+        self.left_over: list[str] = []
         self._journal: Journal | None = None
         self._follower: Follower | None = None
         compilations()
@@ -424,7 +429,9 @@ class Trainer:
                 await asyncio.get_running_loop().run_in_executor(None, self._executor.wait)
                 if journal is not None:
                     journal.ends(self._executor.params if train else None)
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
+                    self.left_over = self._scheduler.report()
                 self._abandon()
                 raise
 

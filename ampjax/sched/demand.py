@@ -12,15 +12,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ampjax.errors import LimitError
+from ampjax.errors import LimitError, MessageError
 from ampjax.ir.instances import Messages
-from ampjax.ir.state import SLOT
+from ampjax.ir.state import SLOT, State
+from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import Plan
 from ampjax.sched.policy import largest
 from ampjax.sched.queues import BACKWARD
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
-from ampjax.sched.stages import ArenaKey
+from ampjax.sched.stages import ArenaKey, Stage
 from ampjax.sched.stats import Statistics
+
+ENDLESS = 1_000_000
+"""Dispatches of a dry run from which on its instances are said to be in a loop that they never leave. All instances share a dispatch, so this is
+about the number of stages that a single message passes."""
 
 Rows = dict[ArenaKey, int]
 Batch = Mapping[str, Messages]
@@ -61,6 +66,9 @@ def dry_run(
       ids: The instances' numbers.
       train: False for inference.
       max_dispatch_size: Rows in one dispatch at most.
+
+    Raises:
+      MessageError: If an instance seems never to end, or as `Scheduler.pump` and `Scheduler.done` do.
     """
     n = len(ids)
     settings = SchedulerSettings(max_active_keys=n, max_dispatch_size=max_dispatch_size, policy=largest, history=1)
@@ -91,6 +99,18 @@ def _drain(scheduler: Scheduler, dry: DryRun, position: np.ndarray) -> None:
                         dry.each[key] = dry.each.get(key, 0) + rows
                 scheduler.done(dispatch)
                 moved = True
+                if dispatch.number > ENDLESS and dispatch.stage is not None:
+                    raise _endless(dispatch, dispatch.stage, scheduler.plan)
+
+
+def _endless(dispatch: Dispatch, stage: Stage, plan: Plan) -> MessageError:
+    state = State(dispatch.states[:1], plan.layout, stage.ports[0].type.fields)
+    return MessageError(
+        f"node `{stage.name}`",
+        "instances that end",
+        f"one that goes on after {ENDLESS} dispatches without numbers, {state!r}",
+        "Mend the condition that should let it out of the loop.",
+    )
 
 
 def row_bytes(key: ArenaKey) -> int:

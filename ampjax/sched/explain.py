@@ -1,12 +1,13 @@
-"""Explanations: what happened to a message, who waits for what, why nothing moves."""
+"""Explanations: what happened to a message, who waits for what, what has no room."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.errors import DeadlockError, LimitError
+from ampjax.errors import LimitError
 from ampjax.ir.state import INSTANCE, State
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.group import Groups
@@ -14,6 +15,7 @@ from ampjax.sched.join import Join
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import Queue
 from ampjax.sched.slots import SlotPool
+from ampjax.sched.stages import Stage
 
 
 def story(plan: Plan, history: Iterable[Dispatch], instance: int, fields: Mapping[str, int]) -> list[str]:
@@ -30,9 +32,33 @@ def story(plan: Plan, history: Iterable[Dispatch], instance: int, fields: Mappin
     return lines
 
 
-def waiting(plan: Plan, joins: Mapping[int, Join], groups: Mapping[int, Groups]) -> list[str]:
-    """One line for each message that waits in a join, and for each open group."""
-    lines = []
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """A message that waits in a join, or an open group.
+
+    Args:
+      stage: Where.
+      state: Its state (one row); of a group, its first member's or its opener's.
+      port: Where it stands.
+      missing: The ports on which messages are missing.
+      what: What it waits for, in words.
+    """
+
+    stage: Stage
+    state: State
+    port: int
+    missing: tuple[int, ...]
+    what: str
+
+    def __str__(self) -> str:
+        if self.stage.kind == "group":
+            return f"group `{self.stage.name}` with {self.state!r} waits for {self.what}"
+        return f"node `{self.stage.name}` has {self.state!r} on port {self.stage.ports[self.port].name} and waits for {self.what}"
+
+
+def find_waiting(plan: Plan, joins: Mapping[int, Join], groups: Mapping[int, Groups]) -> list[Waiting]:
+    """The messages that wait in joins, one for each key, and the open groups."""
+    found = []
     for number, join in joins.items():
         stage = plan.stages[number]
         by_key: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
@@ -40,24 +66,23 @@ def waiting(plan: Plan, joins: Mapping[int, Join], groups: Mapping[int, Groups])
             by_key.setdefault(join.key(port, state), {})[port] = state
         for there in by_key.values():
             port = min(there)
-            missing = " or ".join(p.name for i, p in enumerate(stage.ports) if i not in there)
-            state = State(there[port][None], plan.layout, stage.ports[port].type.fields)
-            lines.append(
-                f"node `{stage.name}` has {state!r} on port {stage.ports[port].name} and waits for the same key on port {missing}"
-            )
+            missing = tuple(i for i in range(len(stage.ports)) if i not in there)
+            what = "the same key on port " + " or ".join(stage.ports[i].name for i in missing)
+            found.append(Waiting(stage, _state(plan, stage, port, there[port]), port, missing, what))
     for collecting in groups.values():
         stage = collecting.stage
         for group in collecting.open.values():
-            what = (
-                "its opener"
-                if group.size is None
-                else f"{group.size - len(group.members)} more of {group.size} member(s)"
-            )
+            missing = (1,) if group.size is None else (0,)
+            n = 0 if group.size is None else group.size - len(group.members)
+            what = "its opener" if group.size is None else f"{n} more of {group.size} member(s)"
             port, array = (0, group.members[0][0]) if group.members else (1, group.state)
             assert array is not None
-            state = State(array[None], plan.layout, stage.ports[port].type.fields)
-            lines.append(f"group `{stage.name}` with {state!r} waits for {what}")
-    return lines
+            found.append(Waiting(stage, _state(plan, stage, port, array), port, missing, what))
+    return found
+
+
+def _state(plan: Plan, stage: Stage, port: int, array: np.ndarray) -> State:
+    return State(array[None], plan.layout, stage.ports[port].type.fields)
 
 
 def no_room(queue: Queue, pools: Sequence[SlotPool], in_flight: int) -> LimitError:
@@ -70,15 +95,4 @@ def no_room(queue: Queue, pools: Sequence[SlotPool], in_flight: int) -> LimitErr
         f"room for its rows of shape {key[1]} {key[2]}",
         f"{pool.used} of at most {pool.limit - 1} rows in use by {in_flight} instance(s) in flight",
         "Raise `memory_limit`, or lower `max_active_keys`.",
-    )
-
-
-def deadlock(lines: Sequence[str], in_flight: int) -> DeadlockError:
-    """That nothing can move, with who waits for what."""
-    shown = "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")
-    return DeadlockError(
-        f"{in_flight} instance(s) in flight",
-        "messages that can move",
-        "none: " + (shown or "an instance whose pumping has not ended"),
-        "Pump what the nodes wait for, or mend the conditions that route it.",
     )

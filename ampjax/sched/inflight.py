@@ -30,6 +30,12 @@ class InFlight:
         """Instances in flight."""
         return self.count[True] + self.count[False]
 
+    @property
+    def oldest(self) -> int | None:
+        """The instance in flight that was admitted first; None if there is none."""
+        alive = np.flatnonzero(self._live)
+        return int(self.ids[alive[self.ages[alive].argmin()]]) if len(alive) else None
+
     def open(self, ids: np.ndarray, train: bool) -> np.ndarray:
         """Gives each instance a slot `[n]`; it is alive until `release`."""
         n = len(ids)

@@ -143,12 +143,6 @@ class _Planner:
         for node in nodes:
             self.stage_of[node.name] = stage
 
-    def _entries(self, stage: Stage) -> list[Wire]:
-        """The wires that enter a stage from outside, each once."""
-        inside = {wire for node in stage.nodes for wire in node.outputs}
-        wires = [input_wire(node, p) for node in stage.nodes for p in range(len(node.inputs))]
-        return [w for w in dict.fromkeys(wires) if w not in inside and not wire_type(w).topology]
-
     # -- memory spaces
 
     def _leaves(self, wire: Wire) -> dict[Leaf, None]:
@@ -165,7 +159,7 @@ class _Planner:
                     stack.extend(new)
                 elif not wire_type(w).topology:
                     stage = self.stage_of[node.name]
-                    found[Leaf(stage.number, self._entries(stage).index(w))] = None
+                    found[Leaf(stage.number, entries(stage).index(w))] = None
         self._reach[wire] = found
         return found
 
@@ -201,7 +195,7 @@ class _Planner:
         for stage in self.stages:
             stage.ports = tuple(
                 Port(wire_type(w), w.name, HOST if on_host.get(Leaf(stage.number, i), True) else self._home(stage, i))
-                for i, w in enumerate(self._entries(stage))
+                for i, w in enumerate(entries(stage))
             )
 
     def _home(self, stage: Stage, port: int) -> int:
@@ -228,9 +222,9 @@ class _Planner:
                 if wire_type(wire).topology:
                     continue
                 stage = self.stage_of[node.name]
-                if wire not in self._entries(stage):
+                if wire not in entries(stage):
                     continue
-                inner[Leaf(stage.number, self._entries(stage).index(wire))] = None
+                inner[Leaf(stage.number, entries(stage).index(wire))] = None
             elif not any(isinstance(t, Step) and t.node is node for t in targets):
                 targets.append(Step(node, [self._route(out, space) for out in node.outputs]))
         for leaf in inner:
@@ -249,6 +243,13 @@ class _Planner:
         self.stages.append(stage)
         stage.routes = [[leaf] if leaf is not None else self._route(wire, space)]
         return Leaf(stage.number, 0)
+
+
+def entries(stage: Stage) -> list[Wire]:
+    """The wires that enter a stage from outside, each once, in the order of its ports; none for a transfer."""
+    inside = {wire for node in stage.nodes for wire in node.outputs}
+    wires = [input_wire(node, p) for node in stage.nodes for p in range(len(node.inputs))]
+    return [w for w in dict.fromkeys(wires) if w not in inside and not wire_type(w).topology]
 
 
 def _join(node: Node) -> Key:

@@ -41,6 +41,9 @@ class Batch:
         return Batch(states, cells, self.train, self.counted)
 
 
+ENDLESS = 100_000
+"""Control nodes, one after the other, from which on a message is said to be in a loop that it never leaves."""
+
 Deliver = Callable[[Leaf, Batch], None]
 
 Parts = list[tuple[int, Batch]]
@@ -76,11 +79,14 @@ class Router:
         """Sends a batch along a route.
 
         Raises:
-          MessageError: If a state function fails or gives something unusable, or a topology does not fit.
+          MessageError: If a state function fails or gives something unusable, a topology does not fit, or a loop of control nodes never ends.
         """
-        stack = [(targets, batch)]
+        stack, passed = [(targets, batch)], 0
         while stack:
             targets, batch = stack.pop()
+            passed += 1
+            if passed > ENDLESS and isinstance(targets[0], Step):
+                self._refuse(targets[0], batch)
             for target in targets:
                 if isinstance(target, Leaf):
                     self._deliver(target, batch)
@@ -88,6 +94,15 @@ class Router:
                 for output, part in self._apply[target.kind](target, batch):
                     if len(part.cells):
                         stack.append((target.targets[output], part))
+
+    def _refuse(self, step: Step, batch: Batch) -> None:
+        state = State(batch.states[:1], self._layout, step.fields)
+        raise MessageError(
+            f"node `{step.node.name}`",
+            "messages that reach a payload node, a group or a sink",
+            f"one that has passed {ENDLESS} control nodes, {state!r}",
+            "Mend the condition that should let it out of the loop.",
+        )
 
     def _state(self, step: Step, batch: Batch) -> State:
         return State(batch.states, self._layout, step.fields)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.errors import DeadlockError, LimitError
 from ampjax.ir.instances import Messages
-from ampjax.sched import explain, laws
+from ampjax.sched import doctor, explain, laws
 from ampjax.sched.build import NO_CELLS
 from ampjax.sched.dispatch import Change, Dispatch
 from ampjax.sched.plan import Plan
@@ -236,7 +236,7 @@ class Scheduler:
 
     def waiting(self) -> list[str]:
         """Who waits for what: one line per message in a join, and per open group."""
-        return explain.waiting(self.plan, self._traffic.joins, self._traffic.groups)
+        return [str(one) for one in explain.find_waiting(self.plan, self._traffic.joins, self._traffic.groups)]
 
     def story(self, instance: int, **fields: int) -> list[str]:
         """What happened to an instance's messages (with these state fields), as far as the history goes back."""
@@ -246,7 +246,11 @@ class Scheduler:
         """Why nothing can move."""
         for queue in (q for busy in self._busy for q in busy):
             return explain.no_room(queue, [self.pool(key) for key in queue.stage.arenas], self._inflight.total)
-        return explain.deadlock(self.waiting(), self._inflight.total)
+        return doctor.deadlock(self._snapshot())
+
+    def report(self) -> list[str]:
+        """What there is to know about what is in flight, a line each: who waits, the throttle, queues, the oldest instance's story."""
+        return doctor.report(self._snapshot())
 
     def pool(self, key: ArenaKey) -> SlotPool:
         """The slots of an arena."""
@@ -262,6 +266,10 @@ class Scheduler:
         self.stats = Statistics(
             {name: StageStats() for name in names}, {n: NodeStats() for n in self.plan.graph.parameterised}
         )
+
+    def _snapshot(self) -> doctor.Snapshot:
+        throttle = self.settings.max_active_keys, self.settings.min_admission
+        return doctor.Snapshot(self.plan, self._traffic, self.history, *throttle)
 
     def _ready(self, worker: int) -> list[Queue]:
         """A worker's queues that can be dispatched."""
