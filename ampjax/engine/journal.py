@@ -163,13 +163,13 @@ class Journal:
 
     def begins(self, ids: np.ndarray, train: bool) -> None:
         """A pass over the instances `ids` `[n]` begins."""
-        self._take(Pass(len(ids), train, zlib.crc32(np.ascontiguousarray(ids, np.int64))))
+        self._take(Pass(len(ids), train, _checksum(ids)))
 
     def issued(self, dispatch: Dispatch) -> None:
         """A worker got a dispatch; nothing of it has run."""
         if self._before is None:
             self._before = dispatch.number - 1
-        stage, states = dispatch.stage, np.ascontiguousarray(dispatch.states)
+        stage, states = dispatch.stage, dispatch.states
         self._take(
             Issue(
                 dispatch.worker,
@@ -179,7 +179,7 @@ class Journal:
                 dispatch.n_rows,
                 len(dispatch.changes),
                 int(states[0, INSTANCE]) if len(states) else 0,
-                zlib.crc32(states),
+                _checksum(states),
             )
         )
 
@@ -206,11 +206,15 @@ class Journal:
         return dispatch.number - self._before
 
 
+def _checksum(integers: np.ndarray) -> int:
+    return zlib.crc32(integers.astype(np.int64, copy=False).tobytes())
+
+
 def digest(trees: Any) -> bytes:
     """16 bytes that tell arrays apart bit for bit: names and values, in order. Waits for devices."""
     found = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(trees):
         array = np.asarray(leaf)
         found.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
-        found.update(np.ascontiguousarray(array))
+        found.update(array.tobytes())
     return found.digest()[:16]
