@@ -186,7 +186,7 @@ class Journal:
     def done(self, dispatch: Dispatch) -> None:
         """A dispatch's messages travel on."""
         read = dispatch.choices if dispatch.reads else None
-        self._take(Done(self.number(dispatch), 0 if read is None else zlib.crc32(np.ascontiguousarray(read, np.int64))))
+        self._take(Done(self.number(dispatch), 0 if read is None else _checksum(read)))
 
     def settled(self, ended: int, admitted: int) -> None:
         """Instances have ended, others have been admitted."""
