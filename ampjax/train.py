@@ -29,6 +29,7 @@ from ampjax.engine.cost import Cost
 from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Journal
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum, metrics_of
+from ampjax.engine.patience import patiently
 from ampjax.engine.recording import Recorder, Recording
 from ampjax.engine.replay_driver import Follower, RecordingEnds, ReplayDriver
 from ampjax.engine.source import Loop as ControllerLoop
@@ -426,7 +427,7 @@ class Trainer:
                 if journal is not None:
                     journal.begins(ids, train)
                 await self._drive(loop, trace)
-                await asyncio.get_running_loop().run_in_executor(None, self._executor.wait)
+                await patiently(self._executor.wait, "the last dispatch of some worker")
                 if journal is not None:
                     journal.ends(self._executor.params if train else None)
             except BaseException as error:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from functools import partial
 
 import jax
 
 from ampjax.engine.executor import Executor
 from ampjax.engine.loop import Loop
+from ampjax.engine.patience import patiently
 from ampjax.engine.sampled import Sampled
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Tracer
@@ -35,7 +37,7 @@ class AsyncioDriver:
 
     def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
         self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * STRIDE), trace
-        self._marks: list[deque[jax.Array]] = [deque() for _ in range(loop.scheduler.plan.workers)]
+        self._marks: list[deque[tuple[jax.Array, Dispatch]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
         self._moved = asyncio.Event()
         self._over = False
         self._tracer: Tracer | None = None
@@ -93,27 +95,27 @@ class AsyncioDriver:
                 self._moved.set()
             issued += 1
             if issued % STRIDE == 0:
-                await self._keep_pace(worker)
+                await self._keep_pace(worker, dispatch)
 
     async def _read(self, executor: Executor, dispatch: Dispatch) -> None:
         """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
-        await asyncio.get_running_loop().run_in_executor(None, jax.block_until_ready, executor.reading(dispatch))
+        await patiently(partial(jax.block_until_ready, executor.reading(dispatch)), f"what {dispatch!r} reads back")
         self._loop.done(dispatch)
         self._moved.set()
 
-    async def _keep_pace(self, worker: int) -> None:
+    async def _keep_pace(self, worker: int, dispatch: Dispatch) -> None:
         """Marks the device's queue, and waits for an old mark if too many are not reached."""
         executor = self._loop.executor
         marks = self._marks[worker]
         if executor is not None:
             mark = executor.mark(worker)
             if mark is not None:
-                marks.append(mark)
-        while marks and getattr(marks[0], "is_ready", bool)():  # jax.Array's type does not list it
+                marks.append((mark, dispatch))
+        while marks and getattr(marks[0][0], "is_ready", bool)():  # jax.Array's type does not list it
             marks.popleft()
         if len(marks) * STRIDE > self._run_ahead:
-            oldest = marks.popleft()
-            await asyncio.get_running_loop().run_in_executor(None, oldest.block_until_ready)
+            oldest, last = marks.popleft()
+            await patiently(oldest.block_until_ready, f"{last!r}, or one of the {STRIDE - 1} before it on this worker,")
         else:
             await asyncio.sleep(0)
 

@@ -156,12 +156,12 @@ def test_where_a_loop_runs(path):
 
 
 def list_reduction_run():
-    train, valid = (list_reduction.Sequences(data, hidden=64) for data in list_reduction.splits(5000, 200))
+    train, valid = (list_reduction.Sequences(data, hidden=64) for data in list_reduction.splits(6500, 200))
     return list_reduction_rnn(64, None, 2), train, valid, {"max_dispatch_size": 4}
 
 
 def sentiment_run():
-    trees = sst.synthetic(3000, 50)
+    trees = sst.synthetic(6000, 50)
     graph = tree_lstm(len(trees[0].vocabulary), Cells("tai", 64, 64, 0.5), 1000)
     return graph, *map(sst.TreeInstances, trees), {"max_dispatch_size": 8, "gradient": "sum"}
 
