@@ -26,6 +26,7 @@ from ampjax.assemble import (
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.compile import compilations, warm_up
 from ampjax.engine.cost import Cost
+from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Journal
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum, metrics_of
@@ -515,6 +516,9 @@ class Trainer:
         for stage in self.plan.stages:
             for j in range(len(stage.outputs) if stage.kind != "group" else 0):
                 mean.setdefault(stage.arenas[j], 0.0)
+        numbers = dict.fromkeys(number for sampled in looks for number in sampled.edges)
+        seen = {n: [part for sampled in looks for part in sampled.edges.get(n, ())] for n in numbers}
+        self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
         limits = row_limits(mean, self.settings.memory_limit, self._executor.record_row_bytes())
         self._guard_limits = limits, most
         self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits, self.settings.arena_rows)

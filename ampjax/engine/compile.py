@@ -10,6 +10,7 @@ import numpy as np
 from ampjax.engine.executor import Executor
 from ampjax.engine.runner import ladder_for, segment_ladder, segment_sizes
 from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.edges import Edges
 from ampjax.sched.queues import BACKWARD, INFER
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stages import HOST, Stage
@@ -73,16 +74,20 @@ def warm_up(
 def _sizes(stage: Stage, rows: int, messages: int) -> list[tuple[int, int]]:
     """The sizes to compile: rows, and for a reduce or collect also segments."""
     if stage.kind not in ("reduce", "collect"):
-        return [(n, n) for n in _steps(ladder_for(stage), rows)]
+        # Graphs with more edges than usual take the next step of the ladder: one more is compiled for them.
+        more = 1 if stage.chain is not None else 0
+        return [(n, n) for n in _steps(ladder_for(stage), rows, more)]
     segments = messages if stage.kind == "reduce" else rows
     steps = _steps(segment_ladder, max(rows, segments))
     return list(dict.fromkeys(segment_sizes(n, m) for n in steps for m in (n // 4, min(n, segments))))
 
 
-def _steps(sizes: Callable[[int], int], most: int) -> list[int]:
-    """The steps of a ladder up to `most`."""
+def _steps(sizes: Callable[[int], int], most: int, more: int = 0) -> list[int]:
+    """The steps of a ladder up to `most`, and some more."""
     steps = [sizes(1)]
     while steps[-1] < most:
+        steps.append(sizes(steps[-1] + 1))
+    for _ in range(more):
         steps.append(sizes(steps[-1] + 1))
     return steps
 
@@ -108,5 +113,14 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
         [out] * len(stage.outputs),
         n,
         sizes,
+        edges=_no_edges(stage, n),
         scatter=[rows] * len(stage.ports) if stage.kind == "collect" else [],
     )
+
+
+def _no_edges(stage: Stage, n: int) -> Edges | None:
+    """For a chain: `n` messages of a row each, without edges."""
+    if stage.chain is None:
+        return None
+    nothing = np.zeros(0, np.int32)
+    return Edges(nothing, nothing, np.zeros((n, len(stage.chain.ways)), np.int64), np.ones(n, np.int64))

@@ -50,8 +50,8 @@ class FlopsCost:
             passes = {"forward": 1, "infer": 1, "backward": 2}[dispatch.direction]
             if stage.kind == "loss" and dispatch.direction == "forward":
                 passes = 3
-            operations += (
-                sum(2.0 * self._layer(node)[0] for node in stage.nodes if node.has_params) * dispatch.n_rows * passes
+            operations += passes * sum(
+                2.0 * self._layer(node)[0] * dispatch.rows_at(node.name) for node in stage.nodes if node.has_params
             )
         for change in dispatch.changes:
             if isinstance(change, Update):

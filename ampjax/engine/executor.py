@@ -17,6 +17,7 @@ import numpy as np
 import optax
 
 from ampjax.engine.arenas import Arenas
+from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.metrics import LossSums
 from ampjax.engine.runner import StageRunner
 from ampjax.errors import MessageError
@@ -91,6 +92,11 @@ class Executor:
         put = functools.partial(jax.device_put, device=self._device_of[node])
         self.opt_state[node] = jax.tree.map(put, self._training[node].tx.init(floats))
         self.accumulators[node] = jax.tree.map(lambda x: put(jnp.zeros_like(x)), floats)
+
+    def expect_edges(self, stages: Mapping[int, EdgeSizes]) -> None:
+        """Tells chains, by the number of their stage, for how many edges to leave room."""
+        for number, sizes in stages.items():
+            self._runners[number].edge_sizes = sizes
 
     def feed(self, feeds: Sequence[Feed], scheduler: Scheduler) -> None:
         """Writes pumped payloads to host arenas.
@@ -244,7 +250,7 @@ class Executor:
         """Bytes of recorded activations beside a row of each arena."""
         total: dict[ArenaKey, int] = {}
         for stage in self.plan.stages:
-            if stage.kind == "rows":
+            if stage.kind in ("rows", "edges"):
                 params = tuple(self.params[node] for node in stage.params)
                 size = self._runners[stage.number].record_row_bytes(params)
                 total[stage.arenas[0]] = total.get(stage.arenas[0], 0) + size

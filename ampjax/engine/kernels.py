@@ -10,7 +10,7 @@ Integers are passed packed: one array `[n + 1, k]` whose rows are slots and whos
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,17 +42,22 @@ class Wiring:
     sole: tuple[bool, ...] = ()
     written: tuple[bool, ...] = ()
 
+    @property
+    def device_ports(self) -> int:
+        """Ports whose rows lie on the device: as many lines of a pack come before those of the outputs."""
+        return sum(place is not None for place in self.ports)
+
 
 def _mask(pack: Array) -> Array:
     return jnp.arange(pack.shape[1]) < pack[-1, 0]
 
 
-def _where(mask: Array, x: Array) -> Array:
+def masked(mask: Array, x: Array) -> Array:
     """`x` with zeros in the rows where the mask is false."""
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
 
 
-def _inputs(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], pack: Array) -> tuple[Array, ...]:
+def gathered(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], pack: Array) -> tuple[Array, ...]:
     """The input rows of each port: gathered, or as they came from the host."""
     rows, from_host, line = [], iter(host), 0
     for place in wiring.ports:
@@ -64,12 +69,13 @@ def _inputs(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], 
     return tuple(rows)
 
 
-def _device_ports(wiring: Wiring) -> int:
-    return sum(place is not None for place in wiring.ports)
-
-
-def _add_gradients(
-    program: Program, wiring: Wiring, grads: tuple[Array, ...], pack: Array, mask: Array, cotangents: list[Array]
+def add_gradients(
+    float_ports: tuple[bool, ...],
+    wiring: Wiring,
+    grads: tuple[Array, ...],
+    pack: Array,
+    mask: Array,
+    cotangents: Sequence[Array],
 ) -> tuple[Array, ...]:
     """Puts input cotangents into the adjoint rows of the input slots; padding goes to the trash slot."""
     out = list(grads)
@@ -78,9 +84,9 @@ def _add_gradients(
     for port, place in enumerate(wiring.ports):
         if place is None:
             continue
-        if program.float_ports[port]:
+        if float_ports[port]:
             slots = jnp.where(mask, pack[line], TRASH)
-            out[place] = _put(out[place], slots, _where(mask, next(values)), wiring.sole[port])
+            out[place] = _put(out[place], slots, masked(mask, next(values)), wiring.sole[port])
         line += 1
     return tuple(out)
 
@@ -89,7 +95,8 @@ def _put(grads: Array, slots: Array, cotangents: Array, sole: bool) -> Array:
     return grads.at[slots].set(cotangents) if sole else grads.at[slots].add(cotangents)
 
 
-def _accumulate(accumulators: tuple[Any, ...], grads: tuple[Any, ...]) -> tuple[Any, ...]:
+def accumulate(accumulators: tuple[Any, ...], grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The accumulators with weight gradients added."""
     return jax.tree.map(lambda a, g: a + g.astype(a.dtype), accumulators, grads)
 
 
@@ -102,8 +109,8 @@ def forward(program: Program, wiring: Wiring) -> Callable[..., Any]:
 
     @functools.partial(jax.jit, donate_argnums=1)
     def kernel(params: Any, written: Any, read: Any, host: Any, pack: Any) -> Any:
-        outs = over_rows(program, None)(params, _inputs(wiring, (*written, *read), host, pack))
-        return _written(wiring, written, pack, outs)
+        outs = over_rows(program, None)(params, gathered(wiring, (*written, *read), host, pack))
+        return written_rows(wiring, written, pack, outs)
 
     return kernel
 
@@ -118,20 +125,38 @@ def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Callable[...,
 
     @functools.partial(jax.jit, donate_argnums=(1, 2, 3))
     def kernel(params: Any, written: Any, grads: Any, records: Any, read: Any, host: Any, pack: Any, seeds: Any) -> Any:
-        inputs = _inputs(wiring, (*written, *read), host, pack)
+        inputs = gathered(wiring, (*written, *read), host, pack)
         if kept.leaves:
             outs, pull = row_vjp(program, params, inputs, seeds)
-            slots = pack[_device_ports(wiring)]
+            slots = pack[wiring.device_ports]
             records = [r.at[slots].set(x) for r, x in zip(records, kept.pick(pull), strict=True)]
         else:
             outs = over_rows(program, seeds)(params, inputs)
-        grads = list(grads)
-        for j, place in enumerate(wiring.outputs):
-            if grads[place] is not None and not wiring.written[j]:
-                grads[place] = grads[place].at[pack[_device_ports(wiring) + j]].set(0)
-        return _written(wiring, written, pack, outs), tuple(grads), tuple(records)
+        return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
 
     return kernel
+
+
+def new_gradients(wiring: Wiring, grads: tuple[Array, ...], pack: Array) -> tuple[Array, ...]:
+    """The adjoint rows, with zeros for new outputs where consumers will add to them."""
+    new = list(grads)
+    for j, place in enumerate(wiring.outputs):
+        if new[place] is not None and not wiring.written[j]:
+            new[place] = new[place].at[pack[wiring.device_ports + j]].set(0)
+    return tuple(new)
+
+
+def cotangents(
+    wiring: Wiring, grads: tuple[Array, ...], pack: Array, mask: Array, outs: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """The cotangents of the outputs `outs`: their adjoint rows, without padding."""
+    found = []
+    for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
+        if grads[place] is None:
+            found.append(jnp.zeros(y.shape, jax.dtypes.float0))
+        else:
+            found.append(masked(mask, grads[place][pack[wiring.device_ports + j]]))
+    return tuple(found)
 
 
 @functools.cache
@@ -148,27 +173,23 @@ def backward(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]
         params: Any, arenas: Any, grads: Any, accumulators: Any, records: Any, host: Any, pack: Any, seeds: Any
     ) -> Any:
         mask = _mask(pack)
-        inputs = _inputs(wiring, arenas, host, pack)
+        inputs = gathered(wiring, arenas, host, pack)
         outs, pull = row_vjp(program, params, inputs, seeds)
-        slots = pack[_device_ports(wiring)]
+        slots = pack[wiring.device_ports]
         pull = kept.put_back(pull, [r[slots] for r in records])
-        cotangents = []
-        for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
-            if grads[place] is None:
-                cotangents.append(jnp.zeros(y.shape, jax.dtypes.float0))
-            else:
-                cotangents.append(_where(mask, grads[place][pack[_device_ports(wiring) + j]]))
-        weight_grads, *input_grads = pull(tuple(cotangents))
-        return _add_gradients(program, wiring, grads, pack, mask, input_grads), _accumulate(accumulators, weight_grads)
+        weight_grads, *input_grads = pull(cotangents(wiring, grads, pack, mask, outs))
+        return add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads), accumulate(
+            accumulators, weight_grads
+        )
 
     return kernel
 
 
-def _written(wiring: Wiring, arenas: tuple[Array, ...], pack: Array, outs: tuple[Array, ...]) -> tuple[Array, ...]:
+def written_rows(wiring: Wiring, arenas: tuple[Array, ...], pack: Array, outs: tuple[Array, ...]) -> tuple[Array, ...]:
     """The output arenas with the output rows in their slots."""
     new = list(arenas)
     for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
-        new[place] = new[place].at[pack[_device_ports(wiring) + j]].set(y)
+        new[place] = new[place].at[pack[wiring.device_ports + j]].set(y)
     return tuple(new)
 
 
@@ -191,7 +212,7 @@ def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
     @functools.partial(jax.jit, donate_argnums=(2, 3, 4))
     def kernel(params: Any, arenas: Any, grads: Any, accumulators: Any, metrics: Any, host: Any, pack: Any) -> Any:
         mask = _mask(pack)
-        inputs = _inputs(wiring, arenas, host, pack)
+        inputs = gathered(wiring, arenas, host, pack)
         float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
 
         def total(floats: Any, xs: Any) -> Any:
@@ -203,8 +224,8 @@ def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
             tuple(trainable(p) for p in params), float_inputs
         )
         return (
-            _add_gradients(program, wiring, grads, pack, mask, input_grads),
-            _accumulate(accumulators, weight_grads),
+            add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads),
+            accumulate(accumulators, weight_grads),
             metrics + sums,
         )
 
@@ -217,7 +238,7 @@ def loss_infer(program: Program, wiring: Wiring) -> Callable[..., Any]:
 
     @functools.partial(jax.jit, donate_argnums=(2,))
     def kernel(params: Any, arenas: Any, metrics: Any, host: Any, pack: Any) -> Any:
-        inputs = _inputs(wiring, arenas, host, pack)
+        inputs = gathered(wiring, arenas, host, pack)
         return metrics + _loss_sums(program, params, inputs, _mask(pack))[1]
 
     return kernel
@@ -275,12 +296,12 @@ def segments_backward(function: Reduction | Collection, wiring: Wiring) -> Calla
     def kernel(arenas: Any, grads: Any, host: Any, slots: Any, ids: Any, out: Any, n: Any) -> Any:
         rows = _segment_rows(wiring, arenas, host, slots)
         _, pull = jax.vjp(lambda *r: function(r, ids, out.shape[0]), *rows)
-        cotangent = _where(jnp.arange(out.shape[0]) < n, grads[wiring.outputs[0]][out])
+        cotangent = masked(jnp.arange(out.shape[0]) < n, grads[wiring.outputs[0]][out])
         new = list(grads)
         for place, where, i, g in zip(wiring.ports, slots, ids, pull(cotangent), strict=True):
             if place is not None and new[place] is not None:
                 real = i < out.shape[0]
-                new[place] = new[place].at[jnp.where(real, where, TRASH)].add(_where(real, g))
+                new[place] = new[place].at[jnp.where(real, where, TRASH)].add(masked(real, g))
         return tuple(new)
 
     return kernel

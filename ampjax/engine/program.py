@@ -5,13 +5,16 @@ Programs are values: equal stages of different graphs have equal programs and sh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from ampjax.ir.bodies import Body
+from ampjax.ir.graph import Node
 from ampjax.ir.payload import Compute, Loss, RouteBy
+from ampjax.ir.wires import Wire
 from ampjax.sched.stages import HOST, Stage
 
 Ref = tuple[str, int, int]
@@ -79,12 +82,60 @@ class Program:
 
 def make_program(stage: Stage) -> Program:
     """The program of a `rows` or `loss` stage."""
-    entries: dict[Any, Ref] = {}
-    names = [node.name for node in stage.nodes]
+    takes = tuple(port.space != HOST and port.type.is_float for port in stage.ports)
+    calls = _calls(stage.nodes, {})
+    return Program(calls, len(stage.outputs), tuple(port.space == HOST for port in stage.ports), takes)
+
+
+@dataclass(frozen=True)
+class ChainProgram:
+    """The computation of an `edges` stage.
+
+    Args:
+      ways: For each way of the chain, what turns a sender's row into the row that travels.
+      rows: From what a row has collected, and the rows of the stage's ports, to the outputs; None if that is what is collected itself.
+      float_ports: For each port, whether it takes a gradient.
+    """
+
+    ways: tuple[Program, ...]
+    rows: Program | None
+    float_ports: tuple[bool, ...]
+
+    @property
+    def random(self) -> bool:
+        """Whether some node takes a PRNG key."""
+        return any(program.random for program in (*self.ways, self.rows) if program is not None)
+
+    def split(self, params: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+        """The stage's parameters, shared out: those of each way, and those of the nodes on rows."""
+        given = iter(params)
+        ways = [tuple(next(given) for call in way.calls if call.params is not None) for way in self.ways]
+        return ways, tuple(given)
+
+
+def make_chain_program(stage: Stage) -> ChainProgram:
+    """The program of an `edges` stage."""
+    chain = stage.chain
+    assert chain is not None
+    on_host = tuple(port.space == HOST for port in stage.ports)
+    takes = tuple(not host and port.type.is_float for host, port in zip(on_host, stage.ports, strict=True))
+    ways = []
+    for way in chain.ways:
+        calls = _calls(way.nodes, {chain.distribute.outputs[way.output]: ("port", 0, 0)})
+        ways.append(Program(calls or (PASS,), 1, on_host[:1], takes[:1]))
+    wires = dict.fromkeys((chain.distribute.inputs[0], *(w for n in stage.row_nodes for w in n.inputs)))
+    outside = [w for w in wires if w is not None and w.source not in stage.nodes]
+    entries = {w: ("port", p, 0) for p, w in enumerate((chain.collect.outputs[0], *outside))}
+    rows = Program(_calls(stage.row_nodes, entries), len(stage.outputs), (False, *on_host), (True, *takes))
+    return ChainProgram(tuple(ways), rows if stage.row_nodes else None, takes)
+
+
+def _calls(nodes: Sequence[Node], entries: dict[Wire, Ref]) -> tuple[Call, ...]:
+    """The calls of nodes, sources first; wires from outside that `entries` has not are added to it as they come."""
+    names = [node.name for node in nodes]
     calls: list[Call] = []
     n_params = 0
-    next_port = 0
-    for node in stage.nodes:
+    for node in nodes:
         op = node.op
         assert isinstance(op, (Compute, RouteBy, Loss))
         refs: list[Ref] = []
@@ -92,22 +143,22 @@ def make_program(stage: Stage) -> Program:
             assert wire is not None
             if wire.source.name in names:
                 refs.append(("node", names.index(wire.source.name), wire.port))
-                continue
-            if wire not in entries:
-                entries[wire] = ("port", next_port, 0)
-                next_port += 1
-            refs.append(entries[wire])
+            else:
+                refs.append(entries.setdefault(wire, ("port", len(entries), 0)))
         has_params = op.body.init is not None
         calls.append(
             Call(op.body, tuple(refs), n_params if has_params else None, _salt(node.name) if op.body.rng else 0)
         )
         n_params += has_params
-    return Program(
-        tuple(calls),
-        len(stage.outputs),
-        tuple(port.space == HOST for port in stage.ports),
-        tuple(port.space != HOST and port.type.is_float for port in stage.ports),
-    )
+    return tuple(calls)
+
+
+def _same(params: Any, row: Any) -> Any:
+    return row
+
+
+PASS = Call(Body(_same), (("port", 0, 0),), None, 0)
+"""A call that hands its row on."""
 
 
 def _salt(name: str) -> int:

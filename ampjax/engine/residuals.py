@@ -15,13 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
 
-from ampjax.engine.program import Program
+from ampjax.engine.program import ChainProgram, Program
+from ampjax.ir.adjoint import Made, made
 from ampjax.optim.update import combine, trainable
-
-EXPENSIVE = ("dot_general", "conv_general_dilated", "scan", "while", "cholesky", "eigh", "svd", "custom_linear_solve")
-"""Primitives whose results are kept even if they depend on inputs alone."""
 
 
 @dataclass(frozen=True)
@@ -80,48 +77,48 @@ def find_kept(program: Program, rows: tuple[tuple[tuple[int, ...], str], ...], p
     given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
     few, more = (_probe(program, rows, given, k) for k in (3, 5))
     kept = [
-        (i, (shape[1:], dtype))
-        for i, ((shape, dtype, keep), (other, _, _)) in enumerate(zip(few, more, strict=True))
-        if keep and shape[:1] == (3,) and other == (5, *shape[1:])
+        (i, (leaf.shape[1:], leaf.dtype))
+        for i, (leaf, other) in enumerate(zip(few, more, strict=True))
+        if leaf.record and leaf.shape[:1] == (3,) and other.shape == (5, *leaf.shape[1:])
     ]
     return Kept(tuple(i for i, _ in kept), tuple(row for _, row in kept))
 
 
+def find_chain_kept(program: ChainProgram, rows: tuple[tuple[tuple[int, ...], str], ...], params: Any) -> Kept:
+    """Which residuals of a chain's row-wise nodes to keep; what they collect is recorded before these.
+
+    Args:
+      program: The chain's program.
+      rows: Shape and dtype name of a row of each port.
+      params: `shapes_of(params)`.
+    """
+    if program.rows is None:
+        return Kept()
+    structure, leaves = params
+    given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
+    ways, own = program.split(given)
+    (sent,) = jax.eval_shape(program.ways[0], ways[0], (jax.ShapeDtypeStruct(*rows[0]),))
+    collected = (sent.shape, str(sent.dtype))
+    kept = find_kept(program.rows, (collected, *rows), shapes_of(own))
+    return Kept(kept.leaves, (collected, *kept.rows))
+
+
 def shapes_of(params: Any) -> Any:
-    """A hashable description of a pytree of arrays."""
+    """A hashable description of a pytree of arrays, or of their shapes."""
     leaves, structure = jax.tree.flatten(params)
-    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return structure, tuple((tuple(leaf.shape), jnp.result_type(leaf.dtype)) for leaf in map(_array, leaves))
 
 
-def _probe(program: Program, rows: Any, params: Any, k: int) -> list[tuple[tuple[int, ...], str, bool]]:
-    """Each leaf of the pullback for `k` rows: shape, dtype, and whether it is to be kept."""
+def _array(leaf: Any) -> Any:
+    return leaf if hasattr(leaf, "shape") else jnp.asarray(leaf)
+
+
+def _probe(program: Program, rows: Any, params: Any, k: int) -> list[Made]:
+    """The leaves of the pullback for `k` rows."""
     inputs = tuple(jax.ShapeDtypeStruct((k, *shape), dtype) for shape, dtype in rows)
     seeds = jax.ShapeDtypeStruct((k,), np.uint32) if program.random else None
 
     def leaves(params: Any, inputs: Any, seeds: Any) -> Any:
         return jax.tree.leaves(row_vjp(program, params, inputs, seeds)[1])
 
-    closed = jax.make_jaxpr(leaves)(params, inputs, seeds)
-    jaxpr = closed.jaxpr
-    n_params = len(jax.tree.leaves(params))
-    traits: dict[Any, tuple[bool, bool]] = {var: (i < n_params, False) for i, var in enumerate(jaxpr.invars)}
-    for equation in jaxpr.eqns:
-        known = [traits.get(v, (False, False)) for v in equation.invars if not isinstance(v, Literal)]
-        depends, dear = (any(t[n] for t in known) for n in (0, 1))
-        for var in equation.outvars:
-            traits[var] = (depends, dear or _is_expensive(equation))
-    result = []
-    for var in jaxpr.outvars:
-        aval: Any = var.aval
-        is_array = hasattr(aval, "shape") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
-        computed = not isinstance(var, Literal) and var not in jaxpr.invars
-        keep = is_array and computed and any(traits.get(var, (False, False)))
-        result.append((tuple(aval.shape), str(aval.dtype) if is_array else "", keep))
-    return result
-
-
-def _is_expensive(equation: Any) -> bool:
-    if equation.primitive.name in EXPENSIVE:
-        return True
-    inner = (getattr(value, "jaxpr", value) for value in equation.params.values())
-    return any(_is_expensive(e) for jaxpr in inner if hasattr(jaxpr, "eqns") for e in jaxpr.eqns)
+    return made(leaves, params, inputs, seeds)

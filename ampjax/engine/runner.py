@@ -11,14 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.engine import kernels
+from ampjax.engine import chain_kernels, kernels
 from ampjax.engine.arenas import Arenas, grow, zeros
+from ampjax.engine.edge_sizes import EdgeSizes, padded_edges
 from ampjax.engine.kernels import TRASH, Collection, Reduction, Wiring
-from ampjax.engine.program import make_program
-from ampjax.engine.residuals import Kept, find_kept, shapes_of
+from ampjax.engine.program import make_chain_program, make_program
+from ampjax.engine.residuals import Kept, find_chain_kept, find_kept, shapes_of
 from ampjax.ir.state import SLOT
 from ampjax.parallel.sync import Device
 from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.edges import Edges
 from ampjax.sched.queues import FORWARD
 from ampjax.sched.stages import HOST, ArenaKey, Stage
 
@@ -42,12 +44,23 @@ def fine_ladder(n: int) -> int:
     return 3 * top // 4 if top >= 4 and 4 * n <= 3 * top else top
 
 
+def graph_ladder(n: int) -> int:
+    """The padded size of a dispatch of graphs with `n` rows together: 16, 64, then as for wide rows. A graph alone costs what a few rows more do.
+
+    >>> [graph_ladder(n) for n in (0, 1, 17, 65, 97)]
+    [16, 16, 64, 96, 128]
+    """
+    return 16 if n <= 16 else 64 if n <= 64 else fine_ladder(n)
+
+
 WIDE = 100
 """Elements of a row from which padding costs more than a few further compilations."""
 
 
 def ladder_for(stage: Stage) -> Callable[[int], int]:
     """The ladder of a stage's dispatch sizes."""
+    if stage.chain is not None:
+        return graph_ladder
     rows = [*(port.type.shape for port in stage.ports), *(out.shape for out in stage.outputs)]
     wide = stage.kind in ("rows", "loss") and max(map(math.prod, rows)) >= WIDE
     return fine_ladder if wide else ladder
@@ -107,7 +120,12 @@ class StageRunner:
         self._record_capacity = 0
         self._forward_train: Any = None  # these two are known with the parameters' shapes
         self._backward: Any = None
-        if stage.kind in ("rows", "loss"):
+        self.edge_sizes: EdgeSizes | None = None
+        self._chain = make_chain_program(stage) if stage.chain is not None else None
+        if self._chain is not None:
+            self.program, self._random = self._chain, self._chain.random
+            self._forward = chain_kernels.forward(self._chain, self._wiring)
+        elif stage.kind in ("rows", "loss"):
             self.program = make_program(stage)
             self._random = self.program.random
             self._forward = kernels.forward(self.program, self._wiring)
@@ -124,7 +142,7 @@ class StageRunner:
         return comes_in and (bool(self.stage.params) or any(port.type.is_float for port in ports))
 
     def forward(self, dispatch: Dispatch, params: tuple[Any, ...]) -> None:
-        """The forward pass of a `rows`, `transfer`, `reduce` or `collect` stage."""
+        """The forward pass of a `rows`, `edges`, `transfer`, `reduce` or `collect` stage."""
         kind, a = self.stage.kind, self._arenas
         if kind == "transfer":
             self._transfer_forward(dispatch)
@@ -132,18 +150,18 @@ class StageRunner:
         written = tuple([a.values[k] for k in self._out_keys])
         grads = tuple([a.grads[k] for k in self._out_keys])
         read = tuple([a.values[k] for k in self._read_keys])
-        if kind == "rows":
-            if not dispatch.n_rows:
+        if kind in ("rows", "edges"):
+            if _is_empty(dispatch):
                 return
-            pack, host = self._pack(dispatch)
+            pack, host, *edges = self._pack(dispatch)
             if dispatch.direction == FORWARD:
                 records = self._records(params)
-                seeds = self._seeds(dispatch, pack.shape[1])
+                seeds = self._seeds(dispatch, pack.shape[1], *edges[1:])
                 written, grads, self._recorded = self._forward_train(
-                    params, written, grads, records, read, host, pack, seeds
+                    params, written, grads, records, read, host, pack, seeds, *edges
                 )
             else:
-                written = self._forward(params, written, read, host, pack)
+                written = self._forward(params, written, read, host, pack, *edges)
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             written, grads = kernels.segments_forward(self._segments, self._wiring)(
@@ -155,18 +173,20 @@ class StageRunner:
     def backward(self, dispatch: Dispatch, params: tuple[Any, ...], accumulators: tuple[Any, ...]) -> tuple[Any, ...]:
         """The adjoint; returns the accumulators with this dispatch's weight gradients added."""
         kind, a = self.stage.kind, self._arenas
-        if not self.needs_backward or (not dispatch.n_rows and kind in ("rows", "transfer")):
+        if not self.needs_backward or (_is_empty(dispatch) and kind in ("rows", "edges", "transfer")):
             return accumulators
         if kind == "transfer":
             self._transfer_backward(dispatch)
             return accumulators
         values = tuple([a.values[k] for k in self._keys])
         grads = tuple([a.grads[k] for k in self._keys])
-        if kind == "rows":
-            pack, host = self._pack(dispatch)
+        if kind in ("rows", "edges"):
+            pack, host, *edges = self._pack(dispatch)
             records = self._records(params)
-            seeds = self._seeds(dispatch, pack.shape[1])
-            grads, accumulators = self._backward(params, values, grads, accumulators, records, host, pack, seeds)
+            seeds = self._seeds(dispatch, pack.shape[1], *edges[1:])
+            grads, accumulators = self._backward(
+                params, values, grads, accumulators, records, host, pack, seeds, *edges
+            )
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             grads = kernels.segments_backward(self._segments, self._wiring)(
@@ -185,7 +205,7 @@ class StageRunner:
         a = self._arenas
         values = tuple([a.values[k] for k in self._keys])
         grads = tuple([a.grads[k] for k in self._keys])
-        pack, host = self._pack(dispatch)
+        pack, host, *_ = self._pack(dispatch)
         grads, accumulators, metrics = self._loss_train(params, values, grads, accumulators, metrics, host, pack)
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
@@ -195,7 +215,7 @@ class StageRunner:
         """The loss alone; returns the metrics with this dispatch's sums added."""
         if not dispatch.n_rows:
             return metrics
-        pack, host = self._pack(dispatch)
+        pack, host, *_ = self._pack(dispatch)
         values = tuple(self._arenas.values[k] for k in self._keys)
         return self._loss_infer(params, values, metrics, host, pack)
 
@@ -208,20 +228,28 @@ class StageRunner:
 
     # -- arguments
 
-    def _pack(self, dispatch: Dispatch) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """The packed slots `[lines + 1, k]`, and the rows of host ports `[k, *shape]`."""
-        n = dispatch.n_rows
-        k = self._ladder(n)
+    def _pack(self, dispatch: Dispatch) -> tuple[Any, ...]:
+        """The packed slots `[lines + 1, k]`, the rows of host ports `[k, *shape]`, and for a chain its edges and their padded sizes."""
+        n, k, more = dispatch.n_rows, self._ladder(dispatch.n_rows), ()
+        if dispatch.edges is not None:
+            k, sizes = self._fit(dispatch, dispatch.edges)
+            more = (padded_edges(dispatch.edges, k, sizes), sizes)
         lines = [dispatch.in_rows[i] for i in self._device_ports]
         pack = np.empty((len(lines) + len(dispatch.out_rows) + 1, k), np.int32)
         for line, slots in enumerate([*lines, *dispatch.out_rows]):
-            pack[line, :n] = slots
-        if k > n:
-            pack[: len(lines), n:] = pack[: len(lines), :1]
-            pack[len(lines) : -1, n:] = TRASH
+            pack[line, : len(slots)] = slots
+            if k > len(slots):
+                pack[line, len(slots) :] = slots[0] if line < len(lines) and n else TRASH
         pack[-1] = n
         host = [self._arenas.host[key].take(_repeated(dispatch.in_rows[i], k), axis=0) for i, key in self._host_ports]
-        return pack, tuple(host)
+        return pack, tuple(host), *more
+
+    def _fit(self, dispatch: Dispatch, edges: Edges) -> tuple[int, tuple[int, ...]]:
+        """The padded sizes of a chain's dispatch; what it expects is told from the first one, if nobody has told before."""
+        if self.edge_sizes is None:
+            assert dispatch.sizes is not None
+            self.edge_sizes = EdgeSizes.of([(dispatch.sizes, edges.counts)])
+        return self.edge_sizes.fit(self._ladder, max(dispatch.n_rows, len(dispatch.out_rows[0])), edges.totals)
 
     def _records(self, params: tuple[Any, ...]) -> tuple[jax.Array, ...]:
         """The arrays that hold what the adjoint needs of the activations: as long as the first output's arena."""
@@ -238,29 +266,34 @@ class StageRunner:
         """Which activations are recorded: found once."""
         if self._kept is None:
             rows = tuple((port.type.shape, port.type.dtype.name) for port in self.stage.ports)
-            self._kept = find_kept(self.program, rows, shapes_of(params)) if self.needs_backward else Kept()
-            self._forward_train = kernels.forward_train(self.program, self._wiring, self._kept)
-            self._backward = kernels.backward(self.program, self._wiring, self._kept)
+            find: Any = find_kept if self._chain is None else find_chain_kept
+            self._kept = find(self.program, rows, shapes_of(params)) if self.needs_backward else Kept()
+            of: Any = kernels if self._chain is None else chain_kernels
+            self._forward_train = of.forward_train(self.program, self._wiring, self._kept)
+            self._backward = of.backward(self.program, self._wiring, self._kept)
         return self._kept
 
     def record_row_bytes(self, params: tuple[Any, ...]) -> int:
         """Bytes of the recorded activations of one row."""
         return sum(int(np.prod(shape)) * jnp.dtype(dtype).itemsize for shape, dtype in self._plan_records(params).rows)
 
-    def _seeds(self, dispatch: Dispatch, k: int) -> np.ndarray | None:
-        """One random number per row, from the run's seed and the message's state only, so that no schedule changes it."""
+    def _seeds(self, dispatch: Dispatch, k: int, edge_sizes: tuple[int, ...] = ()) -> Any:
+        """The random numbers of the rows; for a chain also those of each way's edges."""
         if not self._random:
             return None
-        states = np.delete(dispatch.states, SLOT, axis=1).astype(np.uint64)
+        of_state = self._state_seeds(dispatch.states)
+        if dispatch.edges is None:
+            return _row_seeds(of_state, dispatch.sizes, k)
+        ways = zip(dispatch.edges.counts.T, edge_sizes, strict=True)
+        of_edges = tuple(_row_seeds(of_state, counts, size) for counts, size in ways)
+        return _row_seeds(of_state, dispatch.edges.n_rows, k), of_edges
+
+    def _state_seeds(self, states: np.ndarray) -> np.ndarray:
+        """A number per message, from the run's seed and the message's state only, so that no schedule changes it."""
+        states = np.delete(states, SLOT, axis=1).astype(np.uint64)
         odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
         of_run = np.uint64((self._seed % (1 << 32)) * 0xD1342543DE82EF95 % (1 << 64))
-        seeds = (states * odd).sum(axis=1, dtype=np.uint64) + of_run
-        if dispatch.sizes is not None:
-            first = np.cumsum(dispatch.sizes) - dispatch.sizes
-            row = (np.arange(dispatch.n_rows) - np.repeat(first, dispatch.sizes)).astype(np.uint64)
-            seeds = np.repeat(seeds, dispatch.sizes) + row * np.uint64(0xBF58476D1CE4E5B9)
-        seeds ^= seeds >> np.uint64(31)
-        return _padded(((seeds * np.uint64(0x94D049BB133111EB)) >> np.uint64(32)).astype(np.uint32), k, True)
+        return (states * odd).sum(axis=1, dtype=np.uint64) + of_run
 
     def _segment_arguments(
         self, dispatch: Dispatch
@@ -313,7 +346,8 @@ class StageRunner:
 
 
 def _repeated(slots: np.ndarray, k: int) -> np.ndarray:
-    """Slots `[k]`: padded with the first one."""
+    """Slots `[k]`: padded with the first one, or where there is none with the trash slot."""
+    slots = slots if len(slots) else np.full(1, TRASH)
     return slots if len(slots) == k else np.concatenate([slots, slots[:1].repeat(k - len(slots))])
 
 
@@ -324,3 +358,18 @@ def _padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:
     out[:n] = slots
     out[n:] = slots[0] if repeat and n else TRASH
     return out
+
+
+def _row_seeds(of_state: np.ndarray, sizes: np.ndarray | None, k: int) -> np.ndarray:
+    """One random number per row `[k]`, from its message's and its place in it; `sizes` are rows of each message (None: one)."""
+    seeds = of_state.copy()
+    if sizes is not None:
+        row = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        seeds = np.repeat(seeds, sizes) + row.astype(np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
+    seeds ^= seeds >> np.uint64(31)
+    return _padded(((seeds * np.uint64(0x94D049BB133111EB)) >> np.uint64(32)).astype(np.uint32), k, True)
+
+
+def _is_empty(dispatch: Dispatch) -> bool:
+    """Whether a dispatch has no rows at all: neither any that come in nor, where a chain collects, any that go out."""
+    return not dispatch.n_rows and (dispatch.edges is None or not dispatch.edges.n_rows.any())

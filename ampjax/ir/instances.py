@@ -15,6 +15,23 @@ import numpy as np
 from ampjax.errors import DataError, MessageError
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeList:
+    """A topology's edges as columns, one kind after the other.
+
+    Args:
+      ends: `[2, edges]`: senders, the rows that are picked, and receivers, the rows that they are added to.
+      counts: `[kinds]`: edges of each kind.
+      n_senders: Rows that there must be at least to pick from.
+      n_rows: Rows that are collected.
+    """
+
+    ends: np.ndarray
+    counts: np.ndarray
+    n_senders: int
+    n_rows: int
+
+
 @dataclass(frozen=True)
 class Topology:
     """One instance's integer maps for `distribute` and `collect` (ICLR version, figure 3); stays on the host.
@@ -31,6 +48,7 @@ class Topology:
     gather: tuple[np.ndarray, ...]
     scatter: tuple[np.ndarray, ...]
     n_rows: int
+    _edges: dict[tuple[int, ...], EdgeList] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("gather", "scatter"):
@@ -47,6 +65,19 @@ class Topology:
                 f"{max(int(a.max()) for a in self.scatter if a.size)}",
                 "Give n_rows the number of rows that collect should make.",
             )
+
+    def edges(self, outputs: tuple[int, ...]) -> EdgeList:
+        """The edges whose senders are `gather[outputs[i]]` and whose receivers `scatter[i]`, for each `i`; made once.
+
+        Args:
+          outputs: Outputs of `distribute`, in the order of the inputs of `collect`.
+        """
+        if outputs not in self._edges:
+            picks = [self.gather[output] for output in outputs]
+            ends = np.stack([np.concatenate(picks), np.concatenate(self.scatter[: len(outputs)])]).astype(np.int32)
+            n_senders = max((int(a.max()) + 1 for a in self.gather if a.size), default=0)
+            self._edges[outputs] = EdgeList(ends, np.array([len(a) for a in picks]), n_senders, self.n_rows)
+        return self._edges[outputs]
 
     @classmethod
     def from_edges(cls, senders: Any, receivers: Any, kinds: Any, n_node: int, n_kinds: int) -> Topology:

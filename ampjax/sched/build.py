@@ -10,6 +10,7 @@ from ampjax.errors import MessageError
 from ampjax.ir.state import SLOT, State
 from ampjax.sched.cells import Cells
 from ampjax.sched.dispatch import Change, Dispatch
+from ampjax.sched.edges import EdgeIndex
 from ampjax.sched.inflight import InFlight
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import BACKWARD, FORWARD, Queue
@@ -57,6 +58,7 @@ class Builder:
         self._plan, self._cells, self._inflight, self._updates, self._pool = plan, cells, inflight, updates, pool
         self.columns = [Columns(stage, cells.width) for stage in plan.stages]
         self._stashed = {stage.number for stage in plan.stages if any(node in stashed for node in stage.params)}
+        self._edges = {s.number: EdgeIndex(s, inflight.topologies) for s in plan.stages if s.chain is not None}
         self._held: dict[tuple[int, tuple[int, ...]], int] = {}
         self._pools: dict[int, list[SlotPool]] = {}
 
@@ -69,7 +71,7 @@ class Builder:
         if room >= queue.max_rows and not stage.ragged:
             return room
         chunk = queue.first
-        if stage.kind == "collect":
+        if stage.kind in ("collect", "edges"):
             need = int(self._collected(stage, chunk.states[:1])[0])
         else:
             need = int(chunk.sizes[0]) if chunk.sizes is not None and stage.kind != "reduce" else 1
@@ -105,8 +107,8 @@ class Builder:
         stage, limit = queue.stage, queue.max_rows
         if stage.outputs:
             limit = min(limit, self._space(stage))
-        if stage.kind == "collect":
-            chunk = queue.take(1 << 60, self._collectable(queue, limit))
+        if stage.kind == "collect" or (stage.kind == "edges" and not stage.aligned):
+            chunk = queue.take(1 << 60 if stage.kind == "collect" else queue.max_rows, self._collectable(queue, limit))
         elif stage.kind == "reduce":
             chunk = queue.take(queue.max_rows, limit)
         else:
@@ -119,9 +121,7 @@ class Builder:
             self._outputs(dispatch, stage)
         elif stage.kind == "loss" and queue.direction == FORWARD:
             n, now = len(chunk.states), self._updates.versions
-            dispatch.changes = self._gradients(
-                stage, [np.full(n, now[node]) for node in stage.params], chunk.sizes, stats
-            )
+            dispatch.changes = self._gradients(dispatch, [np.full(n, now[node]) for node in stage.params], stats)
         return dispatch
 
     def _outputs(self, dispatch: Dispatch, stage: Stage) -> None:
@@ -129,7 +129,8 @@ class Builder:
         states, cells, columns = dispatch.states, self._cells, self.columns[stage.number]
         n, sizes = len(states), None
         if stage.outputs[0].ragged:
-            sizes = self._collected(stage, states) if stage.kind == "collect" else dispatch.sizes
+            sizes = dispatch.sizes if dispatch.edges is None else dispatch.edges.n_rows
+            sizes = self._collected(stage, states) if stage.kind == "collect" else sizes
         n_rows = n if sizes is None else int(sizes.sum())
         rows = [pool.take(n_rows) for pool in self.pools(stage)]
         uses = stage.uses if dispatch.direction == FORWARD else None
@@ -190,20 +191,18 @@ class Builder:
         dispatch.out_rows = self.output_rows(stage, cells)
         if stage.params:
             first = columns.versions.start
-            dispatch.changes = self._gradients(
-                stage, [lines[:, first + i] for i in range(len(stage.params))], chunk.sizes, stats
-            )
+            versions_of = [lines[:, first + i] for i in range(len(stage.params))]
+            dispatch.changes = self._gradients(dispatch, versions_of, stats)
         if versions is not None:
             self._release(dispatch, (stage.number, versions))
         return dispatch
 
-    def _gradients(
-        self, stage: Stage, versions: Sequence[np.ndarray], sizes: np.ndarray | None, stats: Statistics
-    ) -> list[Change]:
+    def _gradients(self, dispatch: Dispatch, versions: Sequence[np.ndarray], stats: Statistics) -> list[Change]:
         """Counts the gradient rows of a stage's nodes, whose versions `[n]` in the forward pass are given; returns what is due."""
         changes: list[Change] = []
-        for node, forward in zip(stage.params, versions, strict=True):
-            changes += self._updates.gradients(node, forward, sizes, stats.nodes[node])
+        assert dispatch.stage is not None
+        for node, forward in zip(dispatch.stage.params, versions, strict=True):
+            changes += self._updates.gradients(node, forward, dispatch.sizes_at(node), stats.nodes[node])
         return changes
 
     def output_rows(self, stage: Stage, cells: np.ndarray) -> list[np.ndarray]:
@@ -234,6 +233,8 @@ class Builder:
             return
         for port in ports[1:]:
             self._require_equal(dispatch, stage, port, parts[port][1])
+        if stage.chain is not None and dispatch.sizes is not None:
+            dispatch.edges = self._edges[stage.number].of(dispatch.states, dispatch.sizes)
 
     def _require_equal(self, dispatch: Dispatch, stage: Stage, port: int, sizes: np.ndarray) -> None:
         if dispatch.sizes is None or np.array_equal(sizes, dispatch.sizes):
@@ -249,11 +250,14 @@ class Builder:
 
     def _collectable(self, queue: Queue, limit: int) -> int:
         """A collect makes as many rows as its topologies say: the messages to take so that these fit."""
-        rows = np.cumsum(self._collected(queue.stage, queue.first.states))
+        waiting = queue.contents() if queue.stage.kind == "edges" else [queue.first]
+        rows = np.cumsum(self._collected(queue.stage, np.concatenate([chunk.states for chunk in waiting])))
         return max(1, int(np.searchsorted(rows, limit, side="right")))
 
     def _collected(self, stage: Stage, states: np.ndarray) -> np.ndarray:
-        """Rows that a collect makes for each message."""
+        """Rows that a collect makes for each message, alone or at the end of a chain."""
+        if stage.chain is not None:
+            return self._edges[stage.number].n_rows(states)
         node, pump = stage.nodes[0], str(stage.topology)
         return np.array(
             [find_topology(node, pump, self._inflight.topologies, s).n_rows for s in states[:, SLOT].tolist()], np.int64

@@ -87,7 +87,9 @@ def _pays(stages: Sequence[Stage], leaf: Leaf) -> bool:
     stage = stages[leaf.stage]
     port = stage.ports[leaf.port]
     comes_back = stage.kind == "loss" or any(out.is_float for out in stage.outputs)
-    return stage.kind in ("rows", "loss", "transfer") and port.space != HOST and port.type.is_float and comes_back
+    return (
+        stage.kind in ("rows", "edges", "loss", "transfer") and port.space != HOST and port.type.is_float and comes_back
+    )
 
 
 def count_workers_ahead(stages: Sequence[Stage]) -> None:

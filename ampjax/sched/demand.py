@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -39,11 +39,13 @@ class DryRun:
       each: For each device arena, the rows that each instance needs `[n]`, if nothing is freed before it has ended.
       work: `[n]`: the rows that stages took in for each instance.
       stats: Messages and dispatch sizes.
+      edges: For the stages of chains, by number: the rows of their messages, and their edges on each way, dispatch by dispatch.
     """
 
     each: dict[ArenaKey, np.ndarray]
     work: np.ndarray
     stats: Statistics
+    edges: dict[int, list[tuple[np.ndarray, np.ndarray]]] = field(default_factory=dict)
 
     @property
     def rows(self) -> Rows:
@@ -97,6 +99,9 @@ def _drain(scheduler: Scheduler, dry: DryRun, position: np.ndarray) -> None:
                     rows = np.bincount(of, dispatch.out_sizes, n).astype(np.int64)
                     for key in dispatch.stage.arenas:
                         dry.each[key] = dry.each.get(key, 0) + rows
+                    if dispatch.edges is not None and dispatch.sizes is not None:
+                        seen = dry.edges.setdefault(dispatch.stage.number, [])
+                        seen.append((dispatch.sizes, dispatch.edges.counts))
                 scheduler.done(dispatch)
                 moved = True
                 if dispatch.number > ENDLESS and dispatch.stage is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ampjax.sched.edges import Edges
 from ampjax.sched.stages import Stage
 
 
@@ -63,6 +64,7 @@ class Dispatch:
       n_rows: Input rows (of port 0).
       sizes: For ragged inputs, the rows of each message `[n]`.
       out_sizes: For ragged outputs, the rows of each invocation `[n]` (forward).
+      edges: For a chain, its edges.
       scatter: For a collect, the output row (within the dispatch) of each input row, per port.
       versions: For stashed weights, the versions of the stage's parameters in the forward pass.
       changes: Parameter changes that follow.
@@ -82,6 +84,7 @@ class Dispatch:
     n_rows: int = 0
     sizes: np.ndarray | None = None
     out_sizes: np.ndarray | None = None
+    edges: Edges | None = None
     scatter: Sequence[np.ndarray] = ()
     versions: tuple[int, ...] | None = None
     changes: Sequence[Change] = ()
@@ -92,6 +95,17 @@ class Dispatch:
     def reads(self) -> bool:
         """Whether payloads must be read back to the host before its messages travel on."""
         return self.stage is not None and self.stage.route_by is not None and self.direction != "backward"
+
+    def sizes_at(self, node: str) -> np.ndarray | None:
+        """The rows `[n]` that a node of its stage works on for each message: edges within a chain; None for one each."""
+        if self.edges is None or self.stage is None:
+            return self.sizes
+        way = self.stage.way_of.get(node)
+        return self.edges.n_rows if way is None else self.edges.counts[:, way]
+
+    def rows_at(self, node: str) -> int:
+        """The rows that a node of its stage works on."""
+        return self.n_rows if self.edges is None else int(np.sum(self.sizes_at(node)))
 
     @property
     def n_messages(self) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ampjax.ir.control import Group, Key
+from ampjax.ir.control import Distribute, Group, Key
 from ampjax.ir.graph import Graph, Node
 from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, Sink
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire
 from ampjax.sched import consumers
+from ampjax.sched.chain import Chain, find_chains
 from ampjax.sched.stages import HOST, Leaf, Port, Stage, Step, Targets, input_wire, wire_type
 
 
@@ -63,6 +64,7 @@ class _Planner:
         self.graph, self.worker_of, self.spaces = graph, worker_of, spaces
         self.stages: list[Stage] = []
         self.stage_of: dict[str, Stage] = {}
+        self.chains = find_chains(graph, worker_of) if fuse else {}
         self._cut(fuse)
         self._targets: dict[tuple[Wire, int], Targets] = {}
         self._reach: dict[Wire, dict[Leaf, None]] = {}
@@ -93,20 +95,25 @@ class _Planner:
         groups: list[list[Node]] = []
         of: dict[str, list[Node]] = {}
         for node in reversed(list(self.graph.walk())):
+            chain = self.chains.get(node.name)
+            if chain is not None and node is not chain.collect:
+                continue
             if isinstance(node.op, Pump) or (node.is_control and not isinstance(node.op, Group)):
                 continue
-            home = self._fusable_into(node, of) if fuse else None
+            home = self._fusable_into(node, of, chain) if fuse else None
             if home is None:
                 home = []
                 groups.append(home)
-            home.insert(0, node)
-            of[node.name] = home
+            start = len(self.chains[home[0].name].nodes) if home and home[0].name in self.chains else 0
+            new = chain.nodes if chain is not None else (node,)
+            home[start:start] = new
+            of.update((one.name, home) for one in new)
         for nodes in reversed(groups):
             self._add_stage(nodes)
 
-    def _fusable_into(self, node: Node, of: Mapping[str, list[Node]]) -> list[Node] | None:
-        """The group of nodes that consumes all of a node's outputs, directly and on the same worker, if it may join it."""
-        if not isinstance(node.op, Compute):
+    def _fusable_into(self, node: Node, of: Mapping[str, list[Node]], chain: Chain | None) -> list[Node] | None:
+        """The group of nodes that consumes all outputs of a node (or of a chain), directly and on the same worker, if it may join it."""
+        if not isinstance(node.op, Compute) and chain is None:
             return None
         homes = [
             of.get(consumer.name) if not consumer.is_control else None
@@ -117,6 +124,8 @@ class _Planner:
         if home is None or any(other is not home for other in homes):
             return None
         last = home[-1]
+        if chain is not None:
+            return home if self._takes_chain(home, chain) else None
         same_worker = self.worker_of[node.name] == self.worker_of[last.name]
         same_options = (node.options.weights, node.options.max_dispatch_size) == (
             last.options.weights,
@@ -128,6 +137,18 @@ class _Planner:
         fits = isinstance(last.op, (Compute, Loss)) and same_worker and same_options and plain_join and first
         return home if fits else None
 
+    def _takes_chain(self, home: list[Node], chain: Chain) -> bool:
+        """Whether row-wise nodes that consume what a chain collects can be in one stage with it."""
+        last = home[-1]
+        if not isinstance(last.op, Compute) or isinstance(home[0].op, Distribute):
+            return False
+        options = [(n.options.weights, n.options.max_dispatch_size) for n in (*chain.nodes, *home) if n.has_params]
+        # The states of the stage's outputs will be those of the chain's message: under a join, that must be `last`'s first input as it is.
+        own = (chain.collect.outputs[0], chain.distribute.inputs[0])
+        first = _join(last) is None or input_wire(home[0], 0) in own
+        same_worker = self.worker_of[chain.collect.name] == self.worker_of[last.name]
+        return same_worker and len(dict.fromkeys(options)) <= 1 and first
+
     def _add_stage(self, nodes: list[Node]) -> None:
         last = nodes[-1]
         kinds = {Loss: "loss", Reduce: "reduce", Collect: "collect", Sink: "sink", Group: "group"}
@@ -137,11 +158,18 @@ class _Planner:
             len(self.stages), kind, tuple(nodes), worker, self.spaces[worker], _join(last), list(last.outputs)
         )
         stage.outputs = tuple(wire_type(w) for w in last.outputs)
-        if kind == "collect":
+        if isinstance(nodes[0].op, Distribute):
+            stage.kind, stage.chain = "edges", self.chains[nodes[0].name]
+            stage.topology = stage.chain.topology
+        elif kind == "collect":
             stage.topology = input_wire(last, -1).source.name
         self.stages.append(stage)
         for node in nodes:
             self.stage_of[node.name] = stage
+
+    def _routes(self, node: Node) -> bool:
+        """Whether a node is part of routes, not of a stage."""
+        return node.is_control and node.name not in self.stage_of
 
     # -- memory spaces
 
@@ -153,7 +181,7 @@ class _Planner:
         seen, stack = {wire}, [wire]
         while stack:
             for node, _ in (w := stack.pop()).consumers:
-                if node.is_control and not isinstance(node.op, Group):
+                if self._routes(node):
                     new = [o for o in node.outputs if o not in seen]
                     seen.update(new)
                     stack.extend(new)
@@ -218,7 +246,7 @@ class _Planner:
             return targets
         inner: dict[Leaf, None] = {}
         for node, _ in wire.consumers:
-            if not node.is_control or isinstance(node.op, Group):
+            if not self._routes(node):
                 if wire_type(wire).topology:
                     continue
                 stage = self.stage_of[node.name]

@@ -7,12 +7,14 @@ A *route* says what happens to a wire's messages until the next stages: the chai
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ampjax.ir.control import Cond, Isu, Key
 from ampjax.ir.graph import Node
 from ampjax.ir.payload import RouteBy
 from ampjax.ir.wires import Wire, WireType
+from ampjax.sched.chain import Chain
 
 HOST = -1
 """The memory space of pumped payloads."""
@@ -81,13 +83,15 @@ class Stage:
 
     Args:
       number: Its place in `Plan.stages`.
-      kind: `rows`, `loss`, `reduce`, `collect`, `sink`, `transfer`, or `group` (which is control and is never dispatched).
-      nodes: The payload nodes in it, sources first; empty for a transfer.
+      kind: `rows`, `edges` (a chain, and row-wise nodes after it), `loss`, `reduce`, `collect`, `sink`, `transfer`, or `group` (which
+        is control and is never dispatched).
+      nodes: The payload nodes in it, sources first, with the distribute of a chain; empty for a transfer.
       worker: The worker that runs it.
       space: The memory space of its outputs.
       join: What makes its inputs belong together.
       outputs: The wires that leave it.
-      topology: Name of the topology pump that drives it, for a collect.
+      topology: Name of the topology pump that drives it, for a collect or a chain.
+      chain: For `edges`: the chain; its message is port 0.
       direct: For each port, whether its messages' cells are owners themselves, never views.
       distinct: Whether no two input messages of a batch can share an owner: then references are counted in one step.
       sole: For each port, whether it is the sole consumer of every message that arrives: its adjoint writes the message's gradient
@@ -109,6 +113,7 @@ class Stage:
     outputs: tuple[WireType, ...] = ()
     routes: list[Targets] = field(default_factory=list)
     topology: str | None = None
+    chain: Chain | None = None
     direct: tuple[bool, ...] = ()
     distinct: bool = False
     sole: tuple[bool, ...] = ()
@@ -132,6 +137,23 @@ class Stage:
     def params(self) -> tuple[str, ...]:
         """Names of its nodes that have parameters."""
         return tuple(node.name for node in self.nodes if node.has_params)
+
+    @functools.cached_property
+    def row_nodes(self) -> tuple[Node, ...]:
+        """The nodes that work on the rows of its ports: all but a chain's."""
+        inside = self.chain.nodes if self.chain is not None else ()
+        return tuple(node for node in self.nodes if node not in inside)
+
+    @functools.cached_property
+    def way_of(self) -> Mapping[str, int]:
+        """For the nodes that work on edges: the way of the chain that each belongs to."""
+        ways = self.chain.ways if self.chain is not None else ()
+        return {node.name: number for number, way in enumerate(ways) for node in way.nodes}
+
+    @functools.cached_property
+    def aligned(self) -> bool:
+        """For `edges`: whether what is collected meets rows of its ports, and so must have as many."""
+        return any(w is not None and w.source not in self.nodes for node in self.row_nodes for w in node.inputs)
 
     @functools.cached_property
     def route_by(self) -> RouteBy | None:

@@ -1,0 +1,96 @@
+"""What an adjoint needs of its forward pass: which of the arrays that a function makes depend on its parameters.
+
+AMPNet's adjoint uses the activations of the forward pass. Those that depend on parameters must be recorded, for parameters change between
+the two passes; the others come out the same when they are computed again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+
+from ampjax.ir.bodies import Body
+
+EXPENSIVE = ("dot_general", "conv_general_dilated", "scan", "while", "cholesky", "eigh", "svd", "custom_linear_solve")
+"""Primitives whose results are kept even if they depend on inputs alone."""
+
+ROWS = 3
+"""Rows for which functions are traced."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """An array that a function makes: shape, dtype's name, and whether it must be recorded: it depends on parameters, or is dear."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    record: bool
+
+
+def made(function: Callable[..., Any], params: Any, *inputs: Any) -> list[Made]:
+    """The arrays that `function(params, *inputs)` makes, in the order of its result's leaves.
+
+    Args:
+      function: Gives a list of arrays.
+      params: Shapes of parameters.
+      *inputs: Shapes of what does not depend on them.
+    """
+    jaxpr = jax.make_jaxpr(function)(params, *inputs).jaxpr
+    n_params = len(jax.tree.leaves(params))
+    traits: dict[Any, tuple[bool, bool]] = {var: (i < n_params, False) for i, var in enumerate(jaxpr.invars)}
+    for equation in jaxpr.eqns:
+        known = [traits.get(v, (False, False)) for v in equation.invars if not isinstance(v, Literal)]
+        depends, dear = (any(t[n] for t in known) for n in (0, 1))
+        for var in equation.outvars:
+            traits[var] = (depends, dear or _is_expensive(equation))
+    result = []
+    for var in jaxpr.outvars:
+        aval: Any = var.aval
+        is_array = hasattr(aval, "shape") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+        computed = not isinstance(var, Literal) and var not in jaxpr.invars
+        record = is_array and computed and any(traits.get(var, (False, False)))
+        result.append(Made(tuple(aval.shape), str(aval.dtype) if is_array else "", record))
+    return result
+
+
+def records(body: Body, rows: tuple[tuple[tuple[int, ...], str], ...]) -> bool:
+    """Whether the adjoint of a body with parameters needs activations that were recorded; that of a linear layer does not.
+
+    Args:
+      body: The body.
+      rows: Shape and dtype name of a row of each input.
+    """
+    if body.init is None:
+        return False
+
+    def pullback(params: Any, inputs: Any, keys: Any) -> list[Any]:
+        options = {"key": keys} if body.rng else {}
+        mapped = jax.vmap(lambda p, xs, more: body.apply(p, *xs, **more), (None, 0, 0))
+        floats = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves((params, inputs))]
+        leaves, structure = jax.tree.flatten((params, inputs))
+
+        def of(some: list[Any]) -> Any:
+            given = iter(some)
+            full = [next(given) if is_float else leaf for is_float, leaf in zip(floats, leaves, strict=True)]
+            return mapped(*jax.tree.unflatten(structure, full), options)
+
+        some = [leaf for is_float, leaf in zip(floats, leaves, strict=True) if is_float]
+        return jax.tree.leaves(jax.vjp(of, some)[1])
+
+    params = jax.eval_shape(body.init, jax.random.key(0))
+    inputs = tuple(jax.ShapeDtypeStruct((ROWS, *shape), dtype) for shape, dtype in rows)
+    keys = jax.eval_shape(functools.partial(jax.random.split, num=ROWS), jax.random.key(0))
+    return any(array.record and array.shape[:1] == (ROWS,) for array in made(pullback, params, inputs, keys))
+
+
+def _is_expensive(equation: Any) -> bool:
+    if equation.primitive.name in EXPENSIVE:
+        return True
+    inner = (getattr(value, "jaxpr", value) for value in equation.params.values())
+    return any(_is_expensive(e) for jaxpr in inner if hasattr(jaxpr, "eqns") for e in jaxpr.eqns)
