@@ -661,7 +661,9 @@ class _Grower:
         edges = [self.body(replace(one, wire=w, rows=("edge", name, j))) for j, w in enumerate(wires)]
         self.pool += [edge for edge in edges if self.chance(0.2)]
         wire = amp.collect([edge.wire for edge in edges], self.maps[name], name=self.name("collect"))
-        self.pool.append(replace(one, wire=wire, rows=one.rows if n_rows < 0 else ("nodes", name)))
+        collected = replace(one, wire=wire, rows=one.rows if n_rows < 0 else ("nodes", name))
+        meets = n_rows < 0 and self.chance(0.5)
+        self.pool.append(self.body(collected, one) if meets else collected)
 
     def loop(self, one: _Open, first: int, depth: int) -> None:
         """A loop with one or two carried wires, and blocks, perhaps loops, in it. Its exit has its entry's states again."""

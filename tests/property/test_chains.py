@@ -1,0 +1,145 @@
+"""Chains in one kernel: the laws of gradients, padding, rows and determinism, on random graphs of edges."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import chains
+from support.laws import Engine, Schedule, assert_gradients, assert_parity, frozen, replayed, schedules
+
+import ampjax as amp
+from ampjax.testing import reference
+
+FUSED = "out+edge0+edge1+in+update"
+
+
+@st.composite
+def data(draw):
+    """One to six graphs with up to six rows and nine edges; most of the rows and edges may be missing."""
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    shapes = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=1, max_size=6))
+    return [chains.instance(rng, *shape) for shape in shapes]
+
+
+@functools.cache
+def start(graph):
+    rng = np.random.default_rng(3)
+    return {node: rng.uniform(0.5, 1.5, chains.FEATURES).astype(np.float32) for node in graph.parameterised}
+
+
+def check(graph, instances, schedule, fused=FUSED):
+    engine = Engine(graph, start(graph), schedule).run(instances)
+    if schedule.settings.workers == 1:
+        assert fused in engine.scheduler.stats.stages
+    assert_gradients(engine, reference(graph, start(graph), instances))
+    return engine
+
+
+@pytest.mark.parametrize("seed", [11, 29])
+def test_random_graphs_with_chains(seed):
+    engine = assert_parity(seed, Schedule(frozen(fuse=True, max_active_keys=3, max_dispatch_size=16)))
+    assert any(stage.kind == "edges" for stage in engine.plan.stages)
+
+
+# A dispatch of graphs is padded to 16 rows at least: all these share two kernels.
+fused = schedules(sizes=(3, 16), fuse=True)
+
+
+@settings(max_examples=10)
+@given(data(), fused)
+def test_gradients_are_those_of_the_composed_function(instances, schedule):
+    with replayed("test_chains.check", "propagation()", instances, schedule):
+        check(chains.propagation(), instances, schedule)
+
+
+@pytest.mark.parametrize("weights", ["current", "stashed"])
+def test_odd_graphs(weights):
+    check(chains.propagation(), chains.odd_instances(), Schedule(frozen(fuse=True, weights=weights, max_active_keys=7)))
+
+
+def test_a_message_larger_than_a_dispatch_may_be():
+    check(chains.propagation(), chains.odd_instances(), Schedule(frozen(fuse=True, max_dispatch_size=1)))
+
+
+def test_edges_that_no_sample_has_shown_take_the_next_size():
+    """The first dispatch, without edges, says that there are few; then comes a row with a hundred edges to itself."""
+    crowd = [chains.instance(np.random.default_rng(0), 2, 0), chains.instance(np.random.default_rng(1), 2, 100)]
+    check(chains.propagation(), crowd, Schedule(frozen(fuse=True, max_active_keys=1)))
+
+
+def predictions(size):
+    instances = chains.odd_instances()
+    engine = Engine(chains.propagation(), start(chains.propagation()), Schedule(frozen(fuse=True, max_dispatch_size=size, max_active_keys=7)))
+    engine.executor.keep_outputs = True
+    engine.run(instances, train=False)
+    found = {}
+    for _, states, rows, dispatch in engine.executor.outputs:
+        found.update(zip(states[:, 1].tolist(), np.asarray(rows)[: dispatch.n_rows].tolist(), strict=True))
+    return found
+
+
+def test_rows_are_the_same_bit_by_bit_at_any_dispatch_size():
+    assert predictions(64) == predictions(1) and len(predictions(1)) == 7
+
+
+def shaken(p, x, key):
+    """Half of the elements at random in training, else all."""
+    return x * p if key is None else x * p * jax.random.bernoulli(key, 0.5, x.shape)
+
+
+@functools.cache
+def random_chain():
+    with amp.Graph() as g:
+        rows, edges, label = amp.pump("rows", (2,), fields=("t",), ragged=True), amp.topology("edges"), amp.pump("label", (2,))
+        h = amp.ppt("encode", chains.scale, params=chains.one())(rows)
+        wires = amp.distribute(h, edges, 2, name="out")
+        sent = [amp.ppt(f"edge{k}", shaken, params=chains.one(), rng=True)(w) for k, w in enumerate(wires)]
+        a = amp.ppt("update", shaken, params=chains.one(), rng=True)(amp.collect(sent, edges, name="in"))
+        total = amp.reduce("sum", jax.ops.segment_sum, a)
+        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(total, label)
+    return g
+
+
+def test_random_bodies_have_the_keys_that_they_have_apart():
+    def run(fuse):
+        schedule = Schedule(frozen(fuse=fuse, max_dispatch_size=16, max_active_keys=3))
+        return Engine(random_chain(), start(random_chain()), schedule).run(chains.odd_instances())
+
+    apart, together = run(False), run(True)
+    assert FUSED in together.scheduler.stats.stages
+    assert together.loss == pytest.approx(apart.loss, rel=1e-5)
+    for node, grad in apart.gradients.items():
+        assert np.abs(grad - together.gradients[node]).max() <= 1e-5 * np.abs(grad).max()
+
+
+def root(p, x):
+    """Its derivative with respect to both is infinite at zero."""
+    return jnp.sqrt(p * x)
+
+
+@functools.cache
+def poisonous():
+    """Square roots of what is collected: rows without any edge, and padding, would make NaN of every gradient."""
+    with amp.Graph() as g:
+        rows, edges, label = amp.pump("rows", (2,), fields=("t",), ragged=True), amp.topology("edges"), amp.pump("label", (2,))
+        h = amp.npt("positive", lambda x: 0.5 + x * x)(amp.ppt("encode", chains.scale, params=chains.one())(rows))
+        wires = amp.distribute(h, edges, 2, name="out")
+        sent = [amp.ppt(f"edge{k}", chains.scale, params=chains.one())(w) for k, w in enumerate(wires)]
+        a = amp.ppt("update", root, params=chains.one())(amp.collect(sent, edges, name="in"))
+        total = amp.reduce("sum", jax.ops.segment_sum, a)
+        amp.loss("loss", lambda v, y: jnp.sum((v - y) ** 2), join=("instance",))(total, label)
+    return g
+
+
+@pytest.mark.parametrize("size", [3, 16])
+def test_padding_poisons_nothing(size):
+    rng = np.random.default_rng(0)
+    rings = [chains.instance(rng, n, 0) for n in (3, 5, 2)]
+    for ring in rings:
+        nodes = np.arange(ring["edges"].n_rows)
+        ring["edges"] = amp.Topology.from_edges(nodes, np.roll(nodes, 1), 0 * nodes, len(nodes), 2)
+    check(poisonous(), rings, Schedule(frozen(fuse=True, max_dispatch_size=size, max_active_keys=3)))
