@@ -45,12 +45,17 @@ def fine_ladder(n: int) -> int:
 
 
 def graph_ladder(n: int) -> int:
-    """The padded size of a dispatch of graphs with `n` rows together: 16, 64, then as for wide rows. A graph alone costs what a few rows more do.
+    """The padded size of a dispatch of graphs with `n` rows together: 16, 64, then powers of two and, from 256 on, three steps between them.
 
-    >>> [graph_ladder(n) for n in (0, 1, 17, 65, 97)]
-    [16, 16, 64, 96, 128]
+    Small dispatches cost what their calls cost; large ones are most of the work, and what they pad is lost.
+
+    >>> [graph_ladder(n) for n in (0, 1, 17, 65, 257, 577, 1000)]
+    [16, 16, 64, 128, 320, 640, 1024]
     """
-    return 16 if n <= 16 else 64 if n <= 64 else fine_ladder(n)
+    if n <= 64:
+        return 16 if n <= 16 else 64
+    step = max(64, ladder(n) // 8)
+    return -(-n // step) * step
 
 
 WIDE = 100
@@ -267,10 +272,11 @@ class StageRunner:
         if self._kept is None:
             rows = tuple((port.type.shape, port.type.dtype.name) for port in self.stage.ports)
             find: Any = find_kept if self._chain is None else find_chain_kept
-            self._kept = find(self.program, rows, shapes_of(params)) if self.needs_backward else Kept()
+            kept: Kept = find(self.program, rows, shapes_of(params)) if self.needs_backward else Kept()
             of: Any = kernels if self._chain is None else chain_kernels
-            self._forward_train = of.forward_train(self.program, self._wiring, self._kept)
-            self._backward = of.backward(self.program, self._wiring, self._kept)
+            self._forward_train = of.forward_train(self.program, self._wiring, kept)
+            self._backward = of.backward(self.program, self._wiring, kept)
+            self._kept = kept
         return self._kept
 
     def record_row_bytes(self, params: tuple[Any, ...]) -> int:

@@ -71,7 +71,7 @@ def records(body: Body, rows: tuple[tuple[tuple[int, ...], str], ...]) -> bool:
 
     def pullback(params: Any, inputs: Any, keys: Any) -> list[Any]:
         options = {"key": keys} if body.rng else {}
-        mapped = jax.vmap(lambda p, xs, more: body.apply(p, *xs, **more), (None, 0, 0))
+        mapped: Any = jax.vmap(lambda p, xs, more: body.apply(p, *xs, **more), (None, 0, 0))
         floats = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves((params, inputs))]
         leaves, structure = jax.tree.flatten((params, inputs))
 

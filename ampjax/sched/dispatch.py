@@ -105,7 +105,8 @@ class Dispatch:
 
     def rows_at(self, node: str) -> int:
         """The rows that a node of its stage works on."""
-        return self.n_rows if self.edges is None else int(np.sum(self.sizes_at(node)))
+        sizes = self.sizes_at(node)
+        return self.n_rows if self.edges is None or sizes is None else int(sizes.sum())
 
     @property
     def n_messages(self) -> int:

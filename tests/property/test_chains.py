@@ -73,7 +73,11 @@ def test_edges_that_no_sample_has_shown_take_the_next_size():
 
 def predictions(size):
     instances = chains.odd_instances()
-    engine = Engine(chains.propagation(), start(chains.propagation()), Schedule(frozen(fuse=True, max_dispatch_size=size, max_active_keys=7)))
+    engine = Engine(
+        chains.propagation(),
+        start(chains.propagation()),
+        Schedule(frozen(fuse=True, max_dispatch_size=size, max_active_keys=7)),
+    )
     engine.executor.keep_outputs = True
     engine.run(instances, train=False)
     found = {}
@@ -94,7 +98,11 @@ def shaken(p, x, key):
 @functools.cache
 def random_chain():
     with amp.Graph() as g:
-        rows, edges, label = amp.pump("rows", (2,), fields=("t",), ragged=True), amp.topology("edges"), amp.pump("label", (2,))
+        rows, edges, label = (
+            amp.pump("rows", (2,), fields=("t",), ragged=True),
+            amp.topology("edges"),
+            amp.pump("label", (2,)),
+        )
         h = amp.ppt("encode", chains.scale, params=chains.one())(rows)
         wires = amp.distribute(h, edges, 2, name="out")
         sent = [amp.ppt(f"edge{k}", shaken, params=chains.one(), rng=True)(w) for k, w in enumerate(wires)]
@@ -125,7 +133,11 @@ def root(p, x):
 def poisonous():
     """Square roots of what is collected: rows without any edge, and padding, would make NaN of every gradient."""
     with amp.Graph() as g:
-        rows, edges, label = amp.pump("rows", (2,), fields=("t",), ragged=True), amp.topology("edges"), amp.pump("label", (2,))
+        rows, edges, label = (
+            amp.pump("rows", (2,), fields=("t",), ragged=True),
+            amp.topology("edges"),
+            amp.pump("label", (2,)),
+        )
         h = amp.npt("positive", lambda x: 0.5 + x * x)(amp.ppt("encode", chains.scale, params=chains.one())(rows))
         wires = amp.distribute(h, edges, 2, name="out")
         sent = [amp.ppt(f"edge{k}", chains.scale, params=chains.one())(w) for k, w in enumerate(wires)]

@@ -107,7 +107,12 @@ def test_edges_are_found_once_for_instances_that_stay_together():
 
 def test_gradient_rows_are_edges_for_edge_nodes_and_rows_for_others():
     data = chains.odd_instances()
-    scheduler, _ = run(data, max_active_keys=7, max_dispatch_size=4, intervals=dict.fromkeys(["edge0", "edge1", "update", "encode"], 1 << 40))
+    scheduler, _ = run(
+        data,
+        max_active_keys=7,
+        max_dispatch_size=4,
+        intervals=dict.fromkeys(["edge0", "edge1", "update", "encode"], 1 << 40),
+    )
     counts = [sum(len(d["edges"].gather[k]) for d in data) for k in (0, 1)]
     assert scheduler.updates.counts == {
         "edge0": 2 * counts[0],

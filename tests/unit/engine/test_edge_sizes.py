@@ -1,5 +1,7 @@
 """How much room there is for edges beside so many rows, and how edges are padded to it."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from ampjax.engine.edge_sizes import LEAST, MULTIPLE, EdgeSizes, padded_edges
@@ -21,7 +23,7 @@ def test_room_grows_with_the_rows_and_is_never_nothing():
     sizes = EdgeSizes((2.0, 0.0), (0.5, 0.0))
     room = [sizes.room(n) for n in (16, 64, 256, 1024)]
     assert room[0] == (40, MULTIPLE) and room[-1] == (2096, int(LEAST * 1024))
-    assert all(a[k] <= b[k] for a, b in zip(room, room[1:], strict=False) for k in (0, 1))
+    assert all(a[k] <= b[k] for a, b in pairwise(room) for k in (0, 1))
     assert all(n % MULTIPLE == 0 for step in room for n in step)
 
 
