@@ -80,8 +80,8 @@ def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Callable
         outs: tuple[Array, ...] = (collected,)
         if program.rows is not None:
             collected = _repeated(_real(wiring, pack), collected)
-            outs, pull = row_vjp(program.rows, own, (collected, *inputs), of_rows)
-            values = (collected, *kept.pick(pull)) if records else ()
+            outs, values = kept.forward(program.rows, own, (collected, *inputs), of_rows)
+            values = (collected, *values) if records else ()
             records = [r.at[pack[wiring.device_ports]].set(x) for r, x in zip(records, values, strict=True)]
         return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
 
@@ -116,8 +116,8 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Callable[...,
         else:
             slots = pack[wiring.device_ports]
             collected, *rest = (r[jnp.where(real, slots, slots[0])] for r in records)
-            outs, pull = row_vjp(program.rows, own, (collected, *inputs), of_rows)
-            row_grads, back, *to_inputs = kept.put_back(pull, rest)(cotangents(wiring, grads, pack, real, outs))
+            outs, pull = kept.backward(program.rows, own, (collected, *inputs), of_rows, rest)
+            row_grads, back, *to_inputs = pull(cotangents(wiring, grads, pack, real, outs))
             back = masked(real, back)
         way_grads, to_senders = _to_senders(program, ways, inputs[0], back, edges, sizes, of_edges)
         if to_senders is not None:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ampjax.engine.program import Program
-from ampjax.engine.residuals import Kept, over_rows, row_vjp
+from ampjax.engine.residuals import Kept, over_rows
 from ampjax.ir.payload import metric_parts
 from ampjax.optim.update import combine, trainable
 
@@ -127,9 +127,9 @@ def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Callable[...,
     def kernel(params: Any, written: Any, grads: Any, records: Any, read: Any, host: Any, pack: Any, seeds: Any) -> Any:
         inputs = gathered(wiring, (*written, *read), host, pack)
         if kept.leaves:
-            outs, pull = row_vjp(program, params, inputs, seeds)
+            outs, values = kept.forward(program, params, inputs, seeds)
             slots = pack[wiring.device_ports]
-            records = [r.at[slots].set(x) for r, x in zip(records, kept.pick(pull), strict=True)]
+            records = [r.at[slots].set(x) for r, x in zip(records, values, strict=True)]
         else:
             outs = over_rows(program, seeds)(params, inputs)
         return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
@@ -174,9 +174,8 @@ def backward(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]
     ) -> Any:
         mask = _mask(pack)
         inputs = gathered(wiring, arenas, host, pack)
-        outs, pull = row_vjp(program, params, inputs, seeds)
         slots = pack[wiring.device_ports]
-        pull = kept.put_back(pull, [r[slots] for r in records])
+        outs, pull = kept.backward(program, params, inputs, seeds, [r[slots] for r in records])
         weight_grads, *input_grads = pull(cotangents(wiring, grads, pack, mask, outs))
         return add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads), accumulate(
             accumulators, weight_grads

@@ -8,37 +8,114 @@ the output rows. What depends on inputs alone is computed again: it comes out th
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from ampjax.engine.program import ChainProgram, Program
-from ampjax.ir.adjoint import Made, made
+from ampjax.ir.adjoint import Made, look, not_free
+from ampjax.ir.cut import smallest_cut
 from ampjax.optim.update import combine, trainable
+
+
+Rows = tuple[tuple[tuple[int, ...], str], ...]
+"""Shape and dtype name of a row of each of some arrays."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Which of a pullback's leaves are kept, and what a row of each looks like."""
+    """What is recorded, and which of a pullback's leaves follow from it.
+
+    Args:
+      leaves: The leaves of the pullback that are put back.
+      rows: What is recorded: what a row of each looks like.
+      places: Where it is made in the trace of `_everything`: equation and output; None if it is the leaves themselves.
+    """
 
     leaves: tuple[int, ...] = ()
-    rows: tuple[tuple[tuple[int, ...], str], ...] = ()
+    rows: Rows = ()
+    places: tuple[tuple[int, int], ...] | None = None
 
-    def pick(self, pull: Callable[..., Any]) -> list[jax.Array]:
-        """The leaves to keep, each `[k, ...]`."""
-        leaves = jax.tree.leaves(pull)
-        return [leaves[i] for i in self.leaves]
+    def forward(self, program: Program, params: Any, inputs: Any, seeds: Any) -> tuple[Any, list[jax.Array]]:
+        """The program's outputs over rows, and what is to be recorded of them, each `[k, ...]`."""
+        if self.places is None:
+            outs, pull = row_vjp(program, params, inputs, seeds)
+            leaves = jax.tree.leaves(pull)
+            return outs, [leaves[i] for i in self.leaves]
+        traced = _Trace(program, params, inputs, seeds)
+        made = traced.values([*traced.outs, *traced.at(self.places)])
+        return jax.tree.unflatten(traced.structure, made[: len(traced.outs)]), made[len(traced.outs) :]
 
-    def put_back(self, pull: Callable[..., Any], kept: Sequence[jax.Array]) -> Callable[..., Any]:
-        """The pullback with kept leaves in place of those computed anew."""
+    def backward(
+        self, program: Program, params: Any, inputs: Any, seeds: Any, recorded: Sequence[jax.Array]
+    ) -> tuple[Any, Callable[..., Any]]:
+        """`row_vjp`, but with the recorded activations in place of those computed anew."""
+        outs, pull = row_vjp(program, params, inputs, seeds)
+        if self.places is not None:
+            traced = _Trace(program, params, inputs, seeds)
+            recorded = traced.follow(traced.at(self.places), recorded, [traced.leaves[i] for i in self.leaves])
         leaves, structure = jax.tree.flatten(pull)
-        for i, value in zip(self.leaves, kept, strict=True):
+        for i, value in zip(self.leaves, recorded, strict=True):
             leaves[i] = value
-        return jax.tree.unflatten(structure, leaves)
+        return outs, jax.tree.unflatten(structure, leaves)
+
+
+class _Trace:
+    """The jaxpr of a program over rows and of its pullback's leaves, and the values of its variables."""
+
+    def __init__(self, program: Program, params: Any, inputs: Any, seeds: Any):
+        def everything(params: Any, inputs: Any, seeds: Any) -> Any:
+            outs, pull = row_vjp(program, params, inputs, seeds)
+            return outs, jax.tree.leaves(pull)
+
+        self._closed, (outs, _) = jax.make_jaxpr(everything, return_shape=True)(params, inputs, seeds)
+        self.jaxpr: Any = self._closed.jaxpr
+        self._arguments = jax.tree.leaves((params, inputs, seeds))
+        self.structure = jax.tree.structure(outs)
+        n = self.structure.num_leaves
+        self.outs, self.leaves = self.jaxpr.outvars[:n], self.jaxpr.outvars[n:]
+        self.unfree = not_free(self.jaxpr, len(jax.tree.leaves(params)))
+
+    def at(self, places: Sequence[tuple[int, int]]) -> list[Any]:
+        """The variables at some places."""
+        return [self.jaxpr.eqns[i].outvars[j] for i, j in places]
+
+    def values(self, variables: Sequence[Any]) -> list[Any]:
+        """The values of some variables."""
+        names = self.jaxpr.debug_info._replace(result_paths=None)  # those of the trace, of which there are another number
+        jaxpr = self.jaxpr.replace(outvars=[*variables], debug_info=names)
+        return jaxpr_as_fun(ClosedJaxpr(jaxpr, self._closed.consts))(*self._arguments)
+
+    def follow(self, known: Sequence[Any], values: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
+        """The values of `wanted`, from those of a cut and with cheap operations."""
+        found = dict(zip(known, values, strict=True))
+        steps, stack, seen = set[int](), [v for v in wanted if v not in found], set[Any]()
+        makers = {v: i for i, equation in enumerate(self.jaxpr.eqns) for v in equation.outvars}
+        free: dict[Any, None] = {}
+        while stack:
+            var = stack.pop()
+            if isinstance(var, Literal) or var in found or var in seen:
+                continue
+            seen.add(var)
+            if not self.unfree.get(var, False):
+                free[var] = None
+                continue
+            steps.add(makers[var])
+            stack.extend(self.jaxpr.eqns[makers[var]].invars)
+        found.update(zip(free, self.values(list(free)), strict=True))
+        for equation in (self.jaxpr.eqns[i] for i in sorted(steps)):
+            made = equation.primitive.bind(
+                *(v.val if isinstance(v, Literal) else found[v] for v in equation.invars), **equation.params
+            )
+            made = made if equation.primitive.multiple_results else [made]
+            found.update((v, x) for v, x in zip(equation.outvars, made, strict=True) if v not in found)
+        return [found[v] for v in wanted]
 
 
 def over_rows(program: Program, seeds: jax.Array | None) -> Callable[..., Any]:
@@ -65,7 +142,7 @@ def row_vjp(
 
 
 @functools.cache
-def find_kept(program: Program, rows: tuple[tuple[tuple[int, ...], str], ...], params: Any) -> Kept:
+def find_kept(program: Program, rows: Rows, params: Any) -> Kept:
     """Which residuals of a program to keep.
 
     Args:
@@ -75,16 +152,38 @@ def find_kept(program: Program, rows: tuple[tuple[tuple[int, ...], str], ...], p
     """
     structure, leaves = params
     given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
-    few, more = (_probe(program, rows, given, k) for k in (3, 5))
-    kept = [
-        (i, (leaf.shape[1:], leaf.dtype))
-        for i, (leaf, other) in enumerate(zip(few, more, strict=True))
-        if leaf.record and leaf.shape[:1] == (3,) and other.shape == (5, *leaf.shape[1:])
-    ]
-    return Kept(tuple(i for i, _ in kept), tuple(row for _, row in kept))
+    one, few, more = (_probe(program, rows, given, k) for k in (1, 3, 5))
+    kept: list[tuple[int, Made]] = []
+    for i, (var, other) in enumerate(zip(few.leaves, more.leaves, strict=True)):
+        leaf = look(few.jaxpr, var, few.unfree)
+        if leaf.record and _is_row(var, other):
+            kept.append((i, leaf))
+    numbers = tuple(i for i, _ in kept)
+    if len({tuple(equation.primitive.name for equation in trace.jaxpr.eqns) for trace in (one, few, more)}) > 1:
+        return Kept(numbers, tuple((leaf.shape[1:], leaf.dtype) for _, leaf in kept))
+    places = _cut(few, more, [few.leaves[i] for i in numbers])
+    return Kept(numbers, tuple((v.aval.shape[1:], str(v.aval.dtype)) for v in few.at(places)), places)
 
 
-def find_chain_kept(program: ChainProgram, rows: tuple[tuple[tuple[int, ...], str], ...], params: Any) -> Kept:
+def _cut(few: _Trace, more: _Trace, wanted: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """Where the least is made that must be recorded so that `wanted` follows."""
+    places: dict[Any, tuple[int, int]] = {}
+    sizes: dict[Any, int] = {}
+    for i, (equation, same) in enumerate(zip(few.jaxpr.eqns, more.jaxpr.eqns, strict=True)):
+        for j, (var, other) in enumerate(zip(equation.outvars, same.outvars, strict=True)):
+            if look(few.jaxpr, var, few.unfree).record and _is_row(var, other):
+                places[var] = i, j
+                sizes[var] = math.prod(var.aval.shape[1:]) * var.aval.dtype.itemsize
+    return tuple(places[var] for var in smallest_cut(few.jaxpr.eqns, few.unfree, sizes, wanted))
+
+
+def _is_row(few: Any, more: Any) -> bool:
+    """Whether a variable, traced for 3 and for 5 messages, has a row for each."""
+    shapes = few.aval.shape, more.aval.shape
+    return shapes[0][:1] == (3,) and shapes[1] == (5, *shapes[0][1:])
+
+
+def find_chain_kept(program: ChainProgram, rows: Rows, params: Any) -> Kept:
     """Which residuals of a chain's row-wise nodes to keep; what they collect is recorded before these.
 
     Args:
@@ -100,7 +199,7 @@ def find_chain_kept(program: ChainProgram, rows: tuple[tuple[tuple[int, ...], st
     (sent,) = jax.eval_shape(program.ways[0], ways[0], (jax.ShapeDtypeStruct(*rows[0]),))
     collected = (sent.shape, str(sent.dtype))
     kept = find_kept(program.rows, (collected, *rows), shapes_of(own))
-    return Kept(kept.leaves, (collected, *kept.rows))
+    return replace(kept, rows=(collected, *kept.rows))
 
 
 def shapes_of(params: Any) -> Any:
@@ -113,12 +212,7 @@ def _array(leaf: Any) -> Any:
     return leaf if hasattr(leaf, "shape") else jnp.asarray(leaf)
 
 
-def _probe(program: Program, rows: Any, params: Any, k: int) -> list[Made]:
-    """The leaves of the pullback for `k` rows."""
+def _probe(program: Program, rows: Rows, params: Any, k: int) -> _Trace:
+    """The trace for `k` rows."""
     inputs = tuple(jax.ShapeDtypeStruct((k, *shape), dtype) for shape, dtype in rows)
-    seeds = jax.ShapeDtypeStruct((k,), np.uint32) if program.random else None
-
-    def leaves(params: Any, inputs: Any, seeds: Any) -> Any:
-        return jax.tree.leaves(row_vjp(program, params, inputs, seeds)[1])
-
-    return made(leaves, params, inputs, seeds)
+    return _Trace(program, params, inputs, jax.ShapeDtypeStruct((k,), np.uint32) if program.random else None)

@@ -7,7 +7,7 @@ the two passes; the others come out the same when they are computed again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,21 +42,25 @@ def made(function: Callable[..., Any], params: Any, *inputs: Any) -> list[Made]:
       *inputs: Shapes of what does not depend on them.
     """
     jaxpr = jax.make_jaxpr(function)(params, *inputs).jaxpr
-    n_params = len(jax.tree.leaves(params))
-    traits: dict[Any, tuple[bool, bool]] = {var: (i < n_params, False) for i, var in enumerate(jaxpr.invars)}
+    unfree = not_free(jaxpr, len(jax.tree.leaves(params)))
+    return [look(jaxpr, var, unfree) for var in jaxpr.outvars]
+
+
+def not_free(jaxpr: Any, n_params: int) -> dict[Any, bool]:
+    """Whether each variable depends on parameters, the first `n_params` inputs, or is dear: it cannot be had again from the other inputs."""
+    found = {var: i < n_params for i, var in enumerate(jaxpr.invars)}
     for equation in jaxpr.eqns:
-        known = [traits.get(v, (False, False)) for v in equation.invars if not isinstance(v, Literal)]
-        depends, dear = (any(t[n] for t in known) for n in (0, 1))
-        for var in equation.outvars:
-            traits[var] = (depends, dear or _is_expensive(equation))
-    result = []
-    for var in jaxpr.outvars:
-        aval: Any = var.aval
-        is_array = hasattr(aval, "shape") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
-        computed = not isinstance(var, Literal) and var not in jaxpr.invars
-        record = is_array and computed and any(traits.get(var, (False, False)))
-        result.append(Made(tuple(aval.shape), str(aval.dtype) if is_array else "", record))
-    return result
+        known = any(found.get(v, False) for v in equation.invars if not isinstance(v, Literal))
+        found.update(dict.fromkeys(equation.outvars, known or _is_expensive(equation)))
+    return found
+
+
+def look(jaxpr: Any, var: Any, unfree: Mapping[Any, bool]) -> Made:
+    """What a variable of a jaxpr is; inputs and constants themselves need no record."""
+    aval: Any = var.aval
+    is_array = hasattr(aval, "shape") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+    computed = not isinstance(var, Literal) and var not in jaxpr.invars
+    return Made(tuple(aval.shape), str(aval.dtype) if is_array else "", is_array and computed and unfree.get(var, False))
 
 
 def records(body: Body, rows: tuple[tuple[tuple[int, ...], str], ...]) -> bool:
