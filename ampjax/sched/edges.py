@@ -80,7 +80,7 @@ class EdgeIndex:
         return np.array([self._find(slot).n_rows for slot in states[:, SLOT].tolist()], np.int64)
 
     def _find(self, slot: int) -> EdgeList:
-        topology = find_topology(self._collect, str(self._stage.topology), self._topologies, slot)
+        topology = find_topology(self._distribute, str(self._stage.topology), self._topologies, slot)
         known = self._known.get(slot)
         if known is None or known[0] is not topology:
             known = self._known[slot] = topology, self._indexed(topology)
