@@ -88,7 +88,9 @@ class _Trace:
 
     def values(self, variables: Sequence[Any]) -> list[Any]:
         """The values of some variables."""
-        names = self.jaxpr.debug_info._replace(result_paths=None)  # those of the trace, of which there are another number
+        names = self.jaxpr.debug_info._replace(
+            result_paths=None
+        )  # those of the trace, of which there are another number
         jaxpr = self.jaxpr.replace(outvars=[*variables], debug_info=names)
         return jaxpr_as_fun(ClosedJaxpr(jaxpr, self._closed.consts))(*self._arguments)
 

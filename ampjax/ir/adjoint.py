@@ -60,7 +60,9 @@ def look(jaxpr: Any, var: Any, unfree: Mapping[Any, bool]) -> Made:
     aval: Any = var.aval
     is_array = hasattr(aval, "shape") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
     computed = not isinstance(var, Literal) and var not in jaxpr.invars
-    return Made(tuple(aval.shape), str(aval.dtype) if is_array else "", is_array and computed and unfree.get(var, False))
+    return Made(
+        tuple(aval.shape), str(aval.dtype) if is_array else "", is_array and computed and unfree.get(var, False)
+    )
 
 
 def records(body: Body, rows: tuple[tuple[tuple[int, ...], str], ...]) -> bool:

@@ -23,7 +23,9 @@ CHEAP = frozenset(
 SOURCE, SINK = "source", "sink"
 
 
-def smallest_cut(equations: Sequence[Any], traits: Mapping[Any, bool], rows: Mapping[Any, int], wanted: Sequence[Any]) -> list[Any]:
+def smallest_cut(
+    equations: Sequence[Any], traits: Mapping[Any, bool], rows: Mapping[Any, int], wanted: Sequence[Any]
+) -> list[Any]:
     """The variables to record, in the order in which they are computed.
 
     Args:
