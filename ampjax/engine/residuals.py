@@ -23,7 +23,6 @@ from ampjax.ir.adjoint import Made, look, not_free
 from ampjax.ir.cut import smallest_cut
 from ampjax.optim.update import combine, trainable
 
-
 Rows = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and dtype name of a row of each of some arrays."""
 

@@ -15,8 +15,38 @@ from typing import Any
 from jax.extend.core import Literal
 
 CHEAP = frozenset(
-    "add sub mul neg max min abs sign square integer_pow select_n gt lt ge le eq ne and or not convert_element_type "
-    "one_minus_square broadcast_in_dim reshape squeeze concatenate split slice transpose copy".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "max",
+        "min",
+        "abs",
+        "sign",
+        "square",
+        "integer_pow",
+        "select_n",
+        "gt",
+        "lt",
+        "ge",
+        "le",
+        "eq",
+        "ne",
+        "and",
+        "or",
+        "not",
+        "convert_element_type",
+        "one_minus_square",
+        "broadcast_in_dim",
+        "reshape",
+        "squeeze",
+        "concatenate",
+        "split",
+        "slice",
+        "transpose",
+        "copy",
+    ]
 )
 """Primitives that cost about as much as reading what they make."""
 
