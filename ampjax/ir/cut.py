@@ -14,40 +14,10 @@ from typing import Any
 
 from jax.extend.core import Literal
 
-CHEAP = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "max",
-        "min",
-        "abs",
-        "sign",
-        "square",
-        "integer_pow",
-        "select_n",
-        "gt",
-        "lt",
-        "ge",
-        "le",
-        "eq",
-        "ne",
-        "and",
-        "or",
-        "not",
-        "convert_element_type",
-        "one_minus_square",
-        "broadcast_in_dim",
-        "reshape",
-        "squeeze",
-        "concatenate",
-        "split",
-        "slice",
-        "transpose",
-        "copy",
-    ]
-)
+CHEAP = frozenset((
+    "add", "sub", "mul", "neg", "max", "min", "abs", "sign", "square", "integer_pow", "one_minus_square", "select_n", "gt", "lt", "ge", "le", "eq", "ne",
+    "and", "or", "not", "convert_element_type", "broadcast_in_dim", "reshape", "squeeze", "concatenate", "split", "slice", "transpose", "copy",
+))  # fmt: skip
 """Primitives that cost about as much as reading what they make."""
 
 SOURCE, SINK = "source", "sink"
@@ -60,7 +30,7 @@ def smallest_cut(
 
     Args:
       equations: Of a jaxpr.
-      traits: For each variable that cannot be computed again from inputs: True.
+      traits: Whether each variable cannot be computed again from inputs.
       rows: Bytes of a row of each variable that has a row per message: no other can be recorded.
       wanted: Variables that must follow from what is recorded, and can be recorded themselves.
     """
