@@ -49,7 +49,7 @@ def test_random_graphs_with_chains(seed):
 fused = schedules(sizes=(3, 16), fuse=True)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(data(), fused)
 def test_gradients_are_those_of_the_composed_function(instances, schedule):
     with replayed("test_chains.check", "propagation()", instances, schedule):
