@@ -53,6 +53,14 @@ class Epoch:
         }
         return {"epoch": flat.pop("epoch"), **metrics, **flat}
 
+    def line(self) -> str:
+        """What a person wants to see of it while the run goes on."""
+        metrics = [
+            f"{part} {name} {value:.4f}" for part in ("train", "valid") for name, value in getattr(self, part).items()
+        ]
+        rate, staleness = f"{self.train_per_s:,.0f}/s", f"staleness {self.staleness_mean:.1f}"
+        return "  ".join([f"epoch {self.epoch:3d}", *metrics, rate, staleness, f"{self.seconds:.1f} s"])
+
 
 @dataclass
 class History:

@@ -37,8 +37,8 @@ class Reporter:
 
     @contextmanager
     def part(self, name: str, total: int) -> Iterator[Any]:
-        """A part of the run; gives a function that counts `n` more as done."""
-        if self._bars is None:
+        """A part of the run, none where `total` is 0; gives a function that counts `n` more as done."""
+        if self._bars is None or not total:
             yield lambda n=1: None
             return
         task = self._bars.add_task(name, total=total, note="")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,10 +22,10 @@ from ampjax.assemble import (
     require_transform,
     scheduler_settings,
 )
+from ampjax.blocking import blocking
 from ampjax.engine.asyncio_driver import AsyncioDriver
-from ampjax.engine.compile import compilations, warm_up
+from ampjax.engine.compile import compilations
 from ampjax.engine.cost import Cost
-from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Journal
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum, metrics_of
@@ -34,7 +33,7 @@ from ampjax.engine.patience import patiently
 from ampjax.engine.recording import Recorder, Recording
 from ampjax.engine.replay_driver import Follower, RecordingEnds, ReplayDriver
 from ampjax.engine.source import Loop as ControllerLoop
-from ampjax.engine.source import LoopInstances, LoopSource, Source, batches_of
+from ampjax.engine.source import LoopInstances, LoopSource, Source
 from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import GraphError, ParameterError, SettingsError
@@ -44,24 +43,18 @@ from ampjax.ir.instances import Instances
 from ampjax.parallel.sync import Device
 from ampjax.params import check_like
 from ampjax.predictions import Predictions, gather_predictions
+from ampjax.preparation import AnyInstances, Preparation
 from ampjax.progress import Reporter
 from ampjax.provenance import differences, provenance, require_same
 from ampjax.sched.affinity import assign
-from ampjax.sched.demand import DryRun, Guard, Rows, dry_run, row_limits, with_limits
 from ampjax.sched.plan import Plan, make_plan
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
 
-SAMPLED = 64
-"""Instances, at least, that are looked at to size arenas and dispatches."""
-
 Data = Instances | Sequence[Any]
-AnyInstances = Instances | LoopInstances
 Callback = Callable[["Trainer", Epoch], Any]
 """Called after each epoch; a true result ends the training."""
-T = TypeVar("T")
 
 
 class Trainer:
@@ -111,11 +104,8 @@ class Trainer:
         )  # type: ignore[arg-type]
         self._executor = make_executor(self.plan, s, tx, params or {}, used)
         self._executor.keep_outputs = False
-        self._scheduler_settings = scheduler_settings(graph, s)
-        self._scheduler = Scheduler(self.plan, self._scheduler_settings, s.check)
-        self._guard_limits: tuple[Rows, Rows] | None = None
-        self._sized_by_training = False
-        self._looked_at: set[tuple[int, bool]] = set()
+        self._scheduler = Scheduler(self.plan, scheduler_settings(graph, s), s.check)
+        self._preparation = Preparation(self.plan, s, self._scheduler, self._executor)
         self._cost = None if cost is None else cost(self.plan)
         self._virtual_ns = self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
@@ -173,11 +163,11 @@ class Trainer:
           MessageError: If a message, payload or state function of those that are looked at does not fit.
         """
         with Reporter(progress) as reporter:
-            self._prepare(self._data(train), self._data(valid) if valid is not None else None, reporter)
+            self._preparation.prepare(self._data(train), self._data(valid) if valid is not None else None, reporter)
 
     def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
         """Trains; see `fit_async`. Works also where an event loop runs, as in a notebook."""
-        return _blocking(self.fit_async(train, valid, **options))
+        return blocking(self.fit_async(train, valid, **options))
 
     async def fit_async(
         self,
@@ -225,7 +215,7 @@ class Trainer:
 
     def replay(self, path: str | Path, train: Data, valid: Data | None = None, **options: Any) -> History:
         """Runs a recorded `fit` again; see `amp.replay`. The trainer must be as the recorded one was."""
-        return _blocking(self.replay_async(path, train, valid, **options))
+        return blocking(self.replay_async(path, train, valid, **options))
 
     async def replay_async(
         self,
@@ -266,7 +256,7 @@ class Trainer:
         with Reporter(progress) as reporter:
             try:
                 data, held_out = self._data(train), self._data(valid) if valid is not None else None
-                self._prepare(data, held_out, reporter)
+                self._preparation.prepare(data, held_out, reporter)
                 for _ in range(epochs):
                     if self._follower is not None and self._follower.over:
                         self._follower.require_end()
@@ -274,7 +264,7 @@ class Trainer:
                     data = data.reshuffle(self._rng) if hasattr(data, "reshuffle") else data  # type: ignore[attr-defined]
                     epoch = await self._epoch(data, held_out, reporter, started, trace)
                     history.epochs.append(epoch)
-                    reporter.line(_line(epoch))
+                    reporter.line(epoch.line())
                     if any([callback(self, epoch) for callback in callbacks]):
                         break
                 else:
@@ -286,7 +276,7 @@ class Trainer:
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
         """The metrics over some instances; see `evaluate_async`."""
-        return _blocking(self.evaluate_async(data, progress=progress))
+        return blocking(self.evaluate_async(data, progress=progress))
 
     async def evaluate_async(self, data: Data, *, progress: bool = False) -> dict[str, float]:
         """The mean loss and the metrics over some instances, with the parameters as they are; nothing is trained.
@@ -297,13 +287,13 @@ class Trainer:
         """
         instances = self._data(data)
         with Reporter(progress) as reporter:
-            self._prepare(instances, None, reporter, train=False)
+            self._preparation.prepare(instances, None, reporter, train=False)
             await self._run(instances, np.arange(len(instances)), False, reporter, "evaluate")
         return metrics_of(self._executor.take_sums(False))
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
         """What arrives at the sinks; see `predict_async`."""
-        return _blocking(self.predict_async(data, progress=progress))
+        return blocking(self.predict_async(data, progress=progress))
 
     async def predict_async(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
         """What arrives at each sink, by its name, in the order of instances and states. Losses are left out: no label is needed.
@@ -324,7 +314,7 @@ class Trainer:
         self._scheduler.without_losses = self._executor.keep_outputs = True
         try:
             with Reporter(progress) as reporter:
-                self._prepare(instances, None, reporter, train=False)
+                self._preparation.prepare(instances, None, reporter, train=False)
                 await self._run(instances, np.arange(len(instances)), False, reporter, "predict")
             return gather_predictions(self.plan, self._executor.outputs, sinks)
         finally:
@@ -341,8 +331,8 @@ class Trainer:
           trace: Where each worker's time goes.
         """
         instances = self._data(data)
-        self._prepare(instances, None, Reporter(False), warm=False)
-        _blocking(self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace))
+        self._preparation.prepare(instances, None, Reporter(False), warm=False)
+        blocking(self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace))
         sums = self._executor.take_sums(True)
         return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
 
@@ -414,15 +404,13 @@ class Trainer:
     ) -> None:
         if len(ids):
             self._scheduler.reset_statistics()
-        guard = None
-        if self._guard_limits is not None:
-            guard = Guard(self.plan, *self._guard_limits, self.settings.in_flight)
+        guard = self._preparation.guard()
         if isinstance(data, LoopInstances):
             source: Source = LoopSource(self._scheduler, self._executor, data, ids, train, guard)
         else:
             source = Source(self._scheduler, self._executor, data, ids, train, guard)
         journal = self._journal
-        with _part(reporter, what, len(ids)) as advance:
+        with reporter.part(what, len(ids)) as advance:
             loop = Loop(self._scheduler, self._executor, [source], lambda n, _: advance(n), journal=journal)
             try:
                 if journal is not None:
@@ -463,68 +451,6 @@ class Trainer:
         require_some(loops)
         return loops
 
-    def _prepare(
-        self, data: AnyInstances, valid: AnyInstances | None, reporter: Reporter, train: bool = True, warm: bool = True
-    ) -> None:
-        """Sizes the arenas and compiles the ladder of dispatch sizes, as the largest of some sampled instances ask for."""
-        if not warm and self._sized_by_training:
-            return
-        passes = [(data, train)] if valid is None else [(data, train), (valid, False)]
-        resize = not self._sized_by_training and (train or self._guard_limits is None)
-        new = [p for p in passes if resize or (len(p[0]), p[1]) not in self._looked_at]
-        looks = [self._look_at(part, training) for part, training in new]
-        if resize:
-            self._sized_by_training = train
-            self._size_arenas([sampled for _, sampled in looks])
-        if not warm:
-            return
-        jobs: list[Callable[[], None]] = []
-        for (part, training), (ids, sampled) in zip(new, looks, strict=True):
-            self._looked_at.add((len(part), training))
-            largest = ids[sampled.largest(self.settings.in_flight)]
-            size = self.settings.max_dispatch_size
-            stats = dry_run(self.plan, batches_of(part, largest), largest.tolist(), training, size).stats
-            directions = [FORWARD, BACKWARD] if training else [INFER]
-            jobs += warm_up(self._executor, self._scheduler, stats.stages, directions)
-        if not jobs:
-            return
-        with reporter.part("compile", len(jobs)) as advance:
-            for job in jobs:
-                job()
-                advance(1)
-            if train:
-                for node in self.graph.parameterised:
-                    self._executor.warm_update(node)
-                for nodes in self._scheduler.replica_groups.values():
-                    self._executor.warm_average(nodes)
-            for worker in range(self.plan.workers):
-                self._executor.mark(worker)
-
-    def _look_at(self, data: AnyInstances, train: bool) -> tuple[np.ndarray, DryRun]:
-        """Dry-runs some instances: their numbers, and what they need."""
-        order = np.random.default_rng(self.settings.seed).permutation(len(data))
-        sample = order[: max(SAMPLED, 2 * self.settings.in_flight)]
-        return sample, dry_run(self.plan, batches_of(data, sample), sample.tolist(), train)
-
-    def _size_arenas(self, looks: Sequence[DryRun]) -> None:
-        """Sizes each arena for the sampled instances that need most of it, as many as can be in flight; in training or in validation."""
-        n, mean, most = self.settings.in_flight, {}, {}
-        for sampled in looks:
-            for key, counts in sampled.each.items():
-                mean[key] = max(mean.get(key, 0.0), float(np.sort(counts)[-n:].mean()))
-                most[key] = max(most.get(key, 0), int(counts.max()))
-        for stage in self.plan.stages:
-            for j in range(len(stage.outputs) if stage.kind != "group" else 0):
-                mean.setdefault(stage.arenas[j], 0.0)
-        numbers = dict.fromkeys(number for sampled in looks for number in sampled.edges)
-        seen = {n: [part for sampled in looks for part in sampled.edges.get(n, ())] for n in numbers}
-        self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
-        limits = row_limits(mean, self.settings.memory_limit, self._executor.record_row_bytes())
-        self._guard_limits = limits, most
-        self._scheduler_settings = with_limits(self._scheduler_settings, mean, limits, self.settings.arena_rows)
-        self._scheduler.resize(self._scheduler_settings)
-        self._looked_at.clear()  # kernels are compiled for the arenas' sizes
-
     def _known(self, node: str) -> Any:
         if node not in self._executor.params:
             raise ParameterError(
@@ -548,56 +474,3 @@ def n_examples(data: Any) -> int:
 def _rate(data: Any, seconds: float) -> float:
     """Examples per second; infinite where nothing took any time."""
     return n_examples(data) / seconds if seconds else math.inf
-
-
-@contextmanager
-def _part(reporter: Reporter, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    if not total:
-        yield lambda n: None
-        return
-    with reporter.part(what, total) as advance:
-        yield advance
-
-
-def _line(epoch: Epoch) -> str:
-    metrics = [
-        f"{part} {name} {value:.4f}" for part in ("train", "valid") for name, value in getattr(epoch, part).items()
-    ]
-    return f"epoch {epoch.epoch:3d}  " + "  ".join(
-        [*metrics, f"{epoch.train_per_s:,.0f}/s", f"staleness {epoch.staleness_mean:.1f}", f"{epoch.seconds:.1f} s"]
-    )
-
-
-def _blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end; in a thread with a loop of its own where a loop already runs."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    result: list[T] = []
-    errors: list[BaseException] = []
-    ready = threading.Event()
-    handle: dict[str, Any] = {}
-
-    async def main() -> None:
-        handle["loop"], handle["task"] = asyncio.get_running_loop(), asyncio.current_task()
-        ready.set()
-        result.append(await coroutine)
-
-    def target() -> None:
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=target, name="ampjax")
-    thread.start()
-    try:
-        thread.join()
-    except KeyboardInterrupt:
-        ready.wait()
-        handle["loop"].call_soon_threadsafe(handle["task"].cancel)
-        thread.join()
-    if errors:
-        raise errors[0]
-    return result[0]

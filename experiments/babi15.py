@@ -14,7 +14,8 @@ from ampjax.errors import SettingsError
 from ampjax.history import History
 from ampjax.ir.instances import Instances
 from ampjax.models.ggnn import Network, ggnn_selection
-from experiments.common import Options, Task, require_positive, run, update_together
+from experiments.common import Options, Task, require_positive, run
+from experiments.intervals import update_together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +81,7 @@ def tasks(options: Babi15Options) -> Callable[[int], Task]:
         graphs = questions.graphs if options.encoding == "flatmap" else None
         graph = ggnn_selection(Network(1, options.hidden, options.steps, babi15.N_KINDS, graphs, options.replicas))
         settings = options.settings(seed, 1)
-        if options.min_update_interval is None:
-            settings = update_together(graph, train, settings, options.batch, "score")
+        settings = update_together(graph, train, settings, options, options.batch, "score")
         return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
 
     return task

@@ -11,7 +11,8 @@ from ampjax.data.list_reduction import Buckets, ListReduction, Sequences, splits
 from ampjax.history import History
 from ampjax.ir.instances import Instances
 from ampjax.models.rnn import list_reduction_rnn
-from experiments.common import Options, Task, cosine, require_positive, run, set_options, updates_per_instance
+from experiments.common import Options, Task, require_positive, run
+from experiments.intervals import cosine, set_options, updates_per_instance
 
 MEAN_LENGTH = 6
 """Tokens of an average sequence: `linear1` and `embed` get a gradient row for each, `linear2` one for a sequence."""

@@ -11,16 +11,8 @@ import optax
 from ampjax.data import qm9
 from ampjax.history import History
 from ampjax.models.ggnn import Network, ggnn_regression
-from experiments.common import (
-    Options,
-    Task,
-    cosine,
-    require_positive,
-    run,
-    set_options,
-    update_together,
-    updates_per_instance,
-)
+from experiments.common import Options, Task, require_positive, run
+from experiments.intervals import cosine, set_options, update_together, updates_per_instance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +83,7 @@ def tasks(options: Qm9Options) -> Callable[[int], Task]:
         network = Network(qm9.N_FEATURES, options.hidden, options.steps, qm9.N_KINDS, tables, options.replicas)
         graph = ggnn_regression(network, scale=data.std / qm9.CHEMICAL_ACCURACY)
         settings = options.settings(seed, 1)
-        if options.min_update_interval is None:
-            settings = update_together(graph, data.train, settings, options.batch, "readout")
+        settings = update_together(graph, data.train, settings, options, options.batch, "readout")
         updates = updates_per_instance(graph, data.train, settings)
         total = len(data.train) * options.epochs
         set_options(graph, lambda node: {"tx": optax.adam(cosine(options.learning_rate, updates[node] * total))})

@@ -10,7 +10,8 @@ import optax
 from ampjax.data import wikiner
 from ampjax.history import History
 from ampjax.models.tagger import Sizes, tagger
-from experiments.common import Options, Task, require_positive, run, update_together
+from experiments.common import Options, Task, require_positive, run
+from experiments.intervals import update_together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +73,7 @@ def tasks(options: WikinerOptions) -> Callable[[int], Task]:
     def task(seed: int) -> Task:
         graph = tagger(words, characters, Sizes(noise=options.noise), options.replicas)
         settings = options.settings(seed, 1, gradient="sum")
-        if options.min_update_interval is None:
-            settings = update_together(graph, instances, settings, options.batch, "output")
+        settings = update_together(graph, instances, settings, options, options.batch, "output")
         return Task(graph, instances, wikiner.SentenceInstances(valid), settings, optax.adam(options.learning_rate))
 
     return task

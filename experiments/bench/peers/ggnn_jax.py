@@ -19,7 +19,7 @@ from ampjax.data.graphs import GraphInstances, Graphs
 from ampjax.models.ggnn import GatedReadout, GatedUnit, Score
 from ampjax.params import initial_params
 from experiments.bench.ours import set_up
-from experiments.common import cosine
+from experiments.intervals import cosine
 
 EVALUATED = 100
 """Graphs in a minibatch of validation, which is laid out once."""

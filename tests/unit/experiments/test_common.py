@@ -13,7 +13,7 @@ import ampjax as amp
 from ampjax.data.list_reduction import Buckets, generate
 from ampjax.errors import SettingsError
 from ampjax.models import list_reduction_rnn
-from experiments import common
+from experiments import common, intervals
 from experiments.common import Options, Task
 
 
@@ -79,7 +79,7 @@ def test_a_sample_hands_out_the_instances_it_chose() -> None:
 def test_expected_updates_are_those_of_a_run() -> None:
     graph, data = list_reduction_rnn(8, batch=10), Buckets(generate(1000), 10, 8)
     settings = amp.Settings(max_active_keys=8, min_update_interval=4)
-    expected = common.updates_per_instance(graph, data, settings)
+    expected = intervals.updates_per_instance(graph, data, settings)
     trainer = amp.Trainer(graph, optax.sgd(0.1), settings=settings)
     trainer.accumulate(common.sample(data, len(data), 1))
     for node, stats in trainer.statistics.nodes.items():
@@ -88,7 +88,7 @@ def test_expected_updates_are_those_of_a_run() -> None:
 
 def test_options_of_nodes_can_be_set_after_the_graph_is_built() -> None:
     graph = list_reduction_rnn(8, replicas=2)
-    common.set_options(graph, lambda node: {"min_update_interval": len(node)})
+    intervals.set_options(graph, lambda node: {"min_update_interval": len(node)})
     assert graph.nodes["linear1/1"].options.min_update_interval == 9
     assert graph.nodes["linear1/1"].options.replica_of == "linear1"
 

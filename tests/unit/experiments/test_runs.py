@@ -11,7 +11,8 @@ from experiments import appendix_c, babi15, list_reduction, mnist, qm9, virtual,
 from experiments.__main__ import main, parse
 from experiments.appendix_c import AppendixCOptions
 from experiments.babi15 import Babi15Options
-from experiments.common import FIELDS, intervals
+from experiments.common import FIELDS
+from experiments.intervals import intervals
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
 from experiments.qm9 import Qm9Options

@@ -1,0 +1,54 @@
+"""Runs a coroutine to its end from plain code, also where an event loop already runs, as in a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end; in a thread with a loop of its own where a loop already runs. Ctrl-C cancels it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    return _Elsewhere(coroutine).result()
+
+
+class _Elsewhere:
+    """A coroutine in a thread of its own."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]):
+        self._coroutine = coroutine
+        self._results: list[Any] = []
+        self._errors: list[BaseException] = []
+        self._started = threading.Event()
+
+    def result(self) -> Any:
+        """Waits for the coroutine; what it returned or raised."""
+        thread = threading.Thread(target=self._run, name="ampjax")
+        thread.start()
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            self._started.wait()
+            self._loop.call_soon_threadsafe(self._task.cancel)
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        return self._results[0]
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:
+            self._errors.append(error)
+
+    async def _main(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._started.set()
+        self._results.append(await self._coroutine)

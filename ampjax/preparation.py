@@ -1,0 +1,124 @@
+"""What happens before data run: arenas are sized and kernels compiled, as sampled instances ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ampjax.engine.compile import warm_up
+from ampjax.engine.edge_sizes import EdgeSizes
+from ampjax.engine.executor import Executor
+from ampjax.engine.source import LoopInstances, batches_of
+from ampjax.ir.instances import Instances
+from ampjax.progress import Reporter
+from ampjax.sched.demand import DryRun, Guard, Rows, dry_run, row_limits, with_limits
+from ampjax.sched.plan import Plan
+from ampjax.sched.queues import BACKWARD, FORWARD, INFER
+from ampjax.sched.scheduler import Scheduler
+from ampjax.settings import Settings
+
+SAMPLED = 64
+"""Instances, at least, that are looked at to size arenas and dispatches."""
+
+AnyInstances = Instances | LoopInstances
+Look = tuple[np.ndarray, DryRun]
+"""The numbers of some sampled instances, and what they need."""
+Pass = tuple[AnyInstances, bool]
+"""Instances, and whether they are trained on."""
+
+
+class Preparation:
+    """Sizes the arenas and compiles the ladder of dispatch sizes, once for each kind of pass.
+
+    Args:
+      plan: The plan.
+      settings: The trainer's settings.
+      scheduler: The scheduler, which is resized with the arenas.
+      executor: Where arenas and kernels are.
+    """
+
+    def __init__(self, plan: Plan, settings: Settings, scheduler: Scheduler, executor: Executor):
+        self._plan, self._settings, self._scheduler, self._executor = plan, settings, scheduler, executor
+        self._limits: tuple[Rows, Rows] | None = None
+        self._sized_by_training = False
+        self._looked_at: set[tuple[int, bool]] = set()
+
+    def guard(self) -> Guard | None:
+        """What keeps instances out that would exceed the memory limit; None before anything is sized."""
+        return None if self._limits is None else Guard(self._plan, *self._limits, self._settings.in_flight)
+
+    def prepare(
+        self, data: AnyInstances, valid: AnyInstances | None, reporter: Reporter, train: bool = True, warm: bool = True
+    ) -> None:
+        """Prepares a pass over `data`, then one without training over `valid`; what was prepared before is left as it is.
+
+        Args:
+          data: Instances.
+          valid: Validation instances.
+          reporter: Shows how far it is.
+          train: Whether `data` are trained on.
+          warm: False sizes arenas only.
+        """
+        if not warm and self._sized_by_training:
+            return
+        passes = [(data, train)] if valid is None else [(data, train), (valid, False)]
+        resize = not self._sized_by_training and (train or self._limits is None)
+        new = [p for p in passes if resize or (len(p[0]), p[1]) not in self._looked_at]
+        looks = [self._look_at(*p) for p in new]
+        if resize:
+            self._sized_by_training = train
+            self._size_arenas([sampled for _, sampled in looks])
+        if warm:
+            self._compile(self._jobs(new, looks), train, reporter)
+
+    def _look_at(self, data: AnyInstances, train: bool) -> Look:
+        """Dry-runs some instances."""
+        order = np.random.default_rng(self._settings.seed).permutation(len(data))
+        sample = order[: max(SAMPLED, 2 * self._settings.in_flight)]
+        return sample, dry_run(self._plan, batches_of(data, sample), sample.tolist(), train)
+
+    def _size_arenas(self, looks: Sequence[DryRun]) -> None:
+        """Sizes each arena for the sampled instances that need most of it, as many as can be in flight; in training or in validation."""
+        s, mean, most = self._settings, {}, {}
+        for sampled in looks:
+            for key, counts in sampled.each.items():
+                mean[key] = max(mean.get(key, 0.0), float(np.sort(counts)[-s.in_flight :].mean()))
+                most[key] = max(most.get(key, 0), int(counts.max()))
+        for stage in self._plan.stages:
+            for j in range(len(stage.outputs) if stage.kind != "group" else 0):
+                mean.setdefault(stage.arenas[j], 0.0)
+        numbers = dict.fromkeys(number for sampled in looks for number in sampled.edges)
+        seen = {n: [part for sampled in looks for part in sampled.edges.get(n, ())] for n in numbers}
+        self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
+        limits = row_limits(mean, s.memory_limit, self._executor.record_row_bytes())
+        self._limits = limits, most
+        self._scheduler.resize(with_limits(self._scheduler.settings, mean, limits, s.arena_rows))
+        self._looked_at.clear()  # kernels are compiled for the arenas' sizes
+
+    def _jobs(self, passes: Sequence[Pass], looks: Sequence[Look]) -> list[Callable[[], None]]:
+        """The kernels that passes will need, as far as the largest sampled instances tell."""
+        jobs = []
+        for (data, train), (ids, sampled) in zip(passes, looks, strict=True):
+            self._looked_at.add((len(data), train))
+            largest = ids[sampled.largest(self._settings.in_flight)]
+            size = self._settings.max_dispatch_size
+            stats = dry_run(self._plan, batches_of(data, largest), largest.tolist(), train, size).stats
+            directions = [FORWARD, BACKWARD] if train else [INFER]
+            jobs += warm_up(self._executor, self._scheduler, stats.stages, directions)
+        return jobs
+
+    def _compile(self, jobs: Sequence[Callable[[], None]], train: bool, reporter: Reporter) -> None:
+        if not jobs:
+            return
+        with reporter.part("compile", len(jobs)) as advance:
+            for job in jobs:
+                job()
+                advance(1)
+            if train:
+                for node in self._plan.graph.parameterised:
+                    self._executor.warm_update(node)
+                for nodes in self._scheduler.replica_groups.values():
+                    self._executor.warm_average(nodes)
+            for worker in range(self._plan.workers):
+                self._executor.mark(worker)
