@@ -36,7 +36,7 @@ class _Elsewhere:
             thread.join()
         except KeyboardInterrupt:
             self._started.wait()
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            self._cancel()
             thread.join()
         if self._errors:
             raise self._errors[0]
@@ -49,6 +49,7 @@ class _Elsewhere:
             self._errors.append(error)
 
     async def _main(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel) if task is not None else None
         self._started.set()
         self._results.append(await self._coroutine)
