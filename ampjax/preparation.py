@@ -36,10 +36,12 @@ class Preparation:
       settings: The trainer's settings.
       scheduler: The scheduler, which is resized with the arenas.
       executor: Where arenas and kernels are.
+      memory_limit: Bytes for the payloads on one device at most.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, scheduler: Scheduler, executor: Executor):
+    def __init__(self, plan: Plan, settings: Settings, scheduler: Scheduler, executor: Executor, memory_limit: int):
         self._plan, self._settings, self._scheduler, self._executor = plan, settings, scheduler, executor
+        self._memory_limit = memory_limit
         self._limits: tuple[Rows, Rows] | None = None
         self._sized_by_training = False
         self._looked_at: set[tuple[int, bool]] = set()
@@ -91,7 +93,7 @@ class Preparation:
         numbers = dict.fromkeys(number for sampled in looks for number in sampled.edges)
         seen = {n: [part for sampled in looks for part in sampled.edges.get(n, ())] for n in numbers}
         self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
-        limits = row_limits(mean, s.memory_limit, self._executor.record_row_bytes())
+        limits = row_limits(mean, self._memory_limit, self._executor.record_row_bytes())
         self._limits = limits, most
         self._scheduler.resize(with_limits(self._scheduler.settings, mean, limits, s.arena_rows))
         self._looked_at.clear()  # kernels are compiled for the arenas' sizes

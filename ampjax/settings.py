@@ -33,7 +33,7 @@ class Settings:
       weights: `current` or `stashed` parameters in the adjoint.
       gradient: `mean` or `sum` over the accumulated gradient rows.
       replica_sync: `epoch`, `none`, `("every_k", k)` or `("message", k)`: see `ReplicaSync`.
-      memory_limit: Bytes for the payloads on one device at most.
+      memory_limit: Bytes for the payloads on one device at most; by default half of what it has (CPU devices share the host's memory).
       arena_rows: Rows that each arena starts with; by default a dry run of the first instances tells. Arenas grow by doubling.
       fuse: Whether chains of payload nodes run as one kernel.
       run_ahead: Dispatches that may be issued to a device before it has done them, about.
@@ -55,7 +55,7 @@ class Settings:
     weights: str = "current"
     gradient: str = "mean"
     replica_sync: str | tuple[str, int] = "epoch"
-    memory_limit: int = 2 << 30
+    memory_limit: int | None = None
     arena_rows: int | None = None
     fuse: bool = True
     run_ahead: int = 64
@@ -69,11 +69,12 @@ class Settings:
             "min_update_interval",
             "workers",
             "max_dispatch_size",
-            "memory_limit",
             "run_ahead",
         ):
             at_least(name, getattr(self, name), 1)
         at_least("seed", self.seed, 0)
+        if self.memory_limit is not None:
+            at_least("memory_limit", self.memory_limit, 1)
         if self.min_admission > self.max_active_keys:
             raise SettingsError(
                 "setting `min_admission`",

@@ -28,6 +28,7 @@ from ampjax.engine.compile import compilations
 from ampjax.engine.cost import Cost
 from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Journal
 from ampjax.engine.loop import Loop
+from ampjax.engine.memory import payload_budget
 from ampjax.engine.metrics import loss_sum, metrics_of
 from ampjax.engine.patience import patiently
 from ampjax.engine.recording import Recorder, Recording
@@ -105,7 +106,8 @@ class Trainer:
         self._executor = make_executor(self.plan, s, tx, params or {}, used)
         self._executor.keep_outputs = False
         self._scheduler = Scheduler(self.plan, scheduler_settings(graph, s), s.check)
-        self._preparation = Preparation(self.plan, s, self._scheduler, self._executor)
+        budget = payload_budget(used) if s.memory_limit is None else s.memory_limit
+        self._preparation = Preparation(self.plan, s, self._scheduler, self._executor, budget)
         self._cost = None if cost is None else cost(self.plan)
         self._virtual_ns = self._epochs = 0
         self._rng = np.random.default_rng(s.seed)

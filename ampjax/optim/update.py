@@ -49,7 +49,8 @@ def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Cal
       turn into a step.
     * `extra`: optax's extra arguments, for example `staleness`; dropped where `tx` takes none.
 
-    It returns the accumulator set to zero. All three results have the structure, shapes and dtypes of what came in: one
+    It returns the accumulator set to zero (by a choice that XLA can't foresee: a constant would be built elsewhere and copied into the
+    donated buffer, at five times the price). All three results have the structure, shapes and dtypes of what came in: one
     compilation each, and all of it may be donated.
 
     Args:
@@ -80,7 +81,8 @@ def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Cal
         grads = jax.tree.map(lambda p, a: (a / divisor).astype(jnp.result_type(p)), old, accumulator)
         updates, opt_state = step.update(grads, opt_state, old, **extra)
         new = optax.apply_updates(old, updates)
-        return combine(params, new), opt_state, jax.tree.map(jnp.zeros_like, accumulator)
+        empty = jax.tree.map(lambda a: jnp.where(jnp.asarray(count) < 0, a, 0), accumulator)
+        return combine(params, new), opt_state, empty
 
     return update
 

@@ -9,6 +9,8 @@ What is read on its own is a column of its own: NumPy takes from one dimension i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ampjax.sched.slots import SlotPool
@@ -73,7 +75,8 @@ class Cells:
         self.lines = Lines(256, width + n_links)
         self.width = width
         self.rows: dict[int, np.ndarray] = {}
-        self._views: dict[int, list[np.ndarray]] = {}
+        self._ragged = np.zeros(256, bool)
+        self._view = np.full(256, -1)  # an owner's latest view, and a view's elder sister
 
     @property
     def alive(self) -> int:
@@ -103,20 +106,26 @@ class Cells:
         owners = self.owner[of]
         cells = self.take(len(of), 0, slots, 0)
         self.owner[cells] = owners
-        for owner, cell in zip(owners.tolist(), np.split(cells, len(cells)), strict=True):
-            self._views.setdefault(owner, []).append(cell)
+        if not len(cells):
+            return cells
+        order = np.argsort(owners, kind="stable")
+        owners, sisters = owners[order], cells[order]
+        another = owners[1:] != owners[:-1]
+        first, last = np.append(True, another), np.append(another, True)
+        elder = np.append(sisters[1:], -1)
+        elder[last] = self._view[owners[last]]
+        self._view[sisters], self._view[owners[first]] = elder, sisters[first]
         return cells
 
     def give(self, cells: np.ndarray) -> None:
         """Ends owner cells and their views."""
-        if self._views or self.rows:
-            for cell in cells.tolist():
-                self.rows.pop(cell, None)
-                for views in self._views.pop(cell, ()):
-                    self.rows.pop(int(views[0]), None)
-                    self.owner[views] = views
-                    self._pool.give(views)
-        self._pool.give(cells)
+        while len(cells):
+            for cell in cells[self._ragged[cells]].tolist():
+                del self.rows[cell]
+            views = self._view[cells]
+            self.owner[cells], self._view[cells], self._ragged[cells] = cells, -1, False
+            self._pool.give(cells)
+            cells = views[views >= 0]
 
     def rows_of(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The slots of ragged cells, one after the other, and each cell's number of them."""
@@ -131,14 +140,19 @@ class Cells:
 
     def set_rows(self, cells: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> None:
         """Gives ragged cells their slots: `rows` one after the other, `sizes[i]` for cell `i`."""
-        ends = np.cumsum(sizes).tolist()
-        self.rows.update(
-            (cell, rows[end - size : end]) for cell, end, size in zip(cells.tolist(), ends, sizes.tolist(), strict=True)
-        )
+        ends = np.cumsum(sizes)
+        self.set_parts(cells, [rows[i:j] for i, j in zip((ends - sizes).tolist(), ends.tolist(), strict=True)])
+
+    def set_parts(self, cells: np.ndarray, rows: Sequence[np.ndarray]) -> None:
+        """Gives ragged cells their slots, `rows[i]` for cell `i`."""
+        self._ragged[cells] = True
+        self.rows.update(zip(cells.tolist(), rows, strict=True))
 
     def _grow(self) -> None:
         n, old = self._pool.capacity, len(self.lines)
         self.owner = np.concatenate([self.owner, np.arange(old, n)])
+        self._view = np.concatenate([self._view, np.full(n - old, -1)])
+        self._ragged = np.concatenate([self._ragged, np.zeros(n - old, bool)])
         more = np.zeros(n - old, np.int64)
         for name in ("stage", "row", "refs", "instance"):
             setattr(self, name, np.concatenate([getattr(self, name), more]))

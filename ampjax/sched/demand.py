@@ -168,11 +168,13 @@ class Guard:
     def demands(self, ids: Sequence[int], batches: Sequence[Batch]) -> list[Rows]:
         """What each of some instances needs; many together cost little more than one.
 
+        Training needs the rows that inference needs (no row is freed here), so there is no need to go backward.
+
         Args:
           ids: The instances' numbers, no two the same.
           batches: Their messages.
         """
-        each = dry_run(self._plan, batches, ids).each
+        each = dry_run(self._plan, batches, ids, train=False).each
         return [{key: int(counts[i]) for key, counts in each.items()} for i in range(len(ids))]
 
     def admit(self, instance: int, train: bool, need: Rows) -> bool:

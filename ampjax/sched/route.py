@@ -128,8 +128,7 @@ class Router:
         slots = self._cells.row[batch.cells]
         views = self._cells.view(batch.cells, None)
         sizes = np.bincount(of, minlength=len(views))
-        for view, slot, size in zip(views.tolist(), slots.tolist(), sizes.tolist(), strict=True):
-            self._cells.rows[view] = np.full(size, slot, np.int64)
+        self._cells.set_rows(views, np.repeat(slots, sizes), sizes)
         return [(0, batch.of(batch.states, views))]
 
     def _ungroup(self, step: Step, batch: Batch) -> Parts:
@@ -168,7 +167,7 @@ class Router:
         result = []
         for output, parts in enumerate(outputs):
             views = self._cells.view(batch.cells, None)
-            self._cells.rows.update(zip(views.tolist(), parts, strict=True))
+            self._cells.set_parts(views, parts)
             result.append((output, batch.of(batch.states, views)))
         return result
 

@@ -146,8 +146,8 @@ class Traffic:
         states = np.array([c.state for c in closed])
         cells = self.cells.take(len(closed), stage.number, None, 1 if uses is None else uses)
         self.cells.instance[cells] = states[:, SLOT]
+        self.cells.set_parts(cells, [self.cells.row[group.members] for group in closed])
         for cell, group in zip(cells.tolist(), closed, strict=True):
-            self.cells.rows[cell] = self.cells.row[group.members]
             self.parts[cell] = np.append(group.members, group.opener) if group.opener else group.members
         if not batch.train:
             self.inflight.hold(states[:, SLOT])

@@ -52,9 +52,14 @@ def test_demand_of_a_loop():
     assert needed(plan, graphs.rnn_data([5])) == {(0, (4,), "float32"): 1 + 5}  # h0, and one row per step
 
 
-def test_inference_needs_the_same_rows_over_time():
-    plan = plan_for(graphs.rnn())
-    assert needed(plan, graphs.rnn_data([3]), train=False) == needed(plan, graphs.rnn_data([3]))
+@pytest.mark.parametrize("name", CASES)
+def test_inference_needs_the_same_rows_over_time(name):
+    graph, make = CASES[name]
+    plan, batches = plan_for(graph), [columns(graph, [make(n) for n in (1, 4, 2)])]
+    trained, inferred = (dry_run(plan, batches, range(3), train).each for train in (True, False))
+    assert trained.keys() == inferred.keys()
+    for key, rows in trained.items():
+        np.testing.assert_array_equal(rows, inferred[key])
 
 
 def test_row_bytes_count_the_adjoint():

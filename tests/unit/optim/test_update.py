@@ -143,3 +143,12 @@ def test_staleness_is_dropped_by_transforms_that_take_none():
 def test_staleness_must_be_given():
     with pytest.raises(TypeError, match="staleness"):
         scale_by_staleness().update(1.0, optax.EmptyState())
+
+
+@pytest.mark.parametrize("gradient", ["mean", "sum"])
+def test_an_accumulator_is_emptied_whatever_it_held(gradient):
+    held = {"w": jnp.array([jnp.nan, jnp.inf, -1.0])}
+    tx = optax.set_to_zero()
+    for count in (0.0, 3.0):
+        _, _, empty = jax.jit(make_update(tx, gradient))({"w": jnp.ones(3)}, tx.init(None), held, count)
+        np.testing.assert_array_equal(empty["w"], np.zeros(3))
