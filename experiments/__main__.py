@@ -16,7 +16,6 @@ from experiments import (
     babi15,
     list_reduction,
     mnist,
-    parallax_table3,
     qm9,
     report,
     sentiment,
@@ -29,11 +28,13 @@ from experiments.babi15 import Babi15Options
 from experiments.bench import engine as bench_engine
 from experiments.bench import list_reduction as bench_list_reduction
 from experiments.bench import networks as bench_networks
+from experiments.bench import parallax as bench_parallax
 from experiments.bench import tracing as bench_tracing
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
-from experiments.parallax_table3 import ParallaxTable3Options
+from experiments.parallax import fig7, fig8, fig9, table1, table2, table4, table5, table6
+from experiments.parallax import table3 as parallax_table3
 from experiments.qm9 import Qm9Options
 from experiments.report import ReportOptions
 from experiments.sentiment import SentimentOptions
@@ -49,6 +50,7 @@ BenchCommand = (
     | Annotated[bench_networks.Babi15Bench, subcommand("babi15")]
     | Annotated[bench_engine.EngineOptions, subcommand("engine")]
     | Annotated[bench_tracing.TracingOptions, subcommand("tracing")]
+    | Annotated[bench_parallax.ParallaxBench, subcommand("parallax")]
 )
 
 
@@ -73,7 +75,15 @@ Command = (
     | Annotated[VirtualOptions, subcommand("virtual-replicas")]
     | Annotated[Table3Options, subcommand("table3")]
     | Annotated[AppendixCOptions, subcommand("appendix-c")]
-    | Annotated[ParallaxTable3Options, subcommand("parallax-table3")]
+    | Annotated[table1.Table1Options, subcommand("parallax-table1")]
+    | Annotated[table2.Table2Options, subcommand("parallax-table2")]
+    | Annotated[parallax_table3.ParallaxTable3Options, subcommand("parallax-table3")]
+    | Annotated[table4.Table4Options, subcommand("parallax-table4")]
+    | Annotated[table5.Table5Options, subcommand("parallax-table5")]
+    | Annotated[table6.Table6Options, subcommand("parallax-table6")]
+    | Annotated[fig7.Fig7Options, subcommand("parallax-fig7")]
+    | Annotated[fig8.Fig8Options, subcommand("parallax-fig8")]
+    | Annotated[fig9.Fig9Options, subcommand("parallax-fig9")]
     | Annotated[ReportOptions, subcommand("report")]
     | Annotated[Bench, subcommand("bench")]
 )
@@ -88,7 +98,15 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     VirtualOptions: virtual.main,
     Table3Options: table3.main,
     AppendixCOptions: appendix_c.main,
-    ParallaxTable3Options: parallax_table3.main,
+    table1.Table1Options: table1.main,
+    table2.Table2Options: table2.main,
+    parallax_table3.ParallaxTable3Options: parallax_table3.main,
+    table4.Table4Options: table4.main,
+    table5.Table5Options: table5.main,
+    table6.Table6Options: table6.main,
+    fig7.Fig7Options: fig7.main,
+    fig8.Fig8Options: fig8.main,
+    fig9.Fig9Options: fig9.main,
     ReportOptions: report.main,
     bench_list_reduction.BenchOptions: bench_list_reduction.main,
     bench_networks.SentimentBench: bench_networks.main,
@@ -97,6 +115,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     bench_networks.Babi15Bench: bench_networks.main,
     bench_engine.EngineOptions: bench_engine.main,
     bench_tracing.TracingOptions: bench_tracing.main,
+    bench_parallax.ParallaxBench: bench_parallax.main,
 }
 
 

@@ -85,6 +85,10 @@ class AsyncStep:
         """Dense parameters and shared optimizer state as host arrays of their own."""
         return self.homes.dense.read()
 
+    def wait(self) -> None:
+        """Returns when the parameters are there; what is under way stays so."""
+        self.homes.dense.wait()
+
     @cached_property
     def _gradients(self) -> Any:
         return jax.jit(gradients(self.loss, self.has_aux))

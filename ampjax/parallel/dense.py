@@ -70,6 +70,10 @@ class DenseHome(Protocol):
         """Replaces them."""
         ...
 
+    def wait(self) -> None:
+        """Returns when the parameters are there."""
+        ...
+
 
 class OnDevices:
     """A copy on each replica's device; an AllReduce has made their gradients equal.
@@ -92,6 +96,10 @@ class OnDevices:
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
         return entry(self._params), entry(self._state)
+
+    def wait(self) -> None:
+        """Returns when the parameters are there."""
+        jax.block_until_ready(self._params)
 
     def pull(self) -> Tree:
         """The replicas' copies."""
@@ -157,6 +165,9 @@ class AtServers:
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
         return jax.tree.map(np.array, self._params), jax.tree.map(np.array, self._state)
+
+    def wait(self) -> None:
+        """They are there: an update ends on the host."""
 
     def pull(self) -> Tree:
         """Every machine gets all variables, once for all of its replicas or once for each."""

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.checks import at_least
 from ampjax.errors import SettingsError
 from ampjax.parallel import checkpoint
 from ampjax.parallel.asynchronous import AsyncStep
@@ -23,10 +24,8 @@ from ampjax.parallel.outcome import Metrics, fetched
 from ampjax.parallel.params import check_like, check_params
 from ampjax.parallel.partitioner import Group, Partitioner
 from ampjax.parallel.paths import names
-from ampjax.parallel.placement import place_variables
 from ampjax.parallel.plan import Plan, make_plan
 from ampjax.parallel.report import explain
-from ampjax.parallel.rows import row_bytes
 from ampjax.parallel.search import Found
 from ampjax.parallel.shard import split_batch
 from ampjax.parallel.steps import DenseStep
@@ -133,6 +132,26 @@ class Runner:
         check_like(params, self.plan.program.params)
         restart(self.setting, self.plan, step, params)
         self.steps = 0
+
+    def resplit(self, partitions: int) -> None:
+        """Deals the rows of all tables out to another number of partitions; training goes on as it was.
+
+        Args:
+          partitions: P; a group of tables gets the nearest number that it may have (see `partitioner`).
+
+        Raises:
+          SettingsError: If P is below 1, or before the first batch.
+        """
+        at_least("partitions", partitions, 1)
+        self._settled()
+        assert self.plan is not None
+        for group in self.plan.groups:
+            self._resplit((group, min(max(partitions, group.low), group.high)))
+
+    def wait(self) -> None:
+        """Returns when everything that was begun has ended, for those who take times."""
+        if self._step is not None:
+            self._settled().wait()
 
     def keys(self) -> jax.Array:
         """Random keys for the next step, one for each replica, `[n]`: made of the seed and the step's number.
@@ -272,15 +291,8 @@ class Runner:
         if wanted is None or isinstance(self.step, DenseStep):
             return
         group, count = wanted
-        rows = self.step.homes.rows
-        if all(rows[path].table.n_partitions == count for path in group.paths):
-            return
         self._settled()
-        counts = {path: home.table.n_partitions for path, home in rows.items()} | dict.fromkeys(group.paths, count)
-        sizes = {path: (home.table.n_rows, row_bytes(home.table)) for path, home in rows.items()}
-        servers = place_variables(sizes, counts, len(self.setting.resources.servers))
-        for path in group.paths:
-            rows[path].resplit(count, servers[path])
+        self.step.homes.resplit(dict.fromkeys(group.paths, count), len(self.setting.resources.servers))
 
     def _save_if_due(self) -> None:
         due = self.setting.config.checkpoint

@@ -96,6 +96,10 @@ class DenseStep:
         """Parameters and optimizer state as host arrays of their own."""
         return entry(self.params), entry(self.state)
 
+    def wait(self) -> None:
+        """Returns when the parameters are there."""
+        jax.block_until_ready(self.params)
+
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
         """One step.
 
@@ -170,6 +174,10 @@ class SparseStep:
     def read(self) -> tuple[Tree, Tree]:
         """Dense parameters and shared optimizer state as host arrays of their own."""
         return self.homes.dense.read()
+
+    def wait(self) -> None:
+        """Returns when the parameters are there."""
+        self.homes.dense.wait()
 
     @cached_property
     def _ids(self) -> Any:

@@ -15,7 +15,8 @@ from ampjax.parallel.boundary import Boundary, Waiting
 from ampjax.parallel.dense import DenseHome
 from ampjax.parallel.outcome import RowGrads
 from ampjax.parallel.paths import by_path
-from ampjax.parallel.rows import RowHome
+from ampjax.parallel.placement import place_variables
+from ampjax.parallel.rows import RowHome, row_bytes
 from ampjax.sparse.table import Table
 
 Tree = Any
@@ -69,6 +70,21 @@ class Homes:
         self.dense.write(params, state)
         for path, home in self.rows.items():
             home.tables = tables[path]
+
+    def resplit(self, counts: Mapping[str, int], n_servers: int) -> None:
+        """Deals the rows of some tables out anew; partitions of all tables are placed together.
+
+        Args:
+          counts: By table its number of partitions.
+          n_servers: How many servers there are.
+        """
+        now = {path: home.table.n_partitions for path, home in self.rows.items()}
+        if all(now[path] == count for path, count in counts.items()):
+            return
+        sizes = {path: (home.table.n_rows, row_bytes(home.table)) for path, home in self.rows.items()}
+        servers = place_variables(sizes, now | dict(counts), n_servers)
+        for path, count in counts.items():
+            self.rows[path].resplit(count, servers[path])
 
     def gradients(self, grads: Tree, waiting: Waiting) -> dict[str, Any]:
         """Aggregated gradients by path, for whoever wants to read them."""

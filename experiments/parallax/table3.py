@@ -6,7 +6,6 @@ and push; AllReduce's are the operand sizes of the compiled program through the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from ampjax.errors import SettingsError
 from ampjax.parallel.costs import all_gather_bytes, all_reduce_bytes, server_bytes
 from ampjax.parallel.resources import Machine, Resources
 from ampjax.tables import compact
+from experiments.parallax.measure import write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +90,7 @@ def main(options: ParallaxTable3Options, console: Console | None = None) -> list
         numbers = (f"{row.machines}", f"{row.formula:,.0f}", f"{row.measured:,.0f}", f"{100 * row.error:+.2f} %")
         table.add_row(row.kind, row.architecture, *numbers)
     (console or Console()).print(table)
-    if options.json is not None:
-        with options.json.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps({"experiment": "parallax-table3"} | asdict(row)) + "\n" for row in rows)
+    write_json(options.json, "parallax-table3", [asdict(row) for row in rows])
     return rows
 
 

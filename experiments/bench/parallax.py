@@ -1,0 +1,216 @@
+"""Hybrid data parallelism beside what plain JAX does: a large language model, one large table, and models without sparse variables."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from rich.console import Console
+
+import ampjax.parallel as px
+from ampjax.data import zipf
+from ampjax.models import lm
+from ampjax.parallel.collectives import Collective, collectives
+from ampjax.parallel.steps import DenseStep
+from ampjax.tables import compact
+from experiments.parallax.measure import Program, Turns, seconds_of, write_json
+from experiments.parallax.programs import Ours, Plain, machines, make
+from experiments.parallax.workloads import Sizes, Workload, workload
+
+What = Literal["lm", "table", "resnet", "inception"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallaxBench:
+    """Ours over plain JAX, by the time of a step.
+
+    `lm`: hybrid over a dense AllReduce by pmap, an LSTM language model with a full embedding table, SGD; one program after the other, for
+    they need 10 GB each. `table`: a step on some rows of a table over a dense step, one device. `resnet`, `inception`: full depth, small
+    images, in turn; and whether both programs hold the same collectives.
+
+    Args:
+      what: Which comparisons.
+      vocabulary: Rows of lm's embedding.
+      classes: Rows of its softmax matrix.
+      units: Features of its embedding and LSTM.
+      samples: Classes drawn for its softmax.
+      batch: Sequences of a replica's part of a batch.
+      words: Of a sequence.
+      rows: Of the table.
+      width: Numbers in a row of the table.
+      ids: That a step on the table reads.
+      pixels: Height and width of images; Inception takes 75 at least.
+      images: Images of a replica's part of a batch.
+      replicas: Replicas, on one machine.
+      steps: Steps of each program that are timed; a tenth of them for dense steps of lm.
+      json: File to which a JSON object is appended for each comparison.
+    """
+
+    what: tuple[What, ...] = ("lm", "table", "resnet", "inception")
+    vocabulary: int = 793_470
+    classes: int = 50_000
+    units: int = 512
+    samples: int = 1024
+    batch: int = 32
+    words: int = 20
+    rows: int = 1_000_000
+    width: int = 64
+    ids: int = 800
+    pixels: int = 32
+    images: int = 8
+    replicas: int = 2
+    steps: int = 30
+    json: Path | None = None
+
+    @property
+    def workers(self) -> int:
+        """Devices that are needed."""
+        return self.replicas
+
+
+@dataclass(frozen=True)
+class Result:
+    """A comparison.
+
+    Args:
+      what: Of what.
+      ours: Seconds of our step, median.
+      plain: Seconds of the plain step.
+      same_collectives: Whether both compiled programs hold the same collectives; None where that is no question.
+      wanted: The ratio that is wanted at least.
+    """
+
+    what: str
+    ours: float
+    plain: float
+    wanted: float
+    same_collectives: bool | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast ours is."""
+        return self.plain / self.ours
+
+
+def main(options: ParallaxBench, console: Console | None = None) -> list[Result]:
+    """Prints the table; gives its rows.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+    """
+    make_result: Mapping[str, Callable[[ParallaxBench], Result]] = {
+        "lm": language_model,
+        "table": large_table,
+        "resnet": partial(images, "resnet"),
+        "inception": partial(images, "inception"),
+    }
+    results = [make_result[what](options) for what in options.what]
+    table = compact("what", "ours\nms", "plain\nms", "times\nas fast", "wanted", "same\ncollectives")
+    for r in results:
+        same = "" if r.same_collectives is None else ("yes" if r.same_collectives else "NO")
+        table.add_row(r.what, f"{1e3 * r.ours:.3g}", f"{1e3 * r.plain:.3g}", f"{r.ratio:.2f}", f"{r.wanted:g}", same)
+    (console or Console(highlight=False)).print(table)
+    write_json(options.json, "bench-parallax", [vars(r) | {"ratio": r.ratio} for r in results])
+    return results
+
+
+def language_model(options: ParallaxBench) -> Result:
+    """Hybrid over a dense AllReduce."""
+    config = lm.Config(
+        options.vocabulary, options.classes, options.units, options.units, None, options.samples, options.batch,
+        options.words, dropout=0.0,
+    )  # fmt: skip
+    resources = machines(1, options.replicas)
+    batches = [_batch(config, options.replicas * config.batch, seed) for seed in range(4)]
+
+    def run(way: str, n: int) -> float:
+        # Parameters of gigabytes: a program has its own, and the first ones go.
+        program = make(Workload("lm", lm.make_loss(config), lm.init(config), optax.sgd(0.1), batches), way, resources)
+        return median_seconds(program, batches, n)
+
+    plain = run("pmap", max(1, options.steps // 10))
+    gc.collect()
+    return Result(f"lm, {options.replicas} replicas", run("hybrid", options.steps), plain, 6.0)
+
+
+def large_table(options: ParallaxBench) -> Result:
+    """A step that reads some rows of a table, by a runner on one device, over a jitted dense step with donated parameters."""
+    rng = np.random.default_rng(0)
+    params = {"table": rng.normal(size=(options.rows, options.width)).astype(np.float32)}
+    batches = [{"ids": rng.integers(0, options.rows, options.ids, np.int32)} for _ in range(4)]
+    tx = optax.sgd(0.1)
+
+    def loss(params: Any, batch: Any) -> jax.Array:
+        return jnp.square(params["table"][batch["ids"]]).sum()
+
+    sparse = Ours(px.get_runner(loss, params, tx, machines(1, 1)))
+    programs = {"ours": sparse, "plain": Jitted(loss, params, tx)}
+    timings = Turns(programs, batches).run(options.steps, 1)
+    return Result(f"{options.ids} of {options.rows} rows", timings["ours"].median, timings["plain"].median, 40.0)
+
+
+def images(model: Literal["resnet", "inception"], options: ParallaxBench) -> Result:
+    """A model without sparse variables: the same collectives, and steps in turn."""
+    sizes = Sizes(images=options.images, pixels=options.pixels)
+    work = workload(model, options.replicas, sizes, 2)
+    resources = machines(1, options.replicas)
+    ours, plain = make(work, "hybrid", resources), make(work, "pmap", resources)
+    assert isinstance(ours, Ours) and isinstance(plain, Plain)
+    timings = Turns({"ours": ours, "plain": plain}, work.batches).run(options.steps, 1)
+    step = ours.runner.step
+    assert isinstance(step, DenseStep)  # no variable is sparse
+    same = of_program(step.program(), step.last_shapes) == of_program(plain.program, plain.arguments(work.batches[0]))
+    return Result(f"{model}, {options.replicas} replicas", timings["ours"].median, timings["plain"].median, 0.95, same)
+
+
+class Jitted:
+    """A step on one device as one writes it by hand; parameters are donated."""
+
+    def __init__(self, loss: Callable[[Any, Any], jax.Array], params: Any, tx: optax.GradientTransformation):
+        def step(params: Any, state: Any, batch: Any) -> tuple[Any, Any, jax.Array]:
+            value, grads = jax.value_and_grad(loss)(params, batch)
+            updates, state = tx.update(grads, state, params)
+            return optax.apply_updates(params, updates), state, value
+
+        self._step = jax.jit(step, donate_argnums=(0, 1))
+        self._params = jax.tree.map(jnp.array, params)
+        self._state = tx.init(self._params)
+
+    def step(self, batch: Any) -> jax.Array:
+        """One step; gives the loss."""
+        self._params, self._state, loss = self._step(self._params, self._state, batch)
+        return loss
+
+    def wait(self) -> None:
+        """Until the parameters are there."""
+        jax.block_until_ready(self._params)
+
+
+def median_seconds(program: Program, batches: Sequence[Any], n: int) -> float:
+    """Seconds of a step, the median of n, after one for each batch."""
+    seconds_of(program, batches)
+    return statistics.median(seconds_of(program, [batches[i % len(batches)]]) for i in range(n))
+
+
+def of_program(program: Any, arguments: Any) -> list[Collective]:
+    """The collectives of a pmapped program, compiled."""
+    return collectives(program.lower(*arguments).compile().as_text())
+
+
+def _batch(config: lm.Config, rows: int, seed: int) -> dict[str, np.ndarray]:
+    """Inputs from the whole vocabulary, targets from the classes."""
+    size, shape = rows * config.steps, (rows, config.steps)
+    return {
+        "inputs": zipf.tokens(size, config.vocabulary, seed=seed).reshape(shape),
+        "targets": zipf.tokens(size, config.n_classes, seed=seed).reshape(shape),
+        "sample_seed": np.full(rows, seed, np.uint32),
+    }
