@@ -60,7 +60,7 @@ def on_cluster(models: Sequence[str], ways: Sequence[str], published: Published,
 
     Args:
       models: The models.
-      ways: In `bytes.WAYS`.
+      ways: In `loads.WAYS`.
       published: The paper's figures.
       rates: The cluster's.
     """

@@ -1,4 +1,4 @@
-"""Throughput on the paper's cluster: bytes from `bytes`, seconds from `ampjax.parallel.cluster`, rates fitted once to the published cells.
+"""Throughput on the paper's cluster: bytes from `loads`, seconds from `ampjax.parallel.cluster`, rates fitted once to the published cells.
 
 The computation's seconds are those of one GPU in the paper. Four rates are free, the same for all models and ways; the fifth, that of
 the network cards, is known. They are found by least squares of the logarithms, and printed with what comes of them.
@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 
 from ampjax.parallel.cluster import Load, Rates, step_seconds
 from experiments.parallax import paper
-from experiments.parallax.bytes import WAYS, Counted, paper_step
+from experiments.parallax.loads import WAYS, Counted, paper_step
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Cell:
 
     Args:
       model: The model.
-      way: In `bytes.WAYS`.
+      way: In `loads.WAYS`.
       per_s: Words or images a second.
     """
 

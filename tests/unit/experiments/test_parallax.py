@@ -1,0 +1,254 @@
+"""Parallax's experiments at tiny sizes: the measuring core, the transfer model against the papers' tables, every table and figure."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ampjax.errors import SettingsError
+from experiments.bench import parallax as bench
+from experiments.parallax import (
+    compare,
+    fig7,
+    fig8,
+    fig9,
+    measure,
+    paper,
+    predict,
+    table1,
+    table2,
+    table4,
+    table5,
+    table6,
+)
+from experiments.parallax.measure import Timing, Turns
+from experiments.parallax.pictures import bars, lines
+from experiments.parallax.programs import machines, make_all
+from experiments.parallax.splits import Split
+from experiments.parallax.sweep import sweep
+from experiments.parallax.workloads import Sizes, workload
+
+TINY = Sizes(vocabulary=40, units=8, samples=8, batch=2, steps=4)
+FAST: dict[str, Any] = {"rounds": 1, "steps": 1, "batches": 2, "sizes": TINY}
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Clock:
+    """Time that passes only when a program says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Sleeper:
+    """A program that takes so many seconds a step."""
+
+    def __init__(self, clock: Clock, seconds: float):
+        self.clock, self.seconds, self.seen = clock, seconds, []
+
+    def step(self, batch: Any) -> None:
+        self.clock.now += self.seconds
+        self.seen.append(batch)
+
+    def wait(self) -> None:
+        pass
+
+
+def test_programs_take_turns_after_a_warm_up() -> None:
+    clock = Clock()
+    programs = {"slow": Sleeper(clock, 2.0), "fast": Sleeper(clock, 0.5)}
+    timings = Turns(programs, ["a", "b"], clock).run(rounds=3, steps=2, units=10)
+    assert timings["slow"].seconds == [2.0] * 3
+    assert (timings["fast"].per_s, timings["slow"].per_s) == (20.0, 5.0)
+    assert programs["fast"].seen == ["a", "b"] * 4  # warm-up and three turns
+    with pytest.raises(SettingsError, match="rounds"):
+        Turns(programs, ["a"], clock).run(rounds=0, steps=1)
+
+
+def test_timing_tells_its_noise() -> None:
+    assert Timing([1.0, 1.0, 1.0]).spread == 0
+    assert Timing([1.0]).spread == 0
+    assert Timing([1.0, 2.0, 3.0]).spread == pytest.approx(0.5)
+
+
+def test_predictions_come_in_the_papers_order_and_ratios_within_half_again() -> None:
+    rates = predict.fitted()
+    for published, ways in ((table1.PUBLISHED, ("naive PS", "AR")), (paper.TABLE4, table4.WAYS)):
+        for model, theirs in published.items():
+            ours = {way: predict.throughput(model, way, rates) for way in ways}
+            assert predict.same_order(ours, theirs), (model, ours)
+            off = [ours[a] / ours[b] / (theirs[a] / theirs[b]) for a in ways for b in ways]
+            assert max(off) <= 1.5, (model, max(off))
+    for model in ("lm", "nmt"):
+        steps = [predict.throughput(model, way, rates) for way in paper.LADDER]
+        assert steps == sorted(steps)
+        assert steps[-1] > 1.5 * steps[0]
+
+
+def test_counted_bytes_are_those_of_table_3() -> None:
+    """AllGatherv against its formula, servers against theirs, on the language model with few workers."""
+    step = predict.paper_step("lm", 4)
+    alone = predict.Counted(step, machines=4, each=1)
+    rows = {
+        name: np.mean([len(own.ids) for own in each.workers]) * each.width * 4 for name, each in step.tables.items()
+    }
+    served = alone.load(predict.WAYS["hybrid"])
+    assert served.network - served.reduced == pytest.approx(4 * sum(rows.values()) * 3 / 4, rel=0.05)
+    longest = {name: max(len(own.ids) for own in each.workers) * each.width * 4 for name, each in step.tables.items()}
+    gathered = alone.load(predict.WAYS["AR"]).gathered
+    assert gathered == pytest.approx(2 * sum(longest.values()) * 3, rel=0.05)
+    together = predict.Counted(step, machines=2, each=2)
+    assert together.load(predict.WAYS["hybrid"]).summed < together.load(predict.WAYS["naive PS"]).summed
+
+
+def test_tables_1_and_4(tmp_path: Path) -> None:
+    file = tmp_path / "figures.jsonl"
+    table1.main(table1.Table1Options(models=("lm",), json=file, **FAST))
+    rows = table4.main(table4.Table4Options(models=("lm",), json=file, **FAST))
+    assert {row.way for row in rows if row.where == "here"} == {*table4.WAYS, "pmap", *paper.LADDER}
+    assert all(row["per_s"] > 0 for row in records(file))
+    assert {row["experiment"] for row in records(file)} == {"parallax-table1", "parallax-table4"}
+
+
+def test_tables_2_and_5(tmp_path: Path) -> None:
+    rows = table2.main(table2.Table2Options(models=("lm",), partitions=(1, 8), json=tmp_path / "j", **FAST))
+    assert [(row["partitions"], row["paper"]) for row in rows] == [(1, None), (8, 50.5e3)]
+    options = table5.Table5Options(models=("lm",), iterations=2, last=4, out=tmp_path, **FAST)
+    (row,) = table5.main(options)
+    assert row["samples"] <= row["allowed"]
+    assert (tmp_path / "lm.png").exists()
+
+
+def test_brute_force_stops_at_a_drop_by_a_tenth() -> None:
+    clock = Clock()
+
+    class Runner:
+        count = 0
+
+        def resplit(self, count: int) -> None:
+            self.count = count
+
+        def run(self, batch: Any) -> None:
+            clock.now += abs(self.count - 6) + 10
+
+        def wait(self) -> None:
+            pass
+
+    split = Split(Runner(), iter(lambda: 0, 1), 1.0, clock)  # type: ignore[arg-type]
+    assert list(split.brute_force(2, 30, rounds=1, steps=1)) == [2, 4, 6, 8]
+
+
+def test_table_6(tmp_path: Path) -> None:
+    options = table6.Table6Options(
+        words=(120, 1), batch=1, units=4, rounds=1, steps=1, out=tmp_path, json=tmp_path / "j"
+    )
+    dense, sparse = table6.main(options)
+    assert (dense["alpha"], dense["tables"]) == (1.0, 0)
+    assert (sparse["alpha"], sparse["tables"]) == (pytest.approx(1 / 120), 3)
+    assert (tmp_path / "sweep.png").exists()
+    with pytest.raises(SettingsError, match="120"):
+        table6.main(table6.Table6Options(words=(121,)))
+
+
+def test_all_ways_train_alike() -> None:
+    work = sweep(2, 2, 2, 4, 2)
+    programs = make_all(work, ("hybrid", "AR", "naive PS", "optimised PS", "pmap"), machines(1, 2))
+    for program in programs.values():
+        for batch in work.batches:
+            program.step(batch)
+        program.wait()
+    first, *others = (program.params for program in programs.values())
+    for params in others:
+        for a, b in zip(*map(_leaves, (first, params)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def _leaves(tree: Any) -> list[np.ndarray]:
+    import jax
+
+    return jax.tree.leaves(tree)
+
+
+def test_figure_7(tmp_path: Path) -> None:
+    options = fig7.Fig7Options(
+        models=("nmt",),
+        ways=("hybrid", "pmap"),
+        every=1,
+        steps=1,
+        n_train=64,
+        synthetic=True,
+        out=tmp_path,
+        json=tmp_path / "j",
+    )
+    rows = fig7.main(options)
+    assert [(row["way"], row["steps"], row["seconds"]) for row in rows] == [("hybrid", 1, None), ("pmap", 1, None)]
+    assert (tmp_path / "nmt.png").exists()
+
+
+def test_figures_8_and_9(tmp_path: Path) -> None:
+    rows = fig8.main(fig8.Fig8Options(models=("lm",), counts=(1, 2), out=tmp_path, **FAST))
+    assert {(row["where"], row["replicas"]) for row in rows if row["model"] == "lm"} == {
+        *(("cluster", 6 * n) for n in (1, 2, 4, 8)), ("here", 1), ("here", 2),
+    }  # fmt: skip
+    rows = fig9.main(fig9.Fig9Options(models=("lm",), counts=(1, 2), out=tmp_path, **FAST))
+    for row in rows:
+        if row["paper"] is not None:
+            assert 1 / 1.5 <= row["normalised"] / row["paper"] <= 1.5
+    assert {path.name for path in tmp_path.glob("*.png")} >= {
+        "cluster.png",
+        "here.png",
+        "cluster-lm.png",
+        "here-lm.png",
+    }
+
+
+def test_bench(tmp_path: Path) -> None:
+    options = bench.ParallaxBench(
+        what=("lm", "table"), vocabulary=60, classes=40, units=8, samples=8, batch=2, words=3, rows=100, width=4, ids=5,
+        steps=2, json=tmp_path / "j",
+    )  # fmt: skip
+    results = bench.main(options)
+    assert [result.what for result in results] == ["lm, 2 replicas", "5 of 100 rows"]
+    assert all(row["ratio"] > 0 for row in records(tmp_path / "j"))
+
+
+def test_image_models_have_the_same_collectives_as_pmap(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ampjax.models import resnet
+
+    small = lambda **settings: resnet.Config((1,), 4, **settings)
+    monkeypatch.setattr("experiments.parallax.workloads.resnet.Config", small)
+    result = bench.images("resnet", bench.ParallaxBench(images=2, pixels=16, steps=1))
+    assert result.same_collectives
+
+
+def test_workloads_fill_their_batches() -> None:
+    for model in ("lm", "nmt"):
+        work = workload(model, 2, TINY, 2)
+        assert len(work.batches) == 2
+        assert work.units > 0
+    with pytest.raises(SettingsError, match="JAX_NUM_CPU_DEVICES"):
+        machines(3, 2)
+
+
+def test_pictures_want_something_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="point"):
+        lines({}, "x", "y")
+    with pytest.raises(SettingsError, match="bar"):
+        bars({}, "y")
+    bars({"a": {"x": 1.0, "y": 2.0}}, "y", tmp_path / "bars.svg")
+    assert (tmp_path / "bars.svg").exists()
+
+
+def test_ratios_are_compared_with_the_papers() -> None:
+    first, second = compare.figures("here", "lm", {"AR": 10.0, "hybrid": 30.0}, paper.TABLE4["lm"])
+    assert (first.ratio, second.ratio) == (1.0, 3.0)
+    assert second.off == pytest.approx(3.0 / (274 / 45.5))
+    assert measure.short(1_200_000.0) == "1.2M"
