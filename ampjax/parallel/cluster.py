@@ -1,8 +1,9 @@
 """How long a step takes on a cluster that is not here: a step's bytes by the way that they go, over the ways' rates (Parallax §2, §3).
 
 Table 3 counts bytes; time also depends on who carries them. An AllReduce runs on devices and their links. An AllGatherv goes through
-host memory. A worker's connections to servers carry so much and no more, however many workers a machine has. And what servers sum up
-row by row they sum up on a processor. Each way has a rate; the rates are all that this model has to be told. Pure arithmetic.
+host memory. A worker's connections to servers carry so much and no more, however many workers a machine has. And a server adds its
+clients' row gradients up on a processor: the sum so far is written anew with each client's rows merged into it, as TensorFlow's
+accumulators do. Each way has a rate; the rates are all that this model has to be told. Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Load:
       streamed: Dense variables at servers: pulled and pushed by one worker (or by one machine, where its workers go together) over
         the network, either way.
       folded: Gradients that one machine takes and gives back because it computes for all servers (no +OPAU), either way.
-      summed: Row gradients that arrive at one server, from its own machine too.
+      merged: What one server writes while it merges row gradients: after each client, the rows of the sum so far.
       network: All that a machine sends and receives.
     """
 
@@ -30,7 +31,7 @@ class Load:
     gathered: float = 0.0
     streamed: float = 0.0
     folded: float = 0.0
-    summed: float = 0.0
+    merged: float = 0.0
     network: float = 0.0
 
 
@@ -42,7 +43,7 @@ class Rates:
       reduce: AllReduce, sent and received by a machine.
       gather: AllGatherv, sent and received by a machine.
       stream: One client's pulls and pushes.
-      rows: Row gradients that a server sums, with the pulls that come with them.
+      merge: Row gradients that a server writes, with the pulls that come with them.
       link: A machine's network card, each way.
 
     Raises:
@@ -52,7 +53,7 @@ class Rates:
     reduce: float
     gather: float
     stream: float
-    rows: float
+    merge: float
     link: float
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ def step_seconds(load: Load, rates: Rates, compute: float) -> float:
       rates: The cluster's.
       compute: Seconds of the forward and backward pass on one device.
 
-    >>> rates = Rates(reduce=4e9, gather=1e9, stream=1e9, rows=1e9, link=1e10)
+    >>> rates = Rates(reduce=4e9, gather=1e9, stream=1e9, merge=1e9, link=1e10)
     >>> step_seconds(Load(reduced=2e9, network=2e9), rates, compute=0.25)
     0.75
     """
@@ -77,6 +78,6 @@ def step_seconds(load: Load, rates: Rates, compute: float) -> float:
         load.reduced / rates.reduce,
         load.gathered / rates.gather,
         (load.streamed + load.folded) / rates.stream,
-        load.summed / rates.rows,
+        load.merged / rates.merge,
     )
     return compute + max(sum(ways), load.network / (2 * rates.link))

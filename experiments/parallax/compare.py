@@ -128,12 +128,13 @@ def judge(console: Console, rows: Sequence[Figure]) -> None:
         console.print(f"{paper.NAMES[model]}: {came}; ratios between ways are within a factor of {worst:.2f}")
 
 
-def show_rates(console: Console, rates: Rates) -> None:
+def show_rates(console: Console) -> None:
     """Prints the cluster's rates, four of which are fitted."""
+    rates = fitted()
     gb = {name: f"{rate / 1e9:.2f}" for name, rate in vars(rates).items()}
     console.print(
         f"Rates in GB/s: AllReduce {gb['reduce']}, AllGatherv {gb['gather']}, a client of dense variables at servers "
-        f"{gb['stream']}, row gradients at a server {gb['rows']} (fitted to tables 1 and 4), network card {gb['link']} each way (known)."
+        f"{gb['stream']}, row gradients merged by a server {gb['merge']} (fitted to tables 1 and 4), network card {gb['link']} each way (known)."
     )
 
 
@@ -143,7 +144,6 @@ def cluster(console: Console, models: Sequence[str], ways: Sequence[str], publis
     rows = on_cluster(models, ways, published, rates)
     show(console, "The paper's 8 x 6 GPUs, by a transfer model of counted bytes", rows)
     judge(console, rows)
-    show_rates(console, rates)
     return rows
 
 

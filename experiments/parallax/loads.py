@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from ampjax.data import zipf
-from ampjax.models import functional, images, inception, lm, nmt, resnet
+from ampjax.models import functional, lm, nmt
 from ampjax.models.sampled_softmax import draw
 from ampjax.optim.rows import split_rows
 from ampjax.parallel.boundary import Boundary
@@ -95,22 +95,29 @@ class Step:
     units: float
     clips: bool = False
 
-    @property
-    def alpha(self) -> float:
-        """The share of all elements that a worker touches, the mean over workers."""
+    def alpha(self, distinct: bool) -> float:
+        """The share of all elements that a worker touches, the mean over workers.
+
+        Args:
+          distinct: Whether a row that is read several times counts once; the papers count every reading.
+        """
         total = self.dense + sum(own.n_rows * own.width for own in self.tables.values())
-        touched = (own.width * np.mean([len(w.ids) for w in own.workers]) for own in self.tables.values())
+        touched = (
+            own.width * np.mean([len(w.ids if distinct else w.inverse) for w in own.workers])
+            for own in self.tables.values()
+        )
         return float((self.dense + sum(touched)) / total)
 
 
-@lru_cache(maxsize=8)
-def paper_step(model: str, workers: int = paper.MACHINES * paper.GPUS_A_MACHINE) -> Step:
+IMAGE_MODELS = {"resnet": 25_557_032, "inception": 27_161_264}
+"""Elements of the image models, the auxiliary head included, as the models' tests count them."""
+
+
+@lru_cache(maxsize=16)
+def paper_step(model: str, workers: int) -> Step:
     """A step of a full-size model: the papers' batch of 128 sequences or 64 images for each worker."""
-    if model in ("resnet", "inception"):
-        kind, config = (
-            (resnet.ResNet, resnet.Config()) if model == "resnet" else (inception.Inception, inception.Config())
-        )
-        return Step(functional.count(images.shapes(kind, config)["weights"]), {}, 64)
+    if model in IMAGE_MODELS:
+        return Step(IMAGE_MODELS[model], {}, 64)
     return _lm(workers) if model == "lm" else _nmt(workers)
 
 
@@ -164,6 +171,7 @@ class Counted:
     step: Step
     machines: int = paper.MACHINES
     each: int = paper.GPUS_A_MACHINE
+    _served_by: dict[tuple[str, bool, bool], tuple[float, float, float]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def _resources(self) -> Resources:
@@ -181,40 +189,65 @@ class Counted:
             gathered = sum(self._gathered(name) for name in self.step.tables)
             return Load(reduced, gathered, one / 2, network=dense + gathered)
         served = [self._served(name, way) for name in self.step.tables]
-        network, summed, folded = (sum(own[i] for own in served) for i in range(3))
-        return Load(reduced, 0.0, one / 2, folded, summed, dense + network)
+        network, merged, folded = (sum(own[i] for own in served) for i in range(3))
+        return Load(reduced, 0.0, one / 2, folded, merged, dense + network)
 
     def _gathered(self, name: str) -> float:
-        """Bytes of a machine in an AllGatherv, as the home of a gathered variable counts them."""
+        """Bytes of a machine in an AllGatherv, as the home of a gathered variable counts them.
+
+        As in the papers, a row travels as often as a worker reads it: duplicates are not summed before.
+        """
         rows, wire = self.step.tables[name], Wire(self.machines)
         home = Gathered(name, [self._table(rows) for _ in range(self.machines)], self._resources, wire)
-        longest = max(len(own.ids) for own in rows.workers)
-        ids = np.zeros((len(rows.workers), longest), np.int32)
+        ids = np.zeros((len(rows.workers), max(len(own.inverse) for own in rows.workers)), np.int32)
         for number, own in enumerate(rows.workers):
             ids[number, : len(own.ids)] = own.ids
         home.push(home.pull(rows.workers), lambda _: (ids, np.ones((*ids.shape, 1), np.float32)))
         return rows.width * wire.traffic().per_machine(name)
 
     def _served(self, name: str, way: Way) -> tuple[float, float, float]:
-        """At servers: a machine's bytes, the row gradients that arrive at a server, and what goes to the chief and back."""
+        """At servers: a machine's bytes, what a server writes while it merges, and what goes to the chief and back."""
+        key = (name, way.together, way.among)
+        if key not in self._served_by:
+            self._served_by[key] = self._count_served(*key)
+        return self._served_by[key]
+
+    def _count_served(self, name: str, together: bool, among: bool) -> tuple[float, float, float]:
         rows, wire = self.step.tables[name], Wire(self.machines)
-        home = Served(name, self._table(rows), self._resources, wire, way.together)
+        home = Served(name, self._table(rows), self._resources, wire, together)
         pulled = home.pull(rows.workers)
         waiting = home.push(pulled, lambda replica: np.ones((len(pulled[replica].unique.ids), 1), np.float32))
         network = wire.traffic().per_machine(name)
-        summed = sum(server.pushed for server in home.table.traffic[1]) / self.machines
+        clients = [pulled[replicas[0]].unique.ids for _, replicas in self._resources.clients(together)]
+        merged = FLOAT * rows_written(clients, rows.n_rows) / self.machines
         before = wire.traffic()
         if self.step.clips:
-            Boundary(self._resources, wire, way.among).totals(0, {name: home}, {name: waiting}, {name: []})
+            Boundary(self._resources, wire, among).totals(0, {name: home}, {name: waiting}, {name: []})
         folded = (wire.traffic() - before).of_machine(0, name)
-        return rows.width * network, rows.width * summed, rows.width * folded
+        return rows.width * network, rows.width * merged, rows.width * folded
 
     def _table(self, rows: Rows) -> Table:
         """A table whose rows are one number wide, in a partition for each machine."""
         values = np.broadcast_to(np.float32(0), (rows.n_rows, 1))
         tx = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)) if self.step.clips else optax.sgd(0.1)
-        rule = split_rows(tx, {"table": jax.ShapeDtypeStruct(values.shape, values.dtype)}, ["['table']"]).rules[
-            "['table']"
-        ]
+        shapes = {"table": jax.ShapeDtypeStruct(values.shape, values.dtype)}
+        (rule,) = split_rows(tx, shapes, ["['table']"]).rules.values()
         servers = place_variables({"table": (rows.n_rows, FLOAT)}, {"table": self.machines}, self.machines)["table"]
         return Table(values, rule, partitions=self.machines, servers=servers)
+
+
+def rows_written(clients: Sequence[np.ndarray], n_rows: int) -> int:
+    """Rows that are written while clients' gradients are merged: after each client, all rows of the sum so far.
+
+    Args:
+      clients: The rows of each client, each once.
+      n_rows: Of the table.
+
+    >>> rows_written([np.array([0, 1]), np.array([1, 2])], 4)
+    5
+    """
+    seen, written = np.zeros(n_rows, bool), 0
+    for ids in clients:
+        seen[ids] = True
+        written += int(np.count_nonzero(seen))
+    return written

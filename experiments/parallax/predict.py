@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 
 from ampjax.parallel.cluster import Load, Rates, step_seconds
 from experiments.parallax import paper
-from experiments.parallax.loads import WAYS, Counted, paper_step
+from experiments.parallax.loads import WAYS, Counted, Step, paper_step
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,26 @@ CELLS: Sequence[Cell] = tuple(
 """Tables 1 and 4, each cell once."""
 
 
+def full_step(model: str) -> Step:
+    """A step of a full-size model on all GPUs."""
+    return paper_step(model, paper.MACHINES * paper.GPUS_A_MACHINE)
+
+
+@lru_cache(maxsize=32)
+def counted(model: str, machines: int, each: int) -> Counted:
+    """A full-size model's step on some machines."""
+    return Counted(paper_step(model, machines * each), machines, each)
+
+
 @lru_cache(maxsize=256)
-def load(model: str, way: str, machines: int = paper.MACHINES, each: int = paper.GPUS_A_MACHINE) -> Load:
+def load(model: str, way: str, machines: int, each: int) -> Load:
     """A step's bytes."""
-    return Counted(paper_step(model, machines * each), machines, each).load(WAYS[way])
+    return counted(model, machines, each).load(WAYS[way])
 
 
 def compute_seconds(model: str) -> float:
     """A step's computation on one GPU: its words or images over figure 9's denominator."""
-    return paper_step(model).units / paper.one_gpu(model)
+    return full_step(model).units / paper.one_gpu(model)
 
 
 def throughput(
@@ -58,7 +69,7 @@ def throughput(
 ) -> float:
     """Words or images a second of all workers."""
     seconds = step_seconds(load(model, way, machines, each), rates, compute_seconds(model))
-    return machines * each * paper_step(model).units / seconds
+    return machines * each * full_step(model).units / seconds
 
 
 @lru_cache(maxsize=4)
@@ -73,7 +84,7 @@ def fitted(cells: Sequence[Cell] = CELLS) -> Rates:
         rates = _rates(logs)
         return [np.log(throughput(cell.model, cell.way, rates) / cell.per_s) for cell in cells]
 
-    return _rates(least_squares(errors, np.log([5e9, 1e9, 1e9, 0.3e9])).x)
+    return _rates(least_squares(errors, np.log([5e9, 1e9, 1e9, 1e9])).x)
 
 
 def _rates(logs: np.ndarray) -> Rates:

@@ -11,7 +11,7 @@ from experiments.parallax import compare, paper
 from experiments.parallax.compare import Figure
 from experiments.parallax.measure import write_json
 from experiments.parallax.options import LocalOptions
-from experiments.parallax.predict import paper_step
+from experiments.parallax.predict import full_step
 from experiments.parallax.workloads import Model
 
 PUBLISHED = {m: {"naive PS": row["PS"], "AR": row["AR"]} for m, row in paper.TABLE1.items()}
@@ -37,6 +37,7 @@ def main(options: Table1Options, console: Console | None = None) -> list[Figure]
     console = console or Console(highlight=False)
     _alphas(console)
     rows = compare.cluster(console, paper.MODELS, ("naive PS", "AR"), PUBLISHED)
+    compare.show_rates(console)
     here = []
     for model in options.models:
         here += compare.timed(model, options.time(model, ("naive PS", "AR", "pmap")), PUBLISHED)
@@ -48,10 +49,24 @@ def main(options: Table1Options, console: Console | None = None) -> list[Figure]
 
 def _alphas(console: Console) -> None:
     """Prints how much of the full-size models a worker touches in a step."""
-    table = compact("model", "dense\nelements", "sparse\nelements", "alpha", "paper's\nalpha", title="Full-size models")
+    table = compact(
+        "model",
+        "dense\nelements",
+        "sparse\nelements",
+        "alpha, by\nreadings",
+        "paper's",
+        "alpha, by\nrows",
+        title="Full-size models",
+    )
     for model in paper.MODELS:
-        step = paper_step(model)
+        step = full_step(model)
         sparse = sum(rows.n_rows * rows.width for rows in step.tables.values())
-        numbers = (f"{step.dense / 1e6:.1f} M", f"{sparse / 1e6:.1f} M", f"{step.alpha:.3g}", f"{paper.ALPHA[model]:g}")
+        numbers = (
+            f"{step.dense / 1e6:.1f} M",
+            f"{sparse / 1e6:.1f} M",
+            f"{step.alpha(False):.3g}",
+            f"{paper.ALPHA[model]:g}",
+            f"{step.alpha(True):.3g}",
+        )
         table.add_row(paper.NAMES[model], *numbers)
     console.print(table)

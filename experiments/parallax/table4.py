@@ -38,6 +38,7 @@ def main(options: Table4Options, console: Console | None = None) -> list[Figure]
     console = console or Console(highlight=False)
     rows = compare.cluster(console, ("lm", "nmt"), WAYS, paper.TABLE4)
     rows += compare.cluster(console, ("lm", "nmt"), paper.LADDER, {})
+    compare.show_rates(console)
     ways = ("pmap", *WAYS, *(step for step in paper.LADDER if step not in BETWEEN))
     here, ladder = [], []
     for model in options.models:

@@ -102,11 +102,13 @@ def test_counted_bytes_are_those_of_table_3() -> None:
     }
     served = alone.load(predict.WAYS["hybrid"])
     assert served.network - served.reduced == pytest.approx(4 * sum(rows.values()) * 3 / 4, rel=0.05)
-    longest = {name: max(len(own.ids) for own in each.workers) * each.width * 4 for name, each in step.tables.items()}
+    longest = {
+        name: max(len(own.inverse) for own in each.workers) * each.width * 4 for name, each in step.tables.items()
+    }
     gathered = alone.load(predict.WAYS["AR"]).gathered
     assert gathered == pytest.approx(2 * sum(longest.values()) * 3, rel=0.05)
     together = predict.Counted(step, machines=2, each=2)
-    assert together.load(predict.WAYS["hybrid"]).summed < together.load(predict.WAYS["naive PS"]).summed
+    assert together.load(predict.WAYS["hybrid"]).merged < together.load(predict.WAYS["naive PS"]).merged
 
 
 def test_tables_1_and_4(tmp_path: Path) -> None:
