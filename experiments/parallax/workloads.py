@@ -24,7 +24,8 @@ class Sizes:
     """Sizes of the experiments' models.
 
     Args:
-      vocabulary: Rows of the embeddings of LM and NMT; LM's softmax has as many.
+      vocabulary: Rows of LM's embedding and softmax.
+      languages: Rows of NMT's embeddings, and columns of its output matrix.
       units: Features of embeddings and LSTMs.
       samples: Classes that LM draws for its softmax.
       batch: Sequences of a replica's part of a batch.
@@ -34,6 +35,7 @@ class Sizes:
     """
 
     vocabulary: int = 50_000
+    languages: int = 4_000
     units: int = 64
     samples: int = 512
     batch: int = 16
@@ -88,7 +90,7 @@ def language_model(sizes: Sizes) -> lm.Config:
 def translator(sizes: Sizes) -> nmt.Config:
     """NMT's configuration: the paper's in small."""
     return nmt.Config(
-        2, sizes.units, sizes.vocabulary, sizes.vocabulary, dropout=0.0, batch=sizes.batch, max_length=sizes.steps
+        2, sizes.units, sizes.languages, sizes.languages, dropout=0.0, batch=sizes.batch, max_length=sizes.steps
     )
 
 
@@ -102,7 +104,7 @@ def _lm(replicas: int, sizes: Sizes, n_batches: int, seed: int) -> Workload:
 
 def _nmt(replicas: int, sizes: Sizes, n_batches: int, seed: int) -> Workload:
     config, rows = translator(sizes), replicas * sizes.batch
-    pairs = zipf.pairs(rows * n_batches, sizes.vocabulary, max_length=sizes.steps, seed=seed)
+    pairs = zipf.pairs(rows * n_batches, sizes.languages, max_length=sizes.steps, seed=seed)
     batches = list(PairBatches(pairs, rows, sizes.steps, n_buckets=1, seed=seed).epoch())
     words = (len(pairs.source.words) + len(pairs.target.words)) / len(batches)
     return Workload("nmt", nmt.make_loss(config), nmt.init(config, seed), nmt.make_optimizer(config), batches, words)
