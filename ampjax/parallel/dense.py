@@ -118,6 +118,10 @@ class OnDevices:
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """The same update on every device."""
+        if not jax.tree.leaves((self._params, self._state, grads, totals)):
+            # All variables are tables, and the optimizer has no state for all of them: nothing to map over.
+            params, state, shared = self._split.jitted[1](self._params, self._state, grads, totals)
+            return Proposal(params, state, _on_host(shared))
         # Totals go to each device as mapped arguments: `pmap` mistakes a tuple of axes for one of leaves if there are as many.
         everywhere = spread([totals] * len(self._devices), self._devices)
         params, state, shared = self._update(self._params, self._state, grads, everywhere)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.errors import SettingsError
 from experiments.bench import parallax as bench
@@ -27,7 +28,7 @@ from experiments.parallax import (
 from experiments.parallax.measure import Timing, Turns
 from experiments.parallax.options import LocalOptions
 from experiments.parallax.pictures import bars, lines
-from experiments.parallax.programs import machines, make_all
+from experiments.parallax.programs import Ours, machines, make_all
 from experiments.parallax.splits import Split
 from experiments.parallax.sweep import sweep
 from experiments.parallax.workloads import Sizes, workload

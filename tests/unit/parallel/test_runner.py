@@ -6,6 +6,7 @@ import pytest
 from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
+from ampjax.errors import SettingsError
 from ampjax.parallel.casts import read_dtype
 from ampjax.parallel.collectives import Collective, collectives
 from ampjax.parallel.resources import Machine, Resources
@@ -233,3 +234,30 @@ def test_parts_and_random_keys_reach_their_replicas():
     assert metrics.aux["noise"].tolist() == [float(jax.random.uniform(key, ())) for key in keys]
     parts = px.shard([a_batch([0, 1]), a_batch([2, 3])], machines(1, 1))
     assert [p.batches[1]["ids"].tolist() for p in parts] == [[2, 3]]
+
+
+def test_a_model_that_is_only_a_table_trains():
+    """Nothing dense is left, and SGD keeps nothing: there is no array to map an update over."""
+    runner = px.get_runner(
+        lambda params, batch: jnp.sum(params["table"][batch] ** 2),
+        {"table": np.ones((6, 2), np.float32)},
+        optax.sgd(0.25),
+        machines(1, 1),
+        px.ParallaxConfig(average_dense="sum", average_sparse="sum"),
+    )
+    runner.run(np.array([1, 4], np.int32))
+    runner.wait()
+    np.testing.assert_array_equal(runner.params["table"][:, 0], [1, 0.5, 1, 1, 0.5, 1])
+
+
+def test_tables_are_split_anew_between_steps():
+    runner = make()
+    batch = a_batch(np.arange(4))
+    runner.run(batch)
+    before = runner.params
+    runner.resplit(3)
+    assert {own[0].n_partitions for own in runner.step.tables.values()} == {3}
+    jax.tree.map(np.testing.assert_array_equal, runner.params, before)
+    runner.run(batch)
+    with pytest.raises(SettingsError, match="partitions"):
+        runner.resplit(0)
