@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 from support.compilation import quick_compilation  # noqa: F401
 
@@ -25,13 +26,14 @@ from experiments.parallax import (
     table5,
     table6,
 )
+from experiments.parallax.learning import Task, learn_lm, learn_nmt, learn_resnet
 from experiments.parallax.measure import Timing, Turns
 from experiments.parallax.options import LocalOptions
 from experiments.parallax.pictures import bars, lines
 from experiments.parallax.programs import Ours, machines, make_all
 from experiments.parallax.splits import Split
 from experiments.parallax.sweep import sweep
-from experiments.parallax.workloads import Sizes, workload
+from experiments.parallax.workloads import Sizes, Workload, workload
 
 TINY = Sizes(vocabulary=40, languages=20, units=8, samples=8, batch=2, steps=4)
 FAST: dict[str, Any] = {"rounds": 1, "steps": 1, "batches": 2, "sizes": TINY}
@@ -128,7 +130,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_model_is_timed() -> None:
-    (timing,) = LocalOptions(**FAST).time("lm", ("hybrid",)).values()
+    (timing,) = LocalOptions(**FAST).time("lm", ("pmap",)).values()
     assert timing.units == 2 * 2 * 4
     assert timing.per_s > 0
 
@@ -145,32 +147,42 @@ def test_tables_1_and_4(tmp_path: Path, timed: list[Any]) -> None:
     assert {row["experiment"] for row in records(file)} == {"parallax-table1", "parallax-table4"}
 
 
-def test_tables_2_and_5(tmp_path: Path) -> None:
+class Slow:
+    """A runner whose steps take 10 seconds and one more for each partition that it is away from six."""
+
+    def __init__(self) -> None:
+        self.clock, self.count = Clock(), 1
+
+    def resplit(self, count: int) -> None:
+        self.count = count
+
+    def run(self, batch: Any) -> None:
+        self.clock.now += abs(self.count - 6) + 10
+
+    def wait(self) -> None:
+        pass
+
+
+def a_split(*_: Any) -> Split:
+    runner = Slow()
+    return Split(runner, iter(lambda: 0, 1), 1.0, runner.clock)  # type: ignore[arg-type]
+
+
+def test_brute_force_stops_at_a_drop_by_a_tenth() -> None:
+    assert list(a_split().brute_force(2, 30, rounds=1, steps=1)) == [2, 4, 6, 8]
+
+
+def test_table_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table2.Split, "of", a_split)
     rows = table2.main(table2.Table2Options(models=("lm",), partitions=(1, 8), json=tmp_path / "j", **FAST))
-    assert [(row["partitions"], row["paper"]) for row in rows] == [(1, None), (8, 50.5e3)]
+    assert [(row["partitions"], row["per_s"], row["paper"]) for row in rows] == [(1, 1 / 15, None), (8, 1 / 12, 50.5e3)]
+
+
+def test_table_5(tmp_path: Path) -> None:
     options = table5.Table5Options(models=("lm",), iterations=2, last=4, out=tmp_path, **FAST)
     (row,) = table5.main(options)
     assert row["samples"] <= row["allowed"]
     assert (tmp_path / "lm.png").exists()
-
-
-def test_brute_force_stops_at_a_drop_by_a_tenth() -> None:
-    clock = Clock()
-
-    class Runner:
-        count = 0
-
-        def resplit(self, count: int) -> None:
-            self.count = count
-
-        def run(self, batch: Any) -> None:
-            clock.now += abs(self.count - 6) + 10
-
-        def wait(self) -> None:
-            pass
-
-    split = Split(Runner(), iter(lambda: 0, 1), 1.0, clock)  # type: ignore[arg-type]
-    assert list(split.brute_force(2, 30, rounds=1, steps=1)) == [2, 4, 6, 8]
 
 
 def test_table_6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +204,7 @@ def test_the_sweeps_alpha_follows_from_the_words() -> None:
 
 def test_all_ways_train_alike() -> None:
     work = sweep(120, 2, 1, 4, 2)  # every row is touched, so the tables are dense in the hybrid
-    programs = make_all(work, ("hybrid", "AR", "naive PS", "pmap"), machines(1, 2))
+    programs = make_all(work, ("hybrid", "AR", "pmap"), machines(1, 2))
     for program in programs.values():
         for batch in work.batches:
             program.step(batch)
@@ -204,20 +216,42 @@ def test_all_ways_train_alike() -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), first, params)
 
 
-def test_figure_7(tmp_path: Path) -> None:
+def a_line() -> Task:
+    """A line through points, which SGD finds."""
+    batch = {"x": np.arange(4, dtype=np.float32), "y": 2 * np.arange(4, dtype=np.float32)}
+    work = Workload(
+        "lm",
+        lambda p, b: jax.numpy.mean((p["w"] * b["x"] - b["y"]) ** 2),
+        {"w": np.zeros(1, np.float32)},
+        optax.sgd(0.1),
+        [batch],
+    )
+    return Task(work, "error", False, 0.1, lambda params: float(abs(params["w"][0] - 2)), lambda number: iter([batch]))
+
+
+def test_figure_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fig7, "learn_lm", lambda replicas, seed: a_line())
     options = fig7.Fig7Options(
-        models=("nmt",),
-        ways=("hybrid", "pmap"),
-        every=1,
-        steps=1,
-        n_train=64,
-        synthetic=True,
-        out=tmp_path,
-        json=tmp_path / "j",
+        models=("lm",), ways=("hybrid", "pmap"), every=2, steps=40, out=tmp_path, json=tmp_path / "j"
     )
     rows = fig7.main(options)
-    assert [(row["way"], row["steps"], row["seconds"]) for row in rows] == [("hybrid", 1, None)]
-    assert (tmp_path / "nmt.png").exists()
+    assert [row["way"] for row in rows] == ["hybrid", "pmap"]
+    assert rows[0]["steps"] == rows[1]["steps"] < 40  # both reach the target, after as many steps
+    assert max(row["speedup"] for row in rows) >= 1
+    assert (tmp_path / "lm.png").exists()
+    (never,) = fig7.main(fig7.Fig7Options(models=("lm",), ways=("pmap",), every=1, steps=1, target=0.0, out=tmp_path))
+    assert never["seconds"] is None
+
+
+def test_what_figure_7_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AMPJAX_DATA", raising=False)
+    for task, batch in (
+        (learn_lm(2, 0, 50, 2000), 16),
+        (learn_nmt(2, 0, None, False, 128), 64),
+        (learn_resnet(2, 0), 32),
+    ):
+        first = next(task.batches())
+        assert {len(value) for value in first.values()} == {batch}
 
 
 def test_figures_8_and_9(tmp_path: Path, timed: list[Any]) -> None:
@@ -250,7 +284,8 @@ def test_bench(tmp_path: Path) -> None:
 def test_image_models_have_the_same_collectives_as_pmap(monkeypatch: pytest.MonkeyPatch) -> None:
     from ampjax.models import resnet
 
-    small = lambda **settings: resnet.Config((1,), 4, **settings)
+    real = resnet.Config
+    small = lambda **settings: real((1,), 4, **settings)
     monkeypatch.setattr("experiments.parallax.workloads.resnet.Config", small)
     result = bench.images("resnet", bench.ParallaxBench(images=2, pixels=16, steps=1))
     assert result.same_collectives
