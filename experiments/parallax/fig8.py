@@ -19,7 +19,7 @@ from experiments.parallax.workloads import Model
 
 @dataclass(frozen=True, kw_only=True)
 class Fig8Options(LocalOptions):
-    """Figure 8: scaling of hybrid, parameter servers and AllReduce, predicted for 1 to 8 machines of 6 GPUs and timed here.
+    """Figure 8: scaling of hybrid, parameter servers and AllReduce, predicted for 2 to 8 machines of 6 GPUs and timed here.
 
     Args:
       models: Those that are timed here; predictions are made for all four.

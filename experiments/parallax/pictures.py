@@ -49,6 +49,9 @@ def lines(
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
+    places = sorted({x for points in series.values() for x, _ in points})
+    if not log and len(places) <= 8:
+        axes.set_xticks(places)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     _finish(axes)
     save(figure, path)
