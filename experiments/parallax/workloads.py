@@ -29,7 +29,7 @@ class Sizes:
       units: Features of embeddings and LSTMs.
       samples: Classes that LM draws for its softmax.
       batch: Sequences of a replica's part of a batch.
-      steps: Words of a sequence of LM, and words of a sentence at most.
+      words: Words of a sequence of LM, and words of a sentence at most.
       images: Images of a replica's part of a batch.
       pixels: Height and width of an image; Inception takes 75 at least.
     """
@@ -39,7 +39,7 @@ class Sizes:
     units: int = 64
     samples: int = 512
     batch: int = 16
-    steps: int = 20
+    words: int = 20
     images: int = 8
     pixels: int = 32
 
@@ -83,29 +83,29 @@ def language_model(sizes: Sizes) -> lm.Config:
     """LM's configuration: the paper's in small."""
     return lm.Config(
         sizes.vocabulary, None, sizes.units, 2 * sizes.units, sizes.units, min(sizes.samples, sizes.vocabulary),
-        sizes.batch, sizes.steps, dropout=0.0,
+        sizes.batch, sizes.words, dropout=0.0,
     )  # fmt: skip
 
 
 def translator(sizes: Sizes) -> nmt.Config:
     """NMT's configuration: the paper's in small."""
     return nmt.Config(
-        2, sizes.units, sizes.languages, sizes.languages, dropout=0.0, batch=sizes.batch, max_length=sizes.steps
+        2, sizes.units, sizes.languages, sizes.languages, dropout=0.0, batch=sizes.batch, max_length=sizes.words
     )
 
 
 def _lm(replicas: int, sizes: Sizes, n_batches: int, seed: int) -> Workload:
     config, rows = language_model(sizes), replicas * sizes.batch
-    text = zipf.tokens(rows * sizes.steps * n_batches + 1, sizes.vocabulary, seed=seed)
-    batches = list(Contiguous(text, rows, sizes.steps, seed).epoch())
+    text = zipf.tokens(rows * sizes.words * n_batches + 1, sizes.vocabulary, seed=seed)
+    batches = list(Contiguous(text, rows, sizes.words, seed).epoch())
     params, tx = lm.init(config, seed), lm.make_optimizer(config)
-    return Workload("lm", lm.make_loss(config), params, tx, batches, rows * sizes.steps)
+    return Workload("lm", lm.make_loss(config), params, tx, batches, rows * sizes.words)
 
 
 def _nmt(replicas: int, sizes: Sizes, n_batches: int, seed: int) -> Workload:
     config, rows = translator(sizes), replicas * sizes.batch
-    pairs = zipf.pairs(rows * n_batches, sizes.languages, max_length=sizes.steps, seed=seed)
-    batches = list(PairBatches(pairs, rows, sizes.steps, n_buckets=1, seed=seed).epoch())
+    pairs = zipf.pairs(rows * n_batches, sizes.languages, max_length=sizes.words, seed=seed)
+    batches = list(PairBatches(pairs, rows, sizes.words, n_buckets=1, seed=seed).epoch())
     words = (len(pairs.source.words) + len(pairs.target.words)) / len(batches)
     return Workload("nmt", nmt.make_loss(config), nmt.init(config, seed), nmt.make_optimizer(config), batches, words)
 

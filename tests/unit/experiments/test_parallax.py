@@ -11,6 +11,7 @@ import pytest
 from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.errors import SettingsError
+from experiments.__main__ import parse
 from experiments.bench import parallax as bench
 from experiments.parallax import (
     compare,
@@ -35,7 +36,7 @@ from experiments.parallax.splits import Split
 from experiments.parallax.sweep import sweep
 from experiments.parallax.workloads import Sizes, Workload, workload
 
-TINY = Sizes(vocabulary=40, languages=20, units=8, samples=8, batch=2, steps=4)
+TINY = Sizes(vocabulary=40, languages=20, units=8, samples=8, batch=2, words=4)
 FAST: dict[str, Any] = {"rounds": 1, "steps": 1, "batches": 2, "sizes": TINY}
 
 
@@ -314,3 +315,23 @@ def test_ratios_are_compared_with_the_papers() -> None:
     assert (first.ratio, second.ratio) == (1.0, 3.0)
     assert second.off == pytest.approx(3.0 / (274 / 45.5))
     assert measure.short(1_200_000.0) == "1.2M"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (["parallax-table1", "--models", "lm", "--vocabulary", "100"], table1.Table1Options),
+        (["parallax-table2"], table2.Table2Options),
+        (["parallax-table4", "--rounds", "3"], table4.Table4Options),
+        (["parallax-table5"], table5.Table5Options),
+        (["parallax-table6", "--words", "4", "1"], table6.Table6Options),
+        (["parallax-fig7", "--models", "lm"], fig7.Fig7Options),
+        (["parallax-fig8", "--counts", "2"], fig8.Fig8Options),
+        (["parallax-fig9"], fig9.Fig9Options),
+        (["bench", "parallax", "--what", "table"], bench.ParallaxBench),
+    ],
+)
+def test_command_lines(arguments: list[str], kind: type) -> None:
+    options = parse(arguments)
+    assert isinstance(options, kind)
+    assert options.workers == 2
