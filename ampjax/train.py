@@ -146,6 +146,13 @@ class Trainer:
         """Counts of the last run (epoch, evaluation or prediction)."""
         return self._scheduler.stats
 
+    @property
+    def device_bytes(self) -> dict[str, int]:
+        """Bytes on devices: `arenas` (adjoints included), `params` and `opt_state`."""
+        trees = {"params": self._executor.params, "opt_state": self._executor.opt_state}
+        held = {name: sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for name, tree in trees.items()}
+        return {"arenas": self._executor.arenas.device_bytes, **held}
+
     def story(self, instance: int, **fields: int) -> list[str]:
         """What happened lately to an instance's messages."""
         return self._scheduler.story(instance, **fields)

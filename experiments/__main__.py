@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
@@ -16,6 +15,7 @@ from experiments import (
     babi15,
     list_reduction,
     mnist,
+    permutation,
     qm9,
     report,
     sentiment,
@@ -25,45 +25,19 @@ from experiments import (
 )
 from experiments.appendix_c import AppendixCOptions
 from experiments.babi15 import Babi15Options
-from experiments.bench import engine as bench_engine
-from experiments.bench import list_reduction as bench_list_reduction
-from experiments.bench import networks as bench_networks
-from experiments.bench import parallax as bench_parallax
-from experiments.bench import tracing as bench_tracing
+from experiments.bench import commands as bench
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
 from experiments.parallax import fig7, fig8, fig9, table1, table2, table4, table5, table6
 from experiments.parallax import table3 as parallax_table3
+from experiments.permutation import PermutationOptions
 from experiments.qm9 import Qm9Options
 from experiments.report import ReportOptions
 from experiments.sentiment import SentimentOptions
 from experiments.table3 import Table3Options
 from experiments.virtual import VirtualOptions
 from experiments.wikiner import WikinerOptions
-
-BenchCommand = (
-    Annotated[bench_list_reduction.BenchOptions, subcommand("list-reduction")]
-    | Annotated[bench_networks.SentimentBench, subcommand("sentiment")]
-    | Annotated[bench_networks.WikinerBench, subcommand("wikiner")]
-    | Annotated[bench_networks.Qm9Bench, subcommand("qm9")]
-    | Annotated[bench_networks.Babi15Bench, subcommand("babi15")]
-    | Annotated[bench_engine.EngineOptions, subcommand("engine")]
-    | Annotated[bench_tracing.TracingOptions, subcommand("tracing")]
-    | Annotated[bench_parallax.ParallaxBench, subcommand("parallax")]
-)
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Ours beside other programs, and the engine alone.
-
-    Args:
-      what: What is measured.
-    """
-
-    what: BenchCommand
-
 
 Command = (
     Annotated[ListReductionOptions, subcommand("list-reduction")]
@@ -72,6 +46,7 @@ Command = (
     | Annotated[WikinerOptions, subcommand("wikiner")]
     | Annotated[Qm9Options, subcommand("qm9")]
     | Annotated[Babi15Options, subcommand("babi15")]
+    | Annotated[PermutationOptions, subcommand("permutation")]
     | Annotated[VirtualOptions, subcommand("virtual-replicas")]
     | Annotated[Table3Options, subcommand("table3")]
     | Annotated[AppendixCOptions, subcommand("appendix-c")]
@@ -85,7 +60,7 @@ Command = (
     | Annotated[fig8.Fig8Options, subcommand("parallax-fig8")]
     | Annotated[fig9.Fig9Options, subcommand("parallax-fig9")]
     | Annotated[ReportOptions, subcommand("report")]
-    | Annotated[Bench, subcommand("bench")]
+    | Annotated[bench.Bench, subcommand("bench")]
 )
 
 MAINS: dict[type, Callable[[Any], Any]] = {
@@ -95,6 +70,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     WikinerOptions: wikiner.main,
     Qm9Options: qm9.main,
     Babi15Options: babi15.main,
+    PermutationOptions: permutation.main,
     VirtualOptions: virtual.main,
     Table3Options: table3.main,
     AppendixCOptions: appendix_c.main,
@@ -108,14 +84,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     fig8.Fig8Options: fig8.main,
     fig9.Fig9Options: fig9.main,
     ReportOptions: report.main,
-    bench_list_reduction.BenchOptions: bench_list_reduction.main,
-    bench_networks.SentimentBench: bench_networks.main,
-    bench_networks.WikinerBench: bench_networks.main,
-    bench_networks.Qm9Bench: bench_networks.main,
-    bench_networks.Babi15Bench: bench_networks.main,
-    bench_engine.EngineOptions: bench_engine.main,
-    bench_tracing.TracingOptions: bench_tracing.main,
-    bench_parallax.ParallaxBench: bench_parallax.main,
+    **bench.MAINS,
 }
 
 
@@ -132,7 +101,7 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
         args=arguments,
         config=(OmitArgPrefixes, OmitSubcommandPrefixes),
     )
-    return command.what if isinstance(command, Bench) else command
+    return command.what if isinstance(command, bench.Bench) else command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,72 +1,44 @@
 """Runs programs in turn and compares them.
 
-Each program lives in a process of its own, with the environment that suits it best, and waits there until it is asked for a pass. Passes are
-taken in turn, so that whatever else the machine does hits all of them alike.
+Passes are taken in turn, so that whatever else the machine does hits all programs alike.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 
 from ampjax.errors import SettingsError
 from ampjax.history import reaches
 from ampjax.tables import compact
+from experiments.bench.program import Entry, Process
 
-
-class Program(Protocol):
-    """What a peer's process runs. Data are loaded and kernels compiled when it is made; a pass waits for its end."""
-
-    def train(self) -> int:
-        """One training pass; gives the number of examples."""
-        ...
-
-    def infer(self) -> int:
-        """One inference pass; gives the number of examples."""
-        ...
-
-    def evaluate(self) -> float:
-        """The validation accuracy (for regression: error) as things stand."""
-        ...
-
-    def updates(self) -> float:
-        """Optimizer steps in a training pass, for a parameter on average."""
-        ...
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A program in a comparison.
-
-    Args:
-      name: Its name.
-      setting: Its setting, in words.
-      make: Where it is made: `module:function`; the function gives a `Program`.
-      arguments: Keyword arguments of that function.
-      environment: Environment variables of its process; None takes one away.
-    """
-
-    name: str
-    setting: str
-    make: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, str | None] = field(default_factory=dict)
+PACKAGES = {
+    "torch": 'PyTorch is not installed (pip install "ampjax[bench]"; its wheel for the CPU is enough)',
+    "dynet": "DyNet can't be imported: its releases stop before today's Pythons",
+}
+"""What to say of a package that is not there."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of a program: medians."""
+    """What was measured of a program: medians, but for the least and the most of training.
+
+    Args:
+      name: Its name.
+      setting: Its setting, in words.
+      train_per_s: Training throughput, examples per second.
+      infer_per_s: Inference throughput, examples per second.
+      seconds_to_target: Seconds of training until the target, if it was asked for and reached.
+      updates: Optimizer steps in a pass.
+      spread: Training throughput in the slowest and in the fastest pass.
+    """
 
     name: str
     setting: str
@@ -74,6 +46,7 @@ class Result:
     infer_per_s: float
     seconds_to_target: float | None
     updates: float
+    spread: tuple[float, float] = (0.0, 0.0)
 
     def record(self, bench: str, ours: Result) -> dict[str, Any]:
         """As a JSON object; `ratio_to_ours` is its training throughput over ours."""
@@ -85,53 +58,7 @@ class Result:
             "infer_per_s": self.infer_per_s,
             "seconds_to_target": self.seconds_to_target,
             "ratio_to_ours": self.train_per_s / ours.train_per_s,
-            "updates": self.updates,
         }
-
-
-class Process:
-    """A program in a process of its own.
-
-    Args:
-      entry: The program.
-
-    Raises:
-      RuntimeError: If the process ends before it is ready; its errors are on the terminal.
-    """
-
-    def __init__(self, entry: Entry):
-        self.entry = entry
-        environment = dict(os.environ)
-        for name, value in entry.environment.items():
-            if value is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = value
-        command = [sys.executable, "-m", "experiments.bench.common", entry.make, json.dumps(dict(entry.arguments))]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self._answer()
-
-    def ask(self, what: str) -> dict[str, float]:
-        """Asks for `train`, `infer`, `evaluate` or `updates`; gives `seconds`, and `value`: what the method returned."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(what + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def close(self) -> None:
-        """Ends the process."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait()
-
-    def _answer(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("@"):
-                return json.loads(line[1:])
-        raise RuntimeError(f"bench, program `{self.entry.name}`: its process ended with status {self._process.wait()}")
 
 
 def compare(
@@ -144,7 +71,7 @@ def compare(
     console: Console | None = None,
     metric: str = "accuracy",
 ) -> list[Result]:
-    """Measures programs in turn; the first is ours.
+    """Measures programs in turn; the first is ours. Those that need what is not installed are told and left out.
 
     Args:
       bench: The comparison's name.
@@ -166,37 +93,68 @@ def compare(
     console = console or Console(highlight=False)
     processes: list[Process] = []
     try:
-        for entry in entries:
+        for entry in present(entries, console):
             console.print(f"starting {entry.name} ({entry.setting})")
             processes.append(Process(entry))
-        to_target = [_to_target(p, target, epochs, metric) if target is not None else None for p in processes]
-        speeds: dict[tuple[int, str], list[float]] = {}
-        for n in range(passes + 1):
-            for i, process in enumerate(processes):
-                for what in ("train", "infer"):
-                    answer = process.ask(what)
-                    if n:
-                        speeds.setdefault((i, what), []).append(answer["value"] / answer["seconds"])
-        updates = [process.ask("updates")["value"] for process in processes]
+        seconds = [_to_target(p, target, epochs, metric) for p in processes]
+        speeds = _speeds(processes, passes)
+        results = [
+            _result(process, s, speed["train"], speed["infer"])
+            for process, s, speed in zip(processes, seconds, speeds, strict=True)
+        ]
     finally:
         for process in processes:
             process.close()
-    results = [
-        Result(
-            e.name,
-            e.setting,
-            statistics.median(speeds[i, "train"]),
-            statistics.median(speeds[i, "infer"]),
-            to_target[i],
-            updates[i],
-        )
-        for i, e in enumerate(entries)
-    ]
-    table = compact(
-        "program", "setting", "train/s", "spread", "infer/s", "updates", "s to\ntarget", "ratio\nto ours", title=bench
-    )
-    for i, r in enumerate(results):
-        low, high = min(speeds[i, "train"]), max(speeds[i, "train"])
+    console.print(_table(bench, results))
+    if json_file is not None:
+        append(json_file, [r.record(bench, results[0]) for r in results])
+    return results
+
+
+def present(entries: Iterable[Entry], console: Console) -> list[Entry]:
+    """The programs that can run here; of the others it says, once for each package, what is missing."""
+    found, absent = [], {}
+    for entry in entries:
+        if entry.missing:
+            absent.setdefault(entry.needs, []).append(entry.name)
+        else:
+            found.append(entry)
+    for package, names in absent.items():
+        console.print(f"{PACKAGES[package]}: going on without {', '.join(dict.fromkeys(names))}")
+    return found
+
+
+def append(json_file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Appends JSON objects to a file, a line each."""
+    json_file.parent.mkdir(parents=True, exist_ok=True)
+    with json_file.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def _speeds(processes: Sequence[Process], passes: int) -> list[dict[str, list[float]]]:
+    """Examples per second of each program's passes, in turn; the first round is not counted."""
+    speeds: list[dict[str, list[float]]] = [{"train": [], "infer": []} for _ in processes]
+    for n in range(passes + 1):
+        for process, speed in zip(processes, speeds, strict=True):
+            for what, kept in speed.items():
+                answer = process.ask(what)
+                if n:
+                    kept.append(answer["value"] / answer["seconds"])
+    return speeds
+
+
+def _result(process: Process, seconds: float | None, train: Sequence[float], infer: Sequence[float]) -> Result:
+    entry, updates = process.entry, process.ask("updates")["value"]
+    middle = statistics.median(train), statistics.median(infer)
+    return Result(entry.name, entry.setting, *middle, seconds, updates, (min(train), max(train)))
+
+
+def _table(bench: str, results: Sequence[Result]) -> Any:
+    """Programs and their figures, ours first."""
+    headers = "program", "setting", "train/s", "spread", "infer/s", "updates", "s to\ntarget", "ratio\nto ours"
+    table = compact(*headers, title=bench)
+    for r in results:
+        low, high = r.spread
         table.add_row(
             r.name,
             r.setting,
@@ -207,38 +165,16 @@ def compare(
             "" if r.seconds_to_target is None else f"{r.seconds_to_target:.1f}",
             f"{r.train_per_s / results[0].train_per_s:.2f}",
         )
-    console.print(table)
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        with json_file.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(r.record(bench, results[0])) + "\n" for r in results)
-    return results
+    return table
 
 
-def _to_target(process: Process, target: float, epochs: int, metric: str) -> float | None:
-    """Seconds of training until the target is reached; None if it is not."""
+def _to_target(process: Process, target: float | None, epochs: int, metric: str) -> float | None:
+    """Seconds of training until the target is reached; None if it is not, or nobody asked."""
+    if target is None or not process.entry.to_target:
+        return None
     seconds = 0.0
     for _ in range(epochs):
         seconds += process.ask("train")["seconds"]
         if reaches(process.ask("evaluate")["value"], target, metric):
             return seconds
     return None
-
-
-def serve(make: str, arguments: str) -> None:
-    """What a program's process does: makes it, says so, and answers requests until its input ends."""
-    from experiments.common import cache_compilations
-
-    cache_compilations()
-    module, _, function = make.partition(":")
-    program: Program = getattr(importlib.import_module(module), function)(**json.loads(arguments))
-    print("@{}", flush=True)
-    for line in sys.stdin:
-        begin = time.perf_counter()
-        value = getattr(program, line.strip())()
-        seconds = time.perf_counter() - begin
-        print("@" + json.dumps({"seconds": seconds, "value": value}), flush=True)
-
-
-if __name__ == "__main__":
-    serve(*sys.argv[1:3])

@@ -10,10 +10,12 @@ import numpy as np
 import ampjax as amp
 from ampjax.data.babi15 import Fresh
 from ampjax.train import n_examples
-from experiments import babi15, list_reduction, qm9, sentiment, wikiner
+from experiments import babi15, list_reduction, mnist, permutation, qm9, sentiment, wikiner
 from experiments.common import Task
 
 EXPERIMENTS: dict[str, tuple[Any, Any]] = {
+    "mnist": (mnist, mnist.MnistOptions),
+    "permutation": (permutation, permutation.PermutationOptions),
     "list-reduction": (list_reduction, list_reduction.ListReductionOptions),
     "sentiment": (sentiment, sentiment.SentimentOptions),
     "wikiner": (wikiner, wikiner.WikinerOptions),

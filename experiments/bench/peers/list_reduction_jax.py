@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from ampjax.data.list_reduction import MAX_LENGTH, ListReduction, splits
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.params import initial_params
 
-BATCH = 100
+Batch = tuple[np.ndarray, np.ndarray | None, np.ndarray]
+"""Tokens `[t, b]`, lengths `[b]` (None where all are equal) and labels `[b]`, -1 where a batch is filled up."""
 
 
 def forward(params: Any, tokens: jax.Array, lengths: jax.Array | None) -> jax.Array:
@@ -38,36 +40,45 @@ def loss(params: Any, tokens: jax.Array, lengths: jax.Array | None, labels: jax.
 
 
 class Model:
-    """Trains on batches of 100, an Adam step for each.
+    """Trains on minibatches, an Adam step for each.
 
     Args:
       by_length: Batches of one length each, without padding; else of mixed lengths, padded to 10.
       n_train: Training sequences.
       n_valid: Validation sequences.
+      batch: Sequences in a minibatch.
       epochs: Passes over which the learning rate falls to 0.
       learning_rate: Adam's.
       seed: Of parameters, data and order.
     """
 
     def __init__(
-        self, by_length: bool, n_train: int, n_valid: int, epochs: int, learning_rate: float = 2e-3, seed: int = 0
+        self,
+        by_length: bool,
+        n_train: int,
+        n_valid: int,
+        batch: int = 100,
+        epochs: int = 13,
+        learning_rate: float = 2e-3,
+        seed: int = 0,
     ):
-        self._by_length, self._rng = by_length, np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._train, self._valid = splits(n_train, n_valid, seed)
-        self._params: Any = jax.tree.map(jnp.asarray, initial_params(list_reduction_rnn(batch=BATCH), {}, seed))
-        self.n_updates = len(list(self._batches(self._train, False)))
+        self._minibatches = functools.partial(minibatches, batch=batch, by_length=by_length)
+        self._params: Any = jax.tree.map(jnp.asarray, initial_params(list_reduction_rnn(batch=batch), {}, seed))
+        self.n_updates = len(list(self._minibatches(self._train)))
         self._tx = optax.adam(optax.cosine_decay_schedule(learning_rate, epochs * self.n_updates))
         self._state = self._tx.init(self._params)
         kept = jax.tree.map(jnp.copy, (self._params, self._state))
         for data in (self._train, self._valid):  # compiles everything
-            for batch in self._batches(data, False):
-                (self._params, self._state) = self._step(self._params, self._state, *batch)
-                self._hits(self._params, *batch)
+            for each in self._minibatches(data):
+                (self._params, self._state) = self._step(self._params, self._state, *each)
+                self._hits(self._params, *each)
         self._params, self._state = kept
 
     def train(self) -> int:
         """A pass over the training sequences in random order."""
-        for batch in self._batches(self._train, True):
+        for batch in self._minibatches(self._train, rng=self._rng):
             self._params, self._state = self._step(self._params, self._state, *batch)
         jax.block_until_ready(self._params)
         return len(self._train)
@@ -79,7 +90,7 @@ class Model:
 
     def evaluate(self) -> float:
         """The accuracy over the validation sequences."""
-        hits = [self._hits(self._params, *batch) for batch in self._batches(self._valid, False)]
+        hits = [self._hits(self._params, *batch) for batch in self._minibatches(self._valid)]
         return float(sum(np.asarray(h) for h in hits)) / len(self._valid)
 
     def updates(self) -> float:
@@ -96,19 +107,22 @@ class Model:
     def _hits(self, params: Any, tokens: Any, lengths: Any, labels: Any) -> jax.Array:
         return jnp.sum(jnp.argmax(forward(params, tokens, lengths), axis=-1) == labels)
 
-    def _batches(self, data: ListReduction, shuffle: bool) -> Any:
-        """Tokens `[t, 100]`, lengths `[100]` (None where all are equal) and labels `[100]`, -1 where a batch is filled up."""
-        order = self._rng.permutation(len(data)) if shuffle else np.arange(len(data))
-        groups = [order]
-        if self._by_length:
-            groups = [order[data.lengths[order] == length] for length in np.unique(data.lengths)]
-        chunks = [group[i : i + BATCH] for group in groups for i in range(0, len(group), BATCH)]
-        for c in self._rng.permutation(len(chunks)) if shuffle else range(len(chunks)):
-            ids, n = np.resize(chunks[c], BATCH), len(chunks[c])
-            labels = np.where(np.arange(BATCH) < n, data.labels[ids], -1)
-            width = int(data.lengths[ids[0]]) if self._by_length else MAX_LENGTH
-            lengths = None if self._by_length else data.lengths[ids].astype(np.int32)
-            yield np.ascontiguousarray(data.tokens[ids, :width].T), lengths, labels
+
+def minibatches(
+    data: ListReduction, batch: int, by_length: bool, rng: np.random.Generator | None = None
+) -> Iterator[Batch]:
+    """Minibatches of one length each, or of mixed lengths and padded to 10; in random order if there is a generator."""
+    order = np.arange(len(data)) if rng is None else rng.permutation(len(data))
+    groups = [order]
+    if by_length:
+        groups = [order[data.lengths[order] == length] for length in np.unique(data.lengths)]
+    chunks = [group[i : i + batch] for group in groups for i in range(0, len(group), batch)]
+    for c in range(len(chunks)) if rng is None else rng.permutation(len(chunks)):
+        ids, n = np.resize(chunks[c], batch), len(chunks[c])
+        labels = np.where(np.arange(batch) < n, data.labels[ids], -1)
+        width = int(data.lengths[ids[0]]) if by_length else MAX_LENGTH
+        lengths = None if by_length else data.lengths[ids].astype(np.int32)
+        yield np.ascontiguousarray(data.tokens[ids, :width].T), lengths, labels
 
 
 def padded(**arguments: Any) -> Model:

@@ -2,7 +2,7 @@
 
 A node's level is its height. The branches of a batch, sorted by level, are cut into chunks of one width that never mix levels; a `jax.lax.scan` over
 chunks gathers the children's states, computes the branch cell, and scatters. Chunks are filled up with a branch that nobody reads, and their
-number is rounded up, so that few sizes are compiled.
+number is rounded up, so that few sizes are compiled: before the first pass, all those that some passes at random need.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Model:
       learning_rate: Adagrad's; word vectors take plain steps of twice that.
       synthetic: Generated trees.
       data_dir: Folder with the treebank.
+      rehearsals: Passes at random whose shapes are compiled before the first one.
       seed: Of parameters, dropout and order.
     """
 
@@ -69,6 +70,7 @@ class Model:
         learning_rate: float = 0.05,
         synthetic: bool = False,
         data_dir: str | None = None,
+        rehearsals: int = 5,
         seed: int = 0,
     ):
         self._train, self._valid = sst.synthetic() if synthetic else sst.load(data_dir)
@@ -82,6 +84,7 @@ class Model:
         self._state = self._tx.init(params)
         self._rng, self._key = np.random.default_rng(seed), jax.random.key(seed)
         self.n_updates = 0
+        self._rehearse(rehearsals)
 
     def train(self) -> int:
         """A pass over training trees in random order."""
@@ -126,6 +129,15 @@ class Model:
         real = labels >= 0
         each = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
         return jnp.where(real, each, 0).sum(), jnp.sum(real & (jnp.argmax(logits, axis=-1) == labels))
+
+    def _rehearse(self, n: int) -> None:
+        """Runs each shape once, on copies."""
+        rng, seen = np.random.default_rng(0), set()
+        for _ in range(n):
+            for arrays in self._batches(self._train, rng.permutation(len(self._train))[: self._n_train]):
+                if (shapes := tuple(a.shape for a in arrays)) not in seen:
+                    seen.add(shapes)
+                    self._step(*jax.tree.map(jnp.copy, (self._table, self._params, self._state)), self._key, *arrays)
 
     @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2, 3))
     def _step(self, table: Any, params: Any, state: Any, key: Any, words: Any, *arrays: Any) -> Any:

@@ -69,29 +69,31 @@ class Model:
     """Trains on minibatches, an Adam step for each.
 
     Args:
-      batch: Sentences in a minibatch; sentences of like lengths go together, padded to a few widths.
+      batch: Sentences in a minibatch, padded to a few widths.
+      bucketed: Whether sentences of like lengths go together; else any do.
       seed: Of noise and order. Data and initial parameters are those of the experiment's seed 0.
       **arguments: Further ones of `experiments.bench.ours.set_up`.
     """
 
-    def __init__(self, batch: int = 32, seed: int = 0, **arguments: Any):
+    def __init__(self, batch: int = 32, bucketed: bool = True, seed: int = 0, **arguments: Any):
         options, task = set_up("wikiner", **arguments)
         train, valid = cast(SentenceInstances, task.train), cast(SentenceInstances, task.valid)
-        self._batch_size, self._rng, self._key = batch, np.random.default_rng(seed), jax.random.key(seed)
+        self._rng, self._key = np.random.default_rng(seed), jax.random.key(seed)
+        self._minibatches = functools.partial(by_length if bucketed else at_random, batch=batch)
         self._train, self._valid = train.data, valid.data
         self._params: Any = jax.tree.map(jnp.asarray, initial_params(task.graph, {}, 0))
         self._tx = optax.adam(options.learning_rate)
         self._state = self._tx.init(self._params)
         self.n_updates = -(-len(self._train) // batch)
         kept = jax.tree.map(jnp.copy, (self._params, self._state))
-        for each in self._batches(self._train, False):  # compiles everything
+        for each in self._minibatches(self._train, rng=self._rng):  # compiles everything
             self._params, self._state = self._step(self._params, self._state, each, self._key)
         self.metrics()
         self._params, self._state = kept
 
     def train(self) -> int:
         """A pass over the training sentences, minibatches in random order."""
-        for batch in self._batches(self._train, True):
+        for batch in self._minibatches(self._train, rng=self._rng):
             self._key, key = jax.random.split(self._key)
             self._params, self._state = self._step(self._params, self._state, batch, key)
         jax.block_until_ready(self._params)
@@ -108,7 +110,7 @@ class Model:
 
     def metrics(self) -> dict[str, float]:
         """The accuracy over all validation words, and over those inside entities."""
-        counts = np.sum([self._count(self._params, b) for b in self._batches(self._valid, False)], axis=0)
+        counts = np.sum([self._count(self._params, b) for b in self._minibatches(self._valid)], axis=0)
         return {"accuracy": float(counts[0] / counts[1]), "accuracy_without_o": float(counts[2] / counts[3])}
 
     def updates(self) -> float:
@@ -127,14 +129,21 @@ class Model:
         hits = jnp.argmax(forward(params, batch), axis=-1) == tags
         return jnp.stack([x.sum() for x in (hits, tags >= 0, hits & (tags != OUTSIDE), tags > OUTSIDE)])
 
-    def _batches(self, data: Sentences, shuffle: bool) -> Iterator[Batch]:
-        """Sentences of like lengths together, random among equals; minibatches in random order if `shuffle`."""
-        lengths = np.diff(data.ptr)
-        noise = self._rng.random(len(data)) if shuffle else np.arange(len(data))
-        order = np.lexsort((noise, lengths))
-        chunks = [order[i : i + self._batch_size] for i in range(0, len(order), self._batch_size)]
-        for c in self._rng.permutation(len(chunks)) if shuffle else range(len(chunks)):
-            yield padded(data, chunks[c], self._batch_size)
+
+def by_length(data: Sentences, batch: int, rng: np.random.Generator | None = None) -> Iterator[Batch]:
+    """Sentences of like lengths together; with a generator, random among equals, and minibatches in random order."""
+    noise = np.arange(len(data)) if rng is None else rng.random(len(data))
+    order = np.lexsort((noise, np.diff(data.ptr)))
+    chunks = [order[i : i + batch] for i in range(0, len(order), batch)]
+    for c in range(len(chunks)) if rng is None else rng.permutation(len(chunks)):
+        yield padded(data, chunks[c], batch)
+
+
+def at_random(data: Sentences, batch: int, rng: np.random.Generator | None = None) -> Iterator[Batch]:
+    """Sentences as they come; with a generator, in random order."""
+    order = np.arange(len(data)) if rng is None else rng.permutation(len(data))
+    for i in range(0, len(order), batch):
+        yield padded(data, order[i : i + batch], batch)
 
 
 def padded(data: Sentences, ids: np.ndarray, n_rows: int) -> Batch:

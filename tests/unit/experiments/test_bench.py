@@ -1,30 +1,19 @@
-"""The bench: peers compute what ours computes, processes answer in turn, tables and JSON hold what they should."""
+"""The bench: processes answer in turn, programs can be made, tables and JSON hold what they should."""
 
-import functools
 import importlib
 import inspect
 import json
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 import pytest
 
-import ampjax as amp
-from ampjax.data import babi15, qm9, sst, wikiner
 from ampjax.errors import SettingsError
-from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
-from ampjax.models.tagger import Sizes, tagger
-from ampjax.models.tree_lstm import Cells, tree_lstm
-from experiments.bench import common, engine, networks, tracing
-from experiments.bench.common import Entry
-from experiments.bench.networks import Babi15Bench, NetworkBench, Qm9Bench, SentimentBench, WikinerBench
-from experiments.bench.ours import Ours
-from experiments.bench.peers import ggnn_jax, wikiner_jax
-from experiments.bench.peers.list_reduction_jax import forward, padded, per_length
-from experiments.bench.peers.sentiment_jax import Model, batch_arrays
-from experiments.common import Sample
+from experiments.bench import common, engine, memory, start_up, tracing, workers, workload
+from experiments.bench.commands import WORKLOADS
+from experiments.bench.program import Entry
+from experiments.bench.workload import Workload
+from experiments.bench.workloads import Qm9Bench, SentimentBench
 
 
 class Fake:
@@ -50,14 +39,20 @@ def test_programs_are_measured_in_their_own_processes(tmp_path: Path) -> None:
     results = common.compare("fake", entries, passes=2, target=0.4, json_file=tmp_path / "bench.jsonl")
     assert [r.name for r in results] == ["ours", "theirs"] and results[0].seconds_to_target is not None
     for line in (tmp_path / "bench.jsonl").read_text().splitlines():
-        assert set(json.loads(line)) >= set(
-            ["bench", "program", "setting", "train_per_s", "infer_per_s", "seconds_to_target", "ratio_to_ours"]
-        )
+        assert list(json.loads(line)) == [
+            "bench",
+            "program",
+            "setting",
+            "train_per_s",
+            "infer_per_s",
+            "seconds_to_target",
+            "ratio_to_ours",
+        ]
 
 
 def test_a_program_that_can_t_start_is_told() -> None:
     with pytest.raises(RuntimeError, match="program `broken`: its process ended with status 1"):
-        common.compare("x", [Entry("broken", "", "experiments.bench.common:no_such_function")])
+        common.compare("x", [Entry("broken", "", "experiments.bench.program:no_such_function")])
 
 
 def test_passes_below_one_are_refused() -> None:
@@ -67,59 +62,6 @@ def test_passes_below_one_are_refused() -> None:
         engine.main(engine.EngineOptions(sizes=(0,)))
     with pytest.raises(SettingsError, match="bench tracing, options"):
         tracing.main(tracing.TracingOptions(every=0))
-
-
-def test_the_peers_start_like_ours_and_learn() -> None:
-    arguments = {"n_train": 400, "n_valid": 200, "epochs": 1}
-    ours, mask, lengths = (
-        Ours("list-reduction", max_active_keys=4, **arguments),
-        padded(**arguments),
-        per_length(**arguments),
-    )
-    assert ours.evaluate() == mask.evaluate() == lengths.evaluate()
-    for program in (ours, mask, lengths):
-        assert program.train() == 400 and program.infer() == 200 and program.updates() >= 1
-
-
-def test_padding_changes_no_logits() -> None:
-    peer = padded(n_train=100, n_valid=100, epochs=1)
-    tokens = np.zeros((10, 1), np.int32)
-    tokens[:3, 0] = 11, 4, 7
-    full = forward(peer._params, jax.numpy.asarray(tokens), jax.numpy.array([3]))
-    short = forward(peer._params, jax.numpy.asarray(tokens[:3]), None)
-    np.testing.assert_allclose(full, short, rtol=1e-6)
-
-
-@pytest.mark.parametrize("cell", ["fold", "tai"])
-def test_trees_by_levels_have_our_gradients(cell: str) -> None:
-    """Chunks that are filled up, and minibatches that are not full, change nothing."""
-    peer = Model(cell, embedding=6, hidden=4, batch=5, width=4, synthetic=True)
-    trees, _ = sst.synthetic()
-    ids = np.arange(13)
-    trainer = amp.Trainer(tree_lstm(len(trees.vocabulary), Cells(cell, 6, 4, 1.0)), min_update_interval=1 << 30)
-    trainer.accumulate(Sample(sst.TreeInstances(trees), ids))
-    params = trainer.params
-    table, want = params.pop("embed"), {}
-    for start in range(0, len(ids), 5):
-        words, *arrays = batch_arrays(trees, ids[start : start + 5], 4)
-        gradient = jax.grad(
-            lambda table, params, w=words, a=arrays: peer.summed_loss(table[w], params, None, a)[0], (0, 1)
-        )
-        rows, grads = gradient(jax.numpy.asarray(table), params)
-        want = jax.tree.map(np.add, want, {"embed": rows, **grads}) if want else {"embed": rows, **grads}
-    for node, (got, _) in trainer.gradients.items():
-        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want[node]), strict=True):
-            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
-
-
-def test_the_sentiment_programs_start_alike_and_learn() -> None:
-    arguments = {"n_train": 60, "cell": "tai", "embedding": 8, "hidden": 6, "synthetic": True, "data_dir": None}
-    ours, levels = Ours("sentiment", max_active_keys=4, **arguments), Model(batch=10, **arguments)
-    assert ours.evaluate() == pytest.approx(levels.evaluate(), abs=1e-3)
-    for program in (ours, levels):
-        before = program.evaluate()
-        assert program.train() == 60 and program.infer() == 200 and program.updates() >= 1
-        assert program.evaluate() > before
 
 
 def test_the_tracing_bench_compares_passes(tmp_path: Path) -> None:
@@ -138,75 +80,82 @@ def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
     assert min(row["control_us"], row["engine_us"], row["kernels_us"]) > 0
 
 
-def test_the_padded_tagger_computes_what_ours_does() -> None:
-    data, _ = wikiner.synthetic(6, 1)
-    graph = tagger(len(data.vocabulary.words) or 1, len(data.vocabulary.characters), Sizes(noise=0))
-    never = amp.Settings(min_update_interval=1 << 40, max_dispatch_size=1)
-    trainer = amp.Trainer(graph, settings=never)
-    got = trainer.accumulate(wikiner.SentenceInstances(data))
-    batch = wikiner_jax.padded(data, np.arange(6), 8)
-    loss, grads = jax.value_and_grad(wikiner_jax.loss)(trainer.params, batch)
-    assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
-    for node, (grad, _) in trainer.gradients.items():
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(grads[node]), strict=True):
-            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
-
-
-@pytest.mark.parametrize("kind", ["regression", "selection"])
-def test_graphs_side_by_side_have_our_gradients(kind: str) -> None:
-    """Padding and a minibatch that is not full change nothing."""
-    if kind == "regression":
-        data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=7).train
-        graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
-        loss = functools.partial(ggnn_jax.regression, steps=2, square=graph.nodes["square"].op.body)
-    else:
-        data = babi15.generate(7, 8).instances()
-        graph = ggnn_selection(Network(1, 5, 2, babi15.N_KINDS))
-        loss = functools.partial(ggnn_jax.selection, steps=2, nodes=8)
-    trainer = amp.Trainer(graph, min_update_interval=1 << 40)
-    trainer.accumulate(data)
-    sizes, want = ggnn_jax.sizes(data, 4), {}
-    for ids in (np.arange(4), np.arange(4, 7)):
-        batch = ggnn_jax.joined(data, ids, 4, sizes)
-        grads = jax.grad(lambda params, b=batch: loss(params, b)[0])(trainer.params)
-        want = jax.tree.map(np.add, want, grads) if want else grads
-    for node, (got, _) in trainer.gradients.items():
-        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want[node]), strict=True):
-            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
-
-
-@pytest.mark.parametrize(
-    ("experiment", "peer", "sizes"),
-    [
-        ("qm9", ggnn_jax.qm9, {"n_train": 60, "n_valid": 30, "hidden": 12, "steps": 1}),
-        ("babi15", ggnn_jax.babi15, {"n_train": 30, "n_valid": 15, "nodes": 8}),
-        ("wikiner", wikiner_jax.Model, {"n_train": 20, "n_valid": 5}),
-    ],
-)
-def test_ours_and_the_peer_start_alike_and_train(experiment: str, peer: Any, sizes: dict[str, Any]) -> None:
-    """They have the same data and the same first parameters, so they start with the same score."""
-    sizes = {**sizes, "synthetic": True}
-    ours, theirs = Ours(experiment, max_active_keys=4, max_dispatch_size=16, **sizes), peer(batch=8, **sizes)
-    assert ours.evaluate() == pytest.approx(theirs.evaluate(), rel=1e-4)
-    for program in (ours, theirs):
-        before = program.evaluate()
-        assert (program.train(), program.infer()) == (sizes["n_train"], sizes["n_valid"]) and program.updates() >= 1
-        assert program.evaluate() != before
-
-
-@pytest.mark.parametrize("kind", [SentimentBench, WikinerBench, Qm9Bench, Babi15Bench])
-def test_a_bench_runs_ours_and_its_peer(kind: type[NetworkBench], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_a_bench_runs_ours_and_its_peers(kind: type[Workload], monkeypatch: pytest.MonkeyPatch) -> None:
     """What each process is told can be made: a module's function, and arguments that survive JSON."""
     asked: list[Any] = []
-    monkeypatch.setattr(networks, "compare", lambda *arguments: asked.append(arguments))
-    networks.main(kind(max_active_keys=(1, 4), batch=(2,), synthetic=True, data_dir=Path("data")))
+    monkeypatch.setattr(workload, "compare", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(kind, "after", lambda self, console: None)
+    workload.main(kind(max_active_keys=(1, 4), batch=(2,), synthetic=True, data_dir=Path("data")))
     ((name, entries, passes, *_, metric),) = asked
     assert (name, passes, metric) == (kind.experiment, 5, "error" if kind is Qm9Bench else "accuracy")
-    assert [e.arguments.get("max_active_keys") or e.arguments["batch"] for e in entries] == [1, 4, 2]
+    assert [e.arguments["max_active_keys"] for e in entries if e.name == "ampjax"] == [1, 4]
+    assert {e.name for e in entries} >= set(workload.MODES)
     for entry in entries:
-        module, _, function = entry.make.partition(":")
         arguments = json.loads(json.dumps(dict(entry.arguments)))
-        inspect.signature(getattr(importlib.import_module(module), function)).bind(**arguments)
+        if not entry.missing:
+            module, _, function = entry.make.partition(":")
+            inspect.signature(getattr(importlib.import_module(module), function)).bind(**arguments)
+
+
+def test_programs_can_be_chosen_and_ours_set() -> None:
+    bench = SentimentBench(programs=("torch",), ours=("policy=largest", "workers=2"), synthetic=True)
+    first, *others = bench.entries()
+    assert first.name == "ampjax" and others and all(e.name.startswith("torch") for e in others)
+    assert first.arguments["policy"] == "largest" and first.environment["JAX_NUM_CPU_DEVICES"] == "2"
+    with pytest.raises(SettingsError, match="name=value"):
+        workload.read_settings(["policy"])
+
+
+def test_what_is_not_installed_is_told_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    here, absent = Entry("ours", "", ""), Entry("dynet", "", "", needs="dynet")
+    assert not here.missing and absent.missing
+    assert common.present([here, absent], common.Console()) == [here]
+    assert "DyNet can't be imported" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_start_is_measured_cold_and_with_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the process would do is done here, once for both."""
+    monkeypatch.setattr(start_up, "cache_compilations", lambda: None)
+    sizes = {"max_active_keys": 1, "n_train": 4, "epochs": 2, "embedding": 6, "hidden": 4, "synthetic": True}
+    own = start_up.measured(data_dir=None, **sizes)
+    assert own["seconds"] > 0 and own["kernels"] > 0 and own["compilations"][1] == 0
+    caches: list[str] = []
+
+    def instead(function: Any, arguments: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+        caches.append(environment["JAX_COMPILATION_CACHE_DIR"])
+        inspect.signature(function).bind(**arguments)
+        return own
+
+    monkeypatch.setattr(start_up, "in_a_process", instead)
+    rows = start_up.main(start_up.StartUpBench(**sizes, json=tmp_path / "start.jsonl"))
+    assert [row["cache"] for row in rows] == ["empty", "filled"] and caches[0] == caches[1]
+    assert len((tmp_path / "start.jsonl").read_text().splitlines()) == 2
+    with pytest.raises(SettingsError, match="bench start-up, options"):
+        start_up.main(start_up.StartUpBench(epochs=0))
+
+
+def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "cache_compilations", lambda: None)
+    sizes = {"max_active_keys": 1, "n_train": 4, "epochs": 2, "embedding": 6, "hidden": 4, "synthetic": True}
+    row = memory.measured(data_dir=None, **sizes)
+    assert row["live"] > row["arenas"] > 0 and row["params"] > 0 and len(row["resident"]) == 2
+    assert row["ratio"] == row["live"] / (row["arenas"] + row["params"] + row["opt_state"])
+    with pytest.raises(SettingsError, match="bench memory, options"):
+        memory.main(memory.MemoryBench(epochs=0))
+
+
+def test_workers_are_compared_at_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Entry] = []
+    results = [common.Result(n, "", r, 0, None, 0) for n, r in (("two", 3.0), ("one", 2.0))]
+    monkeypatch.setattr(workers, "compare", lambda _, entries, *a, **k: asked.extend(entries) or results)
+    options = workers.WorkersBench(n_train=200, max_active_keys=2)
+    assert workers.main(options) == results
+    two, one = asked
+    assert (len(two.cores), len(one.cores)) == (2, 1) and two.environment["NPROC"] == "1"
+    assert (two.arguments["workers"], one.arguments["workers"]) == (2, 1)
+    for name in ("max_active_keys", "max_dispatch_size", "policy"):
+        assert two.arguments[name] == one.arguments[name]
 
 
 def test_targets_are_reached_from_the_right_side() -> None:

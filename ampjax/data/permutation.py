@@ -1,0 +1,125 @@
+"""Shuffles in an order of each instance's own: synthetic data where every instance takes another way through the network.
+
+A row of digits goes through K fixed shuffles of their places, each once, in an order drawn for the instance; the label is the digit that
+then stands first. Orders outnumber instances, so hardly two take the same way (the case for which AMPNet's ICLR version, section 7, is written).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from ampjax.data.checks import at_least_one
+from ampjax.errors import DataError, SettingsError
+from ampjax.ir.instances import Messages
+
+N_DIGITS, N_PLACES = 10, 6
+MOST = 12
+"""Operations at most: a way is a number of so many digits in the base of their number, and must fit 64 bits."""
+
+
+@dataclass(frozen=True)
+class Shuffles:
+    """Rows of digits with their ways and labels, as columns.
+
+    Args:
+      digits: `[n, 6]` int32, 0 to 9.
+      orders: `[n, K]`: a permutation of the K operations for each instance.
+      labels: `[n]` int32: the digit that stands first in the end.
+
+    Raises:
+      DataError: If the columns disagree in their number of instances, or an order is no permutation.
+    """
+
+    digits: Int[np.ndarray, "n 6"]
+    orders: Int[np.ndarray, "n k"]
+    labels: Int[np.ndarray, " n"]
+
+    def __post_init__(self) -> None:
+        n = len(self.labels)
+        if self.digits.shape != (n, N_PLACES) or len(self.orders) != n:
+            shapes = f"digits {self.digits.shape}, {len(self.orders)} orders, {n} labels"
+            raise DataError("Shuffles", "a row of digits, an order and a label each", shapes, "Let the columns fit.")
+        if (np.sort(self.orders, axis=1) != np.arange(self.n_operations)).any():
+            raise DataError("Shuffles, orders", "each operation once", "something else", "Draw permutations.")
+
+    @property
+    def n_operations(self) -> int:
+        """K."""
+        return self.orders.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"Shuffles({len(self)} instances, {self.n_operations} operations)"
+
+
+def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence = 0) -> Shuffles:
+    """Draws digits and orders, and does the operations; operation `k` is the same for every seed.
+
+    Args:
+      n: How many instances.
+      n_operations: Operations, K.
+      seed: Same seed, same instances.
+
+    Raises:
+      SettingsError: If a count is below 1, or there are more than 12 operations.
+
+    >>> data = generate(3, n_operations=4)
+    >>> data, data.orders.shape
+    (Shuffles(3 instances, 4 operations), (3, 4))
+    """
+    at_least_one("generate", n=n, n_operations=n_operations)
+    if n_operations > MOST:
+        raise SettingsError("generate, `n_operations`", f"at most {MOST}", f"{n_operations}", "Take fewer.")
+    rng = np.random.default_rng(seed)
+    digits = rng.integers(0, N_DIGITS, (n, N_PLACES), dtype=np.int32)
+    orders = rng.permuted(np.tile(np.arange(n_operations), (n, 1)), axis=1)
+    moves, last = shuffles(n_operations), digits
+    for operation in orders.T:
+        last = np.take_along_axis(last, moves[operation], axis=1)
+    return Shuffles(digits, orders, last[:, 0])
+
+
+def shuffles(n_operations: int) -> np.ndarray:
+    """`[K, 6]`: from which place each place takes its digit, by operation."""
+    return np.stack([np.random.default_rng(k).permutation(N_PLACES) for k in range(n_operations)])
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Instances of one row of digits each (`ampjax.ir.instances.Instances`).
+
+    Pumps: `digits`, shape `(6,)` int32, with the state fields `t` = 0 and `way`: the order as a number in base K, its first operation the
+    lowest digit; `label`, shape `()` int32, no fields.
+
+    Args:
+      data: Digits, orders and labels.
+    """
+
+    data: Shuffles
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def gather(self, ids: np.ndarray) -> dict[str, Messages]:
+        """The messages of the instances `ids`, by pump.
+
+        Args:
+          ids: `[n]`, each in `[0, len(self))`.
+        """
+        ids = np.asarray(ids, np.int64)
+        way = self.data.orders[ids] @ powers(self.data.n_operations)
+        each = np.arange(len(ids))
+        return {
+            "digits": Messages(self.data.digits[ids], each, {"t": 0, "way": way}),
+            "label": Messages(self.data.labels[ids], each),
+        }
+
+
+def powers(n_operations: int) -> np.ndarray:
+    """`[K]`: 1, K, K² ..."""
+    return n_operations ** np.arange(n_operations, dtype=np.int64)

@@ -1,0 +1,73 @@
+"""Operations in an order of each instance's own (AMPNet, ICLR version, section 7: a random permutation of operations on each instance).
+
+At a given depth instances are at different operations, so batching by depth finds little to batch; but messages for one operation may come from
+any depth, and go through it together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ampjax as amp
+from ampjax.data.permutation import MOST, N_DIGITS, N_PLACES, powers
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.models.losses import labelled_cross_entropy
+
+
+def permutation(n_operations: int = 8, hidden: int = 128) -> Graph:
+    """A state goes through each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
+
+    The state field `way` holds the order as a number in base K, and `t` the step: the Cond before the operations reads the digit number `t` of `way`,
+    an Isu counts `t` up. The pumps are those of `ampjax.data.permutation.Programs`.
+
+    Args:
+      n_operations: Operations, K.
+      hidden: Features of the state.
+
+    Returns:
+      The graph, with the parameterised nodes `embed`, `operation0`, `operation1`, ... and `output`, and the loss `xent` with the metric `accuracy`.
+
+    Raises:
+      SettingsError: If a size is below 1, or there are more than 12 operations.
+    """
+    if not 1 <= n_operations <= MOST or hidden < 1:
+        raise SettingsError(
+            "permutation, sizes",
+            f"1 to {MOST} operations and at least 1 feature",
+            f"{n_operations} and {hidden}",
+            "Change them.",
+        )
+    places = powers(n_operations)
+
+    def next_operation(s: Any) -> Any:
+        return s.way // places[np.clip(s.t, 0, n_operations - 1)] % n_operations
+
+    with amp.Graph() as graph:
+        digits = amp.pump("digits", (N_PLACES,), "int32", ("t", "way"))
+        label = amp.pump("label", (), "int32")
+        h = amp.phi("h")
+        results = []
+        for k, wire in enumerate(amp.cond(h, next_operation, n_operations)):
+            operation = amp.ppt(f"operation{k}", amp.nn.Linear(hidden, hidden, init_scale="he"))
+            results.append(amp.npt(f"relu{k}", jax.nn.relu)(operation(wire)))
+        done = amp.isu(amp.phi("done", *results), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        more, last = amp.cond(done, lambda s: s.t < n_operations)
+        h.connect(amp.ppt("embed", embed, params=_tables(hidden))(digits), more)
+        logits = amp.ppt("output", amp.nn.Linear(hidden, N_DIGITS))(last)
+        amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+    return graph
+
+
+def embed(tables: jax.Array, digits: jax.Array) -> jax.Array:
+    """Digits `[..., 6]` to the sum of their vectors `[..., H]`, one table `[10, H]` for each place: `tables [6, 10, H]`."""
+    return tables[jnp.arange(N_PLACES), digits].sum(axis=-2)
+
+
+def _tables(hidden: int) -> Any:
+    shape = (N_PLACES, N_DIGITS, hidden)
+    return lambda key: jax.random.normal(key, shape, jnp.float32) * N_PLACES**-0.5

@@ -1,0 +1,40 @@
+"""Measurements in a process of their own: `python -m experiments.bench.children MODULE:FUNCTION ARGUMENTS` prints what the function returns."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def in_a_process(function: Callable[..., Any], arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+    """What a module's function returns in a fresh process.
+
+    Args:
+      function: The function; its result survives JSON.
+      arguments: Its keyword arguments, which survive JSON too.
+      environment: Environment variables that differ.
+
+    Raises:
+      RuntimeError: If the process fails; its errors are on the terminal.
+    """
+    where = f"{function.__module__}:{function.__name__}"
+    command = [sys.executable, "-m", "experiments.bench.children", where, json.dumps(dict(arguments))]
+    done = subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise RuntimeError(f"bench, `{where}`: its process ended with status {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run(where: str, arguments: str) -> None:
+    """What such a process does."""
+    module, _, name = where.partition(":")
+    print(json.dumps(getattr(importlib.import_module(module), name)(**json.loads(arguments))))
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:3])

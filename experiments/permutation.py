@@ -1,0 +1,70 @@
+"""Operations in an order of each instance's own (AMPNet, ICLR version, section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import optax
+
+from ampjax.data.permutation import Programs, generate
+from ampjax.history import History
+from ampjax.models.permutation import permutation
+from experiments.common import Options, Task, require_positive, run
+from experiments.intervals import update_together
+
+
+@dataclass(frozen=True, kw_only=True)
+class PermutationOptions(Options):
+    """Shuffles of digits, each done once in an order of the instance's own: which digit stands first in the end? Generated data.
+
+    A gradient row is a message; each node waits for as many as `batch` instances bring on average, so all update equally often.
+
+    Args:
+      n_train: Training instances.
+      n_valid: Validation instances.
+      operations: Operations, each done once.
+      hidden: Features of the state.
+      batch: Instances whose gradient rows make an update.
+      learning_rate: Adam's.
+      max_active_keys: Instances in flight at most.
+    """
+
+    n_train: int = 10_000
+    n_valid: int = 1000
+    operations: int = 8
+    hidden: int = 128
+    batch: int = 100
+    learning_rate: float = 1e-3
+    max_active_keys: int = 512
+    policy: str = "largest"
+    max_dispatch_size: int = 512
+
+
+def main(options: PermutationOptions) -> list[History]:
+    """Trains; one history per seed.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+    """
+    return run("permutation", options, tasks(options))
+
+
+def tasks(options: PermutationOptions) -> Callable[[int], Task]:
+    """A function from a seed to model, data, settings and optimizer.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+    """
+    require_positive("The defaults are 1e-3 and 100.", learning_rate=options.learning_rate, batch=options.batch)
+
+    def task(seed: int) -> Task:
+        streams = np.random.SeedSequence(seed).spawn(2)
+        sizes = options.n_train, options.n_valid
+        train, valid = (Programs(generate(n, options.operations, s)) for n, s in zip(sizes, streams, strict=True))
+        graph = permutation(options.operations, options.hidden)
+        settings = update_together(graph, train, options.settings(seed, 1), options, options.batch, "output")
+        return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
+
+    return task

@@ -1,0 +1,155 @@
+"""The peers in JAX compute what ours computes, start alike, and train."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from support import parity
+
+from ampjax.data import babi15, mnist, qm9, sst, wikiner
+from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
+from ampjax.models.mlp import mlp
+from ampjax.models.tagger import Sizes, tagger
+from ampjax.models.tree_lstm import Cells, tree_lstm
+from experiments.bench.ours import Ours
+from experiments.bench.peers import (
+    ggnn_batches,
+    ggnn_dense,
+    ggnn_jax,
+    list_reduction_jax,
+    mnist_jax,
+    permutation_jax,
+    wikiner_jax,
+)
+from experiments.bench.peers.sentiment_jax import Model, batch_arrays
+from experiments.bench.peers.wikiner_jax import padded
+from experiments.common import Sample
+
+
+def test_the_peers_start_like_ours_and_learn() -> None:
+    arguments = {"n_train": 400, "n_valid": 200, "epochs": 1}
+    ours, mask, lengths = (
+        Ours("list-reduction", max_active_keys=4, **arguments),
+        list_reduction_jax.padded(**arguments),
+        list_reduction_jax.per_length(**arguments),
+    )
+    assert ours.evaluate() == mask.evaluate() == lengths.evaluate()
+    for program in (ours, mask, lengths):
+        assert program.train() == 400 and program.infer() == 200 and program.updates() >= 1
+
+
+def test_padding_changes_no_logits() -> None:
+    peer = list_reduction_jax.padded(n_train=100, n_valid=100, epochs=1)
+    tokens = np.zeros((10, 1), np.int32)
+    tokens[:3, 0] = 11, 4, 7
+    full = list_reduction_jax.forward(peer._params, jax.numpy.asarray(tokens), jax.numpy.array([3]))
+    short = list_reduction_jax.forward(peer._params, jax.numpy.asarray(tokens[:3]), None)
+    np.testing.assert_allclose(full, short, rtol=1e-6)
+
+
+@pytest.mark.parametrize("cell", ["fold", "tai"])
+def test_trees_by_levels_have_our_gradients(cell: str) -> None:
+    """Chunks that are filled up, and minibatches that are not full, change nothing."""
+    peer = Model(cell, embedding=6, hidden=4, batch=5, width=4, synthetic=True, rehearsals=0)
+    trees, _ = sst.synthetic()
+    ids = np.arange(13)
+    data = Sample(sst.TreeInstances(trees), ids)
+    params, *want = parity.ours(tree_lstm(len(trees.vocabulary), Cells(cell, 6, 4, 1.0)), data)
+
+    def loss(params: Any, start: int) -> Any:
+        words, *arrays = batch_arrays(trees, ids[start : start + 5], 4)
+        return peer.summed_loss(jax.numpy.asarray(params["embed"])[words], params, None, arrays)[0]
+
+    parity.assert_equal(parity.summed(loss, params, range(0, len(ids), 5)), tuple(want))
+
+
+def test_the_sentiment_programs_start_alike_and_learn() -> None:
+    arguments = {"n_train": 60, "cell": "tai", "embedding": 8, "hidden": 6, "synthetic": True, "data_dir": None}
+    ours, levels = Ours("sentiment", max_active_keys=4, **arguments), Model(batch=10, rehearsals=1, **arguments)
+    assert ours.evaluate() == pytest.approx(levels.evaluate(), abs=1e-3)
+    for program in (ours, levels):
+        before = program.evaluate()
+        assert program.train() == 60 and program.infer() == 200 and program.updates() >= 1
+        assert program.evaluate() > before
+
+
+def test_the_padded_tagger_computes_what_ours_does() -> None:
+    data, _ = wikiner.synthetic(6, 1)
+    graph = tagger(len(data.vocabulary.words) or 1, len(data.vocabulary.characters), Sizes(noise=0))
+    params, *want = parity.ours(graph, wikiner.SentenceInstances(data))
+    batches = [padded(data, np.arange(6), 8)]
+    parity.assert_equal(parity.summed(wikiner_jax.loss, params, batches), tuple(want))
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrangement"),
+    [
+        ("regression", "as_they_come"),
+        ("regression", "by_nodes"),
+        ("regression", "one_shape"),
+        ("selection", "as_they_come"),
+    ],
+)
+def test_graphs_side_by_side_have_our_gradients(kind: str, arrangement: str) -> None:
+    """Padding and a minibatch that is not full change nothing, whichever graphs go together."""
+    if kind == "regression":
+        data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=7).train
+        graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
+        loss = functools.partial(ggnn_jax.regression, steps=2, square=graph.nodes["square"].op.body)
+    else:
+        data = babi15.generate(7, 8).instances()
+        graph = ggnn_selection(Network(1, 5, 2, babi15.N_KINDS))
+        loss = functools.partial(ggnn_jax.selection, steps=2, nodes=8)
+    params, *want = parity.ours(graph, data)
+    layout = getattr(ggnn_batches, arrangement)(data, 4)
+    groups = list(layout.groups(np.random.default_rng(0).permutation(7)))
+    assert sorted(np.concatenate(groups)) == list(range(7))
+    sums = parity.summed(lambda *of: loss(*of)[0], params, [layout.joined(ids) for ids in groups])
+    parity.assert_equal(sums, tuple(want))
+
+
+@pytest.mark.parametrize(
+    ("experiment", "peer", "sizes"),
+    [
+        ("qm9", ggnn_jax.qm9, {"n_train": 60, "n_valid": 30, "hidden": 12, "steps": 1}),
+        ("qm9", ggnn_dense.qm9, {"n_train": 20, "n_valid": 10, "hidden": 12, "steps": 1}),
+        ("babi15", ggnn_jax.babi15, {"n_train": 30, "n_valid": 15, "nodes": 8}),
+        ("wikiner", wikiner_jax.Model, {"n_train": 20, "n_valid": 5}),
+    ],
+)
+def test_ours_and_the_peer_start_alike_and_train(experiment: str, peer: Any, sizes: dict[str, Any]) -> None:
+    """They have the same data and the same first parameters, so they start with the same score."""
+    sizes = {**sizes, "synthetic": True}
+    ours, theirs = Ours(experiment, max_active_keys=4, max_dispatch_size=16, **sizes), peer(batch=8, **sizes)
+    assert ours.evaluate() == pytest.approx(theirs.evaluate(), rel=1e-4)
+    for program in (ours, theirs):
+        before = program.evaluate()
+        assert (program.train(), program.infer()) == (sizes["n_train"], sizes["n_valid"]) and program.updates() >= 1
+        assert program.evaluate() != before
+
+
+def test_the_perceptron_in_one_jit_computes_what_ours_does() -> None:
+    data = mnist.Batches(mnist.synthetic(6, 1)[0], 6)
+    params, *want = parity.ours(mlp((784, 5, 10), 6), data)
+    ((images, labels),) = mnist_jax.minibatches(data)
+    loss, grads = jax.value_and_grad(lambda p: mnist_jax.loss(p, images, labels)[0])(params)
+    parity.assert_equal((loss, grads), tuple(want))
+
+
+def test_the_dense_form_computes_what_ours_does() -> None:
+    data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=5).train
+    graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
+    params, *want = parity.ours(graph, data)
+    layout, square = ggnn_dense.dense(data, 3), graph.nodes["square"].op.body
+    batches = [layout.joined(ids) for ids in layout.groups(np.arange(5))]
+    sums = parity.summed(lambda *of: ggnn_dense.regression(*of, steps=2, square=square)[0], params, batches)
+    parity.assert_equal(sums, tuple(want))
+
+
+def test_the_union_of_all_paths_learns() -> None:
+    program = permutation_jax.Model(n_train=1000, n_valid=200, hidden=32, operations=2)
+    before = program.evaluate()
+    assert [program.train() for _ in range(5)] == [1000] * 5 and program.infer() == 200 and program.updates() == 10
+    assert program.evaluate() > before

@@ -1,0 +1,53 @@
+"""Operations in an order of each instance's own, against a loop over instances and steps written directly in JAX."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from support.parity import assert_equal, ours
+
+import ampjax as amp
+from ampjax.data.permutation import Programs, generate
+from ampjax.errors import SettingsError
+from ampjax.models.permutation import embed, permutation
+from experiments.bench.peers import permutation_jax
+
+
+def direct_loss(params, data):
+    total = 0.0
+    for digits, order, label in zip(data.digits, data.orders, data.labels, strict=True):
+        h = sum(params["embed"][place, digit] for place, digit in enumerate(digits))
+        for k in order:
+            h = jax.nn.relu(h @ params[f"operation{k}"]["w"] + params[f"operation{k}"]["b"])
+        logits = h @ params["output"]["w"] + params["output"]["b"]
+        total += optax.softmax_cross_entropy_with_integer_labels(logits, label)
+    return total
+
+
+def test_each_instance_takes_its_own_way():
+    data = generate(7, 3)
+    params, *got = ours(permutation(3, 8), Programs(data), max_dispatch_size=4, policy="largest")
+    assert_equal(tuple(got), jax.value_and_grad(direct_loss)(jax.tree.map(jnp.asarray, params), data))
+
+
+def test_the_union_of_all_paths_computes_the_same():
+    data = generate(5, 3)
+    params, *want = ours(permutation(3, 8), Programs(data))
+    batch = data.digits, data.orders, data.labels
+    loss, grads = jax.value_and_grad(permutation_jax.loss)(jax.tree.map(jnp.asarray, params), *batch)
+    assert_equal((5 * loss, jax.tree.map(lambda g: 5 * g, grads)), tuple(want))
+
+
+def test_dispatches_mix_depths():
+    """A dispatch of an operation holds more messages than have it to do at any one depth."""
+    data = generate(64, 4)
+    stats = amp.simulate(permutation(4, 8), Programs(data), max_active_keys=64, policy="largest").stats
+    stage = next(s for name, s in stats.stages.items() if name.startswith("operation0"))
+    assert stage.most_messages > (data.orders == 0).sum(axis=0).max()
+
+
+def test_bad_sizes_are_refused():
+    for sizes in ((0, 8), (13, 8), (4, 0)):
+        with pytest.raises(SettingsError, match="permutation, sizes"):
+            permutation(*sizes)
+    assert embed(jnp.ones((6, 10, 2)), jnp.zeros((3, 6), jnp.int32)).shape == (3, 2)
