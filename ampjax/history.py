@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ampjax.tables import compact
+from ampjax.tables import compact, html_table
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,19 @@ class History:
                 file.write(json.dumps(record) + "\n")
 
     def table(self) -> Table:
-        """The epochs as a table for the terminal or a notebook; of more than four metrics, the training loss and those of validation."""
+        """The epochs as a table for the terminal; of more than four metrics, the training loss and those of validation."""
+        headers, rows = self._cells()
+        table = compact(*headers)
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    def _repr_html_(self) -> str:
+        headers, rows = self._cells()
+        return html_table(headers, rows, "interrupted" if self.interrupted else None)
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        """The table's headers and rows."""
         names = list(
             dict.fromkeys(
                 f"{part} {name}" for e in self.epochs for part in ("train", "valid") for name in getattr(e, part)
@@ -120,12 +132,12 @@ class History:
         if len(names) > 4:
             names = [name for name in names if name == "train loss" or name.startswith("valid ")]
         headers = [name.replace(" ", "\n").replace("_", "\n") for name in names]
-        table = compact("epoch", *headers, "train/s", "staleness\nmean, max", "seconds")
+        rows = []
         for e in self.epochs:
             cells = [_number(getattr(e, part).get(name)) for part, name in (n.split(" ", 1) for n in names)]
             staleness = f"{e.staleness_mean:.1f}, {e.staleness_max:3d}"
-            table.add_row(str(e.epoch), *cells, f"{e.train_per_s:,.0f}", staleness, f"{e.seconds:.1f}")
-        return table
+            rows.append([str(e.epoch), *cells, f"{e.train_per_s:,.0f}", staleness, _seconds(e.seconds)])
+        return ["epoch", *headers, "train/s", "staleness\nmean, max", "seconds"], rows
 
     def __repr__(self) -> str:
         last = self.epochs[-1].record() if self.epochs else {}
@@ -150,6 +162,11 @@ def best(values: Iterable[float], metric: str) -> float:
 def reaches(value: float, target: float, metric: str) -> bool:
     """Whether a metric's value is as good as the target."""
     return value <= target if falls(metric) else value >= target
+
+
+def _seconds(value: float) -> str:
+    """Tenths, and of less than a second two digits: virtual time may be short."""
+    return f"{value:.1f}" if value >= 1 or not value else f"{value:.2g}"
 
 
 def _number(value: float | None) -> str:

@@ -1,6 +1,9 @@
-"""Tables that are readable in a terminal of 80 columns."""
+"""Tables that are readable in a terminal of 80 columns, and in a notebook."""
 
 from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.table import Column, Table
@@ -15,3 +18,30 @@ def compact(*headers: str, title: str | None = None) -> Table:
     """
     columns = [Column(header, justify="right" if i else "left", vertical="bottom") for i, header in enumerate(headers)]
     return Table(*columns, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+
+
+def html_table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, notes: Iterable[str] = ()
+) -> str:
+    """A table as notebooks show it: the first column for names, the others for numbers.
+
+    Args:
+      headers: Column titles; line breaks stay.
+      rows: As many cells each.
+      title: What stands above.
+      notes: Lines below.
+
+    >>> html_table(["a", "b"], [["<x>", "1"]], notes=["so"]).count("&lt;x&gt;")
+    1
+    """
+    head = "".join(_cell("th", i, text) for i, text in enumerate(headers))
+    body = "".join("<tr>" + "".join(_cell("td", i, text) for i, text in enumerate(row)) + "</tr>" for row in rows)
+    above = f"<div><b>{html.escape(title)}</b></div>" if title else ""
+    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
+    return f"<div>{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}</div>"
+
+
+def _cell(tag: str, column: int, text: str) -> str:
+    align = "right" if column else "left"
+    shown = html.escape(text).replace("\n", "<br>")
+    return f'<{tag} style="text-align: {align}; vertical-align: bottom">{shown}</{tag}>'

@@ -52,6 +52,7 @@ from ampjax.sched.plan import Plan, make_plan
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
+from ampjax.tables import html_table
 
 Data = Instances | Sequence[Any]
 Callback = Callable[["Trainer", Epoch], Any]
@@ -473,6 +474,13 @@ class Trainer:
     def __repr__(self) -> str:
         s = self.settings
         return f"Trainer({len(self.graph.nodes)} nodes, {len(self.plan.stages)} stages on {s.workers} worker(s), {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [stage.name, stage.kind, str(stage.worker), ", ".join(node.name for node in stage.nodes)]
+            for stage in self.plan.stages
+        ]
+        return html_table(["stage", "kind", "worker", "nodes that run together"], rows, repr(self))
 
 
 def n_examples(data: Any) -> int:

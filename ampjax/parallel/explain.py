@@ -6,14 +6,14 @@ Puts together what others know; decides nothing.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from ampjax.parallel.costs import Predicted
 from ampjax.parallel.search import Found
-from ampjax.tables import compact
+from ampjax.tables import compact, html_table
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,38 @@ class Explanation:
         return next(variable for variable in self.variables if variable.path == path)
 
     def __str__(self) -> str:
-        title = f"{self.machines} machines, {self.replicas} replicas, {self.servers} servers"
-        table = compact("variable", "kind", "alpha", "AR\nbytes", "PS\nbytes", "measured", "parts", "home", title=title)
+        table = compact(*_HEADERS, title=self._title)
+        for row in self._rows():
+            table.add_row(*row)
+        with io.StringIO() as text:
+            Console(file=text, width=140, force_jupyter=False, force_terminal=False).print(
+                table
+            )  # text, wherever we are
+            return text.getvalue() + "".join(f"{note}\n" for note in self._notes())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEADERS, self._rows(), self._title, self._notes())
+
+    @property
+    def _title(self) -> str:
+        return f"{self.machines} machines, {self.replicas} replicas, {self.servers} servers"
+
+    def _rows(self) -> Iterator[list[str]]:
         for v in self.variables:
             alpha = "" if v.alpha is None else f"{v.alpha:.3g}"
             measured = "" if v.measured is None else _bytes(v.measured)
             numbers = (alpha, _bytes(v.predicted.ar), _bytes(v.predicted.ps), measured, f"{v.partitions}")
-            table.add_row(f"{v.path} {list(v.shape)}", "sparse" if v.sparse else "dense", *numbers, _home(v))
-        with io.StringIO() as text:
-            Console(file=text, width=140).print(table)
-            reasons = "".join(f"{v.path}: {v.reason}\n" for v in self.variables)
-            return text.getvalue() + reasons + "".join(f"{one}\n" for one in self.searches)
+            yield [f"{v.path} {list(v.shape)}", "sparse" if v.sparse else "dense", *numbers, _home(v)]
+
+    def _notes(self) -> Iterator[str]:
+        yield from (f"{v.path}: {v.reason}" for v in self.variables)
+        yield from map(str, self.searches)
+
+
+_HEADERS = ("variable", "kind", "alpha", "AR\nbytes", "PS\nbytes", "measured", "parts", "home")
 
 
 def _home(variable: VariableReport) -> str:

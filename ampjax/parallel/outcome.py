@@ -62,6 +62,9 @@ class Metrics:
         alphas = "".join(f", alpha of {path} {alpha:.3g}" for path, alpha in self.alpha.items())
         return f"step {self.step}: loss {self.loss:.6g}, {self.traffic.per_machine():.0f} bytes a machine{alphas}"
 
+    def __repr__(self) -> str:
+        return str(self)
+
 
 def require_finite(step: int, loss: Any, grads: Tree) -> None:
     """Raises with the names of what is not finite; nothing has been changed by then.

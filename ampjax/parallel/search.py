@@ -62,6 +62,9 @@ class Found:
         model = "" if self.fit is None else _formula(self.fit)
         return f"{self.label}: {self.partitions} partitions (tried {tried}{model})"
 
+    def __repr__(self) -> str:
+        return str(self)
+
 
 def next_count(samples: Samples, start: int, low: int = 1, high: int = 1 << 20) -> int | None:
     """The next number of partitions to try.

@@ -68,6 +68,9 @@ class Analysis:
             for v, kind in zip(self.variables, kinds, strict=True)
         )
 
+    def __repr__(self) -> str:
+        return str(self)
+
 
 def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_ROWS) -> Analysis:
     """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
