@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ampjax.engine.trace import scaled
 from ampjax.errors import SettingsError
 from ampjax.history import falls, reaches
 from ampjax.viz.colours import SERIES
@@ -45,12 +46,15 @@ def convergence(
     rows = -(-len(histories) // _columns(histories, target))
     figure = new_figure(9.0, 3.9 + 0.22 * rows, layout="constrained")
     by_epoch, by_time = figure.subplots(1, 2, sharey=True)
+    longest = max(float(e["seconds"]) for epochs in histories.values() for e in epochs)
+    in_unit, unit = scaled(1e9 * longest)
+    scales = {"epoch": 1.0, "seconds": in_unit / longest if longest else 1.0}  # virtual time may be short
     runs = zip(histories.items(), cycle(SERIES), cycle(_MARKERS), cycle(_line_styles()), strict=False)
     for (label, epochs), colour, marker, style in runs:
         values = [float(e[metric]) for e in epochs]
         text = label if target is None else f"{label}: {_reached(epochs, metric, target)}"
         for axes, x in ((by_epoch, "epoch"), (by_time, "seconds")):
-            places = [float(e[x]) for e in epochs]
+            places = [scales[x] * float(e[x]) for e in epochs]
             axes.plot(
                 places,
                 values,
@@ -64,7 +68,7 @@ def convergence(
     for axes in (by_epoch, by_time):
         _dress(axes, metric, target)
     by_epoch.set(xlabel="epoch", ylabel=_words(metric))
-    by_time.set(xlabel="time [s]")
+    by_time.set(xlabel=f"time [{unit.replace('us', 'µs')}]")
     by_epoch.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.legend(loc="outside lower center", ncols=_columns(histories, target), frameon=False, fontsize=9)
     save(figure, path)
@@ -105,7 +109,8 @@ def _columns(histories: Histories, target: float | None) -> int:
 def _reached(epochs: Sequence[Mapping[str, Any]], metric: str, target: float) -> str:
     for e in epochs:
         if reaches(e[metric], target, metric):
-            return f"epoch {e['epoch']}, {float(e['seconds']):.3g} s"
+            value, unit = scaled(1e9 * float(e["seconds"]))
+            return f"epoch {e['epoch']}, {value:.3g} {unit.replace('us', 'µs')}"
     values = [float(e[metric]) for e in epochs if not math.isnan(e[metric])]
     best = (min if falls(metric) else max)(values) if values else math.nan
     return f"not reached (best {_number(metric, best)})"

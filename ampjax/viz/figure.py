@@ -18,6 +18,7 @@ _STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
 }
+_PAGE_DPI = 96
 _MAX_PIXELS = 30_000.0
 """Agg refuses pictures of 2^16 pixels and more along a side."""
 
@@ -25,10 +26,12 @@ _MAX_PIXELS = 30_000.0
 class Picture(Figure):
     """A matplotlib figure that a notebook shows even where pyplot was never imported."""
 
-    def _repr_png_(self) -> bytes:
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The file, and the size at which its text is as large as the page's: it has more pixels, for fine screens."""
+        width, height = (round(_PAGE_DPI * inches) for inches in self.get_size_inches())
         with io.BytesIO() as buffer:
             save(self, buffer, "png")
-            return buffer.getvalue()
+            return buffer.getvalue(), {"width": width, "height": height}
 
 
 def new_figure(width: float, height: float, **options: Any) -> Picture:

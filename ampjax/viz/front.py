@@ -13,8 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from ampjax.engine.trace import scaled
 from ampjax.errors import SettingsError
-from ampjax.viz.colours import SERIES
+from ampjax.viz.colours import SERIES, WHITE
 from ampjax.viz.figure import new_figure, save
 
 _MARKERS = "osD^vPX"
@@ -95,8 +96,10 @@ def _equal_times(axes: Axes, n_train: int) -> None:
         slope = seconds / n_train
         end = (width, slope * width) if slope * width <= height else (height / slope, height)
         axes.plot([0, end[0]], [0, end[1]], color="#BBBBBB", linewidth=0.8, linestyle=(0, (5, 4)), zorder=0)
-        at_edge = {"xytext": (-3, -3), "textcoords": "offset points", "ha": "right", "va": "top"}
-        axes.annotate(f"{seconds:g} s", end, size=7, color="#777777", **at_edge)
+        value, unit = scaled(1e9 * seconds)
+        box = {"facecolor": WHITE, "edgecolor": "none", "pad": 0.6}
+        at_edge = {"xytext": (-3, -3), "textcoords": "offset points", "ha": "right", "va": "top", "bbox": box}
+        axes.annotate(f"{value:g} {unit.replace('us', 'µs')}", end, size=7, color="#777777", zorder=0.5, **at_edge)
 
 
 def _round(seconds: float) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,14 +20,19 @@ from ampjax.errors import SettingsError
 from ampjax.viz.colours import SLICES
 from ampjax.viz.figure import new_figure, save
 
-_WIDTH, _LEFT, _RIGHT, _BELOW = 12.0, 1.0, 0.2, 0.9
-"""Inches: the figure's width and its margins."""
+_LEFT, _RIGHT, _BELOW, _HEAD = 1.0, 0.2, 0.9, 0.34
+"""Inches: a chart's margins, and the room for a run's name above it."""
 
 _TEXT_SIZES = (8.0, 6.5)
 
 
 def gantt(
-    events: Iterable[Slice], path: str | Path | None = None, *, title: str | None = None, labels: bool = True
+    events: Iterable[Slice],
+    path: str | Path | None = None,
+    *,
+    title: str | None = None,
+    labels: bool = True,
+    width: float = 12.0,
 ) -> Figure:
     """Draws a row per worker and a box per slice: forward orange, backward blue, update yellow.
 
@@ -37,74 +43,147 @@ def gantt(
       path: A file to write the picture to: .png, .svg or .pdf.
       title: Above the chart.
       labels: Whether instances are written into the boxes where they fit; `3+12` is instance 3 and 12 others.
+      width: Of the picture, in inches; a wider one has room for more labels.
 
     Returns:
       The figure; its x axis starts at the first slice.
 
     Raises:
-      SettingsError: If the file name ends in anything else, or there are no slices.
+      SettingsError: If the file name ends in anything else, there are no slices, or the width is below 3.
     """
-    slices = list(events)
-    if not slices:
-        raise SettingsError("gantt", "at least one slice", "none", "Record a run with a trace first.")
-    workers = {worker: row for row, worker in enumerate(sorted({s.worker for s in slices}))}
-    start = min(s.start_ns for s in slices)
-    span = max(max(s.end_ns for s in slices) - start, 1)
-    in_unit, unit = scaled(span)
-    per_unit = span / in_unit
+    figure = _chart({"": list(events)}, title, labels, width)
+    save(figure, path)
+    return figure
+
+
+def gantts(
+    runs: Mapping[str, Iterable[Slice]],
+    path: str | Path | None = None,
+    *,
+    title: str | None = None,
+    labels: bool = True,
+    width: float = 12.0,
+) -> Figure:
+    """Draws several runs below each other on one time axis, each from its own start, so that the shortest was the fastest.
+
+    Args:
+      runs: By name, the slices of a run.
+      path: As for `gantt`, like all else.
+      title: Above all charts.
+      labels: Whether instances are written into the boxes.
+      width: Of the picture, in inches.
+
+    Returns:
+      The figure, with axes for each run.
+
+    Raises:
+      SettingsError: As `gantt`, or if there is no run.
+    """
+    figure = _chart({name: list(events) for name, events in runs.items()}, title, labels, width)
+    save(figure, path)
+    return figure
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run and the row of each worker."""
+
+    name: str
+    slices: list[Slice]
+    start_ns: int
+    span_ns: int
+    rows: Mapping[int, int]
+
+    @classmethod
+    def of(cls, name: str, slices: list[Slice]) -> _Run:
+        start = min(s.start_ns for s in slices)
+        rows = {worker: i for i, worker in enumerate(sorted({s.worker for s in slices}))}
+        return cls(name, slices, start, max(max(s.end_ns for s in slices) - start, 1), rows)
+
+
+def _chart(slices: Mapping[str, list[Slice]], title: str | None, labels: bool, width: float) -> Figure:
+    _check(slices, width)
+    runs = [_Run.of(*item) for item in slices.items()]
+    n_rows = sum(len(run.rows) for run in runs)
+    row = max(min(0.5, 10 / n_rows), 0.1)  # a thousand workers still make a picture
     top = 0.5 if title else 0.15
-    row = max(min(0.5, 10 / len(workers)), 0.1)  # a thousand workers still make a picture
-    height = top + row * len(workers) + _BELOW
-    figure = new_figure(_WIDTH, height)
-    axes = figure.add_axes(
-        (_LEFT / _WIDTH, _BELOW / height, 1 - (_LEFT + _RIGHT) / _WIDTH, row * len(workers) / height)
-    )
-    axes.set(xlim=(0, span / per_unit), ylim=(len(workers), 0), xlabel=f"time [{unit.replace('us', 'µs')}]")
-    shown = list(workers)[:: max(1, round(0.17 / row))]
-    axes.set_yticks(
-        [workers[w] + 0.5 for w in shown], [f"worker {w}" for w in shown], fontsize=min(10.0, max(60 * row, 7.5))
-    )
+    height = top + row * n_rows + _HEAD * sum(bool(run.name) for run in runs) + _BELOW
+    figure = new_figure(width, height)
+    longest = max(run.span_ns for run in runs)
+    in_unit, unit = scaled(longest)
+    left, right, y = _LEFT / width, _RIGHT / width, height - top
+    for run in runs:
+        y -= row * len(run.rows) + (_HEAD if run.name else 0)
+        axes = figure.add_axes((left, y / height, 1 - left - right, row * len(run.rows) / height))
+        axes.set(xlim=(0, in_unit), ylim=(len(run.rows), 0))
+        axes.tick_params(axis="x", labelbottom=run is runs[-1])
+        _dress(axes, list(run.rows), row)
+        points = 72 * (width - _LEFT - _RIGHT) / in_unit
+        _draw(axes, run, longest / in_unit, points, row * 72 if labels else None)
+    figure.axes[-1].set_xlabel(f"time [{unit.replace('us', 'µs')}]")
+    _legend(figure, [s for run in runs for s in run.slices])
+    if title:
+        figure.suptitle(title, y=1 - 0.12 / height, va="top", fontsize=11)
+    return figure
+
+
+def _draw(axes: Axes, run: _Run, per_unit: float, points: float, row: float | None) -> None:
+    """A run's boxes, name and, where the height of a row is given, labels; lengths in points."""
+    boxes = _placed(run, per_unit)
+    _boxes(axes, boxes, points)
+    if row is not None:
+        _labels(axes, boxes, points, row, named=_n_nodes(run.slices) > len(run.rows))
+    if run.name:
+        value, unit = scaled(run.span_ns)
+        axes.set_title(f"{run.name}: {value:.3g} {unit.replace('us', 'µs')}", loc="left", fontsize=10, pad=4)
+
+
+def _legend(figure: Figure, slices: list[Slice]) -> None:
+    """The kinds that can be seen: what took no time has no width."""
+    seen = {s.kind for s in slices if s.duration_ns} or {s.kind for s in slices}
+    kinds = [kind for kind in SLICES if kind in seen]
+    handles = [Patch(facecolor=SLICES[kind][0], edgecolor="#333333", linewidth=0.5, label=kind) for kind in kinds]
+    figure.legend(handles=handles, loc="lower center", ncols=len(kinds), frameon=False, fontsize=9)
+
+
+def _check(runs: Mapping[str, list[Slice]], width: float) -> None:
+    if not runs or not all(runs.values()):
+        raise SettingsError("gantt", "at least one slice", "none", "Record a run with a trace first.")
+    if not width >= 3:
+        raise SettingsError("gantt, `width`", "at least 3 inches", f"{width}", "The margins alone take more than 1.")
+
+
+def _dress(axes: Axes, workers: list[int], row: float) -> None:
+    shown = range(0, len(workers), max(1, round(0.17 / row)))
+    size = min(10.0, max(60 * row, 7.5))
+    axes.set_yticks([i + 0.5 for i in shown], [f"worker {workers[i]}" for i in shown], fontsize=size)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     for line in range(1, len(workers)):
         axes.axhline(line, color="#DDDDDD", linewidth=0.6, zorder=0)
-    boxes = [
-        (s, (s.start_ns - start) / per_unit, (s.end_ns - start) / per_unit, *place)
-        for s, place in _lanes(slices, workers)
-    ]
-    _boxes(axes, boxes)
-    if labels:
-        _labels(axes, boxes, row * 72, named=_n_nodes(slices) > len(workers))
-    kinds = [kind for kind in SLICES if any(s.kind == kind for s in slices)]
-    handles = [Patch(facecolor=SLICES[kind][0], edgecolor="#333333", linewidth=0.5, label=kind) for kind in kinds]
-    figure.legend(handles=handles, loc="lower center", ncols=len(kinds), frameon=False, fontsize=9)
-    if title:
-        figure.suptitle(title, y=1 - 0.12 / height, va="top", fontsize=11)
-    save(figure, path)
-    return figure
 
 
 Box = tuple[Slice, float, float, float, float]
 """A slice and where it is drawn: left and right in the axis' unit, top and bottom in rows."""
 
 
-def _lanes(slices: list[Slice], workers: dict[int, int]) -> list[tuple[Slice, tuple[float, float]]]:
-    """The top and bottom of each slice: slices that overlap get lanes of their own, all of one height in a worker's row."""
-    chosen = in_lanes(slices)
+def _placed(run: _Run, per_unit: float) -> list[Box]:
+    """Slices that overlap get lanes of their own, all of one height in a worker's row."""
+    chosen = in_lanes(run.slices)
     lanes: dict[int, int] = {}
     for s, lane in chosen:
         lanes[s.worker] = max(lanes.get(s.worker, 1), lane + 1)
     placed = []
     for s, lane in chosen:
         height = 0.84 / lanes[s.worker]
-        top = workers[s.worker] + 0.08 + lane * height
-        placed.append((s, (top, top + height)))
+        top = run.rows[s.worker] + 0.08 + lane * height
+        left, right = (s.start_ns - run.start_ns) / per_unit, (s.end_ns - run.start_ns) / per_unit
+        placed.append((s, left, right, top, top + height))
     return placed
 
 
-def _boxes(axes: Axes, boxes: list[Box]) -> None:
+def _boxes(axes: Axes, boxes: list[Box], points: float) -> None:
     """A collection per kind: thousands of boxes draw fast. Thin boxes get no outline, which would hide their colour."""
-    points = _points_per_unit(axes)
     for kind, (fill, _) in SLICES.items():
         ours = [b for b in boxes if b[0].kind == kind]
         if ours:
@@ -116,12 +195,8 @@ def _boxes(axes: Axes, boxes: list[Box]) -> None:
             )
 
 
-def _points_per_unit(axes: Axes) -> float:
-    return 72 * (_WIDTH - _LEFT - _RIGHT) / axes.get_xlim()[1]
-
-
-def _labels(axes: Axes, boxes: list[Box], row: float, named: bool) -> None:
-    points = _points_per_unit(axes)
+def _labels(axes: Axes, boxes: list[Box], points: float, row: float, named: bool) -> None:
+    """Writes into boxes what fits; `points` is the width of a unit of time, `row` the height of a row, in points."""
     for s, x0, x1, y0, y1 in boxes:
         width, height = (x1 - x0) * points - 3, (y1 - y0) * row - 3
         fit = _fitting(s, width, height, named) if width > 3 else None

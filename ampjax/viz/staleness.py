@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
-from ampjax.viz.colours import BLUE, VERMILION
+from ampjax.viz.colours import BLUE, VERMILION, WHITE
 from ampjax.viz.figure import new_figure, save
 
 
@@ -69,9 +69,9 @@ def _histogram(axes: Axes, node: str, rows: np.ndarray, end: int) -> None:
     largest = int(np.flatnonzero(rows)[-1])
     bound = "≥ " if largest == len(rows) - 1 else ""
     axes.set_title(node, fontsize=9.5, fontweight="bold", parse_math=False)
-    axes.text(
-        0.97, 0.93, f"mean {centre:.1f}\nmax {bound}{largest}\n{n:,} rows", transform=axes.transAxes, ha="right", va="top", size=8
-    )  # fmt: skip
+    box = {"facecolor": WHITE, "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
+    at = {"transform": axes.transAxes, "ha": "right", "va": "top", "size": 8, "bbox": box}
+    axes.text(0.97, 0.93, f"mean {centre:.1f}\nmax {bound}{largest}\n{n:,} rows", **at)
     axes.set(xlim=(-0.6, max(end, 3) + 0.6), ylim=(0, 105))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=""))

@@ -25,7 +25,8 @@ def test_a_point_for_each_setting_and_lines_of_equal_time(tmp_path):
     assert [list(line.get_ydata()) for line in marked] == [[2], [2, 3], [3.75]]
     for line, text in zip(axes.lines[-6:], axes.texts[-6:], strict=True):
         (_, x), (_, y) = line.get_xdata(), line.get_ydata()
-        assert y * 600 / x == pytest.approx(float(text.get_text().removesuffix(" s")))
+        value, unit = text.get_text().split()
+        assert y * 600 / x == pytest.approx(float(value) * {"s": 1, "ms": 1e-3}[unit])
 
 
 @pytest.mark.parametrize("series", [{}, {"async": []}, {"async": [Point("1", math.inf, 2)]}])

@@ -8,7 +8,7 @@ from ampjax.engine.records import KINDS, Slice
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
 from ampjax.viz.colours import SLICES
-from ampjax.viz.gantt import gantt
+from ampjax.viz.gantt import gantt, gantts
 
 
 def schedule(n, n_workers, seed=0, overlap=0):
@@ -28,11 +28,11 @@ def schedule(n, n_workers, seed=0, overlap=0):
     return found
 
 
-def boxes(figure):
+def boxes(figure, run=0):
     """Kind of each box, and its corners."""
     return [
         (collection.get_label(), path.get_extents())
-        for collection in figure.axes[0].collections
+        for collection in figure.axes[run].collections
         if isinstance(collection, PolyCollection)
         for path in collection.get_paths()
     ]
@@ -105,7 +105,38 @@ def test_axes_title_and_file(tmp_path):
     assert "worker 2" in (tmp_path / "g.svg").read_text()
 
 
+def test_several_runs_share_the_time_axis_and_each_starts_at_its_own_start(tmp_path):
+    late = [Slice(0, "a", "forward", 7_000_000, 8_000_000, (1,)), Slice(3, "b", "backward", 8_000_000, 9_000_000, (1,))]
+    long = [Slice(0, "a", "update", 0, 8_000_000)]
+    figure = gantts({"late": late, "long": long}, tmp_path / "g.svg", title="both")
+    first, second = figure.axes
+    assert first.get_xlim() == second.get_xlim() == (0, 8)
+    assert [(kind, e.x0, e.x1) for kind, e in boxes(figure)] == [("forward", 0, 1), ("backward", 1, 2)]
+    assert [(kind, e.x0, e.x1) for kind, e in boxes(figure, 1)] == [("update", 0, 8)]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["late: 2 ms", "long: 8 ms"]
+    assert (first.get_xlabel(), second.get_xlabel()) == ("", "time [ms]")
+    assert {t.get_text() for t in figure.legends[0].get_texts()} == {"forward", "backward", "update"}
+    # As high a row in each, and no chart over another's.
+    heights = [axes.get_position().height for axes in figure.axes]
+    assert heights[0] == pytest.approx(2 * heights[1])
+    assert first.get_position().y0 > second.get_position().y1
+    assert "both" in (tmp_path / "g.svg").read_text()
+
+
+def test_a_wider_chart_has_room_for_more_labels():
+    found = schedule(400, 3)
+    narrow, wide = gantt(found), gantt(found, width=48.0)
+    assert wide.get_size_inches()[0] == 48 and wide.get_size_inches()[1] == narrow.get_size_inches()[1]
+    assert len(wide.axes[0].texts) > len(narrow.axes[0].texts)
+
+
 def test_errors(tmp_path):
+    with pytest.raises(SettingsError, match="gantt: expected at least one slice, got none"):
+        gantts({})
+    with pytest.raises(SettingsError, match="gantt: expected at least one slice, got none"):
+        gantts({"a": schedule(1, 1), "b": []})
+    with pytest.raises(SettingsError, match="gantt, `width`: expected at least 3 inches, got 1"):
+        gantt(schedule(1, 1), width=1)
     with pytest.raises(SettingsError, match="gantt: expected at least one slice, got none"):
         gantt([])
     with pytest.raises(SettingsError, match=r"ends in \.png"):

@@ -69,7 +69,7 @@ def test_files_are_the_same_each_time(tmp_path, suffix):
 
 
 def test_notebooks_get_a_png():
-    assert draw(ggnn())._repr_png_().startswith(b"\x89PNG")
+    assert draw(ggnn())._repr_png_()[0].startswith(b"\x89PNG")
 
 
 def test_another_suffix_is_an_error(tmp_path):
