@@ -26,7 +26,7 @@ from ampjax.ir.build import (
     ungroup,
 )
 from ampjax.ir.graph import Graph
-from ampjax.ir.instances import InstanceList, Instances, Messages, Topology, messages
+from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topology, messages
 from ampjax.ir.state import State
 from ampjax.replay import replay
 from ampjax.sched.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
@@ -42,6 +42,7 @@ __all__ = [
     "Messages",
     "Settings",
     "State",
+    "Subset",
     "Topology",
     "Trace",
     "Trainer",

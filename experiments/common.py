@@ -26,7 +26,7 @@ from ampjax.engine.profile import ProfileCost
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
 from ampjax.history import Epoch, History, reaches
-from ampjax.ir.instances import Instances, Messages
+from ampjax.ir.instances import Instances
 from ampjax.sched.plan import Plan
 from ampjax.tables import compact
 from ampjax.train import n_examples
@@ -366,23 +366,7 @@ def _pictures(
     to_perfetto(trace, folder / "trace.json")
 
 
-class Sample:
-    """Some instances of a data set, in an order of their own (`ampjax.ir.instances.Instances`).
-
-    Args:
-      data: The data set.
-      ids: Which instances.
-    """
-
-    def __init__(self, data: Instances, ids: np.ndarray):
-        self._data, self._ids = data, ids
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
-        """The messages of some of them, by pump."""
-        return self._data.gather(self._ids[np.asarray(ids)])  # type: ignore[return-value]
+Sample = amp.Subset
 
 
 def sample(data: Instances, n: int, seed: int) -> Sample:

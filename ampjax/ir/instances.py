@@ -130,6 +130,32 @@ class Instances(Protocol):
         ...
 
 
+class Subset:
+    """Some instances of a data set, in an order of their own.
+
+    Args:
+      data: The data set.
+      ids: `[m]`: which instances, in which order; may repeat.
+
+    >>> some = Subset(InstanceList([{"x": 0.5}, {"x": 1.5}, {"x": 2.5}]), np.array([2, 0]))
+    >>> len(some), some.gather(np.array([0, 1]))["x"].payload.tolist()
+    (2, [2.5, 0.5])
+    """
+
+    def __init__(self, data: Instances, ids: np.ndarray):
+        self._data, self._ids = data, np.asarray(ids, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
+        """The messages of the instances `ids` of this selection, by pump."""
+        return self._data.gather(self._ids[np.asarray(ids, dtype=np.int64)])
+
+    def __repr__(self) -> str:
+        return f"Subset({len(self)} of {len(self._data)} instances)"
+
+
 @dataclass(frozen=True)
 class Pumped:
     """Several messages of one instance for one pump; made by `messages`."""
