@@ -1,5 +1,6 @@
-"""Every notebook runs from top to bottom; both `.ipynb` and jupytext's `.py` are notebooks."""
+"""Every notebook runs from top to bottom, quietly, and shows its pictures; both `.ipynb` and jupytext's `.py` are notebooks."""
 
+import re
 from pathlib import Path
 
 import jupytext
@@ -11,6 +12,18 @@ NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *FOLDER.glob("*.py"), *FOLDER.glob(
 NOTEBOOKS = [path for path in NOTEBOOKS if path.name != "README.md"]
 
 
+def shows_picture(output):
+    """Whether it holds a picture of some size: a PNG file, or an element of a page."""
+    data = output.get("data", {})
+    page = data.get("text/html", "")
+    return len(data.get("image/png", "")) > 5_000 or (("<svg" in page or "<img" in page) and len(page) > 5_000)
+
+
+def text(output):
+    """What it says in words."""
+    return output.get("text", "") + output.get("data", {}).get("text/plain", "")
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebook_runs(path, tmp_path):
     notebook = jupytext.read(path)
@@ -19,3 +32,19 @@ def test_notebook_runs(path, tmp_path):
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
     client.execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in cells:
+        outputs = cell.outputs
+        tagged = "picture" in cell.metadata.get("tags", ())
+        assert tagged == any(shows_picture(o) for o in outputs), f"the tag `picture` is wrong:\n{cell.source}"
+        assert not any("Warning" in o.text for o in outputs if o.get("name") == "stderr"), f"warns: {outputs}"
+        # A picture's text is not shown.
+        bare = [o for o in outputs if not shows_picture(o) and re.search(r" at 0x[0-9a-f]+>", text(o))]
+        assert not bare, f"shows an object that does not say what it is: {bare}"
+    assert sum("picture" in cell.metadata.get("tags", ()) for cell in cells) >= 3
+    assert not list(tmp_path.iterdir()), "leaves files behind"
+
+
+def test_the_list_of_notebooks_has_them_all():
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\((\d\d_\w+\.py)\)", page) == [path.name for path in NOTEBOOKS]
