@@ -1,0 +1,300 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Sparse tables
+#
+# Models of words, users or items have tables with a row for each, far larger than all else, and a batch touches a few of the rows. Training such a model on several devices as if the table were an ordinary
+# variable sends all of it round after every step. **Parallax** (Kim et al., EuroSys 2019) treats the two kinds differently: dense variables are kept together by AllReduce; sparse ones live in a sharded table, of which a worker
+# pulls the rows that it reads and pushes their gradients.
+#
+# `ampjax.parallel` does that to a *single-device* program: you give a loss function, parameters and an optax transform, as you would train them on one device. It finds out what is sparse. Here we watch it do so,
+# check that the result is the single-device program's, count bytes, and look for a good number of partitions.
+
+# %%
+import os
+
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # before JAX starts: four devices on one CPU
+
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import ampjax.parallel as px
+from ampjax.data import zipf
+from ampjax.viz.figure import new_figure
+
+# %% [markdown]
+# ## A single-device program
+#
+# Texts of 12 words; each word belongs to one of 8 topics, and the model has to tell which topic most words are of. Words follow Zipf's law, as they do in language: few are frequent, most are rare.
+
+# %%
+WORDS, DIM, TOPICS, LENGTH, BATCH = 20_000, 32, 8, 12, 64
+topic_of = np.random.default_rng(0).integers(0, TOPICS, WORDS)
+
+
+def batches(n, seed):
+    """Batches of texts with their topics."""
+    ids = zipf.tokens(n * BATCH * LENGTH, WORDS, alpha=1.0, seed=seed).reshape(n, BATCH, LENGTH)
+    counts = (topic_of[ids][..., None] == np.arange(TOPICS)).sum(2)
+    return [{"ids": i, "topic": t} for i, t in zip(ids, counts.argmax(-1).astype(np.int32), strict=True)]
+
+
+def loss_fn(params, batch):
+    x = params["words"][batch["ids"]].mean(axis=1)
+    h = jax.nn.relu(x @ params["hidden"]["w"] + params["hidden"]["b"])
+    logits = h @ params["out"]
+    hits = jnp.mean(logits.argmax(-1) == batch["topic"])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["topic"]).mean(), {"accuracy": hits}
+
+
+def start():
+    rng = np.random.default_rng(1)
+    normal = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
+    words = rng.normal(size=(WORDS, DIM)).astype(np.float32)
+    return {"words": words, "hidden": {"w": normal(DIM, 64), "b": np.zeros(64, np.float32)}, "out": normal(64, TOPICS)}
+
+
+tx = optax.adam(2e-2)
+train = batches(120, seed=0)
+
+# %% [markdown]
+# ## What is sparse?
+#
+# The loss is traced once and its operations are followed. A parameter is sparse when all its uses read whole rows, by ids that are known before the step. Nothing is computed, and no name or annotation is needed.
+
+# %%
+from ampjax.sparse.detect import find_sparse
+
+found = find_sparse(loss_fn, start(), train[0])
+found
+
+
+# %% [markdown]
+# What would make the table dense? Any use as a whole. A model that ties its output layer to the table multiplies by all of it, and is told so, with the line that did it:
+
+
+# %%
+def tied(params, batch):
+    x = params["words"][batch["ids"]].mean(axis=1)
+    return jnp.mean(jax.nn.logsumexp(x @ params["words"].T, axis=-1))
+
+
+print(find_sparse(tied, start(), train[0])["['words']"].reason)
+assert found["['words']"].sparse and not find_sparse(tied, start(), train[0])["['words']"].sparse
+
+# %% [markdown]
+# ## Four machines
+#
+# Four devices, each taken for a machine of its own. On one computer the machines lie in one process, and what would travel between them is counted.
+
+# %%
+cpus = jax.devices("cpu")[:4]
+resources = px.Resources(tuple(px.Machine(name, (cpu,)) for name, cpu in zip("abcd", cpus, strict=True)))
+runner = px.get_runner(loss_fn, start(), tx, resources)
+metrics = [runner.run(batch) for batch in train]
+metrics[-1]
+
+# %% [markdown]
+# `explain` says what became of each variable: `alpha` is the share of its rows that a replica touches in a step; AR and PS are the bytes that the paper's table 3 predicts for AllReduce (or AllGatherv of
+# rows) and for servers; beside them what was measured, and where the variable lives.
+
+# %%
+runner.explain()
+
+# %% [markdown]
+# ## Is it the same training?
+#
+# The law that the library is held to: a step over all replicas equals the single-device step on the joined batch. That includes Adam's moments of rows which a step did *not* touch: under plain Adam they go on moving, so the table lets them catch up
+# when they are read again.
+
+# %%
+value_and_grad = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+params, state = start(), tx.init(start())
+update = jax.jit(tx.update)
+single = []
+for batch in train:
+    (loss, _), grads = value_and_grad(params, batch)
+    updates, state = update(grads, state, params)
+    params = optax.apply_updates(params, updates)
+    single.append(float(loss))
+
+hybrid = [m.loss for m in metrics]
+apart = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), runner.params, params)
+print("largest difference of a loss:", max(abs(a - b) for a, b in zip(single, hybrid, strict=True)))
+print("largest difference of a parameter:", apart)
+np.testing.assert_allclose(hybrid, single, atol=1e-4)
+assert max(jax.tree.leaves(apart)) < 4e-3  # after 120 steps of rounding in another order; Adam's steps are 2e-2
+
+# %% tags=["picture"]
+figure = new_figure(6, 3.2, layout="constrained")
+axes = figure.subplots()
+axes.plot(single, color="#E69F00", linewidth=4, alpha=0.6, label="one device, plain optax")
+axes.plot(hybrid, color="#0072B2", linewidth=1.2, label="four machines, hybrid")
+axes.set(xlabel="step", ylabel="loss [nats]", ylim=(0, None))
+axes.spines[["top", "right"]].set_visible(False)
+axes.legend(frameon=False)
+figure
+
+# %% [markdown]
+# ## Bytes
+#
+# The same model in three architectures: `hybrid`, AllReduce alone (`ar`, where the rows that were read are gathered on every machine), servers alone (`ps`). Bars are what a machine sends and receives in a step, by
+# variable. For comparison: the table as an ordinary variable, reduced as a whole.
+
+# %% tags=["picture"]
+from ampjax.parallel.costs import all_reduce_bytes, server_bytes
+
+sent = {}
+for option in ("hybrid", "ar", "ps"):
+    one = px.get_runner(loss_fn, start(), tx, resources, px.ParallaxConfig(run_option=option))
+    for batch in train[:3]:
+        one.run(batch)
+    sent[option] = {v.path: v.measured for v in one.explain().variables}
+dense = sum(all_reduce_bytes(leaf.nbytes, len(cpus)) for leaf in jax.tree.leaves(start()))
+
+figure = new_figure(7, 2.8, layout="constrained")
+axes = figure.subplots()
+left = np.zeros(len(sent))
+for path, colour in zip(sent["hybrid"], ("#009E73", "#56B4E9", "#0072B2", "#E69F00"), strict=True):
+    part = np.array([own[path] / 1e3 for own in sent.values()])
+    axes.barh(list(sent), part, left=left, color=colour, label=path)
+    left += part
+for y, total in enumerate(left):
+    axes.annotate(f"{total:,.0f} kB", (total, y), (4, 0), textcoords="offset points", va="center", size=9)
+axes.invert_yaxis()
+axes.set(xlabel="sent and received by a machine in a step [kB]", xlim=(0, 1.12 * left.max()))
+axes.set_title(f"the table as an ordinary variable would make it {dense / 1e3:,.0f} kB", fontsize=10, loc="left")
+axes.spines[["top", "right"]].set_visible(False)
+figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+figure
+
+# %% [markdown]
+# Dense variables cost the same bytes either way, 4·w·(N−1)/N for N machines; AllReduce spreads them evenly by itself. Rows at servers cost 4·α·w·(N−1)/N, gathered everywhere 2·α·w·(N−1), more the more machines there are.
+
+# %%
+totals = {option: sum(own.values()) for option, own in sent.items()}
+assert totals["hybrid"] < totals["ar"] < dense / 10
+assert totals["hybrid"] < 1.05 * totals["ps"]
+
+# %% [markdown]
+# How much a table costs depends on alpha alone. It grows with the batch, and slowly, since frequent words repeat: a row that several examples (or several replicas of a machine) read travels once. Above `alpha_threshold` the runner keeps a table dense.
+
+# %% tags=["picture"]
+n_words = 2 ** np.arange(6, 19)
+figure = new_figure(9, 3.4, layout="constrained")
+touched, cost = figure.subplots(1, 2)
+for exponent, colour, marker in zip(
+    (0.0, 0.7, 1.0, 1.3), ("#0072B2", "#E69F00", "#009E73", "#D55E00"), "osD^", strict=True
+):
+    text = zipf.tokens(int(n_words[-1]), WORDS, alpha=exponent, seed=0)
+    alphas = [len(np.unique(text[:n])) / WORDS for n in n_words]
+    touched.plot(n_words, alphas, color=colour, marker=marker, markersize=4, label=f"{exponent:g}")
+touched.set(xscale="log", xlabel="words in a replica's batch", ylabel="alpha: share of rows touched")
+touched.legend(title="Zipf's exponent", frameon=False, fontsize=8)
+alphas = np.linspace(0, 1, 50)
+w = WORDS * DIM * 4
+for n, style in ((2, "-"), (8, "--")):
+    cost.plot(alphas, server_bytes(w, alphas, n) / 1e6, style, color="#E69F00", label=f"table at servers, {n} machines")
+    cost.axhline(all_reduce_bytes(w, n) / 1e6, linestyle=style, color="#0072B2", label=f"AllReduce, {n} machines")
+cost.set(xlabel="alpha", ylabel="bytes of a machine in a step [MB]", ylim=(0, 1.5 * all_reduce_bytes(w, 8) / 1e6))
+cost.legend(loc="upper left", ncols=2, frameon=False, fontsize=7.5)
+for axes in (touched, cost):
+    axes.spines[["top", "right"]].set_visible(False)
+figure
+
+# %% [markdown]
+# ## How many partitions?
+#
+# A table can be split: parts are updated in parallel, and each part costs something. Parallax models a step's time as θ₀ + θ₁/P + θ₂·P, tries a few numbers while training goes on, fits the three and takes the best. Times here are those of the machine that runs this
+# notebook, where parts have few cores to share, so it will hardly want many.
+
+# %% tags=["picture"]
+from ampjax.viz.partitions import partition_search
+
+searching = px.ParallaxConfig(search_partitions=True, sample=px.SampleTimes(iterations=12, discarded=6))
+searcher = px.get_runner(loss_fn, start(), tx, resources, searching)
+steps = 0
+while not searcher.searches:
+    searcher.run(train[steps % len(train)])
+    steps += 1
+print(f"after {steps} steps: {searcher.searches[0]}")
+partition_search(searcher.searches)
+
+# %% [markdown]
+# ## The table by itself
+#
+# `ampjax.sparse.Table` can be used alone: `pull` rows, `push` gradients. Its two modes differ in what becomes of rows that nobody touches. With Adam, plain optax moves *all* rows after every step, as long as their momentum lasts. `faithful` rows do the same, only later: they catch up when they
+# are next read. `lazy` rows stay where they are, as in other frameworks' sparse optimizers. A row that is touched at the steps 0 and 20:
+
+# %% tags=["picture"]
+from ampjax.sparse import Table
+
+adam = optax.adam(0.1)
+tables = {mode: Table(np.ones((8, 1), np.float32), adam, mode=mode) for mode in ("faithful", "lazy")}
+rows, moments = jnp.ones((8, 1)), adam.init(jnp.ones((8, 1)))
+seen = {"plain optax, dense": [], "faithful": [], "lazy": []}
+for step in range(40):
+    ids = [3] if step in (0, 20) else [5]
+    for mode, table in tables.items():
+        table.push(ids, np.ones((1, 1), np.float32))
+        seen[mode].append(float(table.pull([3])[0, 0]))
+    updates, moments = adam.update(jnp.zeros((8, 1)).at[ids[0]].set(1.0), moments, rows)
+    rows = optax.apply_updates(rows, updates)
+    seen["plain optax, dense"].append(float(rows[3, 0]))
+
+figure = new_figure(6.5, 3.2, layout="constrained")
+axes = figure.subplots()
+axes.plot(seen["plain optax, dense"], color="#E69F00", linewidth=5, alpha=0.6, label="plain optax, dense")
+axes.plot(seen["faithful"], color="#0072B2", linewidth=1.4, label="faithful")
+axes.plot(seen["lazy"], color="#D55E00", linestyle="--", linewidth=1.4, label="lazy")
+axes.set(xlabel="step", ylabel="the row's value")
+axes.spines[["top", "right"]].set_visible(False)
+axes.legend(frameon=False)
+figure
+
+# %%
+np.testing.assert_allclose(seen["faithful"], seen["plain optax, dense"], atol=1e-5)
+assert abs(seen["lazy"][-1] - seen["faithful"][-1]) > 0.05
+
+# %% [markdown]
+# ## Saving and going on
+#
+# `save` writes all parameters, tables and optimizer state, with checksums; `restore` checks them before anything changes.
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    runner.save(Path(folder) / "model")
+    other = px.get_runner(loss_fn, start(), tx, resources)
+    other.restore(Path(folder) / "model")
+    again = [other.run(batch).loss for batch in train[:5]]
+assert again == [runner.run(batch).loss for batch in train[:5]]
+print("five steps after the restore, bit for bit:", again)
+
+# %%
+unseen = batches(10, seed=99)
+params = runner.params
+accuracy = np.mean([value_and_grad(params, batch)[0][1]["accuracy"] for batch in unseen])
+print(f"accuracy on new texts: {accuracy:.2f}; guessing: {1 / TOPICS:.2f}")
+assert accuracy > 0.35
+
+# %% [markdown]
+# ## Where to go from here
+#
+# * `ParallaxConfig` has the rest: bounded staleness (`sync=False`), bfloat16 on the wire, tables larger than memory, checkpoints.
+# * `ampjax.models` has the language model and the translation models of the Parallax paper as single-device programs.
+# * [The last notebook](07_bring_your_own_model.py) goes back to messages.
