@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 
 
 def run(number):
@@ -33,3 +36,20 @@ def test_there_are_exactly_two_set_up_commands():
     commands = re.findall(r"```sh\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert len(commands) == 2
     assert all(len(command.strip().splitlines()) == 1 for command in commands)
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "notebooks/README.md"])
+def test_links_and_pictures_are_there(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) + re.findall(r"(?:src|href)=\"([^\"]+)\"", text)
+    local = [target for target in targets if not target.startswith("http")]
+    assert local
+    for target in local:
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_pictures_are_small_and_all_are_shown():
+    shown = re.findall(r"[(\"](docs/pictures/[^)\"]+)[)\"]", README.read_text(encoding="utf-8"))
+    files = sorted((ROOT / "docs" / "pictures").iterdir())
+    assert sorted(ROOT / path for path in shown) == files
+    assert all(file.stat().st_size < 150_000 for file in files)

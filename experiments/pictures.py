@@ -1,0 +1,78 @@
+"""The pictures of the README: `python -m experiments.pictures` makes them anew in `docs/pictures`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+import tyro
+
+import ampjax as amp
+from ampjax.data import sst
+from ampjax.data.mnist import N_PIXELS, Batches, Digits
+from ampjax.models.mlp import mlp
+from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.viz.gantt import gantts
+from ampjax.viz.graph import draw
+from experiments.common import start_up
+
+BATCH, N_BATCHES, IN_FLIGHT = 100, 12, 6
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "Synchronous, one batch, then an update": {"mode": "sync"},
+    f"Pipeline, {IN_FLIGHT} batches, then an update": {"mode": "pipeline", "max_active_keys": IN_FLIGHT},
+    f"Asynchronous, {IN_FLIGHT} batches in flight": {"mode": "async", "max_active_keys": IN_FLIGHT},
+}
+"""AMPNet's figure 1."""
+
+
+def main(folder: Path = Path("docs/pictures")) -> None:
+    """Makes the pictures.
+
+    Args:
+      folder: Where they go.
+    """
+    start_up()
+    schedules(folder / "schedules.png")
+    graph_after_a_run(folder / "graph.svg")
+
+
+def schedules(path: Path) -> None:
+    """The three ways to train, as Gantt charts on one time axis: a perceptron of four equal layers on four devices of 10^12 operations a second.
+
+    Args:
+      path: The file.
+    """
+    graph = mlp((N_PIXELS,) * 5, BATCH)
+    blank = Digits(np.zeros((N_BATCHES * BATCH, N_PIXELS), np.float32), np.zeros(N_BATCHES * BATCH, np.int32))
+    traces = {name: amp.Trace() for name in WAYS}
+    for name, way in WAYS.items():
+        paper: Mapping[str, Any] = {"workers": 4, "policy": "backward_first", "max_dispatch_size": 1}
+        amp.simulate(graph, Batches(blank, BATCH), trace=traces[name], **paper, **way)
+    gantts(traces, path, width=11.0)
+
+
+def graph_after_a_run(path: Path, n: int = 1_000, max_dispatch_size: int = 64) -> None:
+    """A Tree-LSTM with the time that its nodes took on this machine in an epoch of training.
+
+    Args:
+      path: The file.
+      n: Trees of the epoch.
+      max_dispatch_size: Rows in one dispatch at most.
+    """
+    trees, _ = sst.synthetic(n, 1)
+    graph, trace = tree_lstm(len(trees.vocabulary), Cells("tai", 128, 128, keep=1.0)), amp.Trace()
+    settings: Mapping[str, Any] = {"policy": "wavefront", "min_admission": 8, "max_active_keys": 32, "gradient": "sum"}
+    trainer = amp.Trainer(
+        graph, optax.adagrad(0.05), min_update_interval=200, max_dispatch_size=max_dispatch_size, **settings
+    )
+    data = sst.TreeInstances(trees)
+    trainer.fit(data, progress=False)
+    trainer.fit(data, progress=False, trace=trace)
+    draw(graph, path, trace=trace)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
