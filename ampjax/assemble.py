@@ -11,9 +11,12 @@ from ampjax.engine.executor import Executor, NodeTraining
 from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances
+from ampjax.memory import kept_bytes
 from ampjax.parallel.sync import Device
 from ampjax.params import initial_params
-from ampjax.sched.plan import Plan
+from ampjax.sched.affinity import assign
+from ampjax.sched.packing import Memory
+from ampjax.sched.plan import Plan, make_plan
 from ampjax.sched.policy import find_policy
 from ampjax.sched.scheduler import SchedulerSettings
 from ampjax.settings import Settings
@@ -78,6 +81,25 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
         flush_every=s.flush_every,
         sync=s.sync_rule,
     )
+
+
+def plan_for(
+    graph: Graph, settings: Settings, tx: optax.GradientTransformation | None, device_of: Sequence[int]
+) -> Plan:
+    """Places a graph's nodes on workers and cuts it into stages.
+
+    Args:
+      graph: A closed graph.
+      settings: The common settings.
+      tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
+      device_of: The device of each worker.
+
+    Raises:
+      SettingsError: If a placement is wrong, or needs more memory than devices have.
+    """
+    s, limit = settings, settings.device_memory
+    memory = None if limit is None else Memory(limit, kept_bytes(graph, tx), device_of)
+    return make_plan(graph, assign(graph, s.workers, s.affinity, s.seed, memory=memory), device_of, s.fuse)
 
 
 def make_executor(

@@ -34,6 +34,8 @@ class Settings:
       gradient: `mean` or `sum` over the accumulated gradient rows.
       replica_sync: `epoch`, `none`, `("every_k", k)` or `("message", k)`: see `ReplicaSync`.
       memory_limit: Bytes for the payloads on one device at most; by default half of what it has (CPU devices share the host's memory).
+      device_memory: Bytes of one device for what nodes keep there: parameters, gradients and optimizer state (with Adam four times the
+        weights). Nodes are placed so that they fit, or refused. None: no limit.
       arena_rows: Rows that each arena starts with; by default a dry run of the first instances tells. Arenas grow by doubling.
       fuse: Whether chains of payload nodes run as one kernel.
       run_ahead: Dispatches that may be issued to a device before it has done them, about.
@@ -56,6 +58,7 @@ class Settings:
     gradient: str = "mean"
     replica_sync: str | tuple[str, int] = "epoch"
     memory_limit: int | None = None
+    device_memory: int | None = None
     arena_rows: int | None = None
     fuse: bool = True
     run_ahead: int = 64
@@ -82,8 +85,9 @@ class Settings:
                 f"{self.min_admission}",
                 "Lower it, or raise `max_active_keys`.",
             )
-        if self.arena_rows is not None:
-            at_least("arena_rows", self.arena_rows, 2)
+        for name, least in (("arena_rows", 2), ("device_memory", 1)):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), least)
         one_of("mode", self.mode, MODES)
         one_of("weights", self.weights, ("current", "stashed"))
         one_of("gradient", self.gradient, ("mean", "sum"))

@@ -10,19 +10,28 @@ import jax
 import numpy as np
 import optax
 
-from ampjax.assemble import as_instances, make_executor, require_closed, require_transform, scheduler_settings
+from ampjax.assemble import (
+    as_instances,
+    make_executor,
+    plan_for,
+    require_closed,
+    require_transform,
+    scheduler_settings,
+)
 from ampjax.engine.cost import Cost, FlopsCost
 from ampjax.engine.executor import Executor
+from ampjax.engine.hosted_driver import HostedDriver
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import metrics_of
 from ampjax.engine.profile import Profile, measure, medians
+from ampjax.engine.profile_cost import HostedCost
 from ampjax.engine.source import Source
 from ampjax.engine.trace import Trace, scaled
 from ampjax.engine.virtual_driver import VirtualDriver
+from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
-from ampjax.sched.affinity import assign
-from ampjax.sched.plan import Plan, make_plan
+from ampjax.sched.plan import Plan
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
@@ -62,7 +71,7 @@ def simulate(
     graph: Graph,
     data: Instances | Sequence[Any],
     *,
-    cost: Callable[[Plan], Cost] = FlopsCost,
+    cost: Callable[[Plan], Cost | HostedCost] = FlopsCost,
     numerics: bool = False,
     tx: optax.GradientTransformation | None = None,
     params: Mapping[str, Any] | None = None,
@@ -76,31 +85,34 @@ def simulate(
       graph: A closed graph.
       data: The instances, taken in order.
       cost: Makes the cost model from the plan: for example `functools.partial(FlopsCost, flops=1e12, latency_ns=500)`. By default
-        the paper's hypothetical device of 10^12 operations a second.
+        the paper's hypothetical device of 10^12 operations a second. A `HostedCost` is a machine like this one, whose one host thread decides
+        and issues for all workers.
       numerics: Whether the kernels run too, so that metrics and parameters come out; else only control flows.
-      tx: With numerics: the optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`.
+      tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`. Without numerics it
+        only counts for `device_memory`.
       params: With numerics: parameters by node name; nodes that are left out are initialised from the seed.
       train: False runs inference.
-      trace: Filled with where each worker's time goes.
-      **options: The settings of the run, as for `Trainer`: see `Settings`. `memory_limit` and `run_ahead` mean nothing here.
+      trace: Filled with where each worker's time goes; not with a `HostedCost`.
+      **options: The settings of the run, as for `Trainer`: see `Settings`. `memory_limit` means nothing here, `run_ahead` only with a
+        `HostedCost`.
 
     Returns:
       Time, throughput, counts.
 
     Raises:
       GraphError: If the graph is not closed.
-      SettingsError: If a setting is outside what it can be, or there is no instance.
+      SettingsError: If a setting is outside what it can be, nodes don't fit into `device_memory`, or there is no instance.
       DeadlockError: If nothing can move.
     """
     require_closed("simulate", graph)
     require_transform(tx)
     s = settings_from(options)
     instances = as_instances(graph, data)
-    plan = _plan(graph, s)
+    plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
     executor = _executor(plan, s, tx, params) if numerics else None
     loop = Loop(scheduler, executor, [Source(scheduler, executor, instances, np.arange(len(instances)), train)])
-    seconds = VirtualDriver(loop, cost(plan), trace).run() / 1e9
+    seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
     return Simulation(
         len(instances),
         seconds,
@@ -141,7 +153,7 @@ def profile(
     require_transform(tx)
     s = settings_from(options)
     instances = as_instances(graph, data)
-    plan = _plan(graph, s)
+    plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
     measured = []
     for _ in range(1 + passes):
@@ -150,9 +162,14 @@ def profile(
     return medians(measured[1:])
 
 
-def _plan(graph: Graph, s: Settings) -> Plan:
-    """Each worker with a memory of its own."""
-    return make_plan(graph, assign(graph, s.workers, s.affinity, s.seed), range(s.workers), s.fuse)
+def _driver(loop: Loop, cost: Cost | HostedCost, trace: Trace | None, s: Settings) -> VirtualDriver | HostedDriver:
+    if not isinstance(cost, HostedCost):
+        return VirtualDriver(loop, cost, trace)
+    if trace is not None:
+        raise SettingsError(
+            "simulate, `trace`", "none with a `HostedCost`", "a trace", "Trace a real run: this machine is at hand."
+        )
+    return HostedDriver(loop, cost, s.run_ahead)
 
 
 def _executor(

@@ -17,6 +17,7 @@ import optax
 from ampjax.assemble import (
     as_instances,
     make_executor,
+    plan_for,
     require_closed,
     require_some,
     require_transform,
@@ -24,11 +25,11 @@ from ampjax.assemble import (
 )
 from ampjax.blocking import blocking
 from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.engine.budget import payload_budget
 from ampjax.engine.compile import compilations
 from ampjax.engine.cost import Cost
 from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Journal
 from ampjax.engine.loop import Loop
-from ampjax.engine.memory import payload_budget
 from ampjax.engine.metrics import loss_sum, metrics_of
 from ampjax.engine.patience import patiently
 from ampjax.engine.recording import Recorder, Recording
@@ -47,8 +48,7 @@ from ampjax.predictions import Predictions, gather_predictions
 from ampjax.preparation import AnyInstances, Preparation
 from ampjax.progress import Reporter
 from ampjax.provenance import differences, provenance, require_same
-from ampjax.sched.affinity import assign
-from ampjax.sched.plan import Plan, make_plan
+from ampjax.sched.plan import Plan
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
@@ -101,9 +101,7 @@ class Trainer:
         s = self.settings
         available = list(devices) if devices is not None else jax.devices()
         used = available[: min(s.workers, len(available))]
-        self.plan = make_plan(
-            graph, assign(graph, s.workers, s.affinity, s.seed), [w % len(used) for w in range(s.workers)], s.fuse
-        )  # type: ignore[arg-type]
+        self.plan = plan_for(graph, s, tx, [w % len(used) for w in range(s.workers)])
         self._executor = make_executor(self.plan, s, tx, params or {}, used)
         self._executor.keep_outputs = False
         self._scheduler = Scheduler(self.plan, scheduler_settings(graph, s), s.check)

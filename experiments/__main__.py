@@ -13,11 +13,15 @@ from ampjax.errors import DataError, GraphError, LimitError, SettingsError
 from experiments import (
     appendix_c,
     babi15,
+    calibrate,
+    figure1,
+    figure5a,
     list_reduction,
     mnist,
     permutation,
     qm9,
     report,
+    scaling,
     sentiment,
     table3,
     virtual,
@@ -26,7 +30,10 @@ from experiments import (
 from experiments.appendix_c import AppendixCOptions
 from experiments.babi15 import Babi15Options
 from experiments.bench import commands as bench
+from experiments.calibrate import CalibrateOptions
 from experiments.common import start_up
+from experiments.figure1 import Figure1Options
+from experiments.figure5a import Figure5aOptions
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
 from experiments.parallax import fig7, fig8, fig9, table1, table2, table4, table5, table6
@@ -34,6 +41,7 @@ from experiments.parallax import table3 as parallax_table3
 from experiments.permutation import PermutationOptions
 from experiments.qm9 import Qm9Options
 from experiments.report import ReportOptions
+from experiments.scaling import ScalingOptions
 from experiments.sentiment import SentimentOptions
 from experiments.table3 import Table3Options
 from experiments.virtual import VirtualOptions
@@ -59,6 +67,10 @@ Command = (
     | Annotated[fig7.Fig7Options, subcommand("parallax-fig7")]
     | Annotated[fig8.Fig8Options, subcommand("parallax-fig8")]
     | Annotated[fig9.Fig9Options, subcommand("parallax-fig9")]
+    | Annotated[Figure1Options, subcommand("figure1")]
+    | Annotated[Figure5aOptions, subcommand("figure5a")]
+    | Annotated[ScalingOptions, subcommand("scaling")]
+    | Annotated[CalibrateOptions, subcommand("calibrate")]
     | Annotated[ReportOptions, subcommand("report")]
     | Annotated[bench.Bench, subcommand("bench")]
 )
@@ -83,6 +95,10 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     fig7.Fig7Options: fig7.main,
     fig8.Fig8Options: fig8.main,
     fig9.Fig9Options: fig9.main,
+    Figure1Options: figure1.main,
+    Figure5aOptions: figure5a.main,
+    ScalingOptions: scaling.main,
+    CalibrateOptions: calibrate.main,
     ReportOptions: report.main,
     **bench.MAINS,
 }
@@ -107,7 +123,8 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one experiment; gives the exit status: 2 for a mistake in options or data, which is told without a traceback."""
     options = parse(arguments)
-    start_up(getattr(options, "workers", 1), spread_kernels=isinstance(options, MnistOptions))
+    devices = getattr(options, "devices", getattr(options, "workers", 1))
+    start_up(devices, spread_kernels=isinstance(options, MnistOptions))
     try:
         MAINS[type(options)](options)
     except (SettingsError, DataError, GraphError, LimitError) as error:

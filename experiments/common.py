@@ -22,7 +22,7 @@ from rich.console import Console
 
 import ampjax as amp
 from ampjax.engine.cost import Cost, FlopsCost
-from ampjax.engine.profile import ProfileCost
+from ampjax.engine.profile_cost import ProfileCost
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
 from ampjax.history import Epoch, History, reaches

@@ -57,6 +57,7 @@ class Table3Options:
       rest: What everything else takes; both by default.
       flops: Operations per second of a device.
       epochs: Epochs at most; by default each workload's own.
+      n_train: Training examples; by default each workload's own.
       synthetic: Generated data in place of files.
       data_dir: Folder with data files; else the environment variable AMPJAX_DATA.
       seed: Of all of it.
@@ -68,6 +69,7 @@ class Table3Options:
     rest: tuple[Literal["none", "measured"], ...] = ("none", "measured")
     flops: float = 1e12
     epochs: int | None = None
+    n_train: int | None = None
     synthetic: bool = False
     data_dir: Path | None = None
     seed: int = 0
@@ -129,6 +131,7 @@ def run(name: str, rest: Literal["none", "measured"], options: Table3Options) ->
         data_dir=options.data_dir,
         epochs=options.epochs or workload.options.epochs,
         out=options.out / f"{name}-{rest}",
+        **({} if options.n_train is None else {"n_train": options.n_train}),
     )
     (history,) = workload.main(o)
     reached = history.first_to(o.target, "error" if name == "qm9" else "accuracy")

@@ -40,19 +40,17 @@ class FlopsCost:
     other_ns: int = 0
     latency_ns: int = 0
     bytes_per_s: float = math.inf
-    _layers: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False)
+    _layers: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    _bodies: dict[Any, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    _stages: dict[tuple[int, str], list[tuple[str, float]]] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, dispatch: Dispatch) -> int:
         """Nanoseconds that a dispatch takes."""
         stage = dispatch.stage
         operations = 0.0
         if stage is not None:
-            passes = {"forward": 1, "infer": 1, "backward": 2}[dispatch.direction]
-            if stage.kind == "loss" and dispatch.direction == "forward":
-                passes = 3
-            operations += passes * sum(
-                2.0 * self._layer(node)[0] * dispatch.rows_at(node.name) for node in stage.nodes if node.has_params
-            )
+            for node, work in self._work(stage, dispatch.direction):
+                operations += work * dispatch.rows_at(node)
         for change in dispatch.changes:
             if isinstance(change, Update):
                 operations += self._layer(self.plan.graph.nodes[change.node])[1]
@@ -60,12 +58,28 @@ class FlopsCost:
 
     def has_layers(self, dispatch: Dispatch) -> bool:
         """Whether any of a dispatch's nodes multiplies by a matrix."""
-        return dispatch.stage is not None and any(self._layer(n)[0] for n in dispatch.stage.nodes if n.has_params)
+        return dispatch.stage is not None and bool(self._work(dispatch.stage, dispatch.direction))
+
+    def _work(self, stage: Stage, direction: str) -> list[tuple[str, float]]:
+        """The operations of a stage's layers for one row, by node."""
+        found = self._stages.get((stage.number, direction))
+        if found is None:
+            passes = {"forward": 1, "infer": 1, "backward": 2}[direction]
+            if stage.kind == "loss" and direction == "forward":
+                passes = 3
+            layers = [(node.name, self._layer(node)[0]) for node in stage.nodes if node.has_params]
+            found = [(name, 2.0 * passes * products) for name, products in layers if products]
+            self._stages[stage.number, direction] = found
+        return found
 
     def _layer(self, node: Node) -> tuple[int, int]:
         """A node's multiply-adds per message, and the size of its matrices."""
         if node.name not in self._layers:
-            self._layers[node.name] = _layer_sizes(node)
+            types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+            of = id(node.op.body), tuple((t.shape, t.dtype.name) for t in types)  # replicas are alike
+            if of not in self._bodies:
+                self._bodies[of] = _layer_sizes(node)
+            self._layers[node.name] = self._bodies[of]
         return self._layers[node.name]
 
     def _transfer(self, stage: Stage | None, rows: int) -> int:

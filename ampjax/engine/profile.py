@@ -1,4 +1,4 @@
-"""How long this machine takes for each stage, measured, and a cost model made from it.
+"""How long this machine takes for each stage, measured.
 
 A profile is measured by running instances one dispatch at a time and waiting for each, so it holds what kernels take when they have the machine
 to themselves; it is a table of numbers, which can be kept in a file and used where the machine is not at hand.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ampjax.engine.cost import FlopsCost
 from ampjax.engine.executor import Executor
 from ampjax.engine.loop import Loop
 from ampjax.errors import DataError, SettingsError
 from ampjax.sched.dispatch import Dispatch, Update
-from ampjax.sched.plan import Plan
 from ampjax.sched.queues import FORWARD, INFER
 
 Times = Mapping[str, Mapping[int, float]]
@@ -31,29 +31,41 @@ class Profile:
     """Times of stages and updates on a machine.
 
     Args:
-      times: By `direction stage` (`forward linear1`, ...) and `update node`: nanoseconds for some numbers of rows (an update's is 1).
+      times: By `direction stage` (`forward linear1`, ...) and `update node`: nanoseconds for some numbers of rows (an update's is 1), from
+        the call until the device is done.
+      issue: The same: the part of them until the call returns, in which the host is not free for anything else.
+      control: The same: what the scheduler takes to choose a dispatch and to let its messages travel on.
     """
 
     times: Times
+    issue: Times = field(default_factory=dict)
+    control: Times = field(default_factory=dict)
 
-    def ns(self, what: str, rows: int) -> float:
+    def ns(self, what: str, rows: int, part: str = "times") -> float:
         """Nanoseconds for so many rows: between measured sizes in proportion, beyond the largest by the time of its rows.
+
+        Args:
+          what: A key of the tables.
+          rows: Rows.
+          part: Which table: `times`, `issue` or `control`.
 
         Raises:
           SettingsError: If it was never measured.
         """
-        if what not in self.times:
+        table: Times = getattr(self, part)
+        if what not in table:
             raise SettingsError(
-                f"profile, `{what}`", f"one of {sorted(self.times)}", "no time", "Measure the same graph and settings."
+                f"profile, `{what}`", f"one of {sorted(table)}", "no time", "Measure the same graph and settings."
             )
-        sizes, ns = (np.array(column) for column in zip(*sorted(self.times[what].items()), strict=True))
+        sizes, ns = (np.array(column) for column in zip(*sorted(table[what].items()), strict=True))
         if rows > sizes[-1]:
             return float(ns[-1] * rows / sizes[-1])
         return float(np.interp(rows, sizes, ns))
 
     def save(self, path: str | Path) -> None:
         """Writes it as JSON."""
-        Path(path).write_text(json.dumps({what: dict(sizes) for what, sizes in self.times.items()}), encoding="utf-8")
+        tables = {part: getattr(self, part) for part in PARTS}
+        Path(path).write_text(json.dumps(tables), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Profile:
@@ -64,8 +76,8 @@ class Profile:
         """
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls({what: {int(n): float(ns) for n, ns in sizes.items()} for what, sizes in found.items()})
-        except (OSError, ValueError, AttributeError) as error:
+            return cls(**{part: _numbers(found[part]) for part in PARTS})
+        except (OSError, ValueError, AttributeError, LookupError, TypeError) as error:
             raise DataError(f"{path}", "a profile", f"{error}", "Give a file that `Profile.save` wrote.") from error
 
     def __repr__(self) -> str:
@@ -76,8 +88,10 @@ class Profile:
         return "\n".join([f"Profile of {len(self.times)} kernels", *lines])
 
 
-Measured = dict[str, dict[int, list[float]]]
-"""As `Times`, with each time that was measured."""
+PARTS = ("times", "issue", "control")
+
+Measured = dict[str, dict[str, dict[int, list[float]]]]
+"""By part of a profile, as `Times`, with each time that was measured."""
 
 
 def measure(loop: Loop, executor: Executor) -> Measured:
@@ -92,76 +106,68 @@ def measure(loop: Loop, executor: Executor) -> Measured:
     Returns:
       All times in nanoseconds.
     """
-    found: Measured = {}
-
-    def note(what: str, rows: int, start: float) -> None:
-        executor.wait()
-        ns = time.perf_counter_ns() - start - waiting_ns
-        found.setdefault(what, {}).setdefault(rows, []).append(max(0.0, ns))
-
-    waiting_ns = _waiting_ns(executor)
+    clock, found = time.perf_counter_ns, {part: {} for part in PARTS}
     scheduler, workers = loop.scheduler, range(loop.scheduler.plan.workers)
+    waiting_ns = _waiting_ns(executor)
+
+    def note(part: str, what: str, rows: int, ns: float) -> None:
+        found[part].setdefault(what, {}).setdefault(rows, []).append(ns)
+
+    def run(what: str, rows: int, call: Callable[[], None]) -> None:
+        start = clock()
+        call()
+        issued = clock()
+        executor.wait()
+        total = max(0.0, clock() - start - waiting_ns)
+        note("times", what, rows, total)
+        note("issue", what, rows, min(issued - start, total))
+
     loop.settle()
     while True:
+        asked = clock()
         dispatches = (scheduler.next(worker) for worker in workers)
         dispatch = next((d for d in dispatches if d is not None), None)
+        chosen = clock()
         if dispatch is None:
             if loop.finished():
                 return found
             continue
-        start = time.perf_counter_ns()
-        executor.run(dispatch, scheduler)
         if dispatch.stage is not None:
-            note(_name(dispatch), max(1, dispatch.n_rows), start)
-        start = time.perf_counter_ns()
-        executor.change(dispatch)
+            run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, dispatch, scheduler))
         for change in dispatch.changes:
-            if isinstance(change, Update):
-                note(f"update {change.node}", 1, start)
-                start = time.perf_counter_ns()
+            what = f"update {change.node}" if isinstance(change, Update) else "replicas"
+            run(what, 1, partial(executor.change, replace(dispatch, changes=[change])))
+        executor.change(replace(dispatch, changes=[]))
+        ready = clock()
         loop.done(dispatch)
+        if dispatch.stage is not None:
+            note("control", what_of(dispatch), max(1, dispatch.n_rows), clock() - ready + chosen - asked)
+
+
+def what_of(dispatch: Dispatch) -> str:
+    """What a dispatch's time is kept under; inference takes the time of training's way forward, where alone it was measured."""
+    assert dispatch.stage is not None
+    return f"{FORWARD if dispatch.direction == INFER else dispatch.direction} {dispatch.stage.name}"
 
 
 def medians(passes: Sequence[Measured]) -> Profile:
     """A profile from all times of some passes."""
-    joined: Measured = {}
-    for found in passes:
+    joined: Measured = {part: {} for part in PARTS}
+    for part, found in ((part, tables[part]) for tables in passes for part in PARTS):
         for what, sizes in found.items():
             for rows, ns in sizes.items():
-                joined.setdefault(what, {}).setdefault(rows, []).extend(ns)
-    return Profile({what: {rows: float(np.median(ns)) for rows, ns in sizes.items()} for what, sizes in joined.items()})
+                joined[part].setdefault(what, {}).setdefault(rows, []).extend(ns)
+    return Profile(
+        **{
+            part: {what: {rows: float(np.median(ns)) for rows, ns in sizes.items()} for what, sizes in found.items()}
+            for part, found in joined.items()
+        }
+    )
 
 
-@dataclass(frozen=True)
-class ProfileCost:
-    """A machine whose devices are as fast as the one that was measured; its fully connected layers may run on faster devices.
-
-    With `flops`, stages with fully connected layers take their flops' time and everything else its measured time: what the paper's table 3
-    did, whose authors replaced such layers by waits and ran the rest (Appendix C).
-
-    Args:
-      plan: The plan; stages and nodes must have the names of those that were measured.
-      profile: Measured times.
-      flops: Operations per second for fully connected layers; None for measured times.
-    """
-
-    plan: Plan
-    profile: Profile
-    flops: FlopsCost | None = None
-
-    def __call__(self, dispatch: Dispatch) -> int:
-        """Nanoseconds that a dispatch takes."""
-        if self.flops is not None and self.flops.has_layers(dispatch):
-            return self.flops(dispatch)
-        ns = self.profile.ns(_name(dispatch), dispatch.n_rows) if dispatch.stage is not None else 0.0
-        updated = [change.node for change in dispatch.changes if isinstance(change, Update)]
-        return round(ns + sum(self.profile.ns(f"update {node}", 1) for node in updated))
-
-
-def _name(dispatch: Dispatch) -> str:
-    """What a dispatch's time is kept under; inference takes the time of training's way forward, where alone it was measured."""
-    assert dispatch.stage is not None
-    return f"{FORWARD if dispatch.direction == INFER else dispatch.direction} {dispatch.stage.name}"
+def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:
+    """A table as it was before it became JSON."""
+    return {what: {int(n): float(ns) for n, ns in sizes.items()} for what, sizes in table.items()}
 
 
 def _waiting_ns(executor: Executor) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import heapq
+from collections.abc import Iterable
 
 from ampjax.engine.cost import Cost
 from ampjax.engine.loop import Loop
@@ -36,32 +36,47 @@ class VirtualDriver:
         Raises:
           DeadlockError: If nothing can move.
         """
-        workers = self._loop.scheduler.plan.workers
         start_ns = self.now_ns
         tracer = Tracer(self._trace, self._loop, lambda: self.now_ns) if self._trace is not None else None
-        idle = list(range(workers))
+        idle = set(range(self._loop.scheduler.plan.workers))
+        asked: Iterable[int] = sorted(idle)
         under_way: list[tuple[int, int, Dispatch]] = []
         self._loop.settle()
         while True:
-            for worker in idle[:]:
-                dispatch = self._loop.issue(worker)
-                if dispatch is not None:
-                    idle.remove(worker)
-                    end = self.now_ns + max(0, self._cost(dispatch))
-                    heapq.heappush(under_way, (end, dispatch.number, dispatch))
-                    if tracer is not None:
-                        self._note(tracer, dispatch, end)
-                elif tracer is not None:
-                    tracer.idle(worker)
+            in_vain = self._ask(asked, idle, under_way, tracer)
             if not under_way:
                 if self._loop.finished():
                     if tracer is not None:
                         tracer.finish()
                     return self.now_ns - start_ns
+                asked = sorted(idle)
                 continue
             self.now_ns, _, dispatch = heapq.heappop(under_way)
             self._loop.done(dispatch)
-            bisect.insort(idle, dispatch.worker)
+            idle.add(dispatch.worker)
+            # Who had nothing to do and for whom nothing has come need not be asked, but for a trace, which tells why it waits.
+            stirred = {dispatch.worker, *in_vain} | self._loop.scheduler.stirred()
+            asked = sorted(stirred & idle if tracer is None else idle)
+
+    def _ask(
+        self, workers: Iterable[int], idle: set[int], under_way: list[tuple[int, int, Dispatch]], tracer: Tracer | None
+    ) -> list[int]:
+        """Lets idle workers start what they want to; gives those that want to wait, or must, although something waits for them."""
+        in_vain = []
+        for worker in workers:
+            dispatch = self._loop.issue(worker)
+            if dispatch is not None:
+                idle.remove(worker)
+                end = self.now_ns + max(0, self._cost(dispatch))
+                heapq.heappush(under_way, (end, dispatch.number, dispatch))
+                if tracer is not None:
+                    self._note(tracer, dispatch, end)
+                continue
+            if self._loop.scheduler.waiting_for(worker):
+                in_vain.append(worker)
+            if tracer is not None:
+                tracer.idle(worker)
+        return in_vain
 
     def _note(self, tracer: Tracer, dispatch: Dispatch, end_ns: int) -> None:
         """Adds a dispatch that starts now to the trace."""

@@ -96,7 +96,8 @@ class State:
         Raises:
           AttributeError: If `instance` is to be replaced, or a field that the graph does not know.
         """
-        array, fields, layout = self._array.copy(), self._fields, self._layout
+        # Not `copy`: some processors' memory copies are many times slower where sizes are powers of two.
+        array, fields, layout = np.positive(self._array), self._fields, self._layout
         for name, value in columns.items():
             if name == "instance":
                 raise AttributeError("`instance` can't be replaced: a message belongs to its instance for good")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ampjax.errors import SettingsError
+from ampjax.sched.packing import Memory
 
 if TYPE_CHECKING:
     from ampjax.ir.graph import Graph, Node
@@ -28,7 +29,9 @@ Rule = str | Placement | Callable[["Graph", int], Placement]
 RULES = ("default", "paper", "coloured")
 
 
-def assign(graph: Graph, workers: int, rule: Rule = "default", seed: int = 0, hops: int = 1) -> dict[str, int]:
+def assign(
+    graph: Graph, workers: int, rule: Rule = "default", seed: int = 0, hops: int = 1, memory: Memory | None = None
+) -> dict[str, int]:
     """The worker of each hosted node: of every node that is neither control nor a pump.
 
     A node's own `worker` option wins over every rule; it still counts as the h-th heavy node.
@@ -48,13 +51,15 @@ def assign(graph: Graph, workers: int, rule: Rule = "default", seed: int = 0, ho
       seed: Seed of the random choice; read by `paper` only.
       hops: Range of the colouring; read by `coloured` only. Two heavy nodes are one hop apart if a path leads from one to
         the other through light nodes only, in the graph of hosted nodes (control nodes contracted, direction ignored).
+      memory: What devices hold and nodes need. Heavy nodes for which there is no room where a rule wants them go elsewhere; a map, and
+        nodes with a `worker` option, must fit as they are.
 
     Returns:
       Node name to worker, in `[0, workers)`, in graph order.
 
     Raises:
       SettingsError: If `workers`, `hops` or `seed` is out of range, the rule is unknown, or a map lacks a node, names one
-        that is not hosted, or a worker that does not exist.
+        that is not hosted, or a worker that does not exist; or if there is not enough memory.
     """
     _check_integer("workers", workers, 1)
     _check_integer("hops", hops, 1)
@@ -70,13 +75,15 @@ def assign(graph: Graph, workers: int, rule: Rule = "default", seed: int = 0, ho
     if isinstance(rule, Mapping):
         placed = _given(nodes, rule, pinned, workers)
     elif rule == "default":
-        placed = _follow(nodes, _modulo(nodes, workers) | pinned, workers)
+        placed = _follow(nodes, _fitting(_modulo(nodes, workers), pinned, memory), workers)
     elif rule == "paper":
-        placed = _at_random(nodes, _modulo(nodes, workers) | pinned, workers, seed)
+        placed = _at_random(nodes, _fitting(_modulo(nodes, workers), pinned, memory), workers, seed)
     elif rule == "coloured":
-        placed = _follow(nodes, _colour(nodes, pinned, workers, hops) | pinned, workers)
+        placed = _follow(nodes, _fitting(_colour(nodes, pinned, workers, hops), pinned, memory), workers)
     else:
         raise SettingsError("affinity", f"one of {RULES}, a mapping or a function", f"{rule!r}", "Choose one of these.")
+    if memory is not None:
+        memory.check(placed)
     return {node.name: placed[node.name] for node in nodes}
 
 
@@ -159,6 +166,12 @@ def _heavy(nodes: list[Node]) -> list[Node]:
 
 def _count(values: Iterable[int], workers: int) -> list[int]:
     return np.bincount(np.fromiter(values, np.int64), minlength=workers).tolist()
+
+
+def _fitting(wanted: Placement, pinned: Placement, memory: Memory | None) -> dict[str, int]:
+    """Heavy nodes where a rule wants them, or where they have room; and all that are pinned."""
+    heavy = {**wanted, **pinned}
+    return heavy if memory is None else memory.fit(heavy, pinned)
 
 
 # ---- light nodes -----------------------------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ class Builder:
         """The arena rows of the inputs, per port; for a collect also where they go."""
         ports = range(len(stage.ports))
         if not stage.ragged:
-            rows = self._cells.row[dispatch.inputs]
+            rows = self._cells.row.take(dispatch.inputs)
             dispatch.in_rows, dispatch.n_rows = [rows[:, port] for port in ports], len(rows)
             return
         parts = [self._cells.rows_of(dispatch.inputs[:, port]) for port in ports]
@@ -250,7 +250,7 @@ class Builder:
 
     def _collectable(self, queue: Queue, limit: int) -> int:
         """A collect makes as many rows as its topologies say: the messages to take so that these fit."""
-        waiting = queue.contents() if queue.stage.kind == "edges" else [queue.first]
+        waiting = queue.contents() if queue.stage.kind == "edges" else queue.contents()[:1]
         rows = np.cumsum(self._collected(queue.stage, np.concatenate([chunk.states for chunk in waiting])))
         return max(1, int(np.searchsorted(rows, limit, side="right")))
 

@@ -5,7 +5,7 @@ Fills in what a stage says of its ports (`direct`, `distinct`, `sole`, `alone`) 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ampjax.ir.control import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Repeat, Ungroup
 from ampjax.sched.stages import HOST, Leaf, Stage, Step, Targets
@@ -94,14 +94,51 @@ def _pays(stages: Sequence[Stage], leaf: Leaf) -> bool:
 
 def count_workers_ahead(stages: Sequence[Stage]) -> None:
     """Counts the workers on the way from each stage to where its messages end."""
+    ahead = [list(dict.fromkeys(leaf.stage for r in s.routes for leaf in reached(r)[0])) for s in stages]
+    workers: dict[int, set[int]] = {}
+    for loop in _loops(ahead):  # stages of a loop have the same ahead of them
+        found = {stages[number].worker for number in loop}
+        beyond = {id(workers[n]): workers[n] for number in loop for n in ahead[number] if n in workers}
+        found.update(*beyond.values())
+        workers.update(dict.fromkeys(loop, found))
     for stage in stages:
-        seen, stack = {stage.number}, [stage]
-        while stack:
-            ahead = [leaf.stage for route in stack.pop().routes for leaf in reached(route)[0]]
-            new = [number for number in dict.fromkeys(ahead) if number not in seen]
-            seen.update(new)
-            stack.extend(stages[number] for number in new)
-        stage.workers_ahead = len({stages[number].worker for number in seen})
+        stage.workers_ahead = len(workers[stage.number])
+
+
+def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """The strongly connected components of a graph, those that are reached before those that reach them (Tarjan 1972).
+
+    Args:
+      ahead: For each vertex, those that its edges lead to.
+    """
+    order: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    open_: dict[int, None] = {}
+    for root in range(len(ahead)):
+        path = [] if root in order else [(root, iter(ahead[root]))]
+        for vertex, _ in path:
+            order[vertex] = lowest[vertex] = len(order)
+            open_[vertex] = None
+        while path:
+            vertex, edges = path[-1]
+            for other in edges:
+                if other not in order:
+                    order[other] = lowest[other] = len(order)
+                    open_[other] = None
+                    path.append((other, iter(ahead[other])))
+                    break
+                if other in open_:
+                    lowest[vertex] = min(lowest[vertex], order[other])
+            else:
+                path.pop()
+                if path:
+                    before = path[-1][0]
+                    lowest[before] = min(lowest[before], lowest[vertex])
+                if lowest[vertex] == order[vertex]:
+                    loop = [open_.popitem()[0]]
+                    while loop[-1] != vertex:
+                        loop.append(open_.popitem()[0])
+                    yield loop
 
 
 def count_uses(stages: Sequence[Stage], pumps: Mapping[int, Targets]) -> dict[int, int | None]:

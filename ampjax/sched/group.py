@@ -9,7 +9,7 @@ import numpy as np
 from ampjax.errors import MessageError
 from ampjax.ir.control import Group
 from ampjax.ir.state import INSTANCE, SLOT, Layout, State, apply, column
-from ampjax.sched.join import KeyNumbers
+from ampjax.sched.keys import KeyNumbers
 from ampjax.sched.stages import Stage
 
 

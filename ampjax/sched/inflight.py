@@ -21,7 +21,7 @@ class InFlight:
         self.ids = np.zeros(0, np.int64)
         self.ages = np.zeros(0, np.int64)
         self._opened = 0
-        self._train: list[bool] = []
+        self._train = np.zeros(0, bool)
         self._live = np.zeros(0, np.int64)
         self._free: list[int] = []
 
@@ -41,19 +41,19 @@ class InFlight:
         n = len(ids)
         while len(self._free) < n:
             self._grow()
-        slots = np.array([self._free.pop() for _ in range(n)], np.int64)
+        slots = np.array(self._free[-n:][::-1] if n else [], np.int64)
+        del self._free[len(self._free) - n :]
         self.ids[slots] = ids
         self.ages[slots] = np.arange(self._opened, self._opened + n)
         self._opened += n
-        for slot in slots.tolist():
-            self._train[slot] = train
+        self._train[slots] = train
         self._live[slots] = 1
         self.count[train] += n
         return slots
 
     def is_train(self, slot: int) -> bool:
         """Whether the instance in a slot is a training instance."""
-        return self._train[slot]
+        return bool(self._train[slot])
 
     def hold(self, slots: np.ndarray) -> None:
         """One thing more of each of these instances is alive (slots may repeat)."""
@@ -65,13 +65,16 @@ class InFlight:
         left = self._live[slots]
         if np.count_nonzero(left) == len(left):
             return
-        for slot in dict.fromkeys(slots[left == 0].tolist()):
-            train = self._train[slot]
-            self.count[train] -= 1
-            self.finished.append((int(self.ids[slot]), train))
-            for maps in self.topologies.values():
+        ended = list(dict.fromkeys(slots[left == 0].tolist()))
+        trains = self._train[ended].tolist()
+        n_train = sum(trains)
+        self.count[True] -= n_train
+        self.count[False] -= len(ended) - n_train
+        self.finished += zip(self.ids[ended].tolist(), trains, strict=True)
+        self._free += ended
+        for maps in self.topologies.values():
+            for slot in ended:
                 maps.pop(slot, None)
-            self._free.append(slot)
 
     def _grow(self) -> None:
         n = len(self.ids)
@@ -80,4 +83,4 @@ class InFlight:
         self.ids = np.concatenate([self.ids, np.zeros(more, np.int64)])
         self.ages = np.concatenate([self.ages, np.zeros(more, np.int64)])
         self._live = np.concatenate([self._live, np.zeros(more, np.int64)])
-        self._train.extend([True] * more)
+        self._train = np.concatenate([self._train, np.ones(more, bool)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from ampjax.errors import SettingsError
@@ -12,35 +13,59 @@ Policy = Callable[[Sequence[Queue], int], Queue | None]
 
 None lets the worker wait, and asks again when something has moved. Where everybody would wait, `backward_first` decides."""
 
+Rank = tuple[int, ...]
+"""Compared item by item; the lowest goes first."""
 
-def backward_first(queues: Sequence[Queue], now: int) -> Queue:
+
+class Ranked:
+    """A policy that takes the queue of the lowest rank, of equal ones that which has waited longest.
+
+    A rank depends on its queue alone, so a worker with a thousand queues need not look at all of them: only at those that have changed.
+
+    Args:
+      rank: From a queue to its rank; it changes only when messages come or go.
+    """
+
+    def __init__(self, rank: Callable[[Queue], Rank]):
+        self.rank = rank
+        functools.update_wrapper(self, rank)
+
+    def __call__(self, queues: Sequence[Queue], now: int) -> Queue:
+        """Chooses among queues that are not empty and can be dispatched."""
+        return min(queues, key=self.rank)
+
+
+@Ranked
+def backward_first(q: Queue) -> Rank:
     """The paper's: backward messages before forward ones, the oldest first (AMPNet, Algorithm 1)."""
-    return min(queues, key=lambda q: (not q.backward, q.born))
+    return not q.backward, q.born
 
 
-def largest(queues: Sequence[Queue], now: int) -> Queue:
+@Ranked
+def largest(q: Queue) -> Rank:
     """Most rows ready, as far as one dispatch can take them; backward first among equals."""
-    return max(queues, key=lambda q: (q.ready, q.backward, -q.born))
+    return -q.ready, not q.backward, q.born
 
 
-def balanced(queues: Sequence[Queue], now: int) -> Queue:
+@Ranked
+def balanced(q: Queue) -> Rank:
     """The default: rows ready weigh most, backward messages count half as much again, and age breaks starvation.
 
     Large dispatches cost less per row; backward messages free memory, let the controller admit instances and keep staleness low.
-    A queue whose oldest message has waited `n` dispatches counts as if it held `n / 4` rows more.
+    A queue whose oldest message has waited `n` dispatches counts as if it held `n / 4` rows more: all wait equally long, so what
+    counts between two queues is when each began to.
     """
-    return max(
-        queues, key=lambda q: (q.ready * (1.5 if q.backward else 1.0) + 0.25 * (now - q.born), q.backward, -q.born)
-    )
+    return q.born - q.ready * (6 if q.backward else 4), not q.backward, q.born
 
 
-def wavefront(queues: Sequence[Queue], now: int) -> Queue:
+@Ranked
+def wavefront(q: Queue) -> Rank:
     """Instances in step: forward messages from the pumps on, then backward ones from the losses on, a stage as a whole before the next.
 
     Messages of one stage come together in few, large dispatches, most of all where instances enter together too (`min_admission`). It is the
     order of depth in which dynamic batching runs a minibatch (Looks et al. 2017; Neubig et al. 2017), over whatever is in flight.
     """
-    return min(queues, key=lambda q: (q.backward, -q.stage.number if q.backward else q.stage.number, q.born))
+    return q.backward, -q.stage.number if q.backward else q.stage.number, q.born
 
 
 def one_forward_one_backward(queues: Sequence[Queue], now: int) -> Queue | None:

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 
 from ampjax.ir.state import SLOT
+from ampjax.sched.runs import Chunk, Runs, joined
 from ampjax.sched.stages import Stage
 
 FORWARD, BACKWARD, INFER = "forward", "backward", "infer"
-
-
-@dataclass(eq=False, slots=True)
-class Chunk:
-    """Messages that became ready together.
-
-    Args:
-      states: `[n, width]`.
-      cells: Forward: the input cells `[n, ports]`; backward: the invocations `[n]`.
-      sizes: Rows of each message `[n]`, for ragged stages.
-      born: The number of the dispatch that made them ready.
-    """
-
-    states: np.ndarray
-    cells: np.ndarray
-    sizes: np.ndarray | None
-    born: int
 
 
 class Queue:
@@ -47,12 +30,14 @@ class Queue:
         self.stage, self.direction, self.max_rows = stage, direction, max_rows
         self.backward = direction == BACKWARD or (direction == FORWARD and stage.kind == "loss")
         self.items = self.rows = self.ready = self.born = self.longest = self.under_way = 0
+        self._sorted = Runs()  # what waited when the oldest were last put first; what has come since stands behind
+        self._sorted_born = 0
         self._chunks: deque[Chunk] = deque()
 
     @property
     def first(self) -> Chunk:
-        """The oldest messages."""
-        return self._chunks[0]
+        """Messages of which the first one goes first."""
+        return self._sorted.first if len(self._sorted) else self._chunks[0]
 
     def put(self, chunk: Chunk) -> None:
         """Adds messages."""
@@ -65,41 +50,33 @@ class Queue:
         self._summarise()
 
     def take(self, max_rows: int, max_items: int = 1 << 60) -> Chunk:
-        """Takes the oldest messages, up to `max_rows` rows and `max_items` messages but at least one."""
+        """Takes the first messages, up to `max_rows` rows and `max_items` messages but at least one."""
         if self.rows <= max_rows and self.items <= max_items:
-            everything = _joined(list(self._chunks))
-            self._chunks.clear()
-            self.items = self.rows = self.ready = 0
+            everything = joined(self.contents())
+            self._forget()
             return everything
         taken: list[Chunk] = []
         rows = items = 0
-        while self._chunks:
-            chunk = self._chunks[0]
-            fits, n_rows = _fitting(chunk, max_rows - rows, max_items - items, bool(taken))
-            if fits == 0:
-                break
-            if fits < len(chunk.cells):
-                self._chunks[0] = _part(chunk, slice(fits, None))
-                chunk = _part(chunk, slice(0, fits))
-            else:
-                self._chunks.popleft()
-            taken.append(chunk)
-            rows += n_rows
-            items += fits
+        while (part := self._take_part(max_rows - rows, max_items - items, not taken)) is not None:
+            taken.append(part)
+            rows += len(part.cells) if part.sizes is None else int(part.sizes.sum())
+            items += len(part.cells)
         self.items -= items
         self.rows -= rows
         self._summarise()
-        return _joined(taken)
+        return joined(taken)
 
     def oldest_first(self, ages: np.ndarray) -> None:
         """Puts the messages of the oldest instances first; `ages[slot]` grows with each admission."""
-        if len(self._chunks) > 1 or len(self._chunks[0].cells) > 1:
-            everything = _joined(list(self._chunks))
-            order = np.argsort(ages[everything.states[:, SLOT]], kind="stable")
-            self._chunks = deque([_part(everything, order)])
+        if self._chunks:
+            if not len(self._sorted):
+                self._sorted_born = self._chunks[0].born
+            late = joined(list(self._chunks))
+            self._sorted.add(late, ages[late.states[:, SLOT]])
+            self._chunks.clear()
 
     def take_like(self, max_rows: int, marks: np.ndarray) -> Chunk:
-        """Takes the oldest message and those that share its mark (`marks[cell]`, a row of integers), up to `max_rows` rows."""
+        """Takes the first message and those that share its mark (`marks[cell]`, a row of integers), up to `max_rows` rows."""
         everything = self.take(1 << 60)
         own = marks[everything.cells]
         same = np.flatnonzero((own == own[0]).all(axis=1))
@@ -107,50 +84,51 @@ class Queue:
         n = max(1, int(np.searchsorted(np.cumsum(sizes), max_rows, side="right")))
         rest = np.setdiff1d(np.arange(len(own)), same[:n])
         if len(rest):
-            self.put(_part(everything, rest))
-        return _part(everything, same[:n])
+            self.put(everything.part(rest))
+        return everything.part(same[:n])
 
     def contents(self) -> list[Chunk]:
-        """What waits, oldest first."""
-        return list(self._chunks)
+        """What waits, in the order in which it will be taken."""
+        if not len(self._sorted):
+            return list(self._chunks)
+        first = self._sorted.everything()
+        first.born = self._sorted_born
+        return [first, *self._chunks]
 
     def clear(self) -> None:
         """Forgets everything."""
+        self._forget()
+        self.under_way = 0
+
+    def _forget(self) -> None:
+        self._sorted.clear()
         self._chunks.clear()
-        self.items = self.rows = self.ready = self.under_way = 0
+        self.items = self.rows = self.ready = 0
+
+    def _take_part(self, max_rows: int, max_items: int, needed: bool) -> Chunk | None:
+        """Takes what fits of the first messages, one at least if it is `needed`; None if nothing does."""
+        least = 1 if needed else 0
+        if len(self._sorted):
+            part = self._sorted.take(max_rows, max_items, least)
+            return part if len(part.cells) else None
+        if not self._chunks:
+            return None
+        chunk = self._chunks[0]
+        n = max(least, chunk.fitting(max_rows, max_items))
+        if n == 0:
+            return None
+        if n < len(chunk.cells):
+            self._chunks[0] = chunk.part(slice(n, None))
+            return chunk.part(slice(0, n))
+        return self._chunks.popleft()
 
     def _summarise(self) -> None:
         """Keeps what policies read up to date."""
         self.ready = self.rows if self.rows < self.max_rows else self.max_rows
-        if self._chunks:
+        if len(self._sorted):
+            self.born = self._sorted_born
+        elif self._chunks:
             self.born = self._chunks[0].born
 
     def __repr__(self) -> str:
         return f"Queue({self.direction} of `{self.stage.name}`: {self.items} messages, {self.rows} rows)"
-
-
-def _fitting(chunk: Chunk, room: int, most: int, optional: bool) -> tuple[int, int]:
-    """How many of a chunk's messages fit into `room` rows, `most` at most, and their rows; at least one unless `optional`."""
-    least = 0 if optional else 1
-    if chunk.sizes is None:
-        n = max(min(len(chunk.cells), room, most), least)
-        return n, n
-    rows = np.cumsum(chunk.sizes)
-    n = max(min(int(np.searchsorted(rows, room, side="right")), most), least)
-    return n, int(rows[n - 1]) if n else 0
-
-
-def _part(chunk: Chunk, rows: slice | np.ndarray) -> Chunk:
-    return Chunk(chunk.states[rows], chunk.cells[rows], None if chunk.sizes is None else chunk.sizes[rows], chunk.born)
-
-
-def _joined(chunks: list[Chunk]) -> Chunk:
-    if len(chunks) == 1:
-        return chunks[0]
-    sizes = [c.sizes for c in chunks if c.sizes is not None]
-    return Chunk(
-        np.concatenate([c.states for c in chunks]),
-        np.concatenate([c.cells for c in chunks]),
-        np.concatenate(sizes) if sizes else None,
-        chunks[0].born,
-    )

@@ -113,7 +113,9 @@ class Router:
         first = int(chosen[0])
         if len(chosen) == 1 or not np.count_nonzero(chosen != first):
             return [(first, batch)]
-        return [(output, batch.take(chosen == output)) for output in range(op.n)]
+        if op.n == 2:
+            return [(output, batch.take(chosen == output)) for output in range(op.n)]
+        return _dealt_out(batch, chosen)
 
     def _isu(self, step: Step, batch: Batch) -> Parts:
         after = apply(step.where, step.node.op.function, self._state(step, batch))
@@ -200,6 +202,18 @@ class Router:
                 "Let the function return the same fields for every state.",
             )
         return after.array
+
+
+def _dealt_out(batch: Batch, chosen: np.ndarray) -> Parts:
+    """What goes to each output that any message has chosen, however many outputs there are."""
+    order = np.argsort(chosen, kind="stable")
+    chosen = chosen[order]
+    starts = [0, *(np.flatnonzero(chosen[1:] != chosen[:-1]) + 1).tolist()]
+    parts = []
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        rows = order[start:end]
+        parts.append((int(chosen[start]), batch.of(batch.states.take(rows, axis=0), batch.cells[rows])))
+    return parts
 
 
 def find_topology(node: Node, pump: str, topologies: Mapping[str, Mapping[int, Topology]], slot: int) -> Topology:

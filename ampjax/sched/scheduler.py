@@ -7,7 +7,7 @@ for a worker's next action with `next`, carries it out, and says `done` when its
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -53,10 +53,12 @@ class Scheduler:
 
     def _clear(self) -> None:
         """Starts with nothing in flight."""
-        self._traffic = Traffic(self.plan, self.updates, self.settings.stashed, self.pool, self._max_rows)
+        s = self.settings
+        self._traffic = Traffic(self.plan, self.updates, s.stashed, self.pool, self._max_rows, s.policy)
         self._traffic.now, self._traffic.without_losses = self._number, self._without_losses
-        self._inflight, self._builder, self._busy = self._traffic.inflight, self._traffic.builder, self._traffic.busy
-        self._changes: deque[Dispatch] = deque()
+        self._inflight, self._builder = self._traffic.inflight, self._traffic.builder
+        self._backlogs, self._stirred = self._traffic.backlogs, self._traffic.stirred
+        self._changes: dict[int, deque[Dispatch]] = {}
         self._issued = self._since_flush = 0
 
     @property
@@ -120,8 +122,7 @@ class Scheduler:
         if queue is None:
             return None
         dispatch = self._builder.build(queue, self.stats)
-        if not queue.items:
-            del self._busy[worker][queue]
+        self._backlogs[worker].taken(queue)
         self._count(queue, dispatch)
         return self._issue(dispatch)
 
@@ -204,18 +205,24 @@ class Scheduler:
 
     def can_move_on(self, worker: int) -> bool:
         """Whether this worker has an action."""
-        return any(c.worker == worker for c in self._changes) or self._pick(worker) is not None
+        return worker in self._changes or self._pick(worker) is not None
 
-    def waiting_for(self, worker: int) -> Iterable[Queue]:
+    def waiting_for(self, worker: int) -> Collection[Queue]:
         """A worker's queues that are not empty."""
-        return self._busy[worker]
+        return self._backlogs[worker]
+
+    def stirred(self) -> set[int]:
+        """Workers for whom something has come since this was last asked. Another that had no action, and for whom nothing waits, has none now."""
+        found = self._stirred.copy()
+        self._stirred.clear()
+        return found
 
     def held_up(self, worker: int) -> str | None:
         """What keeps a worker that has no action from one; None if nothing waits for it.
 
         `policy`: it wants to wait. `memory`: there is no room for a result. `join`: what it has lacks a partner, or members of its group.
         """
-        if self._busy[worker]:
+        if self._backlogs[worker]:
             return "policy" if self._ready(worker) else "memory"
         return "join" if any(table.waiting for table in self._traffic.tables[worker]) else None
 
@@ -244,7 +251,7 @@ class Scheduler:
 
     def diagnose(self) -> LimitError | DeadlockError:
         """Why nothing can move."""
-        for queue in (q for busy in self._busy for q in busy):
+        for queue in (q for backlog in self._backlogs for q in backlog):
             return explain.no_room(queue, [self.pool(key) for key in queue.stage.arenas], self._inflight.total)
         return doctor.deadlock(self._snapshot())
 
@@ -273,10 +280,13 @@ class Scheduler:
 
     def _ready(self, worker: int) -> list[Queue]:
         """A worker's queues that can be dispatched."""
-        return [q for q in self._busy[worker] if q.backward or self._builder.room(q)]
+        return [q for q in self._backlogs[worker] if q.backward or self._builder.room(q)]
 
     def _pick(self, worker: int) -> Queue | None:
         """The queue that the policy wants; if it wants none and nothing else moves, `backward_first`'s choice."""
+        first = self._backlogs[worker].first()
+        if first is not None and (first.backward or self._builder.room(first)):
+            return first
         queues = self._ready(worker)
         if not queues:
             return None
@@ -313,16 +323,20 @@ class Scheduler:
 
     def _changes_of(self, worker: int) -> Dispatch | None:
         """The oldest parameter changes that wait for a worker."""
-        for i, changes in enumerate(self._changes):
-            if changes.worker == worker:
-                del self._changes[i]
-                return changes
-        return None
+        waiting = self._changes.get(worker)
+        if waiting is None:
+            return None
+        changes = waiting.popleft()
+        if not waiting:
+            del self._changes[worker]
+        return changes
 
     def _queue_changes(self, worker: int, changes: list[Change]) -> None:
         if changes:
             states = np.zeros((0, self.plan.layout.width), np.int64)
-            self._changes.append(Dispatch(0, worker, None, "update", states, NO_CELLS, NO_CELLS, changes=changes))
+            dispatch = Dispatch(0, worker, None, "update", states, NO_CELLS, NO_CELLS, changes=changes)
+            self._changes.setdefault(worker, deque()).append(dispatch)
+            self._stirred.add(worker)
 
     def _controller(self) -> None:
         """Synchronous and pipeline training: when all instances of a round have ended, the controller lets every node update."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from ampjax.ir.payload import RouteBy
 from ampjax.ir.state import SLOT, State
+from ampjax.sched.backlog import Backlog
 from ampjax.sched.build import Builder
 from ampjax.sched.cells import Cells
 from ampjax.sched.dispatch import Dispatch
@@ -15,8 +16,10 @@ from ampjax.sched.group import Groups
 from ampjax.sched.inflight import InFlight
 from ampjax.sched.join import Join
 from ampjax.sched.plan import Plan
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Chunk, Queue
+from ampjax.sched.policy import Policy
+from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Queue
 from ampjax.sched.route import Batch, Router
+from ampjax.sched.runs import Chunk
 from ampjax.sched.slots import SlotPool
 from ampjax.sched.stages import HOST, ArenaKey, Leaf, Stage, Targets
 from ampjax.sched.updates import Updates
@@ -34,11 +37,13 @@ class Traffic:
       stashed: Nodes whose adjoint uses the forward pass's parameters.
       pool: The slots of an arena.
       max_rows: Rows in one dispatch of a stage in a direction at most.
+      policy: Which queue a worker takes next.
 
     Attributes:
       now: The number of the latest dispatch: when what becomes ready was born.
       without_losses: Whether inference leaves the losses out.
-      busy: For each worker, the queues that hold messages.
+      backlogs: For each worker, the queues that hold messages.
+      stirred: Workers for whom something has come since somebody last looked; who looks clears it.
       tables: For each worker, the joins and groups in which messages wait for one another.
     """
 
@@ -49,6 +54,7 @@ class Traffic:
         stashed: tuple[str, ...],
         pool: Callable[[ArenaKey], SlotPool],
         max_rows: Callable[[Stage, str], int],
+        policy: Policy,
     ):
         layout = plan.layout
         links = max((len(s.ports) + max(1, len(s.outputs)) - 1 + len(s.params) for s in plan.stages), default=0)
@@ -75,7 +81,8 @@ class Traffic:
             if s.kind != "group"
             for d in (FORWARD, BACKWARD, INFER)
         }
-        self.busy: list[dict[Queue, None]] = [{} for _ in range(plan.workers)]
+        self.backlogs = [Backlog(policy) for _ in range(plan.workers)]
+        self.stirred: set[int] = set()
         types = [node.op.type for node in plan.graph.pumps.values()]
         self._pumped = [((HOST, t.shape, t.dtype.name), t.ragged) for t in types]
 
@@ -158,7 +165,8 @@ class Traffic:
         sizes = self.cells.sizes_of(inputs[:, 0]) if stage.ragged else None
         queue = self.queues[stage.number, direction]
         queue.put(Chunk(states, cells, sizes, self.now))
-        self.busy[stage.worker][queue] = None
+        self.backlogs[stage.worker].add(queue)
+        self.stirred.add(stage.worker)
 
     # -- references
 

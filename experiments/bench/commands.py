@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from tyro.conf import subcommand
 
-from experiments.bench import engine, memory, parallax, start_up, tracing, workers, workload, workloads
+from experiments.bench import engine, memory, parallax, simulate, start_up, tracing, workers, workload, workloads
 
 BenchCommand = (
     Annotated[workloads.SentimentBench, subcommand("sentiment")]
@@ -24,6 +24,7 @@ BenchCommand = (
     | Annotated[memory.MemoryBench, subcommand("memory")]
     | Annotated[workers.WorkersBench, subcommand("workers")]
     | Annotated[parallax.ParallaxBench, subcommand("parallax")]
+    | Annotated[simulate.SimulateOptions, subcommand("simulate")]
 )
 
 
@@ -55,4 +56,5 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     memory.MemoryBench: memory.main,
     workers.WorkersBench: workers.main,
     parallax.ParallaxBench: parallax.main,
+    simulate.SimulateOptions: simulate.main,
 }

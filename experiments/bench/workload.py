@@ -48,6 +48,8 @@ class Workload:
 
     experiment: ClassVar[str]
     metric: ClassVar[str] = "accuracy"
+    spread: ClassVar[bool] = False
+    """Whether our kernels are large enough for XLA to spread each over the cores."""
     passes: int = 5
     n_train: int = 1000
     max_active_keys: tuple[int, ...] = (16, 64)
@@ -114,7 +116,7 @@ class Workload:
         if "min_admission" in arguments:
             arguments["min_admission"] = min(arguments["min_admission"], keys)
         workers = str(arguments.get("workers", 1))
-        environment = {**SPREAD, "JAX_NUM_CPU_DEVICES": workers}
+        environment = {**(SPREAD if self.spread else {"NPROC": "1"}), "JAX_NUM_CPU_DEVICES": workers}
         setting = " ".join([f"{keys} in flight", *self.ours])
         return Entry(name, setting, f"{HERE}.ours:Ours", {**arguments, **of}, environment, to_target=n_train is None)
 

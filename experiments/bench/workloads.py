@@ -59,6 +59,7 @@ class ListReductionBench(Workload):
     """
 
     experiment = "list-reduction"
+    spread = True
     n_train: int = 20_000
     max_active_keys: tuple[int, ...] = ()
     batch: tuple[int, ...] = ()
@@ -168,6 +169,7 @@ class MnistBench(Workload):
     """MNIST: the perceptron in one jit, and in PyTorch. Throughput, medians, programs in turn."""
 
     experiment = "mnist"
+    spread = True
     n_train: int = 0
     max_active_keys: tuple[int, ...] = (4, 1)
     batch: tuple[int, ...] = (100,)

@@ -17,7 +17,8 @@ from ampjax.sched.policy import (
     one_forward_one_backward,
     wavefront,
 )
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Chunk, Queue
+from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Queue
+from ampjax.sched.runs import Chunk
 
 STAGE = plan_for(graphs.chain(1)).stages[0]
 

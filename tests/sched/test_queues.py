@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from support import graphs
 from support.control import plan_for
 
-from ampjax.sched.queues import BACKWARD, FORWARD, Chunk, Queue
+from ampjax.sched.queues import BACKWARD, FORWARD, Queue
+from ampjax.sched.runs import Chunk
 
 STAGE = plan_for(graphs.chain(1)).stages[0]
 

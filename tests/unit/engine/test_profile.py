@@ -8,7 +8,8 @@ from support import graphs
 
 import ampjax as amp
 from ampjax.engine.cost import FlopsCost, Stragglers
-from ampjax.engine.profile import Profile, ProfileCost
+from ampjax.engine.profile import Profile
+from ampjax.engine.profile_cost import ProfileCost
 from ampjax.errors import DataError, SettingsError
 from ampjax.models.mlp import mlp
 from ampjax.simulate import profile

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 import ampjax as amp
-from ampjax.engine import memory
-from ampjax.engine.memory import payload_budget
+from ampjax.engine import budget
+from ampjax.engine.budget import payload_budget
 from ampjax.errors import SettingsError
 
 
@@ -21,18 +21,18 @@ class Device:
 
 
 @pytest.mark.parametrize(
-    ("devices", "budget"),
+    ("devices", "wanted"),
     [
         ([Device("cpu")], 500),
         ([Device("cpu"), Device("cpu")], 250),
         ([Device("gpu", 80), Device("gpu", 60)], 30),
         ([Device("cpu"), Device("gpu", 4000)], 500),
-        ([Device("tpu")], memory.UNKNOWN // 2),
+        ([Device("tpu")], budget.UNKNOWN // 2),
     ],
 )
-def test_the_budget_is_half_of_what_the_smallest_device_has(devices, budget, monkeypatch):
-    monkeypatch.setattr(memory, "_host_bytes", lambda: 1000)
-    assert payload_budget(devices) == budget
+def test_the_budget_is_half_of_what_the_smallest_device_has(devices, wanted, monkeypatch):
+    monkeypatch.setattr(budget, "_host_bytes", lambda: 1000)
+    assert payload_budget(devices) == wanted
 
 
 def test_this_machine_has_some():

@@ -1,0 +1,79 @@
+"""Cores that devices and a host share, in virtual time: whoever is at work gets an equal part of them, one core at most."""
+
+from __future__ import annotations
+
+from collections import deque
+
+Job = tuple[float, int, int]
+"""Nanoseconds that it takes alone; a device and the number of that device's jobs that must have ended before (the job's own device: none)."""
+
+
+class Cores:
+    """One host and some devices that work through their queues in order.
+
+    Args:
+      n_devices: Devices.
+      n_cores: Cores; with as many as all together need, nobody slows anybody down.
+
+    Attributes:
+      now_ns: The time.
+    """
+
+    def __init__(self, n_devices: int, n_cores: float):
+        self._n_cores, self.now_ns = n_cores, 0.0
+        self._queues: list[deque[Job]] = [deque() for _ in range(n_devices)]
+        self._left = [0.0] * n_devices
+        self._issued, self._ended = [0] * n_devices, [0] * n_devices
+
+    def queued(self, device: int) -> int:
+        """Jobs that a device has not ended."""
+        return len(self._queues[device])
+
+    @property
+    def busy(self) -> bool:
+        """Whether any device has a job."""
+        return any(self._queues)
+
+    def issue(self, device: int, ns: float, after: int | None = None) -> None:
+        """Queues a job at a device; it begins when `after`, another device, has ended all that it has been given so far."""
+        queue = self._queues[device]
+        if not queue:
+            self._left[device] = ns
+        other = device if after is None else after
+        queue.append((ns, other, 0 if after is None else self._issued[other]))
+        self._issued[device] += 1
+
+    def work(self, ns: float) -> None:
+        """Lets the host work for so many nanoseconds, as it would take alone, and the devices beside it."""
+        while ns > 0:
+            ns -= self._pass(host_ns=ns)
+
+    def wait(self) -> None:
+        """Lets the devices work until one of them ends a job; the host does nothing."""
+        ended = sum(self._ended)
+        while self.busy and sum(self._ended) == ended:
+            self._pass()
+
+    def _pass(self, host_ns: float | None = None) -> float:
+        """Lets time pass until somebody is ready; gives what the host has got done."""
+        busy = [device for device, queue in enumerate(self._queues) if queue and self._may_run(queue[0])]
+        n = len(busy) + (host_ns is not None)
+        rate = min(1.0, self._n_cores / n)
+        least = min([self._left[device] for device in busy] + ([host_ns] if host_ns is not None else []))
+        self.now_ns += least / rate
+        for device in busy:
+            self._left[device] -= least
+            if self._left[device] <= 0:
+                self._end(device)
+        return least
+
+    def _may_run(self, job: Job) -> bool:
+        _, device, after = job
+        return self._ended[device] >= after
+
+    def _end(self, device: int) -> None:
+        queue = self._queues[device]
+        queue.popleft()
+        self._ended[device] += 1
+        if queue:
+            self._left[device] = queue[0][0]

@@ -1,0 +1,67 @@
+"""Cost models made of what was measured (`profile`): machines like this one, with devices that decide for themselves, or with its one host thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ampjax.engine.cost import FlopsCost
+from ampjax.engine.profile import Profile, what_of
+from ampjax.sched.dispatch import Dispatch, Update
+from ampjax.sched.plan import Plan
+
+
+@dataclass(frozen=True)
+class ProfileCost:
+    """A machine whose devices are as fast as the one that was measured; its fully connected layers may run on faster devices.
+
+    With `flops`, stages with fully connected layers take their flops' time and everything else its measured time: what the paper's table 3
+    did, whose authors replaced such layers by waits and ran the rest (Appendix C).
+
+    Args:
+      plan: The plan; stages and nodes must have the names of those that were measured.
+      profile: Measured times.
+      flops: Operations per second for fully connected layers; None for measured times.
+    """
+
+    plan: Plan
+    profile: Profile
+    flops: FlopsCost | None = None
+
+    def __call__(self, dispatch: Dispatch) -> int:
+        """Nanoseconds that a dispatch takes."""
+        if self.flops is not None and self.flops.has_layers(dispatch):
+            return self.flops(dispatch)
+        return round(sum(self.profile.ns(what, rows) for what, rows in parts_of(dispatch)))
+
+
+@dataclass(frozen=True)
+class HostedCost:
+    """The machine that was measured, as its asyncio driver uses it: a Python thread decides and issues for all workers, and shares the cores with them.
+
+    Args:
+      plan: The plan; stages and nodes must have the names of those that were measured.
+      profile: Measured times.
+      cores: Cores of the machine.
+    """
+
+    plan: Plan
+    profile: Profile
+    cores: float
+
+    def host_ns(self, dispatch: Dispatch) -> float:
+        """Nanoseconds that a dispatch keeps the host busy."""
+        issue = sum(self.profile.ns(what, rows, "issue") for what, rows in parts_of(dispatch))
+        if dispatch.stage is None:
+            return issue
+        return issue + self.profile.ns(what_of(dispatch), dispatch.n_rows, "control")
+
+    def device_ns(self, dispatch: Dispatch) -> float:
+        """Nanoseconds that its worker's device needs for it, once it has been issued."""
+        parts = parts_of(dispatch)
+        return sum(self.profile.ns(what, rows) - self.profile.ns(what, rows, "issue") for what, rows in parts)
+
+
+def parts_of(dispatch: Dispatch) -> list[tuple[str, int]]:
+    """What a dispatch's time is made of: what it runs and updates, and the rows of each."""
+    run = [] if dispatch.stage is None else [(what_of(dispatch), dispatch.n_rows)]
+    return run + [(f"update {change.node}", 1) for change in dispatch.changes if isinstance(change, Update)]

@@ -1,0 +1,129 @@
+"""The simulator's own speed: what control costs on this machine where no kernel runs."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ampjax.models.rnn import list_reduction_rnn
+from ampjax.simulate import Simulation, simulate
+from ampjax.tables import compact
+from experiments.common import require_positive
+from experiments.machines import NAMES, Name, model, single_sequences
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions:
+    """Messages per second of `amp.simulate` without numerics, by processor time of its one thread, planning included.
+
+    Two parts: list reduction a sequence at a time and the other models with full dispatches on one worker; and list reduction with as many
+    replicas as workers, with small dispatches.
+
+    Args:
+      sizes: Messages in a dispatch at most, with list reduction.
+      models: What is run beside it, with the last of the sizes.
+      in_flight: Instances in flight for each message of a full dispatch.
+      n: Instances of a run, for each message of a full dispatch.
+      passes: Measured passes; the fastest half counts, by its median.
+      replicas: Replicas and workers of the second part; 0 leaves it out.
+      max_active_keys: Instances in flight there.
+      buckets: Instances of 100 sequences there.
+      json: File to which a JSON object is appended for each row.
+    """
+
+    sizes: tuple[int, ...] = (32, 256, 1024)
+    models: tuple[Name, ...] = NAMES
+    in_flight: int = 4
+    n: int = 20
+    passes: int = 3
+    replicas: int = 1024
+    max_active_keys: int = 4096
+    buckets: int = 10_000
+    json: Path | None = None
+
+
+def main(options: SimulateOptions, console: Console | None = None) -> list[dict[str, Any]]:
+    """Prints a table; gives its rows as dictionaries.
+
+    Raises:
+      SettingsError: If an option is not above 0.
+    """
+    sizes = {name: getattr(options, name) for name in ("in_flight", "n", "passes", "max_active_keys", "buckets")}
+    require_positive("See the defaults.", sizes=min(options.sizes, default=0), **sizes)
+    rows = [single(options, size) for size in options.sizes]
+    rows += [full(options, name, options.sizes[-1]) for name in options.models]
+    if options.replicas:
+        rows.append(replicated(options))
+    table = compact("model", "workers", "in flight", "rows a\ndispatch", "messages", "messages/s", "µs a\nmessage", "s")
+    for row in rows:
+        counts = f"{row['workers']:,}", f"{row['max_active_keys']:,}", f"{row['mean_dispatch']:,.1f}"
+        rates = f"{row['messages_per_s']:,.0f}", f"{1e6 / row['messages_per_s']:.2f}", f"{row['seconds']:.2f}"
+        table.add_row(row["model"], *counts, f"{row['messages']:,}", *rates)
+    (console or Console(highlight=False)).print(table)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        with options.json.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return rows
+
+
+def single(options: SimulateOptions, size: int) -> dict[str, Any]:
+    """List reduction, a sequence an instance."""
+    graph, data = list_reduction_rnn(), single_sequences(options.n * size)
+    settings: dict[str, Any] = {
+        "max_dispatch_size": size,
+        "max_active_keys": options.in_flight * size,
+        "min_update_interval": 100,
+    }
+    return measure("sequences", options.passes, lambda: simulate(graph, data, **settings), settings)
+
+
+def full(options: SimulateOptions, name: Name, size: int) -> dict[str, Any]:
+    """Any of the models, on one worker."""
+    one = model(name)
+    graph, data = one.graph(1), one.instances(max(100, options.n * size // 10))
+    settings: dict[str, Any] = {
+        "max_dispatch_size": size,
+        "max_active_keys": options.in_flight * size,
+        "min_update_interval": 100,
+    }
+    return measure(name, options.passes, lambda: simulate(graph, data, **settings), settings)
+
+
+def replicated(options: SimulateOptions) -> dict[str, Any]:
+    """List reduction with a replica for each worker; once, since it takes long."""
+    one = model("list-reduction")
+    graph, data = one.graph(options.replicas), one.instances(options.buckets)
+    keys = max(1, min(options.max_active_keys, options.buckets))
+    settings: dict[str, Any] = {"workers": options.replicas, "max_active_keys": keys, "min_update_interval": 6}
+    return measure("list-reduction, replicas", 1, lambda: simulate(graph, data, **settings), settings)
+
+
+def measure(name: str, passes: int, run: Callable[[], Simulation], settings: dict[str, Any]) -> dict[str, Any]:
+    """A row: the time of a run, and what it did."""
+    seconds = []
+    for _ in range(passes):
+        begin = time.thread_time()
+        found = run()
+        seconds.append(time.thread_time() - begin)
+    best = statistics.median(sorted(seconds)[: (passes + 1) // 2])
+    stats = found.stats
+    rows = sum(stage.rows for stage in stats.stages.values())
+    return {
+        "bench": "simulate",
+        "model": name,
+        "workers": settings.get("workers", 1),
+        "max_active_keys": settings["max_active_keys"],
+        "instances": found.instances,
+        "messages": stats.messages,
+        "mean_dispatch": rows / stats.dispatches,
+        "messages_per_s": stats.messages / best,
+        "seconds": best,
+    }

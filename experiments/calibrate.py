@@ -1,0 +1,149 @@
+"""Whether the simulator tells the truth about this machine: predicted against measured throughput, calibrated in the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import optax
+from rich.console import Console
+
+import ampjax as amp
+from ampjax.data import list_reduction, mnist, sst
+from ampjax.engine.profile_cost import HostedCost
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import Instances
+from ampjax.models.mlp import mlp
+from ampjax.models.rnn import list_reduction_rnn
+from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.tables import compact
+from experiments.common import require_positive, sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """Predicted over measured throughput of this machine with one worker and with two.
+
+    A pass measures how long the host and the devices take for each kernel, trains, and predicts the training's throughput from these times with
+    the scheduler in virtual time. All three in turn, so that whatever else the machine does hits all of them alike.
+
+    Args:
+      models: What is trained.
+      workers: Numbers of workers, each with a CPU device.
+      passes: Measured passes; one more before them is not counted. Medians are told.
+      n: Instances of a pass.
+      cores: Cores of this machine that host and devices share; by default what it says that it has.
+      json: File to which a JSON object is appended for each model and number of workers.
+    """
+
+    models: tuple[Literal["buckets", "sequences", "perceptron", "trees"], ...] = ("buckets", "perceptron", "trees")
+    workers: tuple[int, ...] = (1, 2)
+    passes: int = 5
+    n: int = 200
+    cores: int | None = None
+    json: Path | None = None
+
+    @property
+    def devices(self) -> int:
+        """CPU devices to be made."""
+        return max(self.workers)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model on some workers: instances per second, medians, and the median of the ratios of the passes."""
+
+    model: str
+    workers: int
+    predicted_per_s: float
+    measured_per_s: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is trained: a model, instances, settings."""
+
+    graph: Graph
+    data: Instances | Sequence[Any]
+    settings: Mapping[str, Any]
+
+
+def main(options: CalibrateOptions, console: Console | None = None) -> list[Row]:
+    """Prints a table; gives its rows.
+
+    Raises:
+      SettingsError: If an option is not above 0.
+    """
+    sizes = {"workers": min(options.workers, default=0), "passes": options.passes, "n": options.n}
+    require_positive("See the defaults.", **sizes, cores=1 if options.cores is None else options.cores)
+    rows = []
+    table = compact("model", "workers", "predicted/s", "measured/s", "predicted /\nmeasured")
+    for name in options.models:
+        for workers in options.workers:
+            row = compare(options, name, workers)
+            rows.append(row)
+            rates = f"{row.predicted_per_s:,.0f}", f"{row.measured_per_s:,.0f}", f"{row.ratio:.2f}"
+            table.add_row(name, str(workers), *rates)
+            if options.json is not None:
+                options.json.parent.mkdir(parents=True, exist_ok=True)
+                with options.json.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"experiment": "calibrate", **asdict(row)}) + "\n")
+    (console or Console(highlight=False)).print(table)
+    return rows
+
+
+def compare(options: CalibrateOptions, name: str, workers: int) -> Row:
+    """Passes of profile, training and prediction in turn."""
+    subject = SUBJECTS[name](options.n)
+    tx, settings = optax.sgd(1e-3), {**subject.settings, "workers": workers}
+    trainer = amp.Trainer(subject.graph, tx, **settings)
+    trainer.warm_up(subject.data, progress=False)
+    cores = options.cores or os.cpu_count() or 1
+    predicted, measured = [], []
+    for n in range(options.passes + 1):
+        times = amp.profile(subject.graph, subject.data, passes=1, tx=tx, **settings)
+        history = trainer.fit(subject.data, epochs=1, progress=False)
+        cost = partial(HostedCost, profile=times, cores=cores)
+        run = amp.simulate(subject.graph, subject.data, cost=cost, tx=tx, **settings)
+        if n:
+            measured.append(history[0].train_per_s)
+            predicted.append(run.per_s)
+    ratios = [p / m for p, m in zip(predicted, measured, strict=True)]
+    medians = (statistics.median(values) for values in (predicted, measured, ratios))
+    return Row(name, workers, *medians)
+
+
+def _buckets(n: int) -> Subject:
+    data = list_reduction.generate(10 * n, 0)
+    buckets = list_reduction.Buckets(data, 10)
+    settings = {"max_active_keys": 16, "max_dispatch_size": 16, "min_update_interval": 20}
+    return Subject(list_reduction_rnn(batch=10), sample(buckets, n, 0), settings)
+
+
+def _sequences(n: int) -> Subject:
+    data = list_reduction.Sequences(list_reduction.generate(4 * n, 0))
+    settings = {"max_active_keys": 64, "max_dispatch_size": 64, "min_update_interval": 100}
+    return Subject(list_reduction_rnn(), data, settings)
+
+
+def _perceptron(n: int) -> Subject:
+    images, _ = mnist.synthetic(20 * n, 20, 0)
+    settings = {"max_active_keys": 8, "max_dispatch_size": 4, "min_update_interval": 1}
+    return Subject(mlp((784, 256, 256, 10), 20), sample(mnist.Batches(images, 20), n, 0), settings)
+
+
+def _trees(n: int) -> Subject:
+    trees, _ = sst.synthetic(n, 1, 0)
+    graph = tree_lstm(len(trees.vocabulary), Cells("tai", 128, 128, 1.0))
+    settings = {"max_active_keys": 32, "max_dispatch_size": 128, "min_update_interval": 200}
+    return Subject(graph, sst.TreeInstances(trees), settings)
+
+
+SUBJECTS = {"buckets": _buckets, "sequences": _sequences, "perceptron": _perceptron, "trees": _trees}

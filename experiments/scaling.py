@@ -1,0 +1,193 @@
+"""Throughput against workers, from one to a thousand, in virtual time; and what it costs the host to simulate them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ampjax.engine.cost import FlopsCost
+from ampjax.models.rnn import list_reduction_rnn
+from ampjax.simulate import simulate
+from ampjax.tables import compact
+from ampjax.viz.curves import curves
+from experiments.common import require_positive
+from experiments.machines import NAMES, Model, Name, model, single_sequences
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingOptions:
+    """Examples per second of machines of 1 to 1024 devices, for each model, control flow only: layers take their flops' time.
+
+    A model has so many replicas that there is a worker for each copy of what is replicated; nodes that are not bound the speed-up. The host's
+    processor time for a message is measured on the way, and once more with ever more sequences in flight on one worker.
+
+    Args:
+      models: Which.
+      workers: Numbers of workers.
+      in_flight: Instances in flight for each worker.
+      max_dispatch_size: Messages in one dispatch at most: with large ones instances go from worker to worker together, and few work at a time.
+      n: Instances that each worker gets.
+      least: Instances of a run at least.
+      flops: Operations per second of a device.
+      latency_ns: Nanoseconds for any transfer between devices.
+      bytes_per_s: Bandwidth between devices.
+      max_active_keys: Sequences in flight on one worker, for the host's time.
+      seed: Of the data.
+      json: File to which a JSON object is appended for each run.
+      out: Folder for the pictures.
+    """
+
+    models: tuple[Name, ...] = NAMES
+    workers: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    in_flight: int = 4
+    max_dispatch_size: int = 1
+    n: int = 4
+    least: int = 64
+    flops: float = 1e12
+    latency_ns: int = 0
+    bytes_per_s: float = float("inf")
+    max_active_keys: tuple[int, ...] = (256, 1024, 4096, 16384)
+    seed: int = 0
+    json: Path | None = None
+    out: Path = Path("runs/scaling")
+
+    @property
+    def devices(self) -> int:
+        """Real devices: none is used."""
+        return 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run.
+
+    Args:
+      model: The model.
+      workers: Workers, each with a device.
+      replicas: Copies of what is replicated.
+      max_active_keys: Instances in flight.
+      train_per_s: Examples per second of the machine.
+      speed_up: Over the first number of workers.
+      messages: Messages that were dispatched.
+      host_us: Microseconds of this machine's processor for a message.
+    """
+
+    model: str
+    workers: int
+    replicas: int
+    max_active_keys: int
+    train_per_s: float
+    speed_up: float
+    messages: int
+    host_us: float
+
+
+def main(options: ScalingOptions, console: Console | None = None) -> list[Row]:
+    """Prints and draws; gives the rows, those of the sweep over sequences in flight last.
+
+    Raises:
+      SettingsError: If an option is not above 0.
+    """
+    sizes = {name: getattr(options, name) for name in ("in_flight", "n", "least", "flops", "bytes_per_s")}
+    require_positive("See the defaults.", workers=min(options.workers, default=0), **sizes)
+    console = console or Console(highlight=False)
+    runs: dict[str, list[Row]] = {}
+    for name in options.models:
+        one = model(name, options.seed)
+        for workers in options.workers:
+            runs.setdefault(name, []).append(scaled(options, name, one, workers, runs.get(name, [])))
+            _write(options, runs[name][-1])
+        _print(console, runs[name])
+    flights = [flight(options, keys) for keys in options.max_active_keys]
+    for row in flights:
+        _write(options, row)
+    if flights:
+        _print(console, flights)
+    draw(options, runs, flights)
+    console.print(f"pictures are in {options.out}")
+    return [row for rows in (*runs.values(), flights) for row in rows]
+
+
+def scaled(options: ScalingOptions, name: str, one: Model, workers: int, before: Sequence[Row]) -> Row:
+    """A model on so many workers."""
+    alone, twice = (len(one.graph(n).parameterised) for n in (1, 2))
+    replicas = max(1, workers // (twice - alone))
+    data = one.instances(max(options.least, options.n * workers))
+    settings = {
+        "workers": workers,
+        "max_active_keys": options.in_flight * workers,
+        "max_dispatch_size": options.max_dispatch_size,
+        "min_update_interval": 100,
+        "policy": "backward_first",
+    }
+    return _run(options, name, one.graph(replicas), data, replicas, settings, one.per_instance, before)
+
+
+def flight(options: ScalingOptions, keys: int) -> Row:
+    """List reduction, a sequence an instance, on one worker with so many in flight."""
+    data = single_sequences(max(4 * keys, 4096), options.seed)
+    settings = {"workers": 1, "max_active_keys": keys, "max_dispatch_size": 256, "min_update_interval": 100}
+    return _run(options, "sequences", list_reduction_rnn(), data, 1, settings, 1, ())
+
+
+def _run(
+    options: ScalingOptions,
+    name: str,
+    graph: Any,
+    data: Any,
+    replicas: int,
+    settings: Mapping[str, Any],
+    per_instance: int,
+    before: Sequence[Row],
+) -> Row:
+    cost = partial(FlopsCost, flops=options.flops, latency_ns=options.latency_ns, bytes_per_s=options.bytes_per_s)
+    begin = time.thread_time()
+    run = simulate(graph, data, cost=cost, seed=options.seed, **settings)
+    seconds = time.thread_time() - begin
+    per_s = run.per_s * per_instance
+    speed_up = per_s / before[0].train_per_s if before else 1.0
+    host_us = 1e6 * seconds / run.stats.messages
+    keys = settings["max_active_keys"]
+    return Row(name, settings["workers"], replicas, keys, per_s, speed_up, run.stats.messages, host_us)
+
+
+def draw(options: ScalingOptions, runs: Mapping[str, Sequence[Row]], flights: Sequence[Row]) -> None:
+    """Three pictures, each as PNG and SVG: speed-up and the host's time against workers, and the host's time against instances in flight."""
+    for suffix in ("png", "svg"):
+        if runs:
+            speed_up = {name: [(row.workers, row.speed_up) for row in rows] for name, rows in runs.items()}
+            ideal = {"ideal": [(n, n / options.workers[0]) for n in options.workers]}
+            x = "workers"
+            path = options.out / f"scaling.{suffix}"
+            curves(speed_up, path, x=x, y="throughput / that of the first", guides=ideal, log=True)
+            host = {name: [(row.workers, row.host_us) for row in rows] for name, rows in runs.items()}
+            curves(host, options.out / f"host-workers.{suffix}", x=x, y="host time per message [µs]", log=True)
+        if flights:
+            host = {"sequences": [(row.max_active_keys, row.host_us) for row in flights]}
+            path = options.out / f"host-in-flight.{suffix}"
+            curves(host, path, x="sequences in flight", y="host time per message [µs]", log=True)
+
+
+def _print(console: Console, rows: Sequence[Row]) -> None:
+    table = compact("workers", "replicas", "in flight", "examples/s", "speed-up", "messages", "host µs\na message")
+    for row in rows:
+        counts = f"{row.workers:,}", f"{row.replicas:,}", f"{row.max_active_keys:,}"
+        table.add_row(
+            *counts, f"{row.train_per_s:,.0f}", f"{row.speed_up:.2f}", f"{row.messages:,}", f"{row.host_us:.2f}"
+        )
+    table.title = rows[0].model
+    console.print(table)
+
+
+def _write(options: ScalingOptions, row: Row) -> None:
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        with options.json.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"experiment": "scaling", **asdict(row)}) + "\n")

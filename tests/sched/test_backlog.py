@@ -1,0 +1,77 @@
+"""Backlogs: a heap of ranks chooses what the policy would choose among all queues."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import graphs
+from support.control import admit, plan_for, scheduler_for, tell
+
+from ampjax.sched.backlog import Backlog
+from ampjax.sched.policy import POLICIES, Ranked
+from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Queue
+from ampjax.sched.runs import Chunk
+
+STAGES = plan_for(graphs.chain(3)).stages
+RANKED = sorted(name for name, policy in POLICIES.items() if isinstance(policy, Ranked))
+
+
+def chunk(n, born):
+    return Chunk(np.zeros((n, 2), np.int64), np.arange(n), None, born)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 11), st.integers(1, 80)), min_size=1, max_size=200),
+    st.sampled_from(RANKED),
+    st.integers(1, 4),
+)
+@settings(max_examples=80)
+def test_the_heap_chooses_what_the_policy_chooses(steps, name, every):
+    """Messages come to queues, and every few steps a dispatch is taken from the one that goes first."""
+    policy = POLICIES[name]
+    queues = [Queue(stage, direction, 64) for stage in STAGES for direction in (FORWARD, BACKWARD, INFER)]
+    backlog = Backlog(policy)
+    for now, (number, n) in enumerate(steps):
+        queue = queues[number % len(queues)]
+        queue.put(chunk(n, now))
+        backlog.add(queue)
+        if now % every:
+            continue
+        chosen = backlog.first()
+        assert chosen is policy([*backlog], now)
+        chosen.take(16)
+        backlog.taken(chosen)
+        assert (chosen in backlog) == (chosen.items > 0) and len(backlog) == sum(q.items > 0 for q in queues)
+
+
+def test_the_heap_stays_small():
+    backlog, queues = Backlog(POLICIES["balanced"]), [Queue(STAGES[0], FORWARD, 64) for _ in range(2)]
+    for now in range(2000):
+        for queue in queues:
+            queue.put(chunk(1, now))
+            backlog.add(queue)
+        assert backlog.first() is queues[0]
+    assert len(backlog._heap) < 100
+
+
+def test_a_policy_without_ranks_is_asked_each_time():
+    backlog = Backlog(lambda queues, now: None)
+    backlog.add(Queue(STAGES[0], FORWARD, 64))
+    assert backlog.first() is None and len(backlog) == 1
+
+
+def test_workers_for_whom_something_has_come_are_told_once():
+    s = scheduler_for(graphs.chain(2), {"f0": 0, "f1": 1, "loss": 1}, (0, 0))
+    admit(s, graphs.chain_data(2))
+    assert s.stirred() == {0} and s.stirred() == set()
+    first = s.next(0)
+    assert s.stirred() == set(), "what it sends on has not come yet"
+    s.done(first)
+    assert s.stirred() == {1}
+    assert s.next(0) is None and tell(s.next(1)).startswith("forward f1")
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_a_ranked_policy_keeps_its_name_and_text(name):
+    policy = POLICIES[name]
+    assert policy.__name__ == name and policy.__doc__

@@ -1,0 +1,76 @@
+"""Numbers of keys: different keys have different numbers, however they are found."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampjax.ir.state import SLOT, Layout
+from ampjax.sched.join import Join
+from ampjax.sched.keys import CODED_LIMIT, KeyNumbers
+
+LAYOUT = Layout(("t", "k"))
+
+
+def states(keys):
+    found = np.zeros((len(keys), LAYOUT.width), np.int64)
+    found[:, [SLOT, 2, 3]] = keys
+    return found
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 5000), st.integers(-3, 15), st.integers(0, 15)),
+            min_size=1,
+            max_size=20,
+            unique=True,
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+@settings(max_examples=60)
+def test_many_instances_times_few_combinations(batches):
+    """5000 slots times 32 times 16 are too many to number directly: combinations are coded as they come."""
+    keys, known = KeyNumbers(None, ("t", "k"), LAYOUT, "node"), []
+    for batch in batches:
+        values = keys.values(states(batch), ("t", "k"))
+        known = list(dict.fromkeys([*known, *batch]))
+        if keys.numbers(values) is None:
+            keys.fit(keys.values(states(known), ("t", "k")))
+        numbers = keys.numbers(keys.values(states(known), ("t", "k")))
+        assert numbers is not None and not keys.in_dictionary
+        assert len(set(numbers.tolist())) == len(known) and numbers.min() >= 0 and numbers.max() < keys.size
+
+
+def test_numbers_that_were_given_stay_as_codes_are_added():
+    keys = KeyNumbers(None, ("t", "k"), LAYOUT, "node")
+    keys.fit(states([(4000, 15, 15), (0, 0, 0)])[:, 1:])
+    first = keys.numbers(states([(4000, 15, 15)])[:, 1:])
+    size = keys.size
+    for t in range(10):
+        assert keys.numbers(states([(1, t, 9)])[:, 1:]) is not None
+    assert first is not None and keys.numbers(states([(4000, 15, 15)])[:, 1:]) == first
+    assert size < keys.size <= CODED_LIMIT
+
+
+def test_too_many_combinations_go_into_a_dictionary():
+    keys = KeyNumbers(None, ("t", "k"), LAYOUT, "node")
+    many = [(4000, t, k) for t in range(16) for k in range(16)]
+    keys.fit(states(many)[:, 1:])
+    assert keys.in_dictionary
+
+
+@pytest.mark.parametrize("slots", [4, 4096])
+def test_a_join_of_many_instances_is_as_of_few(slots):
+    """Each instance's messages of ten steps come wave by wave, at one port in rising and at the other in falling order."""
+    join, cells = Join("node", ("a", "b"), None, (("t", "k"),) * 2, LAYOUT), np.arange(1, slots + 1)
+    for k in range(10):
+        keys = [(slot, k, 10) for slot in range(slots)]
+        assert len(join.put(0, states(keys), cells)[0]) == 0
+    assert join.waiting == 10 * slots
+    for k in reversed(range(10)):
+        found, inputs = join.put(1, states([(slot, k, 10) for slot in range(slots)]), cells)
+        assert found[:, 2].tolist() == [k] * slots and (inputs[:, 0] == cells).all()
+    assert join.waiting == 0
