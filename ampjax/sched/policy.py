@@ -37,8 +37,12 @@ class Ranked:
 
 @Ranked
 def backward_first(q: Queue) -> Rank:
-    """The paper's: backward messages before forward ones, the oldest first (AMPNet, Algorithm 1)."""
-    return not q.backward, q.born
+    """The paper's: backward messages before forward ones, the oldest first (AMPNet, Algorithm 1).
+
+    Copies to another device go before all else: they cost their worker next to nothing, and another one may be waiting for them. (In the paper
+    a message is on its way as soon as it has been computed.)
+    """
+    return q.stage.kind != "transfer", not q.backward, q.born
 
 
 @Ranked
@@ -71,9 +75,9 @@ def wavefront(q: Queue) -> Rank:
 def one_forward_one_backward(queues: Sequence[Queue], now: int) -> Queue | None:
     """Backward first, and a stage sends no more messages forward than there are workers to keep busy between it and the losses.
 
-    Instances beyond that wait before the first stage rather than halfway, where each would make the others' gradients staler (the schedule of
-    PipeDream, Narayanan et al. 2019). What it costs: a perceptron of four layers on four workers has a mean staleness of 0.8 updates instead of
-    2.7 with 8 in flight, at 0.66 of the throughput. For graphs without loops: in a loop a stage's messages wait for one another.
+    Instances beyond that wait before the first stage rather than halfway, where each would make the others' gradients staler; workers are
+    kept as busy (the schedule of PipeDream, Narayanan et al. 2019): with 8 in flight, a perceptron of four layers on four devices of its own has a
+    mean staleness of 1.2 updates instead of 2.8 at the same throughput. For graphs without loops: in a loop a stage's messages wait for one another.
     """
     open_ones = [q for q in queues if q.direction != FORWARD or q.backward or q.under_way < q.stage.workers_ahead]
     return backward_first(open_ones, now) if open_ones else None

@@ -1,5 +1,7 @@
 """Policies: pure functions over ready queues."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,10 +23,11 @@ from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Queue
 from ampjax.sched.runs import Chunk
 
 STAGE = plan_for(graphs.chain(1)).stages[0]
+COPY = replace(STAGE, kind="transfer")
 
 
-def queue(direction, rows, born=0, max_rows=64):
-    q = Queue(STAGE, direction, max_rows)
+def queue(direction, rows, born=0, max_rows=64, stage=STAGE):
+    q = Queue(stage, direction, max_rows)
     q.put(Chunk(np.zeros((rows, 2), np.int64), np.arange(rows), None, born))
     return q
 
@@ -48,6 +51,13 @@ def test_backward_first_is_the_papers(queues, now):
     chosen = backward_first(queues, now)
     assert chosen.backward or not any(q.backward for q in queues)
     assert chosen.born == min(q.born for q in queues if q.backward == chosen.backward)
+
+
+@given(QUEUES, st.sampled_from([FORWARD, BACKWARD]))
+def test_copies_to_another_device_go_first(queues, direction):
+    """Whatever waits here, another worker may be waiting for them."""
+    copy = queue(direction, 1, born=50, stage=COPY)
+    assert backward_first([*queues, copy], 60) is copy
 
 
 @given(QUEUES, st.integers(50, 100))
