@@ -28,7 +28,7 @@ import optax
 import ampjax as amp
 from ampjax.data.list_reduction import Buckets, generate
 from ampjax.engine.cost import FlopsCost, Stragglers
-from ampjax.engine.profile import ProfileCost
+from ampjax.engine.profile_cost import ProfileCost
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.viz.figure import new_figure
 

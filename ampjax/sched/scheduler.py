@@ -17,7 +17,7 @@ from ampjax.sched import doctor, explain, laws
 from ampjax.sched.build import NO_CELLS
 from ampjax.sched.dispatch import Change, Dispatch
 from ampjax.sched.plan import Plan
-from ampjax.sched.policy import backward_first
+from ampjax.sched.policy import Ranked, backward_first
 from ampjax.sched.pump import Feed, Pumps
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Queue
 from ampjax.sched.settings import SchedulerSettings
@@ -284,13 +284,15 @@ class Scheduler:
 
     def _pick(self, worker: int) -> Queue | None:
         """The queue that the policy wants; if it wants none and nothing else moves, `backward_first`'s choice."""
-        first = self._backlogs[worker].first()
+        policy = self.settings.policy
+        first = (
+            self._backlogs[worker].first() if isinstance(policy, Ranked) else None
+        )  # a replay has a policy of its own
         if first is not None and (first.backward or self._builder.room(first)):
             return first
         queues = self._ready(worker)
         if not queues:
             return None
-        policy = self.settings.policy
         choice = policy(queues, self._number)
         if choice is not None or self._issued:
             return choice

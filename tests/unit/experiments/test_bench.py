@@ -114,6 +114,7 @@ def test_what_is_not_installed_is_told_and_left_out(capsys: pytest.CaptureFixtur
     assert "DyNet can't be imported" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.long
 def test_the_start_is_measured_cold_and_with_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the process would do is done here, once for both."""
     monkeypatch.setattr(start_up, "cache_compilations", lambda: None)
@@ -160,6 +161,8 @@ def test_workers_are_compared_at_the_same_settings(monkeypatch: pytest.MonkeyPat
 
 def test_targets_are_reached_from_the_right_side() -> None:
     class Answers:
+        entry = Entry("ours", "", "")
+
         def ask(self, what: str) -> dict[str, float]:
             return {"seconds": 1.0, "value": 0.5}
 

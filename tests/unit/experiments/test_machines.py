@@ -74,6 +74,7 @@ def test_calibration_compares_prediction_and_measurement(tmp_path: Path) -> None
     assert json.loads((tmp_path / "c").read_text())["workers"] == 1
 
 
+@pytest.mark.long
 def test_table_3_holds_what_was_asked_for(tmp_path: Path) -> None:
     options = Table3Options(
         workloads=("list-reduction",), rest=("none",), epochs=1, n_train=400, out=tmp_path, json=tmp_path / "t"
