@@ -102,7 +102,8 @@ def closed_form(options: AppendixCOptions) -> Figures:
     """The paper's formulas: the busiest device multiplies `[N, 2H]` by `[2H, H]`, or the edges of a kind by `[H, H]`.
 
     `forward = 2 max(2 N H^2, E H^2 / C)` operations a step, three times as many backward; `max(N, E) H` numbers a graph cross a link. (The
-    simulation counts what crosses it in every step, forth and back: 2 T times as much.)
+    simulation counts what crosses it in every step, forth and back: 2 T times as much. And its matrices take twice as many operations backward as
+    forward, so 4/3 of this throughput is what it can reach.)
     """
     h, n, e = options.hidden, options.n_nodes, options.n_edges
     forward = 2 * max(2 * n * h**2, e * h**2 / options.n_kinds)

@@ -140,7 +140,9 @@ def test_appendix_c_prints_the_papers_figure_and_the_simulation_comes_near(tmp_p
         1.25e9, rel=1e-2
     )
     assert paper.graphs_per_s == pytest.approx(formula.graphs_per_s, rel=0.01)
-    assert 0.8 < simulated.graphs_per_s / formula.graphs_per_s < 1.1, "the busiest device is busy nearly all the time"
+    # The formula takes 4 forward passes for a training step, the cost model 3: forward, and two products of the same size backward.
+    bound = 4 / 3 * formula.graphs_per_s
+    assert 0.9 < simulated.graphs_per_s / bound <= 1.0, "the busiest device is busy nearly all the time"
     assert formula.device_bytes == 1.28e6
     assert [row["source"] for row in records(file)] == ["paper", "closed form", "simulated"]
 
