@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from ampjax.models.ggnn import Network, ggnn_regression
 from ampjax.simulate import Simulation, simulate
 from ampjax.tables import compact
 from experiments.common import require_positive
+from experiments.records import append
 
 BYTES = 4
 COPIES = 4
@@ -91,10 +91,7 @@ def main(options: AppendixCOptions, console: Console | None = None) -> list[Figu
         memory = "" if row.device_bytes is None else f"{row.device_bytes / 1e6:.2f}"
         table.add_row(row.source, f"{row.graphs_per_s:,.0f}", f"{row.bits_per_s / 1e9:.2f}", memory, str(row.devices))
     (console or Console(highlight=False)).print(table)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        with options.json.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps({"experiment": "appendix-c", **asdict(row)}) + "\n" for row in rows)
+    append(options.json, ({"experiment": "appendix-c", **asdict(row)} for row in rows))
     return rows
 
 

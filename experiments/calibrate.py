@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.tables import compact
 from experiments.common import require_positive, sample
+from experiments.records import append
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +91,7 @@ def main(options: CalibrateOptions, console: Console | None = None) -> list[Row]
             rows.append(row)
             rates = f"{row.predicted_per_s:,.0f}", f"{row.measured_per_s:,.0f}", f"{row.ratio:.2f}"
             table.add_row(name, str(workers), *rates)
-            if options.json is not None:
-                options.json.parent.mkdir(parents=True, exist_ok=True)
-                with options.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"experiment": "calibrate", **asdict(row)}) + "\n")
+            append(options.json, [{"experiment": "calibrate", **asdict(row)}])
     (console or Console(highlight=False)).print(table)
     return rows
 

@@ -6,7 +6,6 @@ history, a convergence plot and a Gantt chart in a folder.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +32,7 @@ from ampjax.train import n_examples
 from ampjax.viz.convergence import convergence
 from ampjax.viz.gantt import gantt
 from ampjax.viz.perfetto import to_perfetto
+from experiments.records import append
 
 FIELDS = (
     "experiment",
@@ -314,11 +314,8 @@ def _check(options: Options) -> None:
 def _write(label: Mapping[str, Any], paths: Sequence[Path], trainer: amp.Trainer, epoch: Epoch) -> None:
     """A callback: appends the epoch to files, so that nothing is lost when a run is stopped."""
     record = {**label, **epoch.record()}
-    line = json.dumps({**{field: record[field] for field in FIELDS if field in record}, **record})
     for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append(path, [{**{field: record[field] for field in FIELDS if field in record}, **record}])
 
 
 def _reached(options: Options, metric: str, trainer: amp.Trainer, epoch: Epoch) -> bool:

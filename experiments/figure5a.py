@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from ampjax.simulate import simulate
 from ampjax.tables import compact
 from ampjax.viz.curves import curves
 from experiments.common import require_positive
+from experiments.records import append
 
 BATCH = 100
 
@@ -75,10 +75,7 @@ def main(options: Figure5aOptions, console: Console | None = None) -> list[Row]:
             str(row.max_active_keys), *rates, f"{row.asynchronous:,.0f}", f"{row.asynchronous / row.sync:.2f}"
         )
     (console or Console(highlight=False)).print(table)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        with options.json.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps({"experiment": "figure5a", **asdict(row)}) + "\n" for row in rows)
+    append(options.json, ({"experiment": "figure5a", **asdict(row)} for row in rows))
     for suffix in ("png", "svg"):
         draw(options, rows, options.out / f"figure5a.{suffix}")
     print(f"pictures are in {options.out}")

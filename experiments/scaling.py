@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from ampjax.tables import compact
 from ampjax.viz.curves import curves
 from experiments.common import require_positive
 from experiments.machines import NAMES, Model, Name, model, single_sequences
+from experiments.records import append
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,4 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
 
 
 def _write(options: ScalingOptions, row: Row) -> None:
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        with options.json.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"experiment": "scaling", **asdict(row)}) + "\n")
+    append(options.json, [{"experiment": "scaling", **asdict(row)}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from experiments import list_reduction, qm9, sentiment
 from experiments.common import Options
 from experiments.list_reduction import ListReductionOptions
 from experiments.qm9 import Qm9Options
+from experiments.records import append
 from experiments.sentiment import SentimentOptions
 
 
@@ -111,10 +111,7 @@ def main(options: Table3Options, console: Console | None = None) -> list[Row]:
     for name in options.workloads:
         for rest in options.rest:
             rows.append(run(name, rest, options))
-            if options.json is not None:
-                options.json.parent.mkdir(parents=True, exist_ok=True)
-                with options.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(asdict(rows[-1])) + "\n")
+            append(options.json, [asdict(rows[-1])])
     print_table(rows, console or Console(highlight=False))
     return rows
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from ampjax.simulate import Simulation, simulate
 from ampjax.tables import compact
 from ampjax.viz.gantt import gantt
 from experiments.common import Sample, sample
+from experiments.records import append
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +81,7 @@ def main(options: VirtualOptions, console: Console | None = None) -> list[dict[s
             rows.append(row)
             table.add_row(str(keys), str(replicas), str(row["workers"]), f"{per_s:,.0f}", f"{row['ratio']:.2f}")
     (console or Console(highlight=False)).print(table)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        with options.json.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    append(options.json, rows)
     if options.out is not None:
         for replicas in options.replicas:
             _picture(options, data, replicas)

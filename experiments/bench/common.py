@@ -5,9 +5,8 @@ Passes are taken in turn, so that whatever else the machine does hits all progra
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ampjax.errors import SettingsError
 from ampjax.history import reaches
 from ampjax.tables import compact
 from experiments.bench.program import Entry, Process
+from experiments.records import append
 
 PACKAGES = {
     "torch": 'PyTorch is not installed (pip install "ampjax[bench]"; its wheel for the CPU is enough)',
@@ -106,8 +106,7 @@ def compare(
         for process in processes:
             process.close()
     console.print(_table(bench, results))
-    if json_file is not None:
-        append(json_file, [r.record(bench, results[0]) for r in results])
+    append(json_file, (r.record(bench, results[0]) for r in results))
     return results
 
 
@@ -122,13 +121,6 @@ def present(entries: Iterable[Entry], console: Console) -> list[Entry]:
     for package, names in absent.items():
         console.print(f"{PACKAGES[package]}: going on without {', '.join(dict.fromkeys(names))}")
     return found
-
-
-def append(json_file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Appends JSON objects to a file, a line each."""
-    json_file.parent.mkdir(parents=True, exist_ok=True)
-    with json_file.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def _speeds(processes: Sequence[Process], passes: int) -> list[dict[str, list[float]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 from ampjax.sched.stats import Statistics
 from ampjax.tables import compact
 from experiments.common import Sample
+from experiments.records import append
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +80,7 @@ def main(options: EngineOptions, console: Console | None = None) -> list[dict[st
             *(f"{row[name]:.2f}" for name in ("control_us", "engine_us", "kernels_us", "engine_over_kernels")),
         )
     (console or Console(highlight=False)).print(table)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        with options.json.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    append(options.json, rows)
     return rows
 
 

@@ -17,9 +17,9 @@ from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances, Messages
 from ampjax.tables import compact
 from experiments.bench.children import in_a_process
-from experiments.bench.common import append
 from experiments.bench.ours import set_up
 from experiments.common import cache_compilations
+from experiments.records import append
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +67,7 @@ def main(options: MemoryBench, console: Console | None = None) -> dict[str, Any]
     console = console or Console(highlight=False)
     console.print(table)
     console.print(f"live over arenas, parameters and optimizer states: {row['ratio']:.2f}")
-    if options.json is not None:
-        append(options.json, [row])
+    append(options.json, [row])
     return row
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from ampjax.simulate import Simulation, simulate
 from ampjax.tables import compact
 from experiments.common import require_positive
 from experiments.machines import NAMES, Name, model, single_sequences
+from experiments.records import append
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +67,7 @@ def main(options: SimulateOptions, console: Console | None = None) -> list[dict[
         rates = f"{row['messages_per_s']:,.0f}", f"{1e6 / row['messages_per_s']:.2f}", f"{row['seconds']:.2f}"
         table.add_row(row["model"], *counts, f"{row['messages']:,}", *rates)
     (console or Console(highlight=False)).print(table)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        with options.json.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    append(options.json, rows)
     return rows
 
 

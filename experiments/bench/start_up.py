@@ -15,9 +15,9 @@ from ampjax.engine.compile import compilations
 from ampjax.errors import SettingsError
 from ampjax.tables import compact
 from experiments.bench.children import in_a_process
-from experiments.bench.common import append
 from experiments.bench.ours import set_up
 from experiments.common import cache_compilations
+from experiments.records import append
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,7 @@ def main(options: StartUpBench, console: Console | None = None) -> list[dict[str
             later = ", ".join(map(str, row["compilations"]))
             table.add_row(cache, f"{row['seconds']:.1f}", f"{row['kernels']}", later)
     (console or Console(highlight=False)).print(table)
-    if options.json is not None:
-        append(options.json, rows)
+    append(options.json, rows)
     return rows
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from ampjax.engine.usage import usage
 from ampjax.errors import SettingsError
 from ampjax.tables import compact
 from experiments.bench.engine import Bench, EngineOptions, timed
+from experiments.records import append
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,7 @@ def main(options: TracingOptions, console: Console | None = None) -> list[dict[s
         cells = f"{row['untraced_us']:.2f}", f"{row['traced_ratio']:.3f}", f"{row['waited_ratio']:.2f}"
         table.add_row(str(size), *cells, f"{100 * row['traced_busy']:.0f}", f"{100 * row['waited_busy']:.0f}")
     (console or Console(highlight=False)).print(table)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        with options.json.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    append(options.json, rows)
     return rows
 
 

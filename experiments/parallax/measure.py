@@ -5,7 +5,6 @@ And what becomes of the figures: medians, short numbers, JSON Lines.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ampjax.checks import at_least
+from experiments.records import append
 
 Batch = Any
 
@@ -136,11 +136,7 @@ def write_json(path: Path | None, experiment: str, records: Sequence[Mapping[str
       experiment: The experiment's name, which each object gets.
       records: What was measured.
     """
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps({"experiment": experiment, **record}) + "\n" for record in records)
+    append(path, ({"experiment": experiment, **record} for record in records))
 
 
 def short(number: float | None) -> str:
