@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ampjax.engine.journal import (
     CHANGES_ONLY,
@@ -116,8 +115,8 @@ class ReplayDriver:
           Exception: What the recorded run raised.
         """
         scheduler = self._loop.scheduler
-        settings = scheduler.settings
-        scheduler.settings = replace(settings, policy=self._choose)
+        policy = scheduler.settings.policy
+        scheduler.decide_by(self._choose)
         try:
             while not isinstance(self._follower.ahead, PassEnds):
                 self._step(self._follower.ahead)
@@ -126,7 +125,7 @@ class ReplayDriver:
             if not self._loop.finished():
                 raise self._follower.departure(f"{sum(scheduler.in_flight.values())} instance(s) still in flight")
         finally:
-            scheduler.settings = settings
+            scheduler.decide_by(policy)
 
     def _step(self, decision: Decision | None) -> None:
         """Does what leads to a decision, and sees that it has come."""

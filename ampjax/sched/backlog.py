@@ -24,12 +24,16 @@ class Backlog:
     """
 
     def __init__(self, policy: Policy):
-        self._policy = policy if isinstance(policy, Ranked) else None
         self._since: dict[Queue, int] = {}
+        self._clock = 0
+        self.decide_by(policy)
+
+    def decide_by(self, policy: Policy) -> None:
+        """Changes the policy; its ranks are asked for anew."""
+        self._policy = policy if isinstance(policy, Ranked) else None
         self._heap: list[tuple[Rank, int, int, Queue]] = []
         self._entered: dict[Queue, int] = {}
-        self._changed: dict[Queue, None] = {}
-        self._clock = 0
+        self._changed: dict[Queue, None] = dict.fromkeys(self._since)
 
     def __len__(self) -> int:
         return len(self._since)

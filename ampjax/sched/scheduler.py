@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ampjax.sched import doctor, explain, laws
 from ampjax.sched.build import NO_CELLS
 from ampjax.sched.dispatch import Change, Dispatch
 from ampjax.sched.plan import Plan
-from ampjax.sched.policy import Ranked, backward_first
+from ampjax.sched.policy import Policy, backward_first
 from ampjax.sched.pump import Feed, Pumps
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Queue
 from ampjax.sched.settings import SchedulerSettings
@@ -166,6 +167,12 @@ class Scheduler:
             return bool(self._changes)
         return False
 
+    def decide_by(self, policy: Policy) -> None:
+        """Changes the policy, for what waits already too."""
+        self.settings = replace(self.settings, policy=policy)
+        for backlog in self._backlogs:
+            backlog.decide_by(policy)
+
     def abandon(self) -> None:
         """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted."""
         for key, pool in list(self.pools.items()):
@@ -284,15 +291,13 @@ class Scheduler:
 
     def _pick(self, worker: int) -> Queue | None:
         """The queue that the policy wants; if it wants none and nothing else moves, `backward_first`'s choice."""
-        policy = self.settings.policy
-        first = (
-            self._backlogs[worker].first() if isinstance(policy, Ranked) else None
-        )  # a replay has a policy of its own
+        first = self._backlogs[worker].first()
         if first is not None and (first.backward or self._builder.room(first)):
             return first
         queues = self._ready(worker)
         if not queues:
             return None
+        policy = self.settings.policy
         choice = policy(queues, self._number)
         if choice is not None or self._issued:
             return choice

@@ -75,3 +75,18 @@ def test_workers_for_whom_something_has_come_are_told_once():
 def test_a_ranked_policy_keeps_its_name_and_text(name):
     policy = POLICIES[name]
     assert policy.__name__ == name and policy.__doc__
+
+
+def test_another_policy_ranks_what_waits_already():
+    few, many = (Queue(STAGES[0], direction, 64) for direction in (BACKWARD, FORWARD))
+    backlog = Backlog(POLICIES["backward_first"])
+    for queue, n in ((few, 1), (many, 60)):
+        queue.put(chunk(n, 0))
+        backlog.add(queue)
+    assert backlog.first() is few
+    backlog.decide_by(POLICIES["largest"])
+    assert backlog.first() is many
+    backlog.decide_by(lambda queues, now: None)
+    assert backlog.first() is None
+    backlog.decide_by(POLICIES["backward_first"])
+    assert backlog.first() is few and len(backlog) == 2
