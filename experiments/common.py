@@ -363,9 +363,6 @@ def _pictures(
     to_perfetto(trace, folder / "trace.json")
 
 
-Sample = amp.Subset
-
-
-def sample(data: Instances, n: int, seed: int) -> Sample:
+def sample(data: Instances, n: int, seed: int) -> amp.Subset:
     """`n` instances at random (all, if there are fewer)."""
-    return Sample(data, np.random.default_rng(seed).permutation(len(data))[:n])
+    return amp.Subset(data, np.random.default_rng(seed).permutation(len(data))[:n])

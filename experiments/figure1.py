@@ -15,13 +15,13 @@ from ampjax.engine.cost import FlopsCost
 from ampjax.engine.records import Slice
 from ampjax.engine.trace import Trace
 from ampjax.ir.graph import Graph
-from ampjax.ir.instances import Instances
+from ampjax.ir.instances import Instances, Subset
 from ampjax.models.mlp import mlp
 from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.sched.affinity import hosted
 from ampjax.simulate import Simulation, simulate
 from ampjax.viz.gantt import gantts
-from experiments.common import Sample, require_positive
+from experiments.common import require_positive
 
 MODES = {
     "sync": "(a) synchronous: one instance, then every node updates",
@@ -158,4 +158,4 @@ def trees(options: Figure1Options) -> Subject:
         "max_dispatch_size": 4,
         "min_update_interval": 8,
     }
-    return Subject(graph, Sample(sst.TreeInstances(trees), chosen), settings, 4_000, 5)
+    return Subject(graph, Subset(sst.TreeInstances(trees), chosen), settings, 4_000, 5)

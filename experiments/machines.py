@@ -10,13 +10,12 @@ import numpy as np
 
 from ampjax.data import list_reduction, mnist, qm9, sst, wikiner
 from ampjax.ir.graph import Graph
-from ampjax.ir.instances import Instances, Messages
+from ampjax.ir.instances import Instances, Messages, Subset
 from ampjax.models.ggnn import Network, ggnn_regression
 from ampjax.models.mlp import mlp
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes, tagger
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from experiments.common import Sample
 
 BATCH = 100
 """Examples in an instance of list reduction and of the perceptron (AMPNet, B.1 and B.2)."""
@@ -43,9 +42,9 @@ class Model:
     data: Instances
     per_instance: int = 1
 
-    def instances(self, n: int) -> Sample:
+    def instances(self, n: int) -> Subset:
         """So many instances."""
-        return Sample(self.data, np.arange(n) % len(self.data))
+        return Subset(self.data, np.arange(n) % len(self.data))
 
 
 def model(name: Name, seed: int = 0) -> Model:
@@ -81,7 +80,7 @@ class Images:
 def _list_reduction(seed: int) -> Model:
     data = list_reduction.Buckets(list_reduction.generate(BATCH * DIFFERENT, seed), BATCH)
     order = np.random.default_rng(seed).permutation(len(data))
-    return Model(lambda replicas: list_reduction_rnn(batch=BATCH, replicas=replicas), Sample(data, order), BATCH)
+    return Model(lambda replicas: list_reduction_rnn(batch=BATCH, replicas=replicas), Subset(data, order), BATCH)
 
 
 def _tree_lstm(seed: int) -> Model:
@@ -117,6 +116,6 @@ MODELS: Mapping[str, Callable[[int], Model]] = {
 
 def single_sequences(n: int, seed: int = 0) -> Any:
     """List reduction a sequence at a time: the smallest messages, of which a machine's control has most to do."""
-    return Sample(
+    return Subset(
         list_reduction.Sequences(list_reduction.generate(max(1, min(n, 20_000)), seed)), np.arange(n) % 20_000
     )

@@ -14,8 +14,9 @@ import optax
 from ampjax.data import glove, sst
 from ampjax.data.checks import at_least_one
 from ampjax.history import History
+from ampjax.ir.instances import Subset
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from experiments.common import Options, Sample, Task, require_positive, run
+from experiments.common import Options, Task, require_positive, run
 
 EMBEDDING_INTERVAL = 1000
 """B.3: gradient rows between updates of the embedding, whose rows are many and rarely seen."""
@@ -78,7 +79,7 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
     at_least_one("sentiment", n_train=len(train) if options.n_train is None else options.n_train)
     instances = sst.TreeInstances(train)
     if options.n_train is not None:
-        instances = Sample(instances, np.arange(min(options.n_train, len(train))))
+        instances = Subset(instances, np.arange(min(options.n_train, len(train))))
     vectors = start_vectors(options, train)
     hidden, keep = cell_sizes(options.cell)
     cells = Cells(options.cell, options.embedding, options.hidden or hidden, options.keep or keep)

@@ -20,7 +20,7 @@ from ampjax.sched.affinity import hosted
 from ampjax.simulate import Simulation, simulate
 from ampjax.tables import compact
 from ampjax.viz.gantt import gantt
-from experiments.common import Sample, sample
+from experiments.common import sample
 from experiments.records import append
 
 
@@ -104,13 +104,13 @@ def placement(graph: amp.Graph, workers: int) -> dict[str, int]:
     }
 
 
-def throughput(options: VirtualOptions, data: Sample, replicas: int, max_active_keys: int) -> float:
+def throughput(options: VirtualOptions, data: amp.Subset, replicas: int, max_active_keys: int) -> float:
     """Sequences per second of virtual training."""
     return options.n / _simulate(options, data, replicas, max_active_keys).seconds
 
 
 def _simulate(
-    options: VirtualOptions, data: Sample, replicas: int, max_active_keys: int, trace: Trace | None = None
+    options: VirtualOptions, data: amp.Subset, replicas: int, max_active_keys: int, trace: Trace | None = None
 ) -> Simulation:
     return simulate(
         list_reduction_rnn(batch=BATCH, replicas=replicas),
@@ -126,10 +126,10 @@ def _simulate(
     )
 
 
-def _picture(options: VirtualOptions, data: Sample, replicas: int) -> None:
+def _picture(options: VirtualOptions, data: amp.Subset, replicas: int) -> None:
     assert options.out is not None
     n, keys, trace = min(16, len(data)), max(options.max_active_keys), Trace()
-    _simulate(replace(options, max_dispatch_size=1), Sample(data, np.arange(n)), replicas, keys, trace)
+    _simulate(replace(options, max_dispatch_size=1), amp.Subset(data, np.arange(n)), replicas, keys, trace)
     busy = [s for s in trace if s.end_ns > s.start_ns]
     title = f"{n} buckets, linear1 on {replicas} worker(s) of {options.flops:.3g} operations/s, one message at a time"
     gantt(busy, options.out / f"gantt-{replicas}.png", title=title)

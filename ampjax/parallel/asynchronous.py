@@ -21,10 +21,8 @@ from ampjax.parallel.outcome import require_finite
 from ampjax.parallel.programs import Result, gradients
 from ampjax.parallel.resources import Resources
 from ampjax.parallel.rows import Pulled, Served
-from ampjax.parallel.steps import Outcome
-from ampjax.parallel.update import Homes, named
-from ampjax.sparse.rewrite import SparseProgram
-from ampjax.sparse.table import Table
+from ampjax.parallel.steps import HomedStep, Outcome
+from ampjax.parallel.update import named
 
 Tree = Any
 
@@ -49,45 +47,22 @@ class Underway:
 
 
 @dataclass
-class AsyncStep:
-    """Steps without a barrier.
+class AsyncStep(HomedStep):
+    """Steps without a barrier; all variables live at servers.
 
     Args:
-      loss: The rewritten loss.
-      has_aux: Whether it gives a pair.
-      homes: Where variables live, all at servers.
       resources: The machines.
       max_staleness: Updates between a pull and its push at most.
       check_finite: Whether gradients that are not finite stop a step.
       version: Updates so far.
     """
 
-    loss: SparseProgram
-    has_aux: bool
-    homes: Homes
     resources: Resources
     max_staleness: int
     check_finite: bool
     version: int = 0
     _underway: collections.deque[Underway] = field(default_factory=collections.deque)
     _sizes: batches.Sizes = field(default_factory=batches.Sizes)
-
-    @property
-    def tables(self) -> dict[str, list[Table]]:
-        """By path a variable's table."""
-        return self.homes.tables
-
-    def write(self, params: Tree, state: Tree, tables: Any) -> None:
-        """Replaces all variables and the optimizer's state."""
-        self.homes.write(params, state, tables)
-
-    def read(self) -> tuple[Tree, Tree]:
-        """Dense parameters and shared optimizer state as host arrays of their own."""
-        return self.homes.dense.read()
-
-    def wait(self) -> None:
-        """Returns when the parameters are there; what is under way stays so."""
-        self.homes.dense.wait()
 
     @cached_property
     def _gradients(self) -> Any:

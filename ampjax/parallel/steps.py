@@ -131,36 +131,18 @@ class Replicated:
 
 
 @dataclass
-class SparseStep:
-    """Steps of a model with tables, or with all variables at servers.
+class HomedStep:
+    """What the steps share whose variables live at servers, or partly.
 
     Args:
       loss: The rewritten loss.
       has_aux: Whether it gives a pair.
       homes: Where variables live.
-      devices: The replicas' devices.
-      how: What becomes of the replicas' gradients.
-      check_finite: Whether gradients that are not finite stop a step.
-      last_shapes: The shapes of the program's arguments; None before the first step.
     """
 
     loss: SparseProgram
     has_aux: bool
     homes: Homes
-    devices: Sequence[Device]
-    how: Reduction
-    check_finite: bool
-    last_shapes: Any = None
-    _sizes: batches.Sizes = field(default_factory=batches.Sizes)
-
-    @cached_property
-    def _program(self) -> Any:
-        return mapped_gradients(self.loss, self.has_aux, self.devices, self.how)
-
-    def program(self, keep: bool = False) -> Any:
-        """The pmapped forward and backward pass, which always gives gradients."""
-        del keep
-        return self._program
 
     @property
     def tables(self) -> dict[str, list[Table]]:
@@ -178,6 +160,33 @@ class SparseStep:
     def wait(self) -> None:
         """Returns when the parameters are there."""
         self.homes.dense.wait()
+
+
+@dataclass
+class SparseStep(HomedStep):
+    """Steps of a model with tables, or with all variables at servers.
+
+    Args:
+      devices: The replicas' devices.
+      how: What becomes of the replicas' gradients.
+      check_finite: Whether gradients that are not finite stop a step.
+      last_shapes: The shapes of the program's arguments; None before the first step.
+    """
+
+    devices: Sequence[Device]
+    how: Reduction
+    check_finite: bool
+    last_shapes: Any = None
+    _sizes: batches.Sizes = field(default_factory=batches.Sizes)
+
+    @cached_property
+    def _program(self) -> Any:
+        return mapped_gradients(self.loss, self.has_aux, self.devices, self.how)
+
+    def program(self, keep: bool = False) -> Any:
+        """The pmapped forward and backward pass, which always gives gradients."""
+        del keep
+        return self._program
 
     @cached_property
     def _ids(self) -> Any:

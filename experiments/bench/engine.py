@@ -23,6 +23,7 @@ from ampjax.engine.source import Source
 from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import SettingsError
+from ampjax.ir.instances import Subset
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.params import initial_params
 from ampjax.sched.affinity import assign
@@ -32,7 +33,6 @@ from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 from ampjax.sched.stats import Statistics
 from ampjax.tables import compact
-from experiments.common import Sample
 from experiments.records import append
 
 
@@ -123,7 +123,7 @@ class Bench:
         n = max(size, options.messages // stages // size * size)
         data = generate(20 * n + 200)
         full = np.flatnonzero(data.lengths == MAX_LENGTH)[:n]
-        self._data = Sample(Sequences(data, options.hidden), full)
+        self._data = Subset(Sequences(data, options.hidden), full)
         self._settings = SchedulerSettings(
             max_active_keys=size,
             max_dispatch_size=size,
