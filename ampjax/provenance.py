@@ -38,7 +38,7 @@ def provenance(
             "parameters": digest(executor.params).hex(),
             "optimizer states": digest(executor.opt_state).hex(),
             "gradients": digest((executor.accumulators, updates.counts, updates.versions)).hex(),
-            "random numbers": _hex(repr(rng.bit_generator.state).encode()),
+            "random numbers": _hex(repr((rng.bit_generator.state, executor.draws)).encode()),
         },
         "made with": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "made on": {"machine": platform.machine(), "devices": sorted({d.device_kind for d in jax.devices()})},

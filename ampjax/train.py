@@ -373,6 +373,7 @@ class Trainer:
         trace: Trace | None,
     ) -> Epoch:
         self._epochs += 1
+        self._executor.draws.epoch = self._epochs
         compiled, begin = compilations(), self._now()
         order = self._rng.permutation(len(train))
         await self._run(train, order, True, reporter, f"epoch {self._epochs}", trace)

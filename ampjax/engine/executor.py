@@ -19,7 +19,7 @@ import optax
 from ampjax.engine.arenas import Arenas
 from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.metrics import LossSums
-from ampjax.engine.runner import StageRunner
+from ampjax.engine.runner import Draws, StageRunner
 from ampjax.errors import MessageError
 from ampjax.ir.graph import Node
 from ampjax.ir.payload import eval_body, metric_shapes
@@ -62,9 +62,9 @@ class Executor:
         seed: int = 0,
     ):
         self.plan, self._devices, self._stashed = plan, tuple(devices), frozenset(stashed)
-        self.arenas = Arenas(self._devices)
+        self.arenas, self.draws = Arenas(self._devices), Draws(seed)
         self._runners = {
-            s.number: StageRunner(s, self.arenas, self._devices, seed) for s in plan.stages if s.kind != "group"
+            s.number: StageRunner(s, self.arenas, self._devices, self.draws) for s in plan.stages if s.kind != "group"
         }
         self._device_of = {node: self._devices[plan.spaces[worker]] for node, worker in plan.worker_of.items()}
         self.params: dict[str, Any] = {}

@@ -192,9 +192,9 @@ def written_rows(wiring: Wiring, arenas: tuple[Array, ...], pack: Array, outs: t
     return tuple(new)
 
 
-def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array) -> tuple[Array, Array]:
+def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array, seeds: Any = None) -> tuple[Array, Array]:
     """The summed loss of the real rows, and the line of sums that metrics are made of: rows, loss, (sum, count) of each metric."""
-    loss, metrics = metric_parts(over_rows(program, None)(params, inputs))
+    loss, metrics = metric_parts(over_rows(program, seeds)(params, inputs))
     total = jnp.where(mask, loss, 0).sum()
     dtype = jnp.result_type(float)  # float64 in JAX's 64-bit mode
     sums = [mask.sum().astype(dtype), total.astype(dtype)]
@@ -206,10 +206,12 @@ def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array) -> tuple
 
 @functools.cache
 def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
-    """`kernel(params, arenas, grads, accumulators, metrics, host, pack) -> (grads, accumulators, metrics)`: loss and adjoint at once."""
+    """`kernel(params, arenas, grads, accumulators, metrics, host, pack, seeds) -> (grads, accumulators, metrics)`: loss and adjoint at once."""
 
     @functools.partial(jax.jit, donate_argnums=(2, 3, 4))
-    def kernel(params: Any, arenas: Any, grads: Any, accumulators: Any, metrics: Any, host: Any, pack: Any) -> Any:
+    def kernel(
+        params: Any, arenas: Any, grads: Any, accumulators: Any, metrics: Any, host: Any, pack: Any, seeds: Any
+    ) -> Any:
         mask = _mask(pack)
         inputs = gathered(wiring, arenas, host, pack)
         float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
@@ -217,7 +219,8 @@ def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
         def total(floats: Any, xs: Any) -> Any:
             given = iter(xs)
             full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
-            return _loss_sums(program, tuple(combine(p, f) for p, f in zip(params, floats, strict=True)), full, mask)
+            joined = tuple(combine(p, f) for p, f in zip(params, floats, strict=True))
+            return _loss_sums(program, joined, full, mask, seeds)
 
         (weight_grads, input_grads), sums = jax.grad(total, argnums=(0, 1), has_aux=True)(
             tuple(trainable(p) for p in params), float_inputs

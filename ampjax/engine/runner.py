@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -95,6 +96,25 @@ def segment_sizes(rows: int, segments: int) -> tuple[int, int]:
     return n, max(segment_ladder(segments), n // 4)
 
 
+@dataclass
+class Draws:
+    """Where random bodies' keys come from, beside node and message: every epoch draws anew.
+
+    Args:
+      seed: The run's.
+      epoch: Epochs begun so far.
+    """
+
+    seed: int
+    epoch: int = 0
+
+    @property
+    def number(self) -> np.uint64:
+        """A number that differs from epoch to epoch and from seed to seed."""
+        mixed = (self.seed % (1 << 32)) * 0xD1342543DE82EF95 + self.epoch * 0xAF251AF3B0F025B5
+        return np.uint64(mixed % (1 << 64))
+
+
 class StageRunner:
     """One stage's kernels and how to call them.
 
@@ -102,11 +122,11 @@ class StageRunner:
       stage: The stage.
       arenas: Where payloads lie.
       devices: The device of each memory space.
-      seed: Of the keys that random bodies get.
+      draws: Where random bodies' keys come from.
     """
 
-    def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[Device, ...], seed: int):
-        self.stage, self._arenas, self._devices, self._seed = stage, arenas, devices, seed
+    def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[Device, ...], draws: Draws):
+        self.stage, self._arenas, self._devices, self._draws = stage, arenas, devices, draws
         self._ladder = ladder_for(stage)
         self._out_keys = list(dict.fromkeys(stage.arenas[j] for j in range(len(stage.outputs))))
         in_keys = [port.arena for port in stage.ports if port.space != HOST]
@@ -211,7 +231,8 @@ class StageRunner:
         values = tuple([a.values[k] for k in self._keys])
         grads = tuple([a.grads[k] for k in self._keys])
         pack, host, *_ = self._pack(dispatch)
-        grads, accumulators, metrics = self._loss_train(params, values, grads, accumulators, metrics, host, pack)
+        seeds = self._seeds(dispatch, pack.shape[1])
+        grads, accumulators, metrics = self._loss_train(params, values, grads, accumulators, metrics, host, pack, seeds)
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
         return accumulators, metrics
@@ -295,11 +316,10 @@ class StageRunner:
         return _row_seeds(of_state, dispatch.edges.n_rows, k), of_edges
 
     def _state_seeds(self, states: np.ndarray) -> np.ndarray:
-        """A number per message, from the run's seed and the message's state only, so that no schedule changes it."""
+        """A number per message, from the run's seed, the epoch and the message's state only, so that no schedule changes it."""
         states = np.delete(states, SLOT, axis=1).astype(np.uint64)
         odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
-        of_run = np.uint64((self._seed % (1 << 32)) * 0xD1342543DE82EF95 % (1 << 64))
-        return (states * odd).sum(axis=1, dtype=np.uint64) + of_run
+        return (states * odd).sum(axis=1, dtype=np.uint64) + self._draws.number
 
     def _segment_arguments(
         self, dispatch: Dispatch

@@ -121,7 +121,7 @@ def ppt(
       worker: The worker that hosts the node; by default the affinity rule decides.
       outputs: Number of arrays that the body returns.
       join: What makes several inputs belong together: fields or a keying function; by default the whole state.
-      rng: True if the body takes a keyword `key`: a PRNG key per message, the same in forward and backward.
+      rng: True if the body takes a keyword `key`: a PRNG key per message, the same in forward and backward, another in each epoch.
 
     Raises:
       GraphError: If the body is none of these, or an option is not one of its values.

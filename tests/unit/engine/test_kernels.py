@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -190,6 +191,23 @@ def test_bfloat16_takes_gradients(fuse):
 # Random bodies
 
 
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_random_body_draws_too_where_it_is_one_stage_with_the_loss(fuse):
+    def noisy(w, x, key=None):
+        return w * x * (0.0 if key is None else jax.random.normal(key, ()))
+
+    with amp.Graph() as g:
+        x, label = amp.pump("x"), amp.pump("label")
+        amp.loss("loss", lambda y, t: y - t)(amp.ppt("f", noisy, params=graphs.one(), rng=True)(x), label)
+    e = engine(g, fuse=fuse)
+    data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
+    e.virtual(data)
+    assert 6 * e.metrics()["loss"] == pytest.approx(1.5 * float(e.gradients["f"]), rel=1e-5)
+    assert abs(e.gradients["f"]) > 0.1
+    e.virtual(data, train=False)
+    assert e.metrics(train=False)["loss"] == 0.0
+
+
 @pytest.mark.parametrize("seed", [0, 7, 1 << 70])
 def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_schedule(seed):
     def noisy(w, x, key=None):
@@ -213,6 +231,26 @@ def test_a_random_body_draws_the_same_number_in_both_directions_and_in_every_sch
         assert set(e.outputs().values()) == {0.0}
     np.testing.assert_allclose(grads, grads[0], rtol=1e-5)
     assert abs(grads[0]) > 0.1
+
+
+def test_every_epoch_draws_anew():
+    """Dropout that drops the same of an instance in every epoch would be a fixed damage to the data."""
+
+    def noisy(w, x, key=None):
+        return w * x * (0.0 if key is None else jax.random.normal(key, ()))
+
+    with amp.Graph() as g:
+        x, label = amp.pump("x"), amp.pump("label")
+        y = amp.ppt("f", noisy, params=graphs.one(), rng=True)(x)
+        amp.loss("loss", lambda y, t: y - t)(y, label)
+    data = [{"x": np.float32(1), "label": np.float32(0)}] * 6
+
+    def losses(seed):
+        history = amp.Trainer(g, optax.sgd(0.0), seed=seed).fit(data, epochs=3, progress=False)
+        return [epoch.train["loss"] for epoch in history]
+
+    assert len({*losses(0), *losses(1)}) == 6
+    assert losses(0) == losses(0)
 
 
 def test_the_ladder_doubles():
