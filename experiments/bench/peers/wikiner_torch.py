@@ -46,7 +46,8 @@ class Tagger(torch.nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits `[words, 9]` of a minibatch's words, sentence by sentence; all LSTMs run on packed sequences."""
-        words, lengths = torch.as_tensor(batch["words"]), torch.as_tensor(batch["lengths"]).long()
+        n = np.count_nonzero(batch["lengths"])  # the last minibatch may be filled up with empty sentences
+        words, lengths = torch.as_tensor(batch["words"][:n]), torch.as_tensor(batch["lengths"][:n]).long()
         x = F.embedding(words.clamp(min=0).reshape(-1), self.embed)
         sizes = batch["sizes"][batch["sizes"] > 0]
         if len(sizes):
