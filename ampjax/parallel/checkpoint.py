@@ -11,12 +11,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
 from ampjax.errors import DataError
+from ampjax.optim.rows import split_rows
+from ampjax.optim.rule import RowRule
 from ampjax.parallel.paths import by_path
 from ampjax.sparse import store
 from ampjax.sparse.table import Table
@@ -42,6 +45,18 @@ class Saved:
     tables: Mapping[str, list[Table]]
 
 
+class Like(NamedTuple):
+    """What a table is loaded as, where there is no table yet.
+
+    Args:
+      rule: The optimizer's rule for its rows.
+      settings: Its settings, in place of the saved ones.
+    """
+
+    rule: RowRule
+    settings: Mapping[str, Any]
+
+
 def save(folder: str | Path, step: int, params: Tree, state: Tree, tables: Mapping[str, Table]) -> None:
     """Writes everything; what the folder held before is replaced in one go.
 
@@ -62,8 +77,8 @@ def save(folder: str | Path, step: int, params: Tree, state: Tree, tables: Mappi
     _replace(folder, fresh)
 
 
-def check(folder: str | Path) -> None:
-    """Raises unless something was saved there.
+def steps(folder: str | Path) -> int:
+    """How many steps had been taken.
 
     Args:
       folder: What `save` wrote.
@@ -71,10 +86,37 @@ def check(folder: str | Path) -> None:
     Raises:
       TableError: If there is no manifest, or it was altered.
     """
-    store.read_manifest(Path(folder) / _DENSE)
+    return store.read_manifest(Path(folder) / _DENSE)["step"]
 
 
-def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Sequence[Table]]) -> Saved:
+def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) -> tuple[Tree, Tree]:
+    """Parameters and optimizer state as the single-device program has them.
+
+    Args:
+      folder: What `save` wrote.
+      params: Parameters like those that were saved.
+      tx: The transform that they were trained with.
+
+    Raises:
+      DataError: If what was saved is of another model.
+      TableError: If files are missing, cut off or altered, or the transform is not row-wise on what was a table.
+    """
+    tables = store.read_manifest(Path(folder) / _DENSE)["tables"]
+    if not tables:
+        saved = load(folder, params, tx.init(params), {})
+        return saved.params, saved.state
+    split = split_rows(tx, params, tables)
+    dense, _ = split.params.split(params)
+    saved = load(folder, dense, split.init(dense), {path: [Like(split.rules[path], {})] for path in tables})
+    rows = {path: [own.dense()] for path, (own,) in saved.tables.items()}
+    states = {path: own.opt_state for path, (own,) in saved.tables.items()}
+    return (
+        split.params.fill(jax.tree.leaves(saved.params), rows),
+        split.state.fill(jax.tree.leaves(saved.state), states),
+    )
+
+
+def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Sequence[Table | Like]]) -> Saved:
     """Reads everything and checks it against the model; changes nothing.
 
     Args:
@@ -100,7 +142,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
     return Saved(facts["step"], dense, shared, tables)
 
 
-def _load_table(folder: Path, like: Table) -> Table:
+def _load_table(folder: Path, like: Table | Like) -> Table:
     return Table.load(folder, like.rule, **like.settings)
 
 

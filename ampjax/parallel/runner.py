@@ -167,7 +167,7 @@ class Runner:
     def params(self) -> Tree:
         """All parameters, a plain pytree of host arrays as the single-device program has them."""
         if self._step is None or self.plan is None:
-            return jax.tree.map(np.array, self._first)
+            return jax.tree.map(np.array, self._first) if self._restored is None else self._read_restored()[0]
         params, _ = self._settled().read()
         return self.plan.program.join(params, {path: own[0].dense() for path, own in self._step.tables.items()})
 
@@ -175,7 +175,7 @@ class Runner:
     def opt_state(self) -> Tree:
         """The optimizer's state, as `tx.init` makes it for the single-device program."""
         if self._step is None:
-            return self.setting.tx.init(self._first)
+            return self.setting.tx.init(self._first) if self._restored is None else self._read_restored()[1]
         _, state = self._settled().read()
         if isinstance(self._step, DenseStep):
             return state
@@ -226,7 +226,10 @@ class Runner:
         checkpoint.save(path, self.steps, *step.read(), {name: own[0] for name, own in step.tables.items()})
 
     def restore(self, path: str | Path) -> None:
-        """Goes on from what `save` wrote: checked as a whole before anything changes. Before the first batch, at the first batch.
+        """Goes on from what `save` wrote: checked as a whole before anything changes.
+
+        Before the first batch, homes are not known yet: then the folder must stay, for it is read when it is asked for and at
+        the first batch, which is when it is checked.
 
         Args:
           path: The folder.
@@ -236,8 +239,7 @@ class Runner:
           TableError: If files are missing, cut off or altered.
         """
         if self._step is None:
-            checkpoint.check(path)
-            self._restored = Path(path)
+            self.steps, self._restored = checkpoint.steps(path), Path(path)
             return
         step = self._settled()
         saved = checkpoint.load(path, *step.read(), step.tables)
@@ -266,6 +268,11 @@ class Runner:
         self._first = None  # the homes have copies
         if config.search_partitions and plan.groups:
             self._searches = Searches(plan.groups, n_machines, config.sample)
+
+    def _read_restored(self) -> tuple[Tree, Tree]:
+        """Parameters and optimizer state that wait for the first batch in a folder."""
+        assert self._restored is not None
+        return checkpoint.whole(self._restored, self._first, self.setting.tx)
 
     def _settled(self) -> Step:
         """The step, with nothing under way."""

@@ -1,0 +1,54 @@
+"""What a runner writes, what it goes on from, and what it leaves alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support.compilation import quick_compilation  # noqa: F401
+
+import ampjax.parallel as px
+from ampjax.parallel.resources import Machine, Resources
+
+BATCH = {"ids": np.array([0, 1, 2, 2]), "y": np.zeros(4, np.float32)}
+
+
+def loss(params, batch):
+    return jnp.mean((params["table"][batch["ids"]] @ params["w"] - batch["y"]) ** 2)
+
+
+def machines():
+    first, second = jax.local_devices()[:2]
+    return Resources((Machine("a", (first,)), Machine("b", (second,))))
+
+
+def make(tx=None, **options):
+    params = {"table": np.ones((20, 3), np.float32), "w": np.ones(3, np.float32)}
+    return px.get_runner(loss, params, tx or optax.adam(0.1), machines(), px.ParallaxConfig(**options))
+
+
+@functools.cache
+def trained(**options):
+    runner = make(**options)
+    runner.run(BATCH)
+    return runner
+
+
+def equal(first, second):
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_dense": ("table",)}, {"run_option": "ps"}], ids=str)
+def test_what_is_restored_before_the_first_batch_is_there_at_once(tmp_path, options):
+    saved = trained(**options)
+    saved.save(tmp_path / "c")
+    runner = make(**options)
+    runner.restore(tmp_path / "c")
+    assert runner.steps == saved.steps
+    equal(jax.random.key_data(runner.keys()), jax.random.key_data(saved.keys()))
+    equal((runner.params, runner.opt_state), (saved.params, saved.opt_state))
+    runner.build(BATCH)
+    equal((runner.params, runner.opt_state), (saved.params, saved.opt_state))
