@@ -69,7 +69,7 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
       SettingsError: If `tx` is no optax transform.
     """
     config, resources = setting.config, setting.resources
-    how = _reduction(setting)
+    how = _reduction(setting, plan)
     if not plan.tables and how.across:
         step = DenseStep(setting.loss_fn, plan.has_aux, setting.tx, resources.devices, how, config.check_finite)
         step.write(params, setting.tx.init(params))
@@ -108,12 +108,13 @@ def _like(table: Table, values: Any) -> Table:
     return Table(np.asarray(values), table.rule, **table.settings)
 
 
-def _reduction(setting: Setting) -> Reduction:
+def _reduction(setting: Setting, plan: Plan) -> Reduction:
     config = setting.config
     return Reduction(
         n=len(setting.resources.devices),
         dense=config.average_dense,
         sparse=config.average_sparse,
+        by_rows=frozenset(plan.analysis.sparse),
         across=not config.dense_at_servers,
         gather=config.run_option == "ar",
     )

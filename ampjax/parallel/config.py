@@ -73,7 +73,7 @@ class ParallaxConfig:
         each replica's gradients are applied when they come.
       max_staleness: Updates by others between a replica's pull and its push at most, where `sync` is False.
       average_dense: `mean` or `sum` of the replicas' gradients of dense variables.
-      average_sparse: The same for sparse variables.
+      average_sparse: The same for sparse variables, those too that are kept dense.
       local_aggregation: Whether the replicas of a machine pull and push together: a row that several of them touch travels once.
       boundary_among_servers: Whether what is computed from several variables' aggregated gradients (a global norm) is computed
         in parts where the gradients are, so that scalars travel between servers in place of gradients (+OPAU).

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import tree_map_with_path
 
 from ampjax.parallel.spread import AXIS, Device
 from ampjax.sparse.rewrite import SparseProgram
@@ -47,7 +48,8 @@ class Reduction:
     Args:
       n: Number of replicas.
       dense: `mean` or `sum` of dense variables' gradients, and of the loss.
-      sparse: `mean` or `sum` of row gradients.
+      sparse: `mean` or `sum` of sparse variables' gradients.
+      by_rows: The paths of variables that are sparse, tables or not.
       across: Whether they are reduced in the program, by AllReduce. If not, servers do it.
       gather: Whether row gradients are gathered from all replicas, by AllGatherv.
     """
@@ -55,8 +57,13 @@ class Reduction:
     n: int
     dense: str = "mean"
     sparse: str = "mean"
+    by_rows: frozenset[str] = frozenset()
     across: bool = True
     gather: bool = False
+
+    def of(self, path: tuple[Any, ...]) -> str:
+        """`mean` or `sum`: what a variable's gradients come to, by its key path."""
+        return self.sparse if jax.tree_util.keystr(path) in self.by_rows else self.dense
 
 
 def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., Result]:
@@ -89,12 +96,12 @@ def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[De
         dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], ids: dict[str, Any], batch: Tree
     ) -> Result:
         result = local(dense_params, rows, inverse, batch)
-        own = _divided(result.rows, how.n) if how.sparse == "mean" else result.rows
+        own = {path: _share(leaf, how.n, how.sparse) for path, leaf in result.rows.items()}
         if how.across:
-            loss, grads = reduced((result.loss, result.grads), how)
+            loss, grads = reduced(result.loss, result.grads, how)
             result = result._replace(loss=loss, grads=grads, finite=_finite(loss, grads))
-        elif how.dense == "mean":
-            result = result._replace(grads=_divided(result.grads, how.n))
+        else:
+            result = result._replace(grads=_divided(result.grads, how))
         if how.gather:
             own = {path: jax.lax.all_gather((ids[path], leaf), AXIS) for path, leaf in own.items()}
         return result._replace(rows=own)
@@ -127,7 +134,7 @@ def mapped_step(
     def step(params: Tree, state: Tree, batch: Tree) -> tuple[Tree, Tree, Result]:
         out, grads = jax.value_and_grad(loss_fn, has_aux=has_aux)(params, batch)
         loss, aux = out if has_aux else (out, None)
-        loss, grads = reduced((loss, grads), how)
+        loss, grads = reduced(loss, grads, how)
         finite = _finite(loss, grads)
         updates, new_state = update(grads, state, params)
         chosen = _chosen(finite, (optax.apply_updates(params, updates), new_state), (params, state))
@@ -136,19 +143,23 @@ def mapped_step(
     return jax.pmap(step, axis_name=AXIS, devices=list(devices), donate_argnums=(0, 1))
 
 
-def reduced(tree: Tree, how: Reduction) -> Tree:
-    """The mean or sum of a tree over replicas: one AllReduce for each leaf, in float32 at least."""
+def reduced(loss: jax.Array, grads: Tree, how: Reduction) -> tuple[jax.Array, Tree]:
+    """The loss and the gradients over replicas: one AllReduce for each leaf, in float32 at least."""
 
-    def reduce(leaf: jax.Array) -> jax.Array:
-        wide = jnp.promote_types(leaf.dtype, jnp.float32)
-        total = jax.lax.psum(leaf.astype(wide), AXIS)
-        return (total / how.n if how.dense == "mean" else total).astype(leaf.dtype)
+    def reduce(leaf: jax.Array, kind: str) -> jax.Array:
+        total = jax.lax.psum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), AXIS)
+        return _share(total, how.n, kind).astype(leaf.dtype)
 
-    return jax.tree.map(reduce, tree)
+    return reduce(loss, how.dense), tree_map_with_path(lambda path, leaf: reduce(leaf, how.of(path)), grads)
 
 
-def _divided(tree: Tree, n: int) -> Tree:
-    return jax.tree.map(lambda leaf: (leaf / n).astype(leaf.dtype), tree)
+def _divided(grads: Tree, how: Reduction) -> Tree:
+    """Each variable's share of what is summed over replicas elsewhere."""
+    return tree_map_with_path(lambda path, leaf: _share(leaf, how.n, how.of(path)), grads)
+
+
+def _share(leaf: jax.Array, n: int, kind: str) -> jax.Array:
+    return (leaf / n).astype(leaf.dtype) if kind == "mean" else leaf
 
 
 def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
