@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.errors import AmpError
 from ampjax.parallel import batches
 from ampjax.parallel.dense import AtServers
 from ampjax.parallel.outcome import require_finite
@@ -74,36 +75,41 @@ class AsyncStep(HomedStep):
         return jax.jit(lambda batch: self.loss.ids(shapes, batch))
 
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
-        """Every replica begins with its part; gradients are applied as the bound demands.
+        """Every replica begins with its part; gradients are applied as the bound demands. Those that can't be are dropped.
 
         Args:
           number: The step's, for messages.
           parts: By replica its batch.
           keep: Whether gradients will be asked for; there are no aggregated ones.
-
-        Raises:
-          ParameterError: If a dense gradient is not finite. It is dropped, and changes nothing.
-          TableError: If a row's gradient is not; likewise.
         """
         del keep
-        staleness, results, alpha = [], [], collections.Counter()
+        staleness, results, alpha, dropped = [], [], collections.Counter(), []
         for replica, part in enumerate(parts):
-            staleness += self._make_room(replica)
+            staleness += self._make_room(replica, dropped)
             own, alphas = self._begin(number, replica, part)
             results.append(own)
             alpha.update({path: value / len(parts) for path, value in alphas.items()})
         aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[r.aux for r in results])
-        return Outcome([result.loss for result in results], aux, dict(alpha), dict, staleness)
+        return Outcome([result.loss for result in results], aux, dict(alpha), dict, staleness, dropped)
 
-    def finish(self) -> list[int]:
-        """Applies all that is under way; gives its staleness."""
-        return [self._apply() for _ in range(len(self._underway))]
+    def finish(self) -> None:
+        """Applies all that is under way.
 
-    def _make_room(self, replica: int) -> list[int]:
+        Raises:
+          ParameterError: If a dense gradient is not finite. It alone is dropped.
+          TableError: If a row's gradient is not; likewise.
+        """
+        dropped: list[AmpError] = []
+        while self._underway:
+            self._apply_oldest(dropped)
+        if dropped:
+            raise dropped[0]
+
+    def _make_room(self, replica: int, dropped: list[AmpError]) -> list[int]:
         """Applies the oldest gradients until one more may be under way, and the replica has none."""
         staleness = []
         while len(self._underway) > self.max_staleness or any(work.replica == replica for work in self._underway):
-            staleness.append(self._apply())
+            staleness += self._apply_oldest(dropped)
         return staleness
 
     def _begin(self, number: int, replica: int, part: Tree) -> tuple[Result, dict[str, float]]:
@@ -117,9 +123,23 @@ class AsyncStep(HomedStep):
         self._underway.append(Underway(number, replica, self.version, pulled, result))
         return result, batches.alphas(self.loss, workers)
 
-    def _apply(self) -> int:
-        """Pushes and applies the oldest gradients; gives their staleness."""
+    def _apply_oldest(self, dropped: list[AmpError]) -> list[int]:
+        """Applies the oldest gradients and gives their staleness; or drops them and puts down why.
+
+        An error may be of an earlier step: the one that finds it goes on, for half of a step could not be made again.
+        """
         work = self._underway.popleft()
+        try:
+            self._apply(work)
+        except AmpError as error:
+            fix = f"The gradients of replica {work.replica} in step {work.number} were dropped, and nothing else."
+            dropped.append(type(error)(error.where, error.expected, error.got, fix))
+            return []
+        self.version += 1
+        return [self.version - 1 - work.version]
+
+    def _apply(self, work: Underway) -> None:
+        """Pushes gradients and makes the update."""
         if self.check_finite and not work.result.finite:
             require_finite(work.number, work.result.loss, work.result.grads)
         machine = self.resources.homes[work.replica]
@@ -130,8 +150,6 @@ class AsyncStep(HomedStep):
             waiting[path] = [named(path, lambda s=served, i=own.unique.ids, g=grads: s.push_from(machine, i, g))]
         grads = self._dense.push_from(machine, jax.tree.map(np.asarray, work.result.grads))
         self.homes.update(grads, waiting)
-        self.version += 1
-        return self.version - 1 - work.version
 
     @property
     def _dense(self) -> AtServers:

@@ -72,7 +72,8 @@ class Runner:
 
         Raises:
           SettingsError: If the replicas don't divide the batch, or `fetch` names something else.
-          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors.
+          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors. Without a barrier it may be
+            of an earlier step: then that gradient alone is dropped, and this step has been taken and counted.
           TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
           DataError: If the batch is not like the first one.
         """
@@ -99,6 +100,8 @@ class Runner:
             self.setting.config.average_dense == "mean",
         )
         self._save_if_due()
+        if outcome.dropped:
+            raise outcome.dropped[0]
         return metrics
 
     def build(self, batch: Tree) -> Runner:
@@ -298,8 +301,10 @@ class Runner:
         if wanted is None or isinstance(self.step, DenseStep):
             return
         group, count = wanted
-        self._settled()
-        self.step.homes.resplit(dict.fromkeys(group.paths, count), len(self.setting.resources.servers))
+        homes, counts = self.step.homes, dict.fromkeys(group.paths, count)
+        if not homes.is_split(counts):  # a search asks before each step, and settling takes the staleness away
+            self._settled()
+            homes.resplit(counts, len(self.setting.resources.servers))
 
     def _save_if_due(self) -> None:
         due = self.setting.config.checkpoint

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import optax
 
+from ampjax.errors import AmpError
 from ampjax.parallel import batches
 from ampjax.parallel.outcome import require_finite
 from ampjax.parallel.paths import by_path
@@ -36,6 +37,7 @@ class Outcome(NamedTuple):
       alpha: By table the share of touched rows.
       gradients: Gives the aggregated gradients by path; to be called before the next step.
       staleness: For each update of an asynchronous step, how old its parameters were.
+      dropped: Why an asynchronous step could not apply some gradients, of its own or of earlier steps.
     """
 
     losses: Sequence[Any]
@@ -43,6 +45,7 @@ class Outcome(NamedTuple):
     alpha: dict[str, float]
     gradients: Callable[[], dict[str, Any]]
     staleness: Sequence[int] = ()
+    dropped: Sequence[AmpError] = ()
 
 
 @dataclass

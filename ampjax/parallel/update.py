@@ -71,6 +71,10 @@ class Homes:
         for path, home in self.rows.items():
             home.tables = tables[path]
 
+    def is_split(self, counts: Mapping[str, int]) -> bool:
+        """Whether some tables have so many partitions already."""
+        return all(self.rows[path].table.n_partitions == count for path, count in counts.items())
+
     def resplit(self, counts: Mapping[str, int], n_servers: int) -> None:
         """Deals the rows of some tables out anew; partitions of all tables are placed together.
 
@@ -79,8 +83,6 @@ class Homes:
           n_servers: How many servers there are.
         """
         now = {path: home.table.n_partitions for path, home in self.rows.items()}
-        if all(now[path] == count for path, count in counts.items()):
-            return
         sizes = {path: (home.table.n_rows, row_bytes(home.table)) for path, home in self.rows.items()}
         servers = place_variables(sizes, now | dict(counts), n_servers)
         for path, count in counts.items():
