@@ -92,7 +92,8 @@ class ParallaxConfig:
         the dense program. `lazy`: they stay as they are.
       wire_dtype: `float32` or `bfloat16`: what rows and their gradients are on the way.
       folder: Where tables lie as memory-mapped files; None keeps them in memory.
-      check_finite: Whether a gradient that is not finite stops the step before anything is changed.
+      check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets
+        dense variables' gradients as they are (`optax.zero_nans`, `optax.apply_if_finite`); tables refuse such rows all the same.
       checkpoint: When and where to save; None leaves it to `runner.save`.
       seed: Of `runner.keys`, the replicas' random keys.
 

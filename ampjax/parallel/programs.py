@@ -115,11 +115,12 @@ def mapped_step(
     tx: optax.GradientTransformation,
     devices: Sequence[Device],
     how: Reduction,
+    check_finite: bool,
     keep: bool,
 ) -> Any:
     """A whole step of a model without tables: `(params, opt_state, batch) -> (params, opt_state, Result)`, pmapped.
 
-    Parameters and optimizer state are donated. They stay as they are where a gradient is not finite.
+    Parameters and optimizer state are donated. Where gradients are checked and one is not finite, they stay as they are.
 
     Args:
       loss_fn: The user's loss function.
@@ -127,6 +128,7 @@ def mapped_step(
       tx: An optax transform.
       devices: The replicas' devices.
       how: The reduction over replicas.
+      check_finite: Whether gradients that are not finite leave everything as it is; if not, the transform gets them.
       keep: Whether the result holds the reduced gradients.
     """
     update = optax.with_extra_args_support(tx).update
@@ -137,8 +139,9 @@ def mapped_step(
         loss, grads = reduced(loss, grads, how)
         finite = _finite(loss, grads)
         updates, new_state = update(grads, state, params)
-        chosen = _chosen(finite, (optax.apply_updates(params, updates), new_state), (params, state))
-        return *chosen, Result(loss, aux, finite, grads if keep else None, {})
+        new = optax.apply_updates(params, updates), new_state
+        params, state = _chosen(finite, new, (params, state)) if check_finite else new
+        return params, state, Result(loss, aux, finite, grads if keep else None, {})
 
     return jax.pmap(step, axis_name=AXIS, devices=list(devices), donate_argnums=(0, 1))
 

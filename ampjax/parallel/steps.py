@@ -77,7 +77,7 @@ class DenseStep:
     @cached_property
     def _programs(self) -> dict[bool, Any]:
         return {
-            keep: mapped_step(self.loss_fn, self.has_aux, self.tx, self.devices, self.how, keep)
+            keep: mapped_step(self.loss_fn, self.has_aux, self.tx, self.devices, self.how, self.check_finite, keep)
             for keep in (False, True)
         }
 

@@ -37,3 +37,17 @@ def test_sparse_variables_are_averaged_alike_wherever_they_live(kept, run_option
     grads = jax.grad(loss)(PARAMS, BATCH)
     for name, factor in {"table": 2, "more": 2, "w": 1}.items():  # a sum over two replicas is twice their mean
         np.testing.assert_allclose(runner.params[name], PARAMS[name] - 0.01 * factor * grads[name], rtol=1e-6)
+
+
+def root_loss(params, batch):
+    """The gradient of `a` is infinite at 0; the loss is finite, and so is the gradient of `b`."""
+    return jnp.sqrt(params["a"]).sum() + (params["b"] * batch).sum()
+
+
+def test_without_the_check_the_optimizer_gets_gradients_as_they_are():
+    params = {"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)}
+    finite = optax.stateless(lambda grads, _: jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0), grads))
+    runner = make(root_loss, params, optax.chain(finite, optax.sgd(0.5)), check_finite=False)
+    runner.run(np.ones((2, 2), np.float32))
+    np.testing.assert_array_equal(runner.params["a"], [0, 0])
+    np.testing.assert_array_equal(runner.params["b"], [0.5, 0.5])
