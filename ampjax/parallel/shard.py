@@ -18,6 +18,8 @@ import numpy as np
 from ampjax.errors import DataError, SettingsError
 from ampjax.parallel.paths import by_path
 from ampjax.parallel.resources import Resources, find_resources
+from ampjax.sparse.jaxprs import shape_text
+from ampjax.sparse.trace import abstract
 
 Tree = Any
 
@@ -27,7 +29,7 @@ class Parts:
     """One step's batches, one for each replica: what `runner.run` takes in place of a joined batch.
 
     Args:
-      batches: Pytrees of equal structure and shapes, in the order of replicas.
+      batches: Pytrees of equal structure, shapes and dtypes, in the order of replicas.
     """
 
     batches: tuple[Tree, ...]
@@ -122,6 +124,8 @@ def shard(
 def split_batch(batch: Tree | Parts, n: int) -> tuple[Tree, ...]:
     """Each replica's part of one step's batch: contiguous rows of every array; scalars and a single random key go to all.
 
+    Numbers of Python become arrays, for what is compiled for a batch knows arrays only.
+
     Args:
       batch: A pytree of arrays with one leading size, or `Parts`. Arrays of random keys may have another leading size.
       n: Number of replicas.
@@ -134,12 +138,27 @@ def split_batch(batch: Tree | Parts, n: int) -> tuple[Tree, ...]:
       DataError: If a leaf is nothing that JAX takes.
     """
     if isinstance(batch, Parts):
-        return _checked(batch, n)
+        return _checked(Parts(tuple(_arrays(own) for own in batch.batches)), n)
+    batch = _arrays(batch)
     leaves = by_path(batch)
     for path, leaf in leaves.items():
         _check_leaf(path, leaf, n)
     _equal_sizes("batch", {path: leaf.shape[0] for path, leaf in leaves.items() if np.ndim(leaf) and not _is_key(leaf)})
     return tuple(jax.tree.map(lambda leaf, i=i: _part(leaf, i, n), batch) for i in range(n))
+
+
+def _arrays(batch: Tree) -> Tree:
+    """A batch with arrays in place of Python's numbers.
+
+    Raises:
+      DataError: If a leaf is nothing that JAX takes.
+    """
+    batch = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.asarray(leaf), batch)
+    for path, leaf in by_path(batch).items():
+        if not _is_key(leaf) and leaf.dtype.kind in "OUSMm":
+            fix = "Leave out what JAX can't trace, or encode it as numbers."
+            raise DataError(f"batch, leaf `{path}`", "numbers", f"{leaf.dtype}", fix)
+    return batch
 
 
 def _part(leaf: Any, index: int, n: int) -> Any:
@@ -150,9 +169,6 @@ def _part(leaf: Any, index: int, n: int) -> Any:
 
 
 def _check_leaf(path: str, leaf: Any, n: int) -> None:
-    if not _is_key(leaf) and np.asarray(leaf).dtype.kind in "OUSMm":
-        fix = "Leave out what JAX can't trace, or encode it as numbers."
-        raise DataError(f"batch, leaf `{path}`", "numbers", f"{np.asarray(leaf).dtype}", fix)
     if np.ndim(leaf) and leaf.shape[0] % n:
         raise SettingsError(
             f"batch, leaf `{path}`",
@@ -171,14 +187,14 @@ def _checked(parts: Parts, n: int) -> tuple[Tree, ...]:
         raise SettingsError(
             "batch", f"{n} parts, one for each replica", f"{len(parts)}", "Shard the data with the runner's resources."
         )
-    shapes = [{path: np.shape(leaf) for path, leaf in by_path(batch).items()} for batch in parts.batches]
-    for number, own in enumerate(shapes):
-        if own != shapes[0]:
+    kinds = [{path: shape_text(leaf) for path, leaf in by_path(abstract(own)).items()} for own in parts.batches]
+    for number, own in enumerate(kinds):
+        if own != kinds[0]:
             raise SettingsError(
                 f"batch, part {number}",
-                f"the shapes of part 0, {shapes[0]}",
+                f"the shapes and dtypes of part 0, {kinds[0]}",
                 f"{own}",
-                "Give replicas batches of one shape.",
+                "Give replicas batches of one kind.",
             )
     return parts.batches
 

@@ -236,6 +236,15 @@ def test_parts_and_random_keys_reach_their_replicas():
     assert [p.batches[1]["ids"].tolist() for p in parts] == [[2, 3]]
 
 
+def test_a_number_of_python_in_the_batch_reaches_all_replicas():
+    runner = make(function=lambda params, batch: batch["scale"] * loss(params, batch), tx=optax.sgd(0.1))
+    batch = a_batch([0, 1, 2, 3])
+    assert [runner.run(batch | {"scale": scale}).loss for scale in (0.5, 0.0)] == [
+        0.5 * float(loss(parameters(), batch)),
+        0,
+    ]
+
+
 def test_a_model_that_is_only_a_table_trains():
     """Nothing dense is left, and SGD keeps nothing: there is no array to map an update over."""
     runner = px.get_runner(

@@ -54,6 +54,11 @@ def test_a_joined_batch_is_cut_and_scalars_go_to_all():
     assert [float(part["rate"]) for part in cut] == [2.0, 2.0]
 
 
+def test_numbers_of_python_become_arrays():
+    for parts in (split_batch({"x": np.arange(4), "rate": 2.0}, 2), split_batch(px.Parts(({"rate": 2.0},) * 2), 2)):
+        assert [(part["rate"].shape, part["rate"].dtype.kind) for part in parts] == [((), "f")] * 2
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -63,7 +68,8 @@ def test_a_joined_batch_is_cut_and_scalars_go_to_all():
             "leaf `b`: expected the leading size of `a`, 4",
         ),
         (lambda: split_batch(px.Parts((1, 2)), 3), "3 parts, one for each replica"),
-        (lambda: split_batch(px.Parts((np.zeros(2), np.zeros(3))), 2), "part 1: expected the shapes of part 0"),
+        (lambda: split_batch(px.Parts((np.zeros(2), np.zeros(3))), 2), "part 1: expected the shapes and dtypes of"),
+        (lambda: split_batch(px.Parts((np.zeros(2), np.zeros(2, int))), 2), "of part 0, .*float32.* got .*int32"),
         (lambda: px.shard(np.arange(3)), "at least 4 rows"),
         (lambda: px.shard(3), "arrays, a data set or an iterable, got int"),
         (lambda: px.shard([1, 2], index=2, count=2), "0 <= index < count"),
