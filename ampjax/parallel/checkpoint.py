@@ -1,11 +1,13 @@
 """A runner in files: dense variables and shared optimizer state in one folder, each table in one of its own.
 
-Every file has a checksum, and nothing is believed before all of it was read. A save that is cut off leaves the last whole one.
+Every file has a checksum, and nothing is believed before all of it was read. A save that is cut off leaves the last whole one,
+be it under a name beside the folder's. What is no checkpoint is not touched.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -66,8 +68,12 @@ def save(folder: str | Path, step: int, params: Tree, state: Tree, tables: Mappi
       params: Dense parameters, None at tables.
       state: Shared optimizer state.
       tables: By path.
+
+    Raises:
+      DataError: If the folder holds anything else, or is the one in which the program runs.
     """
-    folder = Path(folder)
+    folder = Path(folder).resolve()
+    _check_place(folder)
     fresh = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.new")
     for number, table in enumerate(tables.values()):
         table.save(fresh / f"table-{number}")
@@ -86,7 +92,7 @@ def steps(folder: str | Path) -> int:
     Raises:
       TableError: If there is no manifest, or it was altered.
     """
-    return store.read_manifest(Path(folder) / _DENSE)["step"]
+    return store.read_manifest(_whole_one(folder) / _DENSE)["step"]
 
 
 def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) -> tuple[Tree, Tree]:
@@ -101,7 +107,7 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
       DataError: If what was saved is of another model.
       TableError: If files are missing, cut off or altered, or the transform is not row-wise on what was a table.
     """
-    tables = store.read_manifest(Path(folder) / _DENSE)["tables"]
+    tables = store.read_manifest(_whole_one(folder) / _DENSE)["tables"]
     if not tables:
         saved = load(folder, params, tx.init(params), {})
         return saved.params, saved.state
@@ -129,7 +135,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
       DataError: If what was saved is of another model.
       TableError: If files are missing, cut off or altered.
     """
-    folder = Path(folder)
+    folder = _whole_one(folder)
     facts = store.read_manifest(folder / _DENSE)
     _check(folder, "tables", list(like), facts.get("tables"))
     _check(folder, "dense leaves", _described(params, state), facts.get("leaves"))
@@ -164,10 +170,40 @@ def _check(folder: Path, what: str, wanted: Sequence[Any], came: Any) -> None:
         )
 
 
+def _check_place(folder: Path) -> None:
+    """Raises unless a folder may be replaced: it is not there yet, is empty or holds a checkpoint and nothing else.
+
+    Raises:
+      DataError: If it holds something else, or is the one in which the program runs.
+    """
+    fix = "Give a folder of its own."
+    if Path.cwd().is_relative_to(folder):
+        raise DataError(f"checkpoint `{folder}`", "a folder that can be replaced", "the working directory's", fix)
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"checkpoint `{folder}`", "a folder", "a file", fix)
+    inside = sorted(folder.iterdir()) if folder.exists() else []
+    foreign = [path.name for path in inside if not (path / store.MANIFEST).is_file()]
+    if inside and (foreign or not (folder / _DENSE).exists()):
+        got = ", ".join(foreign[:4] or [path.name for path in inside[:4]])
+        raise DataError(f"checkpoint `{folder}`", "a new folder, an empty one or a checkpoint", f"one with {got}", fix)
+
+
 def _replace(folder: Path, fresh: Path) -> None:
     """Puts a new folder in the place of an old one."""
-    old = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.old")
     if folder.exists():
-        os.replace(folder, old)
+        os.replace(folder, folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.old"))
     os.replace(fresh, folder)
-    shutil.rmtree(old, ignore_errors=True)
+    for old in _replaced(folder):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _whole_one(folder: str | Path) -> Path:
+    """The folder, or what it was before a save that was cut off between two names."""
+    folder = Path(folder).resolve()
+    return folder if folder.exists() else next(iter(_replaced(folder)), folder)
+
+
+def _replaced(folder: Path) -> list[Path]:
+    """What stood in a folder's place before."""
+    name = re.compile(re.escape(folder.name) + r"\.[0-9a-f]{8}\.old")
+    return [path for path in folder.parent.glob("*.old") if name.fullmatch(path.name)]

@@ -220,10 +220,11 @@ class Runner:
         """Writes all parameters and optimizer state to a folder, with checksums, in one go.
 
         Args:
-          path: The folder; replaced if it is there.
+          path: The folder; a checkpoint that is there is replaced.
 
         Raises:
           SettingsError: Before the first batch.
+          DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         step = self._settled()
         checkpoint.save(path, self.steps, *step.read(), {name: own[0] for name, own in step.tables.items()})

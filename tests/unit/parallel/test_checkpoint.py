@@ -10,6 +10,7 @@ import pytest
 from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
+from ampjax.errors import DataError
 from ampjax.parallel.resources import Machine, Resources
 
 BATCH = {"ids": np.array([0, 1, 2, 2]), "y": np.zeros(4, np.float32)}
@@ -52,3 +53,34 @@ def test_what_is_restored_before_the_first_batch_is_there_at_once(tmp_path, opti
     equal((runner.params, runner.opt_state), (saved.params, saved.opt_state))
     runner.build(BATCH)
     equal((runner.params, runner.opt_state), (saved.params, saved.opt_state))
+
+
+@pytest.mark.parametrize("before", ["nothing", "a checkpoint"])
+def test_what_is_no_checkpoint_is_not_replaced(tmp_path, before):
+    folder = tmp_path / "c"
+    folder.mkdir()
+    if before == "a checkpoint":
+        trained().save(folder)
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"an empty one or a checkpoint, got one with notes\.txt"):
+        trained().save(folder)
+    with pytest.raises(DataError, match="a folder, got a file"):
+        trained().save(folder / "notes.txt")
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_the_working_directory_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", "..", "/"):
+        with pytest.raises(DataError, match="expected a folder that can be replaced, got the working directory"):
+            trained().save(folder)
+
+
+def test_a_checkpoint_is_found_after_a_save_that_was_cut_off_between_two_names(tmp_path):
+    trained().save(tmp_path / "c")
+    (tmp_path / "c").rename(tmp_path / "c.01234567.old")
+    runner = make()
+    runner.restore(tmp_path / "c")
+    equal(runner.params, trained().params)
+    trained().save(tmp_path / "c")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
