@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -28,7 +27,7 @@ from ampjax.parallel.programs import LossFn, Reduction
 from ampjax.parallel.resources import Resources
 from ampjax.parallel.rows import Gathered, RowHome, Served
 from ampjax.parallel.steps import DenseStep, SparseStep
-from ampjax.parallel.update import Homes
+from ampjax.parallel.update import Homes, named
 from ampjax.parallel.wire import Wire
 from ampjax.sparse.table import Table
 
@@ -131,23 +130,16 @@ def _dense_home(setting: Setting, plan: Plan, split: Split, params: Tree, text: 
 def _row_home(setting: Setting, plan: Plan, path: str, rule: RowRule, values: Any, part: Tree) -> RowHome:
     config, resources = setting.config, setting.resources
     if config.run_option == "ar":
-        tables = [_table(setting, rule, values, plan.partitions[path], 1) for _ in resources.machines]
+        tables = [_table(setting, path, rule, values, plan.partitions[path], 1) for _ in resources.machines]
         return Gathered(path, tables, resources, setting.wire)
-    table = _table(setting, rule, values, plan.partitions[path], plan.servers[path])
+    table = _table(setting, path, rule, values, plan.partitions[path], plan.servers[path])
     narrow = config.boundary_between_workers_and_servers
     pull_dtype = read_dtype(plan.program, path, part) if narrow else None
     return Served(path, table, resources, setting.wire, config.local_aggregation, pull_dtype)
 
 
-def _table(setting: Setting, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:
+def _table(setting: Setting, path: str, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:
     config = setting.config
     wire_dtype = jnp.dtype(config.wire_dtype) if config.wire_dtype != "float32" else None
-    return Table(
-        np.asarray(values) if isinstance(values, jax.Array) else values,
-        rule,
-        partitions=partitions,
-        servers=servers,
-        mode=config.table_mode,
-        wire_dtype=wire_dtype,
-        folder=config.folder,
-    )
+    kept = {"mode": config.table_mode, "wire_dtype": wire_dtype, "folder": config.folder}
+    return named(path, lambda: Table(values, rule, partitions=partitions, servers=servers, **kept))

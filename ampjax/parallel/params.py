@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,8 +17,8 @@ from ampjax.parallel.paths import by_path
 Tree = Any
 
 
-def check_params(params: Tree) -> None:
-    """Raises unless every leaf has a gradient.
+def checked_params(params: Tree) -> Tree:
+    """Parameters as host arrays, in the dtypes in which JAX holds them: NumPy's float64 is float32, unless JAX is told otherwise.
 
     Raises:
       ParameterError: If there is no leaf, or one is not an array of finite floats.
@@ -36,6 +37,7 @@ def check_params(params: Tree) -> None:
             )
         if not bool(np.isfinite(np.asarray(leaf, np.float32)).all()):
             raise ParameterError(f"parameter `{path}`", "finite values", "NaN or infinity", "Initialise it anew.")
+    return jax.tree.map(lambda leaf: np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)), params)
 
 
 def check_like(params: Tree, first: Tree) -> None:

@@ -21,7 +21,7 @@ from ampjax.parallel.asynchronous import AsyncStep
 from ampjax.parallel.build import Setting, Step, build, restart
 from ampjax.parallel.explain import Explanation
 from ampjax.parallel.outcome import Metrics, fetched
-from ampjax.parallel.params import check_like, check_params
+from ampjax.parallel.params import check_like, checked_params
 from ampjax.parallel.partitioner import Group, Partitioner
 from ampjax.parallel.paths import names
 from ampjax.parallel.plan import Plan, make_plan
@@ -46,9 +46,8 @@ class Runner:
     """
 
     def __init__(self, setting: Setting, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]):
-        check_params(params)
         self.setting, self.plan = setting, None
-        self._first: Any = jax.tree.map(np.asarray, params)
+        self._first: Any = checked_params(params)
         self._partitioners, self._clock = list(partitioners), clock
         self._step: Step | None = None
         self._searches: Searches | None = None
@@ -131,7 +130,7 @@ class Runner:
         """
         step = self._settled()
         assert self.plan is not None
-        check_params(params)
+        params = checked_params(params)
         check_like(params, self.plan.program.params)
         restart(self.setting, self.plan, step, params)
         self.steps = 0

@@ -60,6 +60,13 @@ BEFORE_THE_FIRST_STEP = {
         ParameterError,
         "parameter `count`: expected floats, which have a gradient, got int64",
     ),
+    "a table of bytes": (
+        lambda: make(_narrow_loss, parameters() | {"table": np.ones((20, 3), jnp.float8_e4m3fn)}, optax.sgd(0.1)).run(
+            a_batch()
+        ),
+        TableError,
+        "variable `\\['table'\\]`, values: expected float32, bfloat16 or float16, got float8_e4m3fn",
+    ),
     "no parameters": (lambda: make(params={}), ParameterError, "params: expected at least one array, got none"),
     "NaN in parameters": (
         lambda: make(params=parameters() | {"w": np.full(3, np.nan, np.float32)}),
@@ -99,6 +106,10 @@ BEFORE_THE_FIRST_STEP = {
     "explained too early": (lambda: make().explain(), SettingsError, "runner: expected a batch first, got none yet"),
     "saved too early": (lambda: make().save("nowhere"), SettingsError, "runner: expected a batch first"),
 }
+
+
+def _narrow_loss(params, batch):
+    return jnp.mean(params["table"][batch["ids"]].astype(jnp.float32)) + jnp.sum(params["w"])
 
 
 def _across_rows():

@@ -245,6 +245,15 @@ def test_a_number_of_python_in_the_batch_reaches_all_replicas():
     ]
 
 
+def test_parameters_in_double_precision_are_held_as_jax_holds_them():
+    wide = jax.tree.map(np.float64, parameters())
+    runner = px.get_runner(loss, wide, optax.sgd(0.1), machines(1, 1))
+    runner.run(a_batch([0, 1, 2, 3]))
+    runner.reset(wide)
+    jax.tree.map(np.testing.assert_array_equal, runner.params, parameters())
+    assert {leaf.dtype for leaf in jax.tree.leaves(runner.params)} == {np.dtype(np.float32)}
+
+
 def test_a_model_that_is_only_a_table_trains():
     """Nothing dense is left, and SGD keeps nothing: there is no array to map an update over."""
     runner = px.get_runner(
