@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import optax
 
 from ampjax.errors import DataError
 from ampjax.optim.rows import split_rows
 from ampjax.optim.rule import RowRule
+from ampjax.parallel import keys
 from ampjax.parallel.paths import by_path
 from ampjax.sparse import store
 from ampjax.sparse.table import Table
@@ -77,7 +77,7 @@ def save(folder: str | Path, step: int, params: Tree, state: Tree, tables: Mappi
     fresh = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.new")
     for number, table in enumerate(tables.values()):
         table.save(fresh / f"table-{number}")
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((params, state))]
+    leaves = [keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
     facts = {"step": step, "tables": list(tables), "leaves": _described(params, state)}
     store.save(fresh / _DENSE, facts, iter([]), leaves)
     _replace(folder, fresh)
@@ -144,7 +144,8 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
         path: [_load_table(folder / f"table-{number}", own) for own in copies]
         for number, (path, copies) in enumerate(like.items())
     }
-    dense, shared = jax.tree.unflatten(jax.tree.structure((params, state)), leaves)
+    first, structure = jax.tree.flatten((params, state))
+    dense, shared = jax.tree.unflatten(structure, map(keys.like, first, leaves))
     return Saved(facts["step"], dense, shared, tables)
 
 
@@ -154,8 +155,8 @@ def _load_table(folder: Path, like: Table | Like) -> Table:
 
 def _described(params: Tree, state: Tree) -> list[list[Any]]:
     """Path, dtype and shape of every leaf, as JSON knows them."""
-    leaves = by_path({"params": params, "state": state})
-    return [[path, str(np.asarray(leaf).dtype), list(np.shape(leaf))] for path, leaf in leaves.items()]
+    leaves = by_path(jax.tree.map(keys.data_of, {"params": params, "state": state}))
+    return [[path, str(data.dtype), list(data.shape)] for path, data in leaves.items()]
 
 
 def _check(folder: Path, what: str, wanted: Sequence[Any], came: Any) -> None:

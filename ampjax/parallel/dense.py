@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ampjax.optim.split import Split, Totals
+from ampjax.parallel.keys import copied, data_of, like
 from ampjax.parallel.paths import path_text
 from ampjax.parallel.resources import Resources
 from ampjax.parallel.spread import AXIS, entry, replicate, shard_of, spread
@@ -164,11 +165,11 @@ class AtServers:
 
     def write(self, params: Tree, state: Tree) -> None:
         """Replaces parameters and state at the servers."""
-        self._params, self._state = jax.tree.map(np.array, params), jax.tree.map(np.array, state)
+        self._params, self._state = jax.tree.map(copied, (params, state))
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
-        return jax.tree.map(np.array, self._params), jax.tree.map(np.array, self._state)
+        return jax.tree.map(copied, (self._params, self._state))
 
     def wait(self) -> None:
         """They are there: an update ends on the host."""
@@ -234,4 +235,4 @@ def _add(first: Tree, second: Tree) -> Tree:
 
 
 def _on_host(tree: Tree) -> Tree:
-    return jax.tree.map(np.asarray, tree)
+    return jax.tree.map(lambda leaf: like(leaf, data_of(leaf)), tree)

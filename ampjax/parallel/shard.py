@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, SettingsError
+from ampjax.parallel.keys import is_key
 from ampjax.parallel.paths import by_path
 from ampjax.parallel.resources import Resources, find_resources
 from ampjax.sparse.jaxprs import shape_text
@@ -143,7 +143,7 @@ def split_batch(batch: Tree | Parts, n: int) -> tuple[Tree, ...]:
     leaves = by_path(batch)
     for path, leaf in leaves.items():
         _check_leaf(path, leaf, n)
-    _equal_sizes("batch", {path: leaf.shape[0] for path, leaf in leaves.items() if np.ndim(leaf) and not _is_key(leaf)})
+    _equal_sizes("batch", {path: leaf.shape[0] for path, leaf in leaves.items() if np.ndim(leaf) and not is_key(leaf)})
     return tuple(jax.tree.map(lambda leaf, i=i: _part(leaf, i, n), batch) for i in range(n))
 
 
@@ -155,7 +155,7 @@ def _arrays(batch: Tree) -> Tree:
     """
     batch = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.asarray(leaf), batch)
     for path, leaf in by_path(batch).items():
-        if not _is_key(leaf) and leaf.dtype.kind in "OUSMm":
+        if not is_key(leaf) and leaf.dtype.kind in "OUSMm":
             fix = "Leave out what JAX can't trace, or encode it as numbers."
             raise DataError(f"batch, leaf `{path}`", "numbers", f"{leaf.dtype}", fix)
     return batch
@@ -176,10 +176,6 @@ def _check_leaf(path: str, leaf: Any, n: int) -> None:
             f"{leaf.shape[0]}",
             "Drop or add examples, or use fewer replicas.",
         )
-
-
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _checked(parts: Parts, n: int) -> tuple[Tree, ...]:

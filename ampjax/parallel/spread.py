@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ampjax.parallel.keys import copied, data_of, is_key, like
 
 AXIS = "replica"
 """The name of the replicas' axis in mapped functions."""
@@ -48,17 +49,17 @@ def _sharding(devices: tuple[Device, ...]) -> NamedSharding:
 def replicate(tree: Tree, devices: Sequence[Device]) -> Tree:
     """A tree's copy for each replica. Buffers are new, so that they may be donated while the tree stays valid."""
     # A copy for each: on a CPU, JAX may take a NumPy buffer as it is, and donation must not reach another replica's.
-    return spread([jax.tree.map(np.array, tree) for _ in devices], devices)
+    return spread([jax.tree.map(copied, tree) for _ in devices], devices)
 
 
 def entry(tree: Tree, replica: int = 0) -> Tree:
-    """One replica's entry of each array, as NumPy arrays of their own."""
-    return jax.tree.map(lambda leaf: np.array(shard_of(leaf, replica)), tree)
+    """One replica's entry of each array, as NumPy arrays of their own, and keys."""
+    return jax.tree.map(lambda leaf: like(leaf, np.array(shard_of(leaf, replica))), tree)
 
 
 def shard_of(leaf: jax.Array, replica: int) -> np.ndarray:
-    """One replica's entry of one array, read where it lies, without a copy if that is the host."""
-    return np.asarray(leaf.addressable_shards[replica].data)[0]
+    """One replica's entry of one array, read where it lies, without a copy if that is the host; of keys, their integers."""
+    return data_of(leaf.addressable_shards[replica].data)[0]
 
 
 def shapes_of(tree: Tree) -> Tree:
@@ -68,6 +69,4 @@ def shapes_of(tree: Tree) -> Tree:
 
 def _one(leaf: Any) -> Any:
     """A leaf with a leading axis of one replica."""
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return leaf[None]
-    return np.asarray(leaf)[None]
+    return leaf[None] if is_key(leaf) else np.asarray(leaf)[None]

@@ -84,3 +84,20 @@ def test_a_checkpoint_is_found_after_a_save_that_was_cut_off_between_two_names(t
     equal(runner.params, trained().params)
     trained().save(tmp_path / "c")
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"keep_dense": ("table",)}, {"keep_dense": ("table",), "run_option": "ps"}, {}], ids=str
+)
+def test_an_optimizer_may_keep_random_keys(tmp_path, options):
+    noisy = optax.masked(optax.add_noise(0.01, 0.55, 0), {"table": bool(options), "w": True})
+    tx = optax.chain(noisy, optax.sgd(0.1))
+    runner, again = make(tx, **options), make(tx, **options)
+    runner.run(BATCH)
+    runner.save(tmp_path / "c")
+    again.restore(tmp_path / "c")
+    state = [jax.random.key_data(s.opt_state[0].inner_state.rng_key) for s in (again, runner, again.build(BATCH))]
+    np.testing.assert_array_equal(state[1:], state[:1] * 2)
+    for both in (runner, again):
+        both.run(BATCH)
+    equal(runner.params, again.params)
