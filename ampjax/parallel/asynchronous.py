@@ -140,8 +140,8 @@ class AsyncStep(HomedStep):
 
     def _apply(self, work: Underway) -> None:
         """Pushes gradients and makes the update."""
-        if self.check_finite and not work.result.finite:
-            require_finite(work.number, work.result.loss, work.result.grads)
+        if self.check_finite:
+            require_finite(work.number, lambda: work.result.loss, np.asarray(work.result.finite), work.result.grads)
         machine = self.resources.homes[work.replica]
         waiting = {}
         for path, own in work.pulled.items():

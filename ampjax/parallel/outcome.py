@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,19 +66,23 @@ class Metrics:
         return str(self)
 
 
-def require_finite(step: int, loss: Any, grads: Tree) -> None:
-    """Raises with the names of what is not finite; nothing has been changed by then.
+def require_finite(step: int, loss: Callable[[], Any], finite: np.ndarray, dense: Tree) -> None:
+    """Raises with the names of what is not finite, if anything is; nothing has been changed by then.
 
     Args:
       step: The step's number.
-      loss: The loss, or the replicas' losses.
-      grads: Dense gradients, host arrays.
+      loss: Gives the loss, or the replicas' losses.
+      finite: Whether the loss and then each dense variable's gradient is, `[..., 1 + n]`.
+      dense: A tree of dense variables.
 
     Raises:
-      ParameterError: Always, for it is called when something was found.
+      ParameterError: If something is not.
     """
-    wrong = [f"`{path}`" for path, leaf in by_path(grads).items() if not _is_finite(leaf)]
-    got = f"a loss of {np.asarray(loss).tolist()}" + (
+    if finite.all():
+        return
+    each = zip(by_path(dense), finite.reshape(-1, finite.shape[-1]).T[1:], strict=True)
+    wrong = [f"`{path}`" for path, is_finite in each if not is_finite.all()]
+    got = f"a loss of {np.asarray(loss()).tolist()}" + (
         f" and NaN or infinity in {', '.join(wrong[:4])}" if wrong else ""
     )
     raise ParameterError(
@@ -109,7 +113,3 @@ def fetched(names: Sequence[str], grads: Mapping[str, Any]) -> dict[str, Any]:
     own = norms(grads)
     known = {"gradients": dict(grads), "norms": own, "global_norm": float(np.linalg.norm(list(own.values())))}
     return {name: known[name] for name in names}
-
-
-def _is_finite(leaf: Any) -> bool:
-    return bool(np.isfinite(np.asarray(leaf, np.float32)).all())

@@ -28,7 +28,7 @@ class Result(NamedTuple):
     Args:
       loss: A scalar, reduced over replicas where they are mapped together.
       aux: The loss function's second result, or None; each replica's own.
-      finite: Whether the loss and the gradients of dense variables are.
+      finite: Whether the loss and then each dense variable's gradient is, `[1 + n]`.
       grads: Gradients of dense variables, None at tables; reduced over replicas where they are mapped together.
       rows: By table, gradients of the pulled rows, `[m, *row]`, each replica's own; or, where they are gathered, all replicas' ids
         `[n, m]` and gradients `[n, m, *row]`.
@@ -140,7 +140,7 @@ def mapped_step(
         finite = _finite(loss, grads)
         updates, new_state = update(grads, state, params)
         new = optax.apply_updates(params, updates), new_state
-        params, state = _chosen(finite, new, (params, state)) if check_finite else new
+        params, state = _chosen(finite.all(), new, (params, state)) if check_finite else new
         return params, state, Result(loss, aux, finite, grads if keep else None, {})
 
     return jax.pmap(step, axis_name=AXIS, devices=list(devices), donate_argnums=(0, 1))
@@ -168,7 +168,7 @@ def _share(leaf: jax.Array, n: int, kind: str) -> jax.Array:
 def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
     # A sum is finite only if all its terms are; one number for each leaf is cheaper than a mask of each.
     sums = [jnp.sum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))) for leaf in jax.tree.leaves(grads)]
-    return jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *sums])).all()
+    return jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *sums]))
 
 
 def _chosen(finite: jax.Array, new: Tree, old: Tree) -> Tree:

@@ -117,8 +117,8 @@ class DenseStep:
         arguments = (self.params, self.state, spread(parts, self.devices))
         self.last_shapes = self.last_shapes or shapes_of(arguments)
         self.params, self.state, result = issue(self.program(keep), *arguments, token=lambda results: results[2].loss)
-        if self.check_finite and not shard_of(result.finite, 0):
-            require_finite(number, shard_of(result.loss, 0), entry(result.grads))
+        if self.check_finite:
+            require_finite(number, lambda: shard_of(result.loss, 0), shard_of(result.finite, 0), self.params)
         return Outcome([Replicated(result.loss)], result.aux, {}, lambda: by_path(entry(result.grads)))
 
 
@@ -225,8 +225,9 @@ class SparseStep(HomedStep):
         arguments, pulled, alpha = self.arguments(parts)
         self.last_shapes = self.last_shapes or shapes_of(arguments)
         result: Result = issue(self.program(), *arguments, token=lambda result: result.loss)
-        if self.check_finite and not all(shard_of(result.finite, r) for r in range(len(parts))):
-            require_finite(number, _loss(result, self.how), jax.tree.map(np.asarray, result.grads))
+        if self.check_finite:
+            finite = np.stack([shard_of(result.finite, replica) for replica in range(len(parts))])
+            require_finite(number, lambda: _loss(result, self.how), finite, result.grads)
         waiting = {
             path: named(path, lambda path=path, home=home: home.push(pulled[path], _row_grads(result, path)))
             for path, home in self.homes.rows.items()

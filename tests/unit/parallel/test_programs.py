@@ -8,6 +8,7 @@ import pytest
 from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
+from ampjax.errors import ParameterError
 from ampjax.parallel.resources import Machine, Resources
 
 PARAMS = {"table": np.ones((20, 3), np.float32), "more": np.ones((20, 3), np.float32), "w": np.ones(3, np.float32)}
@@ -42,6 +43,13 @@ def test_sparse_variables_are_averaged_alike_wherever_they_live(kept, run_option
 def root_loss(params, batch):
     """The gradient of `a` is infinite at 0; the loss is finite, and so is the gradient of `b`."""
     return jnp.sqrt(params["a"]).sum() + (params["b"] * batch).sum()
+
+
+@pytest.mark.parametrize("run_option", ["hybrid", "ps"])
+def test_a_gradient_that_is_not_finite_is_named_where_the_loss_is(run_option):
+    params = {"b": np.ones(2, np.float32), "a": np.zeros(2, np.float32)}
+    with pytest.raises(ParameterError, match=r"a loss of .*4.* and NaN or infinity in `a`\. Nothing"):
+        make(root_loss, params, run_option=run_option).run(np.ones((4, 2), np.float32))
 
 
 def test_without_the_check_the_optimizer_gets_gradients_as_they_are():
