@@ -80,6 +80,7 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
         _dense_home(setting, plan, split, dense, names(params)),
         {path: _row_home(setting, plan, path, split.rules[path], tables[path], parts[0]) for path in plan.tables},
         Boundary(resources, setting.wire, config.boundary_among_servers),
+        plan.load(len(resources.servers)),
     )
     if not config.sync:
         return AsyncStep(plan.program, plan.has_aux, homes, resources, config.max_staleness, config.check_finite)

@@ -53,6 +53,13 @@ class Plan:
         """The variables that are tables."""
         return tuple(self.program.tables)
 
+    def load(self, n_servers: int) -> list[int]:
+        """Bytes of dense variables at each server; these stay where they are."""
+        result = [0] * n_servers
+        for path, (server, *_) in self.servers.items():
+            result[server] += 0 if path in self.tables else _nbytes(self.analysis[path])
+        return result
+
 
 def make_plan(
     loss_fn: LossFn,

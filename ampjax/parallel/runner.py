@@ -304,7 +304,7 @@ class Runner:
         homes, counts = self.step.homes, dict.fromkeys(group.paths, count)
         if not homes.is_split(counts):  # a search asks before each step, and settling takes the staleness away
             self._settled()
-            homes.resplit(counts, len(self.setting.resources.servers))
+            homes.resplit(counts)
 
     def _save_if_due(self) -> None:
         due = self.setting.config.checkpoint

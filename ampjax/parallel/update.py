@@ -5,7 +5,7 @@ Whatever can fail comes first; then tables and dense variables change. Knows hom
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +31,14 @@ class Homes:
       dense: The home of dense variables.
       rows: By table its home.
       boundary: What servers exchange in an update.
+      load: Bytes of dense variables at each server.
     """
 
     split: Split
     dense: DenseHome
     rows: Mapping[str, RowHome]
     boundary: Boundary
+    load: Sequence[int]
 
     def update(self, grads: Tree, waiting: Waiting) -> None:
         """Makes the update.
@@ -75,18 +77,19 @@ class Homes:
         """Whether some tables have so many partitions already."""
         return all(self.rows[path].table.n_partitions == count for path, count in counts.items())
 
-    def resplit(self, counts: Mapping[str, int], n_servers: int) -> None:
-        """Deals the rows of some tables out anew; partitions of all tables are placed together.
+    def resplit(self, counts: Mapping[str, int]) -> None:
+        """Deals the rows of some tables out anew; partitions of all tables are placed together, so others may move too.
 
         Args:
           counts: By table its number of partitions.
-          n_servers: How many servers there are.
         """
-        now = {path: home.table.n_partitions for path, home in self.rows.items()}
+        counts = {path: home.table.n_partitions for path, home in self.rows.items()} | dict(counts)
         sizes = {path: (home.table.n_rows, row_bytes(home.table)) for path, home in self.rows.items()}
-        servers = place_variables(sizes, now | dict(counts), n_servers)
-        for path, count in counts.items():
-            self.rows[path].resplit(count, servers[path])
+        servers = place_variables(sizes, counts, len(self.load), self.load)
+        for path, home in self.rows.items():
+            is_placed = home.table.placement == servers[path] or not home.is_served
+            if home.table.n_partitions != counts[path] or not is_placed:
+                home.resplit(counts[path], servers[path])
 
     def gradients(self, grads: Tree, waiting: Waiting) -> dict[str, Any]:
         """Aggregated gradients by path, for whoever wants to read them."""

@@ -56,17 +56,20 @@ class Layout:
         return slice(offset, stop - start, self.n_partitions), slice(first, first + n)
 
 
-def place(sizes: Sequence[int], n_servers: int) -> tuple[int, ...]:
+def place(sizes: Sequence[int], n_servers: int, load: Sequence[int] = ()) -> tuple[int, ...]:
     """A server for each part, evenly by size: the largest first, each to the server that has least.
 
     Args:
       sizes: Bytes, or rows, of each partition and whole variable.
       n_servers: At least 1.
+      load: What each server has already; nothing by default.
 
     >>> place([5, 3, 3, 1], 2)
     (0, 1, 1, 0)
+    >>> place([5, 3, 3, 1], 2, load=[6, 0])
+    (1, 1, 0, 1)
     """
-    load, result = [0] * n_servers, [0] * len(sizes)
+    load, result = list(load) or [0] * n_servers, [0] * len(sizes)
     for part in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         result[part] = min(range(n_servers), key=lambda s: load[s])
         load[result[part]] += sizes[part]

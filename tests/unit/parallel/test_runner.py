@@ -10,6 +10,7 @@ from ampjax.errors import SettingsError
 from ampjax.parallel.casts import read_dtype
 from ampjax.parallel.collectives import Collective, collectives
 from ampjax.parallel.resources import Machine, Resources
+from ampjax.sparse.layout import Layout
 from ampjax.sparse.rewrite import rewrite
 
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.1), optax.adagrad(0.1))
@@ -266,6 +267,24 @@ def test_a_model_that_is_only_a_table_trains():
     runner.run(np.array([1, 4], np.int32))
     runner.wait()
     np.testing.assert_array_equal(runner.params["table"][:, 0], [1, 0.5, 1, 1, 0.5, 1])
+
+
+def test_a_new_split_of_one_table_keeps_servers_balanced():
+    def two(params, batch):
+        return jnp.mean((params["a"][batch] + params["b"][batch]) @ params["w"])
+
+    params = {"a": np.ones((60, 4), np.float32), "b": np.ones((40, 4), np.float32), "w": np.ones((4, 50), np.float32)}
+    runner = px.get_runner(two, params, optax.sgd(0.1), machines(1, 1), px.ParallaxConfig(run_option="ps"))
+    homes = runner.build(np.arange(4)).step.homes
+    for counts in {"['a']": 1}, {"['a']": 3}, {"['a']": 5, "['b']": 1}:
+        homes.resplit(counts)
+        load = [0, 0]
+        load[runner.plan.servers["['w']"][0]] = params["w"].nbytes
+        for home in homes.rows.values():
+            layout = Layout(home.table.n_rows, home.table.n_partitions)
+            for partition, server in enumerate(home.table.placement):
+                load[server] += 16 * layout.size(partition)
+        assert abs(load[0] - load[1]) <= 16 * 10  # bytes, of 2400: ten rows, fewer than most partitions have
 
 
 def test_tables_are_split_anew_between_steps():
