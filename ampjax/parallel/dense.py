@@ -6,6 +6,7 @@ propose new values, and adopt them. Trees have None in place of tables. Knows th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -185,11 +186,11 @@ class AtServers:
 
     def push(self, grads: Tree) -> Tree:
         """The replicas' gradients, summed at the servers. Whoever makes them has divided them, where a mean is wanted."""
-        sums = None
+        arrived = []
         for machine, replicas in self._clients():
             own = [jax.tree.map(lambda leaf, r=r: shard_of(leaf, r), grads) for r in replicas]
-            sums = _add(sums, self.push_from(machine, jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *own)))
-        return sums
+            arrived.append(self.push_from(machine, jax.tree.map(_sum, *own)))
+        return jax.tree.map(_sum, *arrived)
 
     def push_from(self, machine: int, grads: Tree) -> Tree:
         """One client's gradients as they arrive at the servers."""
@@ -230,8 +231,12 @@ class AtServers:
         return [places[replica] for replica in range(len(places))]
 
 
-def _add(first: Tree, second: Tree) -> Tree:
-    return second if first is None else jax.tree.map(np.add, first, second)
+def _sum(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """A sum in the arrays' dtype, formed in float32 at least."""
+    if not others:
+        return first
+    wide = np.result_type(first.dtype, np.float32)
+    return functools.reduce(np.add, others, first.astype(wide, copy=False)).astype(first.dtype, copy=False)
 
 
 def _on_host(tree: Tree) -> Tree:

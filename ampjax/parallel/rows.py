@@ -118,7 +118,8 @@ class Served:
         for machine, replicas in self._clients():
             n = len(pulled[replicas[0]].unique.ids)
             own = [np.asarray(grads(replica))[:n] for replica in replicas]
-            total = own[0] if len(own) == 1 else np.sum(np.stack(own), axis=0, dtype=own[0].dtype)
+            wide = np.result_type(own[0].dtype, np.float32)  # half precision is rounded once, when the sum travels
+            total = own[0] if len(own) == 1 else np.sum(np.stack(own), axis=0, dtype=wide)
             pending = self.push_from(machine, pulled[replicas[0]].unique.ids, total, pending)
         return [] if pending is None else [pending]
 

@@ -59,3 +59,17 @@ def test_without_the_check_the_optimizer_gets_gradients_as_they_are():
     runner.run(np.ones((2, 2), np.float32))
     np.testing.assert_array_equal(runner.params["a"], [0, 0])
     np.testing.assert_array_equal(runner.params["b"], [0.5, 0.5])
+
+
+def test_half_precision_is_summed_in_single_precision():
+    """In bfloat16, 256 + 1 is 256 again; the sum of all is rounded once."""
+
+    def linear(params, batch):
+        return jnp.sum((params["table"][batch["ids"]] + params["w"]) * batch["y"][:, None]).astype(jnp.float32)
+
+    params = {"table": np.zeros((20, 2), jnp.bfloat16), "w": np.zeros(2, jnp.bfloat16)}
+    config = px.ParallaxConfig(run_option="ps", average_dense="sum", average_sparse="sum")
+    one_machine = Resources((Machine("a", tuple(jax.local_devices()[:4])),))
+    runner = px.get_runner(linear, params, optax.sgd(1.0), one_machine, config)
+    runner.run({"ids": np.zeros(4, np.int32), "y": np.array([256, 1, 1, 1], jnp.bfloat16)})
+    assert runner.params["w"].tolist() == runner.params["table"][0].tolist() == [-260, -260]
