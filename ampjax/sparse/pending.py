@@ -15,10 +15,11 @@ class Pending:
 
     Args:
       layout: The table's layout when it was made: what was dealt out for one doesn't fit another.
+      dtype: The table's dtype, in which gradients are applied.
     """
 
-    def __init__(self, layout: Any):
-        self.layout = layout
+    def __init__(self, layout: Any, dtype: np.dtype):
+        self.layout, self._dtype = layout, dtype
         self.is_applied = False
         self._received: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
 
@@ -27,14 +28,16 @@ class Pending:
         self._received.setdefault(partition, []).append((local, grads))
 
     def rows(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """For each touched partition its rows, each once in rising order, and the sums of their gradients.
+        """For each touched partition its rows, each once in rising order, and the sums of their gradients, which the table's dtype holds.
 
         Raises:
           TableError: If a sum has overflowed.
         """
         for partition, parts in self._received.items():
-            if len(parts) > 1:
+            if len(parts) > 1 or not np.can_cast(parts[0][1].dtype, self._dtype):
                 local, grads = merge(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+                with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+                    grads = grads.astype(self._dtype, copy=False)
                 self._received[partition] = [(local, check_finite(grads, "apply, gradients"))]
         return {partition: parts[0] for partition, parts in sorted(self._received.items())}
 

@@ -249,7 +249,7 @@ class Table:
         if sums is not grads:  # a sum or a cast may have overflowed
             check_finite(sums, "push, gradients")
         with self._lock:
-            pending = Pending(self._shards.layout) if into is None else into
+            pending = Pending(self._shards.layout, self.dtype) if into is None else into
             pending.check(self._shards.layout)
             order, spans, local = self._shards.layout.group(ids)
             sums = sums[order]  # a copy: the caller may go on writing into what it gave

@@ -376,6 +376,17 @@ def test_gradients_of_clients_that_overflow_together_change_nothing():
     assert t.version == 0 and (t.dense() == VALUES).all()
 
 
+@pytest.mark.parametrize(("wire_dtype", "size", "clients"), [(None, 4e4, 2), ("float32", 1e5, 1)], ids=["sum", "cast"])
+def test_gradients_that_are_too_large_for_the_table_change_nothing(wire_dtype, size, clients):
+    values = VALUES.astype(np.float16)
+    t, pending = table(values=values, wire_dtype=wire_dtype), None
+    for _ in range(clients):
+        pending = t.aggregate([1], ONES[:1] * np.float32(size), into=pending)
+    with pytest.raises(TableError, match=re.escape("apply, gradients: expected finite numbers, got inf in row 0")):
+        t.apply(pending)
+    assert t.version == 0 and (t.dense() == values).all()
+
+
 def test_gradients_are_applied_once_and_where_they_belong():
     t = table(partitions=2)
     pending = t.aggregate([0], ONES[:1])
