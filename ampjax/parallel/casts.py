@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.sparse.jaxprs import opened
+from ampjax.sparse.jaxprs import called, opened
 from ampjax.sparse.rewrite import SparseProgram
+from ampjax.sparse.settings import DTYPES
 
 Tree = Any
 Outside = Callable[[int], set[np.dtype]]
@@ -28,7 +29,7 @@ def read_dtype(program: SparseProgram, path: str, batch: Tree) -> np.dtype | Non
       batch: A batch.
 
     Returns:
-      The dtype; None if rows are used as they are, or in several ways.
+      The dtype; None if rows are used as they are, or in several ways, or in a dtype in which rows don't travel.
     """
     plan = program.plan(batch)
     jaxpr, _ = opened(plan.traced.jaxpr)
@@ -36,7 +37,7 @@ def read_dtype(program: SparseProgram, path: str, batch: Tree) -> np.dtype | Non
     table = np.dtype(program.tables[path].dtype)
     dtypes = _first_uses(jaxpr, jaxpr.invars[place], lambda number: {table})
     only = dtypes.pop() if len(dtypes) == 1 else table
-    return only if only.itemsize < table.itemsize else None
+    return only if only in DTYPES and only.itemsize < table.itemsize else None
 
 
 def _first_uses(jaxpr: Any, var: Any, outside: Outside) -> set[np.dtype]:
@@ -56,7 +57,7 @@ def _uses_by(eqn: Any, place: int, jaxpr: Any, outside: Outside) -> set[np.dtype
     if name == "convert_element_type":
         return {np.dtype(eqn.params["new_dtype"])}
     if name in _CALLS:
-        inner, _ = opened(eqn.params["jaxpr"])
+        inner, _ = opened(called(eqn))
         return _first_uses(inner, inner.invars[place], lambda number: _first_uses(jaxpr, eqn.outvars[number], outside))
     if name in _PASSES and place == 0:
         return _first_uses(jaxpr, eqn.outvars[0], outside)

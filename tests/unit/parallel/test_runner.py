@@ -157,6 +157,8 @@ def test_rows_are_cast_where_fewer_bytes_travel():
         (lambda t, i: jnp.take(t, i, axis=0).astype(jnp.bfloat16).sum(), jnp.bfloat16),
         (lambda t, i: t[i].astype(jnp.bfloat16).sum() + t[i].sum().astype(jnp.bfloat16), None),
         (lambda t, i: t[i].sum(), None),
+        (lambda t, i: t[i].astype(jnp.float8_e4m3fn).astype(jnp.float32).sum(), None),
+        (lambda t, i: t[i].astype(jnp.int8).sum(), None),
     ],
 )
 def test_the_dtype_in_which_rows_are_read(read, dtype):
