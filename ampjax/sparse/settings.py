@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,9 @@ class TableSettings:
     max_lag: int
 
     def __post_init__(self):
-        check_partitions(self.partitions, self.n_rows)
+        # NumPy's integers are as good, but JSON does not take them.
+        object.__setattr__(self, "partitions", checked_partitions(self.partitions, self.n_rows))
+        object.__setattr__(self, "servers", _checked_servers(self.servers))
         if self.mode not in ("lazy", "faithful"):
             raise TableError("mode", "`lazy` or `faithful`", f"{self.mode!r}", "Choose one of the two.")
         if not (isinstance(self.max_lag, int) and self.max_lag > 0):
@@ -79,7 +82,7 @@ class TableSettings:
             raise TableError(
                 "servers",
                 f"a number, or {n_partitions} servers' numbers",
-                f"{self.servers}",
+                f"{list(self.servers)}",
                 "Name one server for each partition.",
             )
         layout = Layout(self.n_rows, n_partitions)
@@ -92,12 +95,22 @@ class TableSettings:
         return kept | {"wire_dtype": wire, "folder": None}
 
 
-def check_partitions(n_partitions: Any, n_rows: int) -> None:
-    """Raises a `TableError` unless the table can be split so."""
+def checked_partitions(n_partitions: Any, n_rows: int) -> int:
+    """A number of partitions; a `TableError` if the table can't be split so."""
     if not isinstance(n_partitions, int | np.integer) or not 1 <= n_partitions <= n_rows:
         raise TableError(
             "partitions", f"an integer in [1, {n_rows}]", f"{n_partitions!r}", "A partition holds one row at least."
         )
+    return int(n_partitions)
+
+
+def _checked_servers(servers: Any) -> int | tuple[int, ...]:
+    """A number of servers, or servers' numbers, as integers of Python; a `TableError` if it is neither."""
+    try:
+        return tuple(map(operator.index, servers)) if np.iterable(servers) else operator.index(servers)
+    except TypeError:
+        fix = "A table lives on one server or more."
+        raise TableError("servers", "an integer, or one for each partition", f"{servers!r}", fix) from None
 
 
 def checked_wire(dtype: Any) -> np.dtype:

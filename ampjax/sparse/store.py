@@ -136,7 +136,7 @@ def _read(folder: Path, entry: Mapping[str, Any]) -> np.ndarray:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != entry["sha256"]:
         raise TableError(f"{path}", f"checksum {entry['sha256'][:12]}", digest[:12], f"The file was altered. {_AGAIN}")
-    return np.asarray(np.memmap(path, dtype, "r", shape=shape))
+    return np.asarray(np.memmap(path, dtype, "r", shape=shape)) if n_bytes else np.zeros(shape, dtype)  # no empty maps
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from ampjax.sparse.kernels import kernels_of
 from ampjax.sparse.pending import Pending
 from ampjax.sparse.rowgrads import check_finite, checked_grads, checked_ids, merge
 from ampjax.sparse.server import Server, Traffic
-from ampjax.sparse.settings import TableSettings, check_partitions, check_values, checked_wire
+from ampjax.sparse.settings import TableSettings, check_values, checked_partitions, checked_wire
 from ampjax.sparse.shards import Shards
 from ampjax.sparse.step import update_all
 
@@ -336,7 +336,7 @@ class Table:
         Raises:
           TableError: If these are no such numbers.
         """
-        check_partitions(partitions, self.n_rows)
+        partitions = checked_partitions(partitions, self.n_rows)
         kept = self._settings
         settings = kept if servers is None else replace(kept, partitions=partitions, servers=servers)
         with self._lock:

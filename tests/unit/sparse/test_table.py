@@ -12,7 +12,7 @@ from support.optimizers import ROW_WISE, Dense, worst
 
 from ampjax.errors import TableError
 from ampjax.optim import split_rows
-from ampjax.sparse import Table, shards
+from ampjax.sparse import Table, shards, store
 from ampjax.sparse.layout import Layout, place
 from ampjax.sparse.step import update_all
 
@@ -422,6 +422,8 @@ SETTINGS = {
     "half a partition": ({"partitions": 1.5}, "partitions: expected an integer in [1, 23], got 1.5."),
     "servers": ({"servers": 0}, "servers: expected at least 1, got 0."),
     "placement": ({"partitions": 3, "servers": [0, 1]}, "servers: expected a number, or 3 servers' numbers, got [0, 1]."),
+    "servers' name": ({"servers": "two"}, "servers: expected an integer, or one for each partition, got 'two'."),
+    "half a server": ({"servers": 1.5}, "servers: expected an integer, or one for each partition, got 1.5."),
     "mode": ({"mode": "eager"}, "mode: expected `lazy` or `faithful`, got 'eager'."),
     "wire": ({"wire_dtype": "int8"}, "wire_dtype: expected float32, bfloat16 or float16, got int8."),
     "lag": ({"max_lag": 0}, "max_lag: expected an integer above 0, got 0."),
@@ -451,3 +453,15 @@ def test_a_bad_split_or_pull_leaves_the_table():
     with pytest.raises(TableError, match=re.escape("pull, row ids: expected ids in [0, 23), got 23 at place 0")):
         t.pull([23])
     assert t.n_partitions == 2 and (t.dense() == VALUES).all()
+
+
+def test_integers_of_numpy_are_as_good(tmp_path):
+    t = table(partitions=np.int64(2), servers=np.int64(2))
+    t.resplit(np.int32(3), servers=np.arange(3))
+    t.save(tmp_path)
+    assert Table.load(tmp_path, ROW_WISE["sgd"]).n_partitions == 3 and t.placement == (0, 1, 2)
+
+
+def test_an_empty_array_is_saved(tmp_path):
+    store.save(tmp_path, {}, iter([]), [np.zeros((0, 3), np.float32)])
+    assert store.read_arrays(tmp_path, store.read_manifest(tmp_path))[1][0].shape == (0, 3)
