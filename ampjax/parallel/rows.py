@@ -23,6 +23,9 @@ from ampjax.sparse.unique import UniqueRows
 Grads = Callable[[int], Any]
 """By replica, its row gradients: `[m, *row]`, or where they were gathered a pair of ids `[n, m]` and gradients `[n, m, *row]`."""
 
+Update = Sequence[Callable[[], int]]
+"""What makes an update that has been computed: one call for each table."""
+
 
 @dataclass(frozen=True)
 class Pulled:
@@ -57,15 +60,15 @@ class RowHome(Protocol):
         ...
 
     def push(self, pulled: Sequence[Pulled], grads: Grads) -> list[Pending]:
-        """Takes gradients for the rows that were pulled; they wait for `apply`, one entry for each table."""
+        """Takes gradients for the rows that were pulled; they wait for the update, one entry for each table."""
         ...
 
     def check(self, pending: Sequence[Pending]) -> None:
-        """Raises if `apply` could not make the update."""
+        """Raises if `prepare` would."""
         ...
 
-    def apply(self, pending: Sequence[Pending], shared: Any) -> None:
-        """Makes the update."""
+    def prepare(self, pending: Sequence[Pending], shared: Any) -> Update:
+        """Computes the update; changes nothing."""
         ...
 
     def fetch(self, pending: Sequence[Pending]) -> tuple[np.ndarray, np.ndarray]:
@@ -132,12 +135,12 @@ class Served:
         return self._counted(machine, lambda: self.table.aggregate(ids, grads, into))
 
     def check(self, pending: Sequence[Pending]) -> None:
-        """Raises if `apply` could not make the update."""
+        """Raises if `prepare` would."""
         self.table.check(pending[0])
 
-    def apply(self, pending: Sequence[Pending], shared: Any) -> None:
-        """Makes the update, once."""
-        self.table.apply(pending[0], shared)
+    def prepare(self, pending: Sequence[Pending], shared: Any) -> Update:
+        """Computes the update, once."""
+        return [self.table.prepare(pending[0], shared)]
 
     def fetch(self, pending: Sequence[Pending]) -> tuple[np.ndarray, np.ndarray]:
         """The aggregated gradient, read once by every machine."""
@@ -200,13 +203,12 @@ class Gathered:
         """Every machine takes all replicas' gradients out of the buffers that were gathered on its first replica's device."""
         return [self._machine_push(machine, pulled, grads) for machine in range(len(self.tables))]
 
-    def apply(self, pending: Sequence[Pending], shared: Any) -> None:
-        """Makes the same update on every machine."""
-        for table, own in zip(self.tables, pending, strict=True):
-            table.apply(own, shared)
+    def prepare(self, pending: Sequence[Pending], shared: Any) -> Update:
+        """Computes the same update on every machine."""
+        return [table.prepare(own, shared) for table, own in zip(self.tables, pending, strict=True)]
 
     def check(self, pending: Sequence[Pending]) -> None:
-        """Raises if `apply` could not make the update."""
+        """Raises if `prepare` would."""
         for table, own in zip(self.tables, pending, strict=True):
             table.check(own)
 

@@ -5,6 +5,7 @@ Whatever can fail comes first; then tables and dense variables change. Knows hom
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,8 +59,9 @@ class Homes:
             totals.append(self.boundary.totals(turn, self.rows, waiting, shared))
         proposal = self.dense.propose(grads, totals)
         self.boundary.announce(self.rows, proposal.shared)
-        for path, home in self.rows.items():
-            home.apply(waiting[path], proposal.shared[path])
+        prepared = [home.prepare(waiting[path], proposal.shared[path]) for path, home in self.rows.items()]
+        for write in itertools.chain(*prepared):
+            write()
         self.dense.adopt(proposal)
 
     @property

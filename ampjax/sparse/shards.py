@@ -91,8 +91,8 @@ class Shards:
         others = self._each(lambda job: partials(self._kernels, job, turn, shared, 0), jobs[1:])
         return self._kernels.rule.combine(turn, [first, *others])
 
-    def update(self, work: Work, shared: Sequence[Any]) -> None:
-        """One update of touched rows; none of the table has changed if this raises."""
+    def prepare(self, work: Work, shared: Sequence[Any]) -> Callable[[], None]:
+        """Computes one update of touched rows; none of them has changed before what it gives is called."""
         if self._history.is_full:
             self.settle()
 
@@ -102,9 +102,13 @@ class Shards:
 
         jobs = self._jobs(work)
         results = self._each(new_rows, jobs)
-        self._history.append(shared)
-        for job, new in zip(jobs, results, strict=True):
-            job.rows.write(new, self._history.version)
+
+        def write() -> None:
+            self._history.append(shared)
+            for job, new in zip(jobs, results, strict=True):
+                job.rows.write(new, self._history.version)
+
+        return write
 
     def _catch_up(self, rows: Selection) -> None:
         catch_up(self._kernels, self._history, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,15 +16,15 @@ class RowTable(Protocol):
     """What a step asks of a table; `ampjax.sparse.Table` is one."""
 
     def check(self, pending: Any, /) -> None:
-        """Raises where `apply` would."""
+        """Raises where `prepare` would."""
         ...
 
     def partials(self, turn: int, pending: Any, shared: Any, /) -> list[np.ndarray]:
         """This round's reductions over the whole table."""
         ...
 
-    def apply(self, pending: Any, shared: Any, /) -> int:
-        """Updates the rows; the new version."""
+    def prepare(self, pending: Any, shared: Any, /) -> Callable[[], int]:
+        """Computes new rows; gives what writes them."""
         ...
 
 
@@ -45,7 +45,7 @@ def update_all(
       New dense parameters and new shared state. The tables have changed in place.
 
     Raises:
-      TableError: If gradients of a table can't be applied; it is raised before anything has changed.
+      TableError: If gradients of a table can't be applied. Nothing has changed after this or any other error.
     """
     for name, table in tables.items():
         table.check(pending[name])
@@ -55,6 +55,6 @@ def update_all(
         shared = shared_of(turn, params, state, grads, totals)
         totals.append({name: table.partials(turn, pending[name], shared[name]) for name, table in tables.items()})
     params, state, shared = update(params, state, grads, totals)
-    for name, table in tables.items():
-        table.apply(pending[name], shared[name])
+    for write in [table.prepare(pending[name], shared[name]) for name, table in tables.items()]:
+        write()
     return params, state

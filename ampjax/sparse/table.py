@@ -309,20 +309,44 @@ class Table:
           TableError: If the gradients can't be applied, or shared values are missing or not wanted.
         """
         with self._lock:
-            if (shared is None) != (self._split is not None):
-                raise _shared_values(self._split is not None)
+            if shared is not None:
+                return self.prepare(pending, shared)()
             if self._split is None:
-                return self._update(pending, shared or ())
+                raise _shared_values(has_its_own=False)
             nothing = self._split.params.fill([])
-            own = {_ALONE: _OwnRows(self.check, self.partials, self._update)}
+            own = {_ALONE: _OwnRows(self.check, self.partials, self._prepare)}
             _, self._state = update_all(self._split, own, nothing, self._state, nothing, {_ALONE: pending})
             return self.version
 
-    def _update(self, pending: Pending, shared: Values) -> int:
-        self.check(pending)
-        self._shards.update(pending.rows(), [np.asarray(value) for value in shared])
-        pending.is_applied = True
-        return self.version
+    def prepare(self, pending: Pending, shared: Values) -> Callable[[], int]:
+        """Computes an update and changes nothing: so that several tables can be updated all together, or not at all.
+
+        Args:
+          pending: The update's gradients.
+          shared: As `Split.update` made them for this table.
+
+        Returns:
+          What makes the update and gives the version after it; to be called before anything else changes the table.
+
+        Raises:
+          TableError: As `apply` does.
+        """
+        if self._split is not None:
+            raise _shared_values(has_its_own=True)
+        return self._prepare(pending, shared)
+
+    def _prepare(self, pending: Pending, shared: Values) -> Callable[[], int]:
+        with self._lock:
+            self.check(pending)
+            write = self._shards.prepare(pending.rows(), [np.asarray(value) for value in shared])
+
+        def update() -> int:
+            with self._lock:
+                write()
+                pending.is_applied = True
+                return self.version
+
+        return update
 
     # ---- partitions and files ----------------------------------------------------------------------------------------
 
@@ -398,7 +422,7 @@ class _OwnRows:
 
     check: Callable[[Pending], None]
     partials: Callable[[int, Pending, Values], list[np.ndarray]]
-    apply: Callable[[Pending, Values], int]
+    prepare: Callable[[Pending, Values], Callable[[], int]]
 
 
 def _rule_of(tx: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Split | None, RowRule]:

@@ -13,6 +13,7 @@ from support.compilation import quick_compilation  # noqa: F401
 import ampjax.parallel as px
 from ampjax.errors import AmpError, DataError, ParameterError, SettingsError, TableError
 from ampjax.parallel.resources import Machine, Resources
+from ampjax.sparse.kernels import kernels_of
 
 TX = optax.adagrad(0.1)
 
@@ -245,3 +246,22 @@ def test_a_model_without_tables_is_kept_too():
 def test_gradients_cannot_be_fetched_without_a_barrier():
     with pytest.raises(SettingsError, match="fetch: expected synchronous training, got sync=False"):
         make(config=px.ParallaxConfig(sync=False)).run(a_batch(), fetch="norms")
+
+
+def test_an_update_of_several_tables_that_fails_changes_none(monkeypatch):
+    def two(params, batch):
+        return loss(params, batch) + jnp.mean(params["words"][batch["ids"]])
+
+    runner = make(two, parameters() | {"words": np.ones((20, 3), np.float32)})
+    runner.run(a_batch())
+    before = (runner.params, runner.opt_state)
+    second = runner.step.tables["['words']"][0]
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(kernels_of(second.rule), "update", fail)
+    with pytest.raises(MemoryError):
+        runner.run(a_batch())
+    jax.tree.map(np.testing.assert_array_equal, (runner.params, runner.opt_state), before)
+    assert {own[0].version for own in runner.step.tables.values()} == {1}
