@@ -43,7 +43,7 @@ def split_rows(tx: optax.GradientTransformation, params: Tree, tables: Sequence[
       The parts; put together they equal `tx` on the whole tree.
 
     Raises:
-      SettingsError: If `tx` is no optax transform.
+      SettingsError: If `tx` is no optax transform, or asks for more than gradients, state and parameters.
       TableError: If a table is no such leaf, or the transform is not row-wise on it.
 
     >>> params = {"embedding": jax.ShapeDtypeStruct((1000, 4), "float32"), "w": jax.ShapeDtypeStruct((4,), "float32")}
@@ -57,13 +57,23 @@ def split_rows(tx: optax.GradientTransformation, params: Tree, tables: Sequence[
     owners = _table_leaves(params, tables)
     shapes = jax.eval_shape(tx.init, params)
     states = Leaves.of(shapes, _aligned_states(tx, params, owners, shapes))
-    first, step = trace(tx.init, params), trace_update(tx, params, shapes)
+    first, step = trace(tx.init, params), _traced_update(tx, params, shapes)
     rows, state_rows = _rows(owners), _rows(states)
     grads = [row and Rows(row.table, is_gradient=True) for row in rows]
     programs = (first, mark(first, rows)), (step, mark(step, [*grads, *state_rows, *rows]))
     _check_outputs(programs[0], states)
     _check_outputs(programs[1], owners, states)
     return _assemble(owners, states, *programs)
+
+
+def _traced_update(tx: optax.GradientTransformation, params: Tree, state: Tree) -> Flat:
+    try:
+        return trace_update(tx, params, state)
+    except TypeError as error:
+        if "required keyword-only argument" not in str(error):
+            raise
+        fix = "Take another one, or keep all variables dense and synchronous: then it gets the loss as `value`."
+        raise SettingsError("tx", "an update from gradients, state and parameters", f"`{error}`", fix) from error
 
 
 def _table_leaves(params: Tree, tables: Sequence[str]) -> Leaves:

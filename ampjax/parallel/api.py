@@ -41,7 +41,7 @@ def get_runner(
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes. With the mean over
         examples and `mean` in the settings (or sums and `sum`), replicas together make the single-device step.
       params: A pytree of float arrays.
-      tx: An optax transform; row by row on sparse variables.
+      tx: An optax transform; row by row on sparse variables. If there is none and no server, it gets the loss as `value`.
       resource_info: A resource file, `Resources`, or None for all local devices as one machine.
       config: The settings.
       partitioners: Which sparse variables share a number of partitions.

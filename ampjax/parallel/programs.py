@@ -120,6 +120,7 @@ def mapped_step(
 ) -> Any:
     """A whole step of a model without tables: `(params, opt_state, batch) -> (params, opt_state, Result)`, pmapped.
 
+    A transform that asks for the loss (`optax.contrib.reduce_on_plateau`) gets the reduced one, as `value`.
     Parameters and optimizer state are donated. Where gradients are checked and one is not finite, they stay as they are.
 
     Args:
@@ -138,7 +139,7 @@ def mapped_step(
         loss, aux = out if has_aux else (out, None)
         loss, grads = reduced(loss, grads, how)
         finite = _finite(loss, grads)
-        updates, new_state = update(grads, state, params)
+        updates, new_state = update(grads, state, params, value=loss, grad=grads)
         new = optax.apply_updates(params, updates), new_state
         params, state = _chosen(finite.all(), new, (params, state)) if check_finite else new
         return params, state, Result(loss, aux, finite, grads if keep else None, {})

@@ -79,6 +79,11 @@ BEFORE_THE_FIRST_STEP = {
         TableError,
         "tx, table `\\['table'\\]`: expected an update that works row by row",
     ),
+    "a transform that asks for the loss": (
+        lambda: make(tx=optax.chain(TX, optax.contrib.reduce_on_plateau())).run(a_batch()),
+        SettingsError,
+        "tx: expected an update from gradients, state and parameters, got `.*keyword-only argument: 'value'`",
+    ),
     "replicas don't divide": (
         lambda: make().run(a_batch(3)),
         SettingsError,

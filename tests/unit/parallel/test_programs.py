@@ -73,3 +73,16 @@ def test_half_precision_is_summed_in_single_precision():
     runner = px.get_runner(linear, params, optax.sgd(1.0), one_machine, config)
     runner.run({"ids": np.zeros(4, np.int32), "y": np.array([256, 1, 1, 1], jnp.bfloat16)})
     assert runner.params["w"].tolist() == runner.params["table"][0].tolist() == [-260, -260]
+
+
+def test_a_transform_that_asks_for_the_loss_gets_it():
+    tx = optax.chain(optax.sgd(0.01), optax.contrib.reduce_on_plateau(factor=0.5, patience=1, rtol=0.9))
+    runner = make(tx=tx, keep_dense=("table", "more"))
+    params, state = PARAMS, tx.init(PARAMS)
+    for _ in range(3):
+        runner.run(BATCH)
+        value, grads = jax.value_and_grad(loss)(params, BATCH)
+        updates, state = tx.update(grads, state, params, value=value)
+        params = optax.apply_updates(params, updates)
+    assert state[1].scale < 1
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), runner.params, params)
