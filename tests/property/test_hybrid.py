@@ -79,12 +79,13 @@ def plain_step(name, reduction):
 
 CASES = {
     "hybrid-adam": ("adam", "mean", (2, 2), {}),
-    "hybrid-momentum-sum": ("momentum", "sum", (1, 1), {"local_aggregation": False}),
+    "hybrid-momentum-sum": ("momentum", "sum", (1, 3), {"local_aggregation": False}),
+    "hybrid-momentum-one-replica": ("momentum", "mean", (1,), {}),
     "hybrid-adagrad-one-replica": ("adagrad", "mean", (1,), {}),
     "ar-sgd-sum": ("sgd", "sum", (1, 1), {"run_option": "ar"}),
-    "ps-adam": (
+    "ps-adam-sum": (
         "adam",
-        "mean",
+        "sum",
         (1, 2, 1),
         {"run_option": "ps", "boundary_among_servers": False, "local_aggregation": False},
     ),
