@@ -39,12 +39,14 @@ class Saved:
       params: Dense parameters.
       state: Shared optimizer state.
       tables: By path, as many copies as were asked for.
+      notes: What the runner noted, in JSON's types, if it did.
     """
 
     step: int
     params: Tree
     state: Tree
     tables: Mapping[str, list[Table]]
+    notes: Mapping[str, Any] | None
 
 
 class Like(NamedTuple):
@@ -59,7 +61,14 @@ class Like(NamedTuple):
     settings: Mapping[str, Any]
 
 
-def save(folder: str | Path, step: int, params: Tree, state: Tree, tables: Mapping[str, Table]) -> None:
+def save(
+    folder: str | Path,
+    step: int,
+    params: Tree,
+    state: Tree,
+    tables: Mapping[str, Table],
+    notes: Mapping[str, Any] | None = None,
+) -> None:
     """Writes everything; what the folder held before is replaced in one go.
 
     Args:
@@ -68,6 +77,7 @@ def save(folder: str | Path, step: int, params: Tree, state: Tree, tables: Mappi
       params: Dense parameters, None at tables.
       state: Shared optimizer state.
       tables: By path.
+      notes: What the runner wants to know again, in JSON's types.
 
     Raises:
       DataError: If the folder holds anything else, or is the one in which the program runs.
@@ -78,7 +88,7 @@ def save(folder: str | Path, step: int, params: Tree, state: Tree, tables: Mappi
     for number, table in enumerate(tables.values()):
         table.save(fresh / f"table-{number}")
     leaves = [keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
-    facts = {"step": step, "tables": list(tables), "leaves": _described(params, state)}
+    facts = {"step": step, "tables": list(tables), "leaves": _described(params, state), "notes": notes}
     store.save(fresh / _DENSE, facts, iter([]), leaves)
     _replace(folder, fresh)
 
@@ -146,7 +156,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
     }
     first, structure = jax.tree.flatten((params, state))
     dense, shared = jax.tree.unflatten(structure, map(keys.like, first, leaves))
-    return Saved(facts["step"], dense, shared, tables)
+    return Saved(facts["step"], dense, shared, tables, facts.get("notes"))
 
 
 def _load_table(folder: Path, like: Table | Like) -> Table:

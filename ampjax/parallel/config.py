@@ -79,7 +79,8 @@ class ParallaxConfig:
         in parts where the gradients are, so that scalars travel between servers in place of gradients (+OPAU).
       boundary_between_workers_and_servers: Whether casts that the program applies to rows are done at the server where that
         makes fewer bytes travel (+OPSW).
-      search_partitions: Whether the number of partitions is searched for in the first steps.
+      search_partitions: Whether the number of partitions is searched for in the first steps. A runner that goes on from a
+        checkpoint of as many machines takes what was found.
       sample: How a number of partitions is timed.
       partitions: Partitions of sparse variables that no partitioner names, and of all where there is no search.
         By default one for each machine.

@@ -7,7 +7,7 @@ the order of things and the counts; planning, steps, files and reports are elsew
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +226,9 @@ class Runner:
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         step = self._settled()
-        checkpoint.save(path, self.steps, *step.read(), {name: own[0] for name, own in step.tables.items()})
+        tables = {name: own[0] for name, own in step.tables.items()}
+        notes = None if self._searches is None else self._searches.notes
+        checkpoint.save(path, self.steps, *step.read(), tables, notes)
 
     def restore(self, path: str | Path) -> None:
         """Goes on from what `save` wrote: checked as a whole before anything changes.
@@ -243,11 +245,8 @@ class Runner:
         """
         if self._step is None:
             self.steps, self._restored = checkpoint.steps(path), Path(path)
-            return
-        step = self._settled()
-        saved = checkpoint.load(path, *step.read(), step.tables)
-        step.write(saved.params, saved.state, saved.tables)
-        self.steps = saved.step
+        else:
+            self._restore(path)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -260,17 +259,33 @@ class Runner:
         return self._step
 
     def _adopt(self, plan: Plan, step: Step) -> None:
-        config, n_machines = self.setting.config, len(self.setting.resources.machines)
+        notes = None
         self.plan, self._step = plan, step
         if self._restored is not None:
             try:
-                self.restore(self._restored)
+                notes = self._restore(self._restored)
             except Exception:
                 self.plan, self._step = None, None
                 raise
         self._first = None  # the homes have copies
-        if config.search_partitions and plan.groups:
-            self._searches = Searches(plan.groups, n_machines, config.sample)
+        if self.setting.config.search_partitions and plan.groups:
+            self._search(plan.groups, notes)
+
+    def _search(self, groups: Sequence[Group], notes: Mapping[str, Any] | None) -> None:
+        """Begins the searches, without those that an earlier run ended on as many machines."""
+        self._searches = Searches(groups, len(self.setting.resources.machines), self.setting.config.sample, notes)
+        chosen = {own.label: own.partitions for own in self._searches.found}
+        for group in groups:
+            if group.label in chosen:
+                self._resplit((group, chosen[group.label]))
+
+    def _restore(self, path: str | Path) -> Mapping[str, Any] | None:
+        """Reads a checkpoint into the homes; gives the notes in it."""
+        step = self._settled()
+        saved = checkpoint.load(path, *step.read(), step.tables)
+        step.write(saved.params, saved.state, saved.tables)
+        self.steps = saved.step
+        return saved.notes
 
     def _read_restored(self) -> tuple[Tree, Tree]:
         """Parameters and optimizer state that wait for the first batch in a folder."""

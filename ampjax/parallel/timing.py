@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import collections
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ampjax.parallel.config import SampleTimes
 from ampjax.parallel.partitioner import Group
@@ -21,13 +22,25 @@ class Searches:
       groups: Tables that are split alike.
       start: The first number of partitions, the paper's number of machines.
       sample: How a number is timed.
+      notes: What `notes` gave in an earlier run: with the same `start`, searches that had ended are not made again.
     """
 
-    def __init__(self, groups: Sequence[Group], start: int, sample: SampleTimes):
-        self.found: list[Found] = []
-        self._groups, self._start, self._sample = collections.deque(groups), start, sample
+    def __init__(
+        self, groups: Sequence[Group], start: int, sample: SampleTimes, notes: Mapping[str, Any] | None = None
+    ):
+        ended = notes["samples"] if notes and notes["start"] == start else {}
+        known = {group.label: _known(group, ended) for group in groups}
+        self.found: list[Found] = [found(label, samples) for label, samples in known.items() if samples]
+        self._groups = collections.deque(group for group in groups if not known[group.label])
+        self._start, self._sample = start, sample
         self._samples: Samples = {}
         self._times: list[float] = []
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The samples of searches that have ended, in JSON's types."""
+        samples = {own.label: [[*pair] for pair in own.samples.items()] for own in self.found}
+        return {"start": self._start, "samples": samples}
 
     @property
     def is_over(self) -> bool:
@@ -64,3 +77,9 @@ class Searches:
         self._groups.popleft()
         self._samples = {}
         return group, self.found[-1].partitions
+
+
+def _known(group: Group, ended: Mapping[str, Sequence[Any]]) -> Samples:
+    """The samples of a search that has ended, if the group may still have all of these numbers."""
+    samples: Samples = dict(ended.get(group.label, ()))
+    return samples if all(group.low <= count <= group.high for count in samples) else {}

@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,6 +206,22 @@ def test_the_search_runs_while_training_and_settles():
     assert list(found.samples) == [2, 4, 8]
     assert found.partitions == runner.explain(compiled=False)["table"].partitions == 3
     assert "table: 3 partitions" in str(runner.explain(compiled=False))
+
+
+def test_a_search_that_has_ended_is_not_made_again(tmp_path):
+    sample = px.SampleTimes(iterations=1, discarded=0)
+    clock = itertools.count()  # all steps take as long: the first number of partitions is as good as any
+    options = {"clock": lambda: next(clock), "search_partitions": True, "sample": sample}
+    first = make(partitioners=[px.partitioner("table")], **options)
+    while not first.searches:
+        first.run(a_batch([0, 1, 2, 3]))
+    first.save(tmp_path / "c")
+    for sizes, searches in ((1, 1), first.searches), ((2,), []):
+        again = make(sizes, partitioners=[px.partitioner("table")], partitions=7, **options)
+        again.restore(tmp_path / "c")
+        again.build(a_batch([0, 1, 2, 3]))
+        assert again.searches == searches
+        assert again.step.tables["['table']"][0].n_partitions == (searches[0].partitions if searches else 7)
 
 
 def test_what_was_saved_goes_on(tmp_path):
