@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -89,12 +90,8 @@ class Loop:
     def settle(self) -> bool:
         """Reports instances that have ended and admits new ones; says whether any was admitted."""
         ended = self.scheduler.finished
-        for instance, train in ended:
-            for source in self.sources:
-                if source.train == train:
-                    source.ended(instance)
-            if self._progress is not None:
-                self._progress(1, train)
+        if ended:
+            self._tell(ended)
         admitted = 0
         for source in self.sources:
             if not source.exhausted:
@@ -102,6 +99,14 @@ class Loop:
         if self._journal is not None and (ended or admitted):
             self._journal.settled(len(ended), admitted)
         return admitted > 0
+
+    def _tell(self, ended: Sequence[tuple[int, bool]]) -> None:
+        """Tells sources, and whoever follows the progress, of instances that have ended."""
+        for source in self.sources:
+            source.ended([instance for instance, train in ended if train == source.train])
+        if self._progress is not None:
+            for train, n in Counter(train for _, train in ended).items():
+                self._progress(n, train)
 
     def nothing_for(self, worker: int) -> str:
         """Why there is nothing to do for a worker that has asked in vain: one of `records.REASONS`."""

@@ -82,10 +82,11 @@ class Source:
             self._start(ids)
         return n
 
-    def ended(self, instance: int) -> None:
-        """Notes that an instance has ended."""
-        if self._guard is not None:
-            self._guard.release(instance, self.train)
+    def ended(self, instances: Sequence[int]) -> None:
+        """Notes that some instances have ended."""
+        if self._guard is not None and self._guard.reserved:
+            for instance in instances:
+                self._guard.release(instance, self.train)
 
     def _count_fitting(self, n: int) -> int:
         """How many of the next `n` instances are sure to fit beside those in flight; their room is reserved."""
