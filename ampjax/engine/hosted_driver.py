@@ -40,14 +40,11 @@ class HostedDriver:
         asleep: list[int] = []
         while turns:
             worker = turns.popleft()
-            if not self._turn(worker):
-                asleep.append(worker)
-                if turns or not self._loop.finished():
-                    continue
-                break
-            turns.extend(asleep)
-            asleep.clear()
-            turns.append(worker)
+            moved = self._turn(worker)
+            asleep.append(worker)
+            if moved or not (turns or self._loop.finished()):
+                turns.extend(asleep)
+                asleep.clear()
         while self._cores.busy:
             self._cores.wait()
         return round(self._cores.now_ns)

@@ -1,16 +1,22 @@
 """A host that is a serial resource, and cores that it shares with devices."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import graphs
+from support.control import assert_empty, scheduler_for
 
 import ampjax as amp
 from ampjax.engine.cores import Cores
+from ampjax.engine.hosted_driver import HostedDriver
+from ampjax.engine.loop import Loop
 from ampjax.engine.profile import Profile
 from ampjax.engine.profile_cost import HostedCost
+from ampjax.engine.source import Source
 from ampjax.engine.trace import Trace
 from ampjax.errors import DeadlockError, SettingsError
+from ampjax.ir.instances import InstanceList
 
 MANY = 100.0
 
@@ -111,6 +117,18 @@ def test_a_fast_host_keeps_both_devices_busy_if_they_have_a_core_each():
     assert one.seconds == pytest.approx(one.stats.dispatches * 1000e-9, rel=0.02)
     assert two.seconds < 0.8 * shared.seconds
     assert shared.seconds == pytest.approx(shared.stats.dispatches * 1001e-9, rel=0.02)
+
+
+@pytest.mark.parametrize("spaces", [(0,), (0, 1)])
+def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data(spaces):
+    s = scheduler_for(
+        graphs.chain(2), {"f1": spaces[-1], "loss": spaces[-1]}, spaces, True, flush_every=4, max_active_keys=4
+    )
+    data, issued = InstanceList(graphs.chain_data(10)), []
+    loop = Loop(s, None, [Source(s, None, data, np.arange(10), True)], on_dispatch=issued.append)
+    HostedDriver(loop, HostedCost(s.plan, profile(1, 1), 2)).run()
+    assert sorted(change.node for dispatch in issued for change in dispatch.changes) == 3 * ["f0"] + 3 * ["f1"]
+    assert_empty(s)
 
 
 def test_what_a_hosted_machine_can_not_do_is_told():
