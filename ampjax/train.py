@@ -448,9 +448,10 @@ class Trainer:
         return time.perf_counter() if self._cost is None or self._follower is not None else self._virtual_ns / 1e9
 
     def _abandon(self) -> None:
-        """Forgets all that is in flight and what came of it, so that the next run starts clean."""
-        self._scheduler.abandon()
+        """Forgets all that is in flight and what came of it, so that the next run starts clean; updates that were due are made."""
         self._executor.abandon()
+        for changes in self._scheduler.abandon():
+            self._executor.change(changes)
 
     def _data(self, data: Data) -> AnyInstances:
         if self._controller is None:

@@ -173,11 +173,17 @@ class Scheduler:
         for backlog in self._backlogs:
             backlog.decide_by(policy)
 
-    def abandon(self) -> None:
-        """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted."""
+    def abandon(self) -> list[Dispatch]:
+        """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted.
+
+        Returns:
+          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
+        """
+        due = [changes for waiting in self._changes.values() for changes in waiting]
         for key, pool in list(self.pools.items()):
             self.pools[key] = SlotPool(pool.capacity, pool.limit)
         self._clear()
+        return due
 
     def resize(self, settings: SchedulerSettings) -> None:
         """Takes new arena sizes and limits; nothing may be in flight."""

@@ -343,6 +343,16 @@ def test_abandon_forgets_what_is_in_flight_and_nothing_else():
     assert [tell(d) for d in drain(s)][-2] == "backward f1 [0, 1, 2, 3, 4, 5, 6]; Update f1"
 
 
+def test_abandon_hands_over_the_updates_that_were_due():
+    s = scheduler_for(graphs.chain(2), intervals={"f0": 10, "f1": 10})
+    admit(s, graphs.chain_data(3))
+    drain(s)
+    s.flush()
+    assert [tell(d) for d in s.abandon()] == ["Update f0; Update f1"]
+    assert_empty(s)
+    assert s.abandon() == []
+
+
 # Dispatches
 
 

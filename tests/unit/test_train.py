@@ -492,6 +492,18 @@ def test_an_error_leaves_a_usable_trainer():
         assert len(trainer.fit(good, **QUIET)) == 1
 
 
+@pytest.mark.parametrize("mode", ["sync", "pipeline"])
+def test_an_update_that_was_due_when_a_run_ended_is_made(mode):
+    """The last backward dispatch of a round lets the next instance in, whose payload is refused, before the update is issued."""
+    good, bad = {"x": np.float32(2), "label": np.float32(1)}, {"x": np.complex64(2), "label": np.float32(1)}
+    trainer, plain = (amp.Trainer(graphs.chain(1), optax.sgd(0.1), mode=mode, max_active_keys=1) for _ in range(2))
+    with pytest.raises(MessageError, match="expected float32, got complex64"):
+        trainer.accumulate([good, bad])
+    plain.accumulate([good])
+    close(trainer.params, plain.params)
+    close({node: grads for node, (grads, _) in trainer.gradients.items()}, {"f0": np.float32(0)})
+
+
 # Found in review
 
 
