@@ -87,10 +87,13 @@ class Executor:
         self.params[node] = jax.tree.map(lambda x: jax.device_put(jnp.array(x), self._device_of[node]), params)
 
     def reset_optimizer(self, node: str) -> None:
-        """Starts a node's optimizer state and accumulator anew."""
+        """Starts a node's optimizer state and accumulator anew.
+
+        Copies, as an update donates every buffer once: some transforms keep the parameters that they were given, or one array twice.
+        """
         floats = trainable(self.params[node])
         put = functools.partial(jax.device_put, device=self._device_of[node])
-        self.opt_state[node] = jax.tree.map(put, self._training[node].tx.init(floats))
+        self.opt_state[node] = jax.tree.map(lambda x: put(jnp.array(x)), self._training[node].tx.init(floats))
         self.accumulators[node] = jax.tree.map(lambda x: put(jnp.zeros_like(x)), floats)
 
     def expect_edges(self, stages: Mapping[int, EdgeSizes]) -> None:

@@ -90,6 +90,19 @@ def test_an_update_is_an_optax_step_on_what_was_accumulated():
     assert float(e.gradients["f0"]) == 0
 
 
+def test_a_transform_may_keep_the_parameters_in_its_state():
+    tx = optax.contrib.prodigy()
+    e = engine(graphs.chain(1), interval=1, tx=tx)
+    params = e.executor.params["f0"].copy()
+    state = tx.init(params)
+    for example in graphs.chain_data(3):
+        e.virtual([example])
+        grad = jax.grad(lambda p, x, label: graphs.square(p * x, label))(params, **example)
+        updates, state = tx.update(grad, state, params)
+        params = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(e.executor.params["f0"], params, rtol=1e-6)
+
+
 def test_what_was_handed_in_stays_the_callers():
     mine = {"f0": jnp.float32(1.5)}
     e = engine(graphs.chain(1), params=mine, interval=1)
