@@ -329,18 +329,23 @@ class Trainer:
             self._scheduler.without_losses = self._executor.keep_outputs = False
             self._executor.outputs.clear()
 
-    def accumulate(self, data: Data, *, trace: Trace | None = None) -> dict[str, float]:
+    def accumulate(self, data: Data, *, update: bool = True, trace: Trace | None = None) -> dict[str, float]:
         """Runs training instances forward and backward once, in order; nodes update as the settings say.
 
         Returns the metrics, and `loss_sum`: the summed loss of all rows, which the gradients are gradients of.
 
         Args:
           data: The instances.
+          update: False changes no parameter, whatever the settings say: `gradients` has what came of all instances.
           trace: Where each worker's time goes.
         """
         instances = self._data(data)
         self._preparation.prepare(instances, None, Reporter(False), warm=False)
-        blocking(self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace))
+        self._scheduler.updates.frozen = not update
+        try:
+            blocking(self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace))
+        finally:
+            self._scheduler.updates.frozen = False
         sums = self._executor.take_sums(True)
         return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
 
