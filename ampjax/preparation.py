@@ -12,10 +12,11 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.source import LoopInstances, batches_of
 from ampjax.ir.instances import Instances
 from ampjax.progress import Reporter
-from ampjax.sched.demand import DryRun, Guard, Rows, dry_run, row_limits, with_limits
+from ampjax.sched.demand import DryRun, Guard, Rows, dry_run, row_limits, with_limits, with_unseen
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.stages import ArenaKey
 from ampjax.settings import Settings
 
 SAMPLED = 64
@@ -42,7 +43,7 @@ class Preparation:
     def __init__(self, plan: Plan, settings: Settings, scheduler: Scheduler, executor: Executor, memory_limit: int):
         self._plan, self._settings, self._scheduler, self._executor = plan, settings, scheduler, executor
         self._memory_limit = memory_limit
-        self._limits: tuple[Rows, Rows] | None = None
+        self._limits: tuple[Rows, dict[ArenaKey, float]] | None = None
         self._sized_by_training = False
         self._looked_at: set[tuple[int, bool]] = set()
 
@@ -87,15 +88,14 @@ class Preparation:
             for key, counts in sampled.each.items():
                 mean[key] = max(mean.get(key, 0.0), float(np.sort(counts)[-s.in_flight :].mean()))
                 most[key] = max(most.get(key, 0), int(counts.max()))
-        for stage in self._plan.stages:
-            for j in range(len(stage.outputs) if stage.kind != "group" else 0):
-                mean.setdefault(stage.arenas[j], 0.0)
+        arenas = dict.fromkeys(key for stage in self._plan.stages if stage.kind != "group" for key in stage.arenas)
         numbers = dict.fromkeys(number for sampled in looks for number in sampled.edges)
         seen = {n: [part for sampled in looks for part in sampled.edges.get(n, ())] for n in numbers}
         self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
-        limits = row_limits(mean, self._memory_limit, self._executor.record_row_bytes())
-        self._limits = limits, most
-        self._scheduler.resize(with_limits(self._scheduler.settings, mean, limits, s.arena_rows))
+        limits = row_limits(with_unseen(mean, arenas), self._memory_limit, self._executor.record_row_bytes())
+        self._limits = limits, with_unseen(most, arenas)
+        start = {key: mean.get(key, 0.0) for key in arenas}
+        self._scheduler.resize(with_limits(self._scheduler.settings, start, limits, s.arena_rows))
         self._looked_at.clear()  # kernels are compiled for the arenas' sizes
 
     def _jobs(self, passes: Sequence[Pass], looks: Sequence[Look]) -> list[Callable[[], None]]:

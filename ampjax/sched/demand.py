@@ -7,7 +7,7 @@ sure to fit: an instance's forward pass can always finish, so a memory limit hol
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -125,6 +125,17 @@ def row_bytes(key: ArenaKey) -> int:
     return max(1, math.prod(shape)) * size * 2
 
 
+def with_unseen(per_instance: Mapping[ArenaKey, float], arenas: Iterable[ArenaKey]) -> dict[ArenaKey, float]:
+    """The rows that an instance needs of each arena, with a guess for those that no sampled instance touched: as many as of any other.
+
+    Args:
+      per_instance: Rows that sampled instances need.
+      arenas: All arenas that there can be.
+    """
+    most = max(per_instance.values(), default=0) or 1
+    return {key: per_instance.get(key) or most for key in arenas}
+
+
 def row_limits(
     per_instance: Mapping[ArenaKey, float], memory_limit: int, records: Mapping[ArenaKey, int] | None = None
 ) -> Rows:
@@ -155,11 +166,11 @@ class Guard:
     Args:
       plan: The plan.
       limits: Rows of each arena at most.
-      per_instance: The largest demand among sampled instances.
+      per_instance: The largest demand among sampled instances, rows of each arena.
       max_active_keys: Instances in flight at most.
     """
 
-    def __init__(self, plan: Plan, limits: Rows, per_instance: Rows, max_active_keys: int):
+    def __init__(self, plan: Plan, limits: Rows, per_instance: Mapping[ArenaKey, float], max_active_keys: int):
         self._plan, self._limits = plan, limits
         self.tight = any(limits[key] < FAR * max_active_keys * rows for key, rows in per_instance.items())
         self._reserved: dict[tuple[int, bool], Rows] = {}

@@ -8,7 +8,7 @@ from support import graphs
 from support.control import admit, assert_empty, columns, drain, plan_for, scheduler_for, step
 
 from ampjax.errors import LimitError
-from ampjax.sched.demand import FAR, Guard, dry_run, row_bytes, row_limits, with_limits
+from ampjax.sched.demand import FAR, Guard, dry_run, row_bytes, row_limits, with_limits, with_unseen
 from ampjax.sched.policy import POLICIES
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 from ampjax.sched.stages import HOST
@@ -73,6 +73,12 @@ def test_limits_are_shared_out_by_bytes():
     assert all(sum(limits[k] * row_bytes(k) for k in limits if k[0] == space) <= 80_000 for space in (0, 1))
     assert limits[0, (1,), "float32"] == pytest.approx(3 * limits[0, (100,), "float32"], abs=3)
     assert limits[1, (1,), "float32"] == 10_000
+
+
+def test_an_arena_that_no_sampled_instance_touched_is_taken_to_be_needed():
+    seen, empty, new = ((0, (n,), "float32") for n in (1, 2, 3))
+    assert with_unseen({seen: 8.0, empty: 0.0}, [seen, empty, new]) == {seen: 8.0, empty: 8.0, new: 8.0}
+    assert with_unseen({}, [new]) == {new: 1}
 
 
 def test_arenas_start_at_what_is_expected_within_the_limits():

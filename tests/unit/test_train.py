@@ -18,6 +18,7 @@ from ampjax.engine.cost import FlopsCost
 from ampjax.engine.trace import Trace
 from ampjax.errors import LimitError, MessageError, ParameterError
 from ampjax.history import Epoch, History
+from ampjax.ir.instances import Subset
 from ampjax.optim import scale_by_staleness
 
 NEVER = 1 << 40
@@ -721,6 +722,19 @@ def test_instances_that_are_larger_than_the_sampled_ones_are_held_back_too():
     """Each fits, and all four at once do not: they must be held back, not block each other half-way."""
     trainer = amp.Trainer(graphs.rnn(), max_active_keys=4, memory_limit=int(2.5 * smallest_limit(30)))
     assert trainer.accumulate(graphs.rnn_data([1] * 60 + [30] * 4))["loss"] > 0
+
+
+def test_a_branch_that_no_sampled_instance_took_has_room_too():
+    with amp.Graph() as g:
+        common, rare = amp.cond(amp.pump("x", (2,)), lambda s: s.instance < 100)
+        for name, wire, width in (("common", common, 2), ("rare", rare, 3)):
+            y = amp.npt(f"{name} tanh", jnp.tanh)(amp.ppt(name, amp.nn.Linear(2, width))(wire))
+            amp.loss(f"{name} loss", lambda h: (h**2).sum())(y)
+    data = amp.InstanceList([{"x": np.ones(2, np.float32)}] * 120)
+    trainer = amp.Trainer(g, memory_limit=2000, fuse=False, check=True)
+    trainer.accumulate(Subset(data, np.arange(100)))
+    trainer.accumulate(Subset(data, np.arange(120)))
+    assert trainer.statistics.instances == 120
 
 
 def test_evaluating_first_keeps_the_memory_limit():
