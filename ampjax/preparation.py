@@ -70,10 +70,11 @@ class Preparation:
         new = [p for p in passes if resize or (len(p[0]), p[1]) not in self._looked_at]
         looks = [self._look_at(*p) for p in new]
         if resize:
-            self._sized_by_training = train
             self._size_arenas([sampled for _, sampled in looks])
+            self._sized_by_training = train
         if warm:
             self._compile(self._jobs(new, looks), train, reporter)
+            self._looked_at.update((len(data), train) for data, train in new)
 
     def _look_at(self, data: AnyInstances, train: bool) -> Look:
         """Dry-runs some instances."""
@@ -102,7 +103,6 @@ class Preparation:
         """The kernels that passes will need, as far as the largest sampled instances tell."""
         jobs = []
         for (data, train), (ids, sampled) in zip(passes, looks, strict=True):
-            self._looked_at.add((len(data), train))
             largest = ids[sampled.largest(self._settings.in_flight)]
             size = self._settings.max_dispatch_size
             stats = dry_run(self._plan, batches_of(data, largest), largest.tolist(), train, size).stats
@@ -114,13 +114,13 @@ class Preparation:
         if not jobs:
             return
         with reporter.part("compile", len(jobs)) as advance:
-            for job in jobs:
-                job()
-                advance(1)
             if train:
                 for node in self._plan.graph.parameterised:
                     self._executor.warm_update(node)
                 for nodes in self._scheduler.replica_groups.values():
                     self._executor.warm_average(nodes)
+            for job in jobs:
+                job()
+                advance(1)
             for worker in range(self._plan.workers):
                 self._executor.mark(worker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import jax
 import numpy as np
@@ -65,10 +66,12 @@ def warm_up(
                 direction != INFER and stage.kind == "sink"
             ):
                 continue
-            if not scheduler.cap(stage, direction, ladder_for(stage)(rows)):
+            most = ladder_for(stage)(rows)
+            if most <= scheduler.cap_of(stage, direction):
                 continue
             for n, m in _sizes(stage, rows, messages):
                 yield lambda s=stage, d=direction, n=n, m=m: executor.warm(_idle(scheduler, s, d, n, m), scheduler)
+            yield partial(scheduler.cap, stage, direction, most)  # last: what is interrupted is taken up again
 
 
 def _sizes(stage: Stage, rows: int, messages: int) -> list[tuple[int, int]]:

@@ -7,7 +7,8 @@ are read when a dispatch runs, so order is all that correctness needs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,33 +149,26 @@ class Executor:
         assert stage is not None
         for port in stage.ports:
             self.arenas.ensure(port.arena, scheduler.pool(port.arena).capacity)
-        kept = {node: self.accumulators[node] for node in stage.params}
-        sums = dict(self._sums)
-        self.accumulators.update(jax.tree.map(jnp.copy, kept))
         n_outputs, keep_outputs, self.keep_outputs = len(self.outputs), self.keep_outputs, True
-        self._sums = {key: jnp.copy(value) for key, value in sums.items()}
-        self.run(dispatch, scheduler)
-        self._readings.pop(dispatch.number, None)
-        self.accumulators.update(kept)
-        self._sums = sums
-        self.keep_outputs = keep_outputs
-        del self.outputs[n_outputs:]
+        try:
+            with _on_copies((self.accumulators, stage.params), (self._sums, [*self._sums]), (self._readings, ())):
+                self.run(dispatch, scheduler)
+        finally:
+            self.keep_outputs = keep_outputs
+            del self.outputs[n_outputs:]
 
     def warm_update(self, node: str) -> None:
         """Compiles a node's update, by running it on copies."""
-        kept = self.params[node], self.opt_state[node], self.accumulators[node]
-        self.params[node], self.opt_state[node], self.accumulators[node] = jax.tree.map(jnp.copy, kept)
-        self._change(Update(node, 1))
-        self.params[node], self.opt_state[node], self.accumulators[node] = kept
+        with _on_copies((self.params, [node]), (self.opt_state, [node]), (self.accumulators, [node])):
+            self._change(Update(node, 1))
 
     def warm_average(self, nodes: Sequence[str]) -> None:
-        """Compiles the averaging of some replicas, by running it on copies."""
-        kept = {node: self.params[node] for node in nodes}
-        self._change(Average("", tuple(nodes)))
-        for node in nodes:
-            self._change(Contribute("", node))
-        self._change(Merge("", tuple(nodes)))
-        self.params.update(kept)
+        """Compiles the averaging of some replicas; they stay as they are."""
+        with _on_copies((self.params, ()), (self._handed_in, ())):
+            self._change(Average("", tuple(nodes)))
+            for node in nodes:
+                self._change(Contribute("", node))
+            self._change(Merge("", tuple(nodes)))
 
     def _run_stage(self, stage: Stage, dispatch: Dispatch) -> None:
         runner = self._runners[stage.number]
@@ -305,6 +299,20 @@ class Executor:
     def wait(self) -> None:
         """Blocks until all devices have done what was issued."""
         jax.block_until_ready((self.params, self.arenas.values, self.arenas.grads, self.accumulators))
+
+
+@contextmanager
+def _on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
+    """Lets what runs meanwhile use up copies of some entries of dictionaries; these are as they were when it has ended, however it did."""
+    before = [dict(held) for held, _ in parts]
+    try:
+        for held, keys in parts:
+            held.update({key: jax.tree.map(jnp.copy, held[key]) for key in keys})
+        yield
+    finally:
+        for (held, _), entries in zip(parts, before, strict=True):
+            held.clear()
+            held.update(entries)
 
 
 @functools.cache

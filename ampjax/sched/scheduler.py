@@ -192,17 +192,14 @@ class Scheduler:
         self.pools.clear()
         self._clear()
 
-    def cap(self, stage: Stage, direction: str, rows: int) -> bool:
-        """Lets no dispatch of a stage hold more than `rows` rows from now on (a single ragged message may); a cap is only ever raised.
-
-        Returns:
-          Whether it is new or higher than before.
-        """
-        if rows <= self._caps.get((stage.number, direction), 0):
-            return False
-        self._caps[stage.number, direction] = rows
+    def cap(self, stage: Stage, direction: str, rows: int) -> None:
+        """Lets no dispatch of a stage hold more than `rows` rows from now on (a single ragged message may); a cap is only ever raised."""
+        self._caps[stage.number, direction] = max(rows, self.cap_of(stage, direction))
         self._traffic.queues[stage.number, direction].max_rows = self._max_rows(stage, direction)
-        return True
+
+    def cap_of(self, stage: Stage, direction: str) -> int:
+        """The cap of a stage's dispatches; 0 if it has none."""
+        return self._caps.get((stage.number, direction), 0)
 
     # -- questions
 

@@ -13,6 +13,7 @@ from support.engines import engine
 
 import ampjax as amp
 from ampjax.engine.compile import _sizes, compilations, warm_up
+from ampjax.engine.executor import Executor
 from ampjax.engine.runner import segment_sizes
 from ampjax.sched.demand import dry_run
 
@@ -74,6 +75,31 @@ def test_a_warm_up_of_its_own_changes_nothing_but_when_things_are_compiled():
     assert histories[0][0].train == histories[1][0].train and histories[0][0].valid == histories[1][0].valid
 
 
+def test_a_warm_up_that_was_interrupted_is_taken_up_again(monkeypatch):
+    with amp.Graph() as g:
+        x = amp.pump("x", (7,))  # a shape that no other test has
+        amp.loss("loss", lambda x: x.sum())(amp.ppt("f", amp.nn.Linear(7, 7))(x))
+    trainer, data = amp.Trainer(g, optax.adam(1e-2), fuse=False, max_active_keys=4), [{"x": jnp.ones(7)}] * 8
+    with monkeypatch.context() as patch:
+        patch.setattr(Executor, "warm", interrupted_at(4, Executor.warm))
+        assert trainer.fit(data, progress=False).interrupted
+    history = trainer.fit(data, progress=False)
+    assert len(history) == 1 and history[0].compilations == 0
+
+
+def interrupted_at(n, method):
+    """A method whose `n`-th call is interrupted."""
+    calls = []
+
+    def method_until(*args):
+        calls.append(args)
+        if len(calls) == n:
+            raise KeyboardInterrupt
+        return method(*args)
+
+    return method_until
+
+
 def test_arenas_have_room_for_validation_too():
     """Instances of validation may be larger than those of training; a growing arena would compile its kernels again."""
     trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=4, policy="wavefront", fuse=False)
@@ -125,7 +151,7 @@ def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
     e = engine(graphs.chain(1), fuse=False, max_dispatch_size=8)
     seen = dry_run(e.plan, [columns(e.graph, graphs.chain_data(3))], range(3)).stats.stages
     jobs = list(warm_up(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
-    assert len(jobs) == 4 * 5  # sizes 1, 2, 4, 8; f0 in three directions, and the loss in two
+    assert len(jobs) == (4 + 1) * 5  # sizes 1, 2, 4, 8, and the cap; f0 in three directions, and the loss in two
 
 
 def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_several_messages():

@@ -205,6 +205,26 @@ def test_warming_up_leaves_no_trace():
     assert e.executor.outputs == [] and e.metrics(True) == e.metrics(False) == {}
 
 
+def test_a_warm_up_that_fails_leaves_no_trace_either():
+    fails = []
+
+    def body(p, x):
+        if fails:
+            raise KeyboardInterrupt
+        return p * x
+
+    with amp.Graph() as g:
+        amp.loss("loss", lambda x: x**2)(amp.ppt("f", body, params=graphs.one())(amp.pump("x")))
+    e = engine(g)
+    e.executor.keep_outputs = False
+    seen = dry_run(e.plan, [columns(g, [{"x": np.float32(1)}])], range(1)).stats.stages
+    before = e.executor.accumulators["f"]
+    fails.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        next(warm_up(e.executor, e.scheduler, seen, ["forward"]))()
+    assert e.executor.accumulators["f"] is before and not e.executor.keep_outputs and e.metrics() == {}
+
+
 # Payloads
 
 
