@@ -353,7 +353,7 @@ def _check_payload(feed: Feed) -> None:
             f"{payload.shape}",
             "Give one row of the pump's shape per message.",
         )
-    if not np.can_cast(payload.dtype, dtype, "same_kind"):
+    if payload.size and not np.can_cast(payload.dtype, dtype, "same_kind"):
         raise MessageError(
             where,
             f"{dtype}",

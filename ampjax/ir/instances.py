@@ -289,7 +289,9 @@ def _stacked(pump: str, parts: list[_Part]) -> Messages:
     payload = (
         [t for part in parts for t in part.payload]
         if isinstance(first.payload, list)
-        else np.concatenate([part.payload for part in parts])
+        else np.concatenate(
+            [part.payload for part in parts if len(part.payload)] or [first.payload]
+        )  # [] would make floats
     )
     instance = np.repeat(np.array([part.position for part in parts], dtype=np.int64), [part.n for part in parts])
     sizes = None if first.sizes is None else np.concatenate([np.asarray(part.sizes, dtype=np.int64) for part in parts])

@@ -228,6 +228,15 @@ def test_a_warm_up_that_fails_leaves_no_trace_either():
 # Payloads
 
 
+def test_no_rows_at_all_fit_any_type():
+    with amp.Graph() as g:
+        tokens = amp.pump("tokens", dtype="int32", ragged=True)
+        amp.sink("n", amp.reduce("count", jax.ops.segment_sum, tokens))
+    e = engine(g)
+    e.virtual([{"tokens": []}], train=False)
+    assert [np.asarray(rows)[0] for _, _, rows, _ in e.executor.outputs] == [0]
+
+
 @pytest.mark.parametrize(
     ("payload", "text"),
     [

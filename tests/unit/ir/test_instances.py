@@ -103,6 +103,17 @@ def test_ragged_pumps_count_rows_for_each_message():
     assert (one.payload.tolist(), one.sizes.tolist(), one.fields["k"].tolist()) == ([5, 6, 8], [2, 1], [4, 9])
 
 
+@pytest.mark.parametrize("empty", [[], messages([], sizes=[0])], ids=["bare", "messages"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_empty_list_has_the_type_of_the_others(empty, place):
+    """NumPy takes it for floats."""
+    data = [{"tokens": [1, 2]}]
+    data.insert(place, {"tokens": empty})
+    tokens = InstanceList(data, ("tokens",)).gather(np.arange(2))["tokens"]
+    assert tokens.payload.dtype.kind == "i" and tokens.payload.tolist() == [1, 2]
+    assert tokens.sizes.tolist() == ([0, 2] if place == 0 else [2, 0])
+
+
 @pytest.mark.parametrize("wrap", [lambda t: t, messages], ids=["bare", "messages"])
 def test_topologies_stay_objects(wrap):
     first, second = (Topology.from_kinds([0, kind], 2) for kind in (0, 1))
