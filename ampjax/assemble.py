@@ -50,12 +50,31 @@ def as_instances(graph: Graph, data: Instances | Sequence[Any]) -> Instances:
     """A data set, from one or from a list of dictionaries.
 
     Raises:
-      SettingsError: If it is empty.
+      SettingsError: If it is neither, or empty.
     """
-    ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
-    instances = data if isinstance(data, Instances) else InstanceList(data, ragged)
-    require_some(instances)
-    return instances
+    if isinstance(data, Instances):
+        require_some(data)
+        return data
+    return InstanceList(require_sequence(data), ragged_pumps(graph))
+
+
+def ragged_pumps(graph: Graph) -> list[str]:
+    """The names of a graph's ragged pumps."""
+    return [name for name, node in graph.pumps.items() if node.op.type.ragged]
+
+
+def require_sequence(data: Any) -> Sequence[Any]:
+    """Checks that examples can be counted and picked by number, and that there are any.
+
+    Raises:
+      SettingsError: If not.
+    """
+    if isinstance(data, Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise SettingsError(
+            "data", "a data set, or a sequence of examples", f"{type(data).__name__}", "Make a list of them."
+        )
+    require_some(data)
+    return data
 
 
 def require_some(data: Sized) -> None:

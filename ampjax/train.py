@@ -18,8 +18,9 @@ from ampjax.assemble import (
     as_instances,
     make_executor,
     plan_for,
+    ragged_pumps,
     require_closed,
-    require_some,
+    require_sequence,
     require_transform,
     scheduler_settings,
 )
@@ -461,10 +462,7 @@ class Trainer:
     def _data(self, data: Data) -> AnyInstances:
         if self._controller is None:
             return as_instances(self.graph, data)
-        ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
-        loops = LoopInstances(self._controller, data, ragged)  # type: ignore[arg-type]
-        require_some(loops)
-        return loops
+        return LoopInstances(self._controller, require_sequence(data), ragged_pumps(self.graph))
 
     def _known(self, node: str) -> Any:
         if node not in self._executor.params:

@@ -139,6 +139,21 @@ MISTAKES = {
         SettingsError,
         "setting `tx`: expected an optax transform, got float. Pass for example `optax.adam(1e-3)`.",
     ),
+    "data from a generator": (
+        lambda: fit(example for example in [GOOD]),
+        SettingsError,
+        "data: expected a data set, or a sequence of examples, got generator. Make a list of them.",
+    ),
+    "examples of a controller loop from a generator": (
+        lambda: fit((example for example in [GOOD]), controller=lambda example: iter([example])),
+        SettingsError,
+        "data: expected a data set, or a sequence of examples, got generator. Make a list of them.",
+    ),
+    "data in columns": (
+        lambda: fit({"x": np.ones(3, np.float32), "label": np.ones(3, np.float32)}),
+        SettingsError,
+        "data: expected a data set, or a sequence of examples, got dict. Make a list of them.",
+    ),
     "no epochs": (
         lambda: trainer().fit([GOOD], epochs=0),
         SettingsError,
