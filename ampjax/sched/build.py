@@ -70,6 +70,7 @@ class Builder:
         room = self._space(stage)
         if room >= queue.max_rows and not stage.ragged:
             return room
+        self._oldest_first(queue)
         chunk = queue.first
         if stage.kind in ("collect", "edges"):
             need = int(self._collected(stage, chunk.states[:1])[0])
@@ -97,9 +98,12 @@ class Builder:
         Raises:
           MessageError: If ragged inputs or a topology do not fit each other.
         """
+        self._oldest_first(queue)
+        return self._backward(queue, stats) if queue.direction == BACKWARD else self._forward(queue, stats)
+
+    def _oldest_first(self, queue: Queue) -> None:
         if queue.rows > queue.max_rows:
             queue.oldest_first(self._inflight.ages)
-        return self._backward(queue, stats) if queue.direction == BACKWARD else self._forward(queue, stats)
 
     # -- forward
 

@@ -470,6 +470,19 @@ def test_a_reduce_of_empty_messages_still_needs_room_for_its_rows():
     assert_empty(s)
 
 
+def test_the_oldest_message_is_asked_whether_there_is_room():
+    """A younger instance's small message came first; an older one's, which goes first, does not fit beside what others hold."""
+    key = (0, (2,), "float32")
+    s = scheduler_for(graphs.molecule(), check=False, max_dispatch_size=5, limits={key: 1 + 15})
+    older, younger = s.open(np.array([0])), s.open(np.array([1]))
+    held = s.pool(key).take(10)
+    for slots, n in ((younger, 3), (older, 10)):
+        s.pump(slots, columns(s.plan.graph, [graphs.molecule_instance(n, [])]))
+    assert s.next(0) is None
+    s.pool(key).give(held)
+    assert tell(step(s)) == "forward encode [0]"
+
+
 def test_when_nothing_fits_it_is_said_who_needs_what():
     s = scheduler_for(graphs.chain(3), limits={(0, (), "float32"): 3})
     admit(s, graphs.chain_data(1), ids=[7])
