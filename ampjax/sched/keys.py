@@ -64,9 +64,9 @@ class KeyNumbers:
         shifted = values - self._low if self._negative else values
         if np.count_nonzero(shifted & self._outside):
             return None
-        places = shifted[:, 0] if shifted.shape[1] == 1 else shifted @ self._strides
         if self._codes is None:
-            return places
+            return shifted[:, 0] if shifted.shape[1] == 1 else shifted @ self._strides
+        places = shifted @ self._strides
         codes = self._codes.take(places)
         if codes.min(initial=0) < 0:
             if not self._add_codes(places[codes < 0]):

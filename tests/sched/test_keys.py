@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ampjax.ir.state import SLOT, Layout
 from ampjax.sched.join import Join
-from ampjax.sched.keys import CODED_LIMIT, KeyNumbers
+from ampjax.sched.keys import CODED_LIMIT, DIRECT_LIMIT, KeyNumbers
 
 LAYOUT = Layout(("t", "k"))
 
@@ -60,6 +60,16 @@ def test_too_many_combinations_go_into_a_dictionary():
     many = [(4000, t, k) for t in range(16) for k in range(16)]
     keys.fit(states(many)[:, 1:])
     assert keys.in_dictionary
+
+
+@pytest.mark.parametrize("slot", [DIRECT_LIMIT - 1, DIRECT_LIMIT, CODED_LIMIT // 2, CODED_LIMIT])
+def test_keys_of_instances_alone_have_numbers_however_many_there_are(slot):
+    """From few to many they are direct, coded and in a dictionary."""
+    keys, values = KeyNumbers((), ("t", "k"), LAYOUT, "node"), states([(0, 1, 1), (slot, 2, 2)])[:, [SLOT]]
+    keys.fit(values)
+    numbers = keys.numbers(values)
+    assert len(set(numbers.tolist())) == 2 and numbers.min() >= 0 and numbers.max() < keys.size
+    assert keys.in_dictionary == (slot >= CODED_LIMIT // 2)
 
 
 @pytest.mark.parametrize("slots", [4, 4096])
