@@ -70,7 +70,7 @@ class Preparation:
         new = [p for p in passes if resize or (len(p[0]), p[1]) not in self._looked_at]
         looks = [self._look_at(*p) for p in new]
         if resize:
-            self._size_arenas([sampled for _, sampled in looks])
+            self._size_arenas([sampled for _, sampled in looks], max(len(data) for data, _ in new))
             self._sized_by_training = train
         if warm:
             self._compile(self._jobs(new, looks), train, reporter)
@@ -82,8 +82,11 @@ class Preparation:
         sample = order[: max(SAMPLED, 2 * self._settings.in_flight)]
         return sample, dry_run(self._plan, batches_of(data, sample), sample.tolist(), train)
 
-    def _size_arenas(self, looks: Sequence[DryRun]) -> None:
-        """Sizes each arena for the sampled instances that need most of it, as many as can be in flight; in training or in validation."""
+    def _size_arenas(self, looks: Sequence[DryRun], n_instances: int) -> None:
+        """Sizes each arena for the sampled instances that need most of it, as many as can be in flight; in training or in validation.
+
+        Not for fewer than are sampled, as more may come in later runs, but not for more than that or `n_instances` either.
+        """
         s, mean, most = self._settings, {}, {}
         for sampled in looks:
             for key, counts in sampled.each.items():
@@ -96,7 +99,8 @@ class Preparation:
         limits = row_limits(with_unseen(mean, arenas), self._memory_limit, self._executor.record_row_bytes())
         self._limits = limits, with_unseen(most, arenas)
         start = {key: mean.get(key, 0.0) for key in arenas}
-        self._scheduler.resize(with_limits(self._scheduler.settings, start, limits, s.arena_rows))
+        in_flight = min(s.in_flight, max(SAMPLED, n_instances))
+        self._scheduler.resize(with_limits(self._scheduler.settings, start, limits, in_flight, s.arena_rows))
         self._looked_at.clear()  # kernels are compiled for the arenas' sizes
 
     def _jobs(self, passes: Sequence[Pass], looks: Sequence[Look]) -> list[Callable[[], None]]:

@@ -222,9 +222,13 @@ class Guard:
 
 
 def with_limits(
-    settings: SchedulerSettings, per_instance: Mapping[ArenaKey, float], limits: Rows, start: int | None = None
+    settings: SchedulerSettings,
+    per_instance: Mapping[ArenaKey, float],
+    limits: Rows,
+    in_flight: int,
+    start: int | None = None,
 ) -> SchedulerSettings:
-    """Settings whose arenas start at `start` rows, or at the size that the sampled instances suggest, within the limits."""
-    expected = {key: start or int(1.25 * rows * settings.max_active_keys) + 2 for key, rows in per_instance.items()}
+    """Settings whose arenas start at `start` rows, or at what `in_flight` of the sampled instances suggest, within the limits."""
+    expected = {key: start or int(1.25 * rows * in_flight) + 2 for key, rows in per_instance.items()}
     capacities = {key: min(limits[key], 1 << (rows - 1).bit_length()) for key, rows in expected.items()}
     return replace(settings, capacities=capacities, limits=limits)

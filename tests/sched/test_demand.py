@@ -83,9 +83,7 @@ def test_an_arena_that_no_sampled_instance_touched_is_taken_to_be_needed():
 
 def test_arenas_start_at_what_is_expected_within_the_limits():
     keys = (0, (1,), "float32"), (0, (2,), "float32")
-    made = with_limits(
-        SchedulerSettings(max_active_keys=8), {keys[0]: 10.0, keys[1]: 10.0}, {keys[0]: 1000, keys[1]: 50}
-    )
+    made = with_limits(SchedulerSettings(), {keys[0]: 10.0, keys[1]: 10.0}, {keys[0]: 1000, keys[1]: 50}, 8)
     assert made.capacities == {keys[0]: 128, keys[1]: 50} and made.limits == {keys[0]: 1000, keys[1]: 50}
 
 

@@ -678,6 +678,13 @@ def test_a_whole_sequence_ungrouped_is_the_same_as_token_by_token():
 # Memory
 
 
+def test_arenas_start_no_larger_than_the_instances_that_there_are():
+    few, many = (amp.Trainer(graphs.chain(1), max_active_keys=n, fuse=False) for n in (64, 1_000_000))
+    for trainer in (few, many):
+        trainer.accumulate(graphs.chain_data(3))
+    assert many.device_bytes["arenas"] == few.device_bytes["arenas"] > 0
+
+
 def test_arenas_that_grow_in_training_change_nothing():
     data, ends = graphs.rnn_data([3, 1, 4, 2]), []
     for rows in (2, None):
