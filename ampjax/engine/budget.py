@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 UNKNOWN = 4 << 30
 """Bytes that a device is taken to have where nobody tells."""
+
+CONTAINER = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where Linux says how many bytes a container may use: control groups of version 2, and of version 1."""
 
 
 def payload_budget(devices: Sequence[Any]) -> int:
@@ -28,7 +32,17 @@ def _bytes_of(device: Any, devices: Sequence[Any]) -> int:
 
 
 def _host_bytes() -> int:
+    """The memory of the machine, or of the container that the process is in."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not every system has them
-        return UNKNOWN
+        machine = UNKNOWN
+    return min([machine, *(limit for file in CONTAINER if (limit := _number_in(file)))])
+
+
+def _number_in(file: Path) -> int:
+    """The number that a file holds; 0 if there is no such file, or it holds none (`max`)."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return 0
