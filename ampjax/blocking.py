@@ -26,18 +26,22 @@ class _Elsewhere:
         self._coroutine = coroutine
         self._results: list[Any] = []
         self._errors: list[BaseException] = []
-        self._started = threading.Event()
+        self._started, self._ended = threading.Event(), threading.Event()
 
     def result(self) -> Any:
-        """Waits for the coroutine; what it returned or raised."""
-        thread = threading.Thread(target=self._run, name="ampjax")
-        thread.start()
+        """Waits for the coroutine; what it returned or raised.
+
+        For an event and not for the thread: a `join` that was interrupted takes the thread for ended (CPython 3.11).
+        """
         try:
-            thread.join()
+            threading.Thread(target=self._run, name="ampjax").start()
+            self._ended.wait()
         except KeyboardInterrupt:
             self._started.wait()
             self._cancel()
-            thread.join()
+            self._ended.wait()
+            if self._errors and isinstance(self._errors[0], asyncio.CancelledError):
+                raise  # as `asyncio.run` does in a script
         if self._errors:
             raise self._errors[0]
         return self._results[0]
@@ -47,6 +51,8 @@ class _Elsewhere:
             asyncio.run(self._main())
         except BaseException as error:
             self._errors.append(error)
+        finally:
+            self._ended.set()
 
     async def _main(self) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

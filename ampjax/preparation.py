@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -51,7 +52,7 @@ class Preparation:
         """What keeps instances out that would exceed the memory limit; None before anything is sized."""
         return None if self._limits is None else Guard(self._plan, *self._limits, self._settings.in_flight)
 
-    def prepare(
+    async def prepare(
         self, data: AnyInstances, valid: AnyInstances | None, reporter: Reporter, train: bool = True, warm: bool = True
     ) -> None:
         """Prepares a pass over `data`, then one without training over `valid`; what was prepared before is left as it is.
@@ -73,7 +74,7 @@ class Preparation:
             self._size_arenas([sampled for _, sampled in looks], max(len(data) for data, _ in new))
             self._sized_by_training = train
         if warm:
-            self._compile(self._jobs(new, looks), train, reporter)
+            await self._compile(self._jobs(new, looks), train, reporter)
             self._looked_at.update((len(data), train) for data, train in new)
 
     def _look_at(self, data: AnyInstances, train: bool) -> Look:
@@ -114,7 +115,7 @@ class Preparation:
             jobs += warm_up(self._executor, self._scheduler, stats.stages, directions)
         return jobs
 
-    def _compile(self, jobs: Sequence[Callable[[], None]], train: bool, reporter: Reporter) -> None:
+    async def _compile(self, jobs: Sequence[Callable[[], None]], train: bool, reporter: Reporter) -> None:
         if not jobs:
             return
         with reporter.part("compile", len(jobs)) as advance:
@@ -126,5 +127,6 @@ class Preparation:
             for job in jobs:
                 job()
                 advance(1)
+                await asyncio.sleep(0)  # a Ctrl-C is heard here
             for worker in range(self._plan.workers):
                 self._executor.mark(worker)

@@ -172,7 +172,8 @@ class Trainer:
           MessageError: If a message, payload or state function of those that are looked at does not fit.
         """
         with Reporter(progress) as reporter:
-            self._preparation.prepare(self._data(train), self._data(valid) if valid is not None else None, reporter)
+            held_out = self._data(valid) if valid is not None else None
+            blocking(self._preparation.prepare(self._data(train), held_out, reporter))
 
     def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
         """Trains; see `fit_async`. Works also where an event loop runs, as in a notebook."""
@@ -265,7 +266,7 @@ class Trainer:
         with Reporter(progress) as reporter:
             try:
                 data, held_out = self._data(train), self._data(valid) if valid is not None else None
-                self._preparation.prepare(data, held_out, reporter)
+                await self._preparation.prepare(data, held_out, reporter)
                 for _ in range(epochs):
                     if self._follower is not None and self._follower.over:
                         self._follower.require_end()
@@ -296,7 +297,7 @@ class Trainer:
         """
         instances = self._data(data)
         with Reporter(progress) as reporter:
-            self._preparation.prepare(instances, None, reporter, train=False)
+            await self._preparation.prepare(instances, None, reporter, train=False)
             await self._run(instances, np.arange(len(instances)), False, reporter, "evaluate")
         return metrics_of(self._executor.take_sums(False))
 
@@ -323,7 +324,7 @@ class Trainer:
         self._scheduler.without_losses = self._executor.keep_outputs = True
         try:
             with Reporter(progress) as reporter:
-                self._preparation.prepare(instances, None, reporter, train=False)
+                await self._preparation.prepare(instances, None, reporter, train=False)
                 await self._run(instances, np.arange(len(instances)), False, reporter, "predict")
             return gather_predictions(self.plan, self._executor.outputs, sinks)
         finally:
@@ -340,17 +341,19 @@ class Trainer:
           update: False changes no parameter, whatever the settings say: `gradients` has what came of all instances.
           trace: Where each worker's time goes.
         """
-        instances = self._data(data)
-        self._preparation.prepare(instances, None, Reporter(False), warm=False)
+        return blocking(self._accumulate(self._data(data), update, trace))
+
+    # -- parts
+
+    async def _accumulate(self, instances: AnyInstances, update: bool, trace: Trace | None) -> dict[str, float]:
+        await self._preparation.prepare(instances, None, Reporter(False), warm=False)
         self._scheduler.updates.frozen = not update
         try:
-            blocking(self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace))
+            await self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace)
         finally:
             self._scheduler.updates.frozen = False
         sums = self._executor.take_sums(True)
         return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
-
-    # -- parts
 
     @contextmanager
     def _recorded(self, path: str | Path | None, epochs: int, history: History) -> Iterator[None]:
@@ -447,7 +450,9 @@ class Trainer:
         elif self._cost is None:
             await AsyncioDriver(loop, self.settings.run_ahead, trace).run()
         else:
-            self._virtual_ns += VirtualDriver(loop, self._cost, trace, self._virtual_ns).run()
+            driver = VirtualDriver(loop, self._cost, trace, self._virtual_ns)
+            await driver.run_beside()
+            self._virtual_ns = driver.now_ns
 
     def _now(self) -> float:
         """Seconds on the clock that the run goes by; a replay goes by this machine's."""

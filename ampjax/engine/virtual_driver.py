@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ampjax.engine.cost import Cost
 from ampjax.engine.loop import Loop
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
 from ampjax.sched.dispatch import Dispatch
+
+STRIDE = 16
+"""Dispatches between two looks at what other tasks there are."""
 
 
 class VirtualDriver:
@@ -37,6 +41,26 @@ class VirtualDriver:
           DeadlockError: If nothing can move.
         """
         start_ns = self.now_ns
+        for _ in self.steps():
+            pass
+        return self.now_ns - start_ns
+
+    async def run_beside(self) -> None:
+        """Runs until everything has ended, and lets other tasks of the event loop run now and then.
+
+        Raises:
+          DeadlockError: If nothing can move.
+        """
+        for n, _ in enumerate(self.steps()):
+            if n % STRIDE == 0:
+                await asyncio.sleep(0)
+
+    def steps(self) -> Iterator[None]:
+        """Runs until everything has ended; stops whenever a dispatch has.
+
+        Raises:
+          DeadlockError: If nothing can move.
+        """
         tracer = Tracer(self._trace, self._loop, lambda: self.now_ns) if self._trace is not None else None
         idle = set(range(self._loop.scheduler.plan.workers))
         asked: Iterable[int] = sorted(idle)
@@ -48,7 +72,7 @@ class VirtualDriver:
                 if self._loop.finished():
                     if tracer is not None:
                         tracer.finish()
-                    return self.now_ns - start_ns
+                    return
                 asked = sorted(idle)
                 continue
             self.now_ns, _, dispatch = heapq.heappop(under_way)
@@ -57,6 +81,7 @@ class VirtualDriver:
             # Who had nothing to do and for whom nothing has come need not be asked, but for a trace, which tells why it waits.
             stirred = {dispatch.worker, *in_vain} | self._loop.scheduler.stirred()
             asked = sorted(stirred & idle if tracer is None else idle)
+            yield
 
     def _ask(
         self, workers: Iterable[int], idle: set[int], under_way: list[tuple[int, int, Dispatch]], tracer: Tracer | None

@@ -789,6 +789,24 @@ def test_training_in_virtual_time_is_the_same_every_time():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("cost", [FlopsCost, None], ids=["virtual time", "wall-clock time"])
+def test_other_tasks_run_beside_training_and_its_preparation(cost):
+    """So a first Ctrl-C, which cancels the task, is heard soon."""
+    trainer = amp.Trainer(graphs.chain(2), optax.sgd(0.1), cost=cost, max_dispatch_size=1, fuse=False)
+
+    async def cell(started):
+        task = asyncio.create_task(trainer.fit_async(graphs.chain_data(64), epochs=5, **QUIET))
+        while not (started() or task.done()):
+            await asyncio.sleep(0)
+        task.cancel()
+        return await task
+
+    history = asyncio.run(cell(lambda: trainer.device_bytes["arenas"]))
+    assert history.interrupted and len(history) == 0 and trainer.statistics.dispatches == 0  # in the preparation
+    history = asyncio.run(cell(lambda: trainer.statistics.dispatches))
+    assert history.interrupted and len(history) == 0 and trainer.left_over
+
+
 def test_virtual_time_is_that_of_the_simulator():
     history, _ = virtual_history(max_active_keys=4, max_dispatch_size=1, policy="backward_first")
     settings = {"workers": 2, "max_active_keys": 4, "max_dispatch_size": 1, "policy": "backward_first"}
