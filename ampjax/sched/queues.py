@@ -21,7 +21,8 @@ class Queue:
       items: Messages that wait.
       rows: Their rows.
       ready: Rows that one dispatch can take.
-      born: The number of the dispatch that made the oldest message ready.
+      born: When it began to wait: the number of the dispatch that made the first message ready. Once more wait than one dispatch takes, and
+        the oldest instances go first, it stays as it was until the messages that have been put in order since are all gone.
       longest: The most messages that have waited.
       under_way: Forward: messages that have been dispatched and whose gradients have not.
     """
