@@ -42,6 +42,9 @@ class Scheduler:
         self.plan, self.settings, self._check = plan, settings, check
         self._pumps = Pumps(plan, self.pool)
         self.replica_groups = _replica_groups(plan)
+        # Replicas that meet at their updates are flushed by one worker: nobody may merge what another has yet to hand in.
+        meeting = self.replica_groups.values() if settings.sync.every else ()
+        self._flushed_by = {node: plan.worker_of[nodes[0]] for nodes in meeting for node in nodes}
         intervals = {node: settings.intervals.get(node, 1) for node in plan.graph.parameterised}
         self.updates = Updates(intervals, self.replica_groups, settings.sync, settings.flush_every is None)
         self.pools: dict[ArenaKey, SlotPool] = {}
@@ -151,7 +154,7 @@ class Scheduler:
         """Updates every node from what it has accumulated, whatever its interval; the actions come from `next`."""
         by_worker: dict[int, list[Change]] = {}
         for node, changes in self.updates.flush(self.stats).items():
-            by_worker.setdefault(self.plan.worker_of[node], []).extend(changes)
+            by_worker.setdefault(self._flushed_by.get(node, self.plan.worker_of[node]), []).extend(changes)
         for worker, changes in by_worker.items():
             self._queue_changes(worker, changes)
 

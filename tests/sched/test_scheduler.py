@@ -330,6 +330,17 @@ def test_the_end_of_an_epoch_averages_replicas():
     assert dispatch.changes == [Average("f", ("f/0", "f/1"))]
 
 
+def test_a_flush_merges_replicas_when_all_have_handed_in():
+    with amp.Graph() as g:
+        x, label = amp.pump("x"), amp.pump("label")
+        y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 3)(x)
+        amp.loss("loss", graphs.square)(y, label)
+    s = scheduler_for(g, {"f/1": 1}, (0, 1), flush_every=3, sync=ReplicaSync("message", 1))
+    admit(s, graphs.chain_data(3))
+    changes = [change for dispatch in drain(s) for change in dispatch.changes]
+    assert [type(change).__name__ for change in changes] == ["Update", "Contribute"] * 3 + ["Merge"]
+
+
 def test_abandon_forgets_what_is_in_flight_and_nothing_else():
     s = scheduler_for(graphs.chain(2), intervals={"f0": 10, "f1": 10})
     admit(s, graphs.chain_data(3))
