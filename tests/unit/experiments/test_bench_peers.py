@@ -9,6 +9,7 @@ import pytest
 from support import parity
 
 from ampjax.data import babi15, mnist, qm9, sst, wikiner
+from ampjax.ir.instances import Subset
 from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
 from ampjax.models.mlp import mlp
 from ampjax.models.tagger import Sizes, tagger
@@ -25,7 +26,6 @@ from experiments.bench.peers import (
 )
 from experiments.bench.peers.sentiment_jax import Model, batch_arrays
 from experiments.bench.peers.wikiner_jax import padded
-from experiments.common import Sample
 
 
 def test_the_peers_start_like_ours_and_learn() -> None:
@@ -55,7 +55,7 @@ def test_trees_by_levels_have_our_gradients(cell: str) -> None:
     peer = Model(cell, embedding=6, hidden=4, batch=5, width=4, synthetic=True, rehearsals=0)
     trees, _ = sst.synthetic()
     ids = np.arange(13)
-    data = Sample(sst.TreeInstances(trees), ids)
+    data = Subset(sst.TreeInstances(trees), ids)
     params, *want = parity.ours(tree_lstm(len(trees.vocabulary), Cells(cell, 6, 4, 1.0)), data)
 
     def loss(params: Any, start: int) -> Any:
