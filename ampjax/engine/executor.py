@@ -18,9 +18,10 @@ import numpy as np
 import optax
 
 from ampjax.engine.arenas import Arenas
+from ampjax.engine.draws import Draws
 from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.metrics import LossSums
-from ampjax.engine.runner import Draws, StageRunner
+from ampjax.engine.runner import StageRunner
 from ampjax.errors import MessageError
 from ampjax.ir.graph import Node
 from ampjax.ir.payload import eval_body, metric_shapes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,11 +13,11 @@ import numpy as np
 
 from ampjax.engine import chain_kernels, kernels
 from ampjax.engine.arenas import Arenas, grow, zeros
+from ampjax.engine.draws import Draws
 from ampjax.engine.edge_sizes import EdgeSizes, padded_edges
 from ampjax.engine.kernels import TRASH, Collection, Reduction, Wiring
 from ampjax.engine.program import make_chain_program, make_program
 from ampjax.engine.residuals import Kept, find_chain_kept, find_kept, shapes_of
-from ampjax.ir.state import SLOT
 from ampjax.parallel.sync import Device
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.edges import Edges
@@ -94,25 +93,6 @@ def segment_sizes(rows: int, segments: int) -> tuple[int, int]:
     """
     n = segment_ladder(max(rows, segments))
     return n, max(segment_ladder(segments), n // 4)
-
-
-@dataclass
-class Draws:
-    """Where random bodies' keys come from, beside node and message: every epoch draws anew.
-
-    Args:
-      seed: The run's.
-      epoch: Epochs begun so far.
-    """
-
-    seed: int
-    epoch: int = 0
-
-    @property
-    def number(self) -> np.uint64:
-        """A number that differs from epoch to epoch and from seed to seed."""
-        mixed = (self.seed % (1 << 32)) * 0xD1342543DE82EF95 + self.epoch * 0xAF251AF3B0F025B5
-        return np.uint64(mixed % (1 << 64))
 
 
 class StageRunner:
@@ -305,21 +285,14 @@ class StageRunner:
         return sum(int(np.prod(shape)) * jnp.dtype(dtype).itemsize for shape, dtype in self._plan_records(params).rows)
 
     def _seeds(self, dispatch: Dispatch, k: int, edge_sizes: tuple[int, ...] = ()) -> Any:
-        """The random numbers of the rows; for a chain also those of each way's edges."""
+        """The random numbers of the rows, padded; for a chain also those of each way's edges."""
         if not self._random:
             return None
-        of_state = self._state_seeds(dispatch.states)
+        rows, *ways = self._draws.of(dispatch)
+        padded = _padded(rows, k, True)
         if dispatch.edges is None:
-            return _row_seeds(of_state, dispatch.sizes, k)
-        ways = zip(dispatch.edges.counts.T, edge_sizes, strict=True)
-        of_edges = tuple(_row_seeds(of_state, counts, size) for counts, size in ways)
-        return _row_seeds(of_state, dispatch.edges.n_rows, k), of_edges
-
-    def _state_seeds(self, states: np.ndarray) -> np.ndarray:
-        """A number per message, from the run's seed, the epoch and the message's state only, so that no schedule changes it."""
-        states = np.delete(states, SLOT, axis=1).astype(np.uint64)
-        odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
-        return (states * odd).sum(axis=1, dtype=np.uint64) + self._draws.number
+            return padded
+        return padded, tuple(_padded(way, size, True) for way, size in zip(ways, edge_sizes, strict=True))
 
     def _segment_arguments(
         self, dispatch: Dispatch
@@ -384,16 +357,6 @@ def _padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:
     out[:n] = slots
     out[n:] = slots[0] if repeat and n else TRASH
     return out
-
-
-def _row_seeds(of_state: np.ndarray, sizes: np.ndarray | None, k: int) -> np.ndarray:
-    """One random number per row `[k]`, from its message's and its place in it; `sizes` are rows of each message (None: one)."""
-    seeds = of_state.copy()
-    if sizes is not None:
-        row = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        seeds = np.repeat(seeds, sizes) + row.astype(np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
-    seeds ^= seeds >> np.uint64(31)
-    return _padded(((seeds * np.uint64(0x94D049BB133111EB)) >> np.uint64(32)).astype(np.uint32), k, True)
 
 
 def _is_empty(dispatch: Dispatch) -> bool:
