@@ -84,7 +84,7 @@ class Source:
 
     def ended(self, instances: Sequence[int]) -> None:
         """Notes that some instances have ended."""
-        if self._guard is not None and self._guard.reserved:
+        if self._guard is not None and self._guard.tight:  # else no room was reserved
             for instance in instances:
                 self._guard.release(instance, self.train)
 

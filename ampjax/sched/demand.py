@@ -210,11 +210,6 @@ class Guard:
         self._reserved[instance, train] = need
         return True
 
-    @property
-    def reserved(self) -> bool:
-        """Whether any instance has room reserved."""
-        return bool(self._reserved)
-
     def release(self, instance: int, train: bool) -> None:
         """Gives back what an instance that has ended had reserved."""
         for key, rows in self._reserved.pop((instance, train), {}).items():
