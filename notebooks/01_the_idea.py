@@ -90,6 +90,11 @@ trainer = amp.Trainer(g, optax.adam(3e-3), max_active_keys=64, min_update_interv
 history = trainer.fit(train, valid, epochs=4, progress=False)
 history
 
+# %% tags=["picture"]
+from ampjax.viz.convergence import convergence
+
+convergence({"64 examples in flight": history.records()}, metric="valid_loss")
+
 # %% [markdown]
 # What happened, node by node: how many messages went through each stage, how many at a time, how stale the gradients were. A stage is what runs as
 # one kernel: `embed`, `concat`, `linear1` and `relu` were fused, because everything between them stays inside.

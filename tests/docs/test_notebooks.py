@@ -41,7 +41,7 @@ def test_notebook_runs(path, tmp_path):
         # A picture's text is not shown.
         bare = [o for o in outputs if not shows_picture(o) and re.search(r" at 0x[0-9a-f]+>", text(o))]
         assert not bare, f"shows an object that does not say what it is: {bare}"
-    assert sum("picture" in cell.metadata.get("tags", ()) for cell in cells) >= 2
+    assert sum("picture" in cell.metadata.get("tags", ()) for cell in cells) >= 3
     assert not list(tmp_path.iterdir()), "leaves files behind"
 
 
