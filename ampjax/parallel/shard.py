@@ -183,13 +183,15 @@ def _checked(parts: Parts, n: int) -> tuple[Tree, ...]:
         raise SettingsError(
             "batch", f"{n} parts, one for each replica", f"{len(parts)}", "Shard the data with the runner's resources."
         )
-    kinds = [{path: shape_text(leaf) for path, leaf in by_path(abstract(own)).items()} for own in parts.batches]
+    leaves = [by_path(abstract(own)) for own in parts.batches]
+    kinds = [{path: (leaf.shape, leaf.dtype) for path, leaf in own.items()} for own in leaves]
     for number, own in enumerate(kinds):
         if own != kinds[0]:
+            first, other = ({path: shape_text(leaf) for path, leaf in leaves[i].items()} for i in (0, number))
             raise SettingsError(
                 f"batch, part {number}",
-                f"the shapes and dtypes of part 0, {kinds[0]}",
-                f"{own}",
+                f"the shapes and dtypes of part 0, {first}",
+                f"{other}",
                 "Give replicas batches of one kind.",
             )
     return parts.batches
