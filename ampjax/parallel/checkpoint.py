@@ -16,18 +16,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import optax
 
 from ampjax.errors import DataError
 from ampjax.optim.rows import split_rows
 from ampjax.optim.rule import RowRule
 from ampjax.parallel import keys
-from ampjax.parallel.paths import by_path
+from ampjax.parallel.paths import by_path, names
 from ampjax.sparse import store
 from ampjax.sparse.table import Table
 
 Tree = Any
 _DENSE = "dense"
+_PARAMS = "params/"
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,12 @@ class Like(NamedTuple):
     Args:
       rule: The optimizer's rule for its rows.
       settings: Its settings, in place of the saved ones.
+      shape: Its shape `(rows, *row shape)`.
     """
 
     rule: RowRule
     settings: Mapping[str, Any]
+    shape: tuple[int, ...]
 
 
 def save(
@@ -93,16 +97,26 @@ def save(
     _replace(folder, fresh)
 
 
-def steps(folder: str | Path) -> int:
-    """How many steps had been taken.
+def steps(folder: str | Path, params: Tree) -> int:
+    """How many steps had been taken; checks that the parameters are a model's, without reading them.
 
     Args:
       folder: What `save` wrote.
+      params: Parameters like those that were saved, tables among them.
 
     Raises:
+      DataError: If what was saved is of another model.
       TableError: If there is no manifest, or it was altered.
     """
-    return store.read_manifest(_whole_one(folder) / _DENSE)["step"]
+    folder = _whole_one(folder)
+    facts = store.read_manifest(folder / _DENSE)
+    shapes = {path.removeprefix(_PARAMS): shape for path, _, shape in facts["leaves"] if path.startswith(_PARAMS)}
+    known = names(params)
+    for number, key in enumerate(facts["tables"]):
+        shapes[known.get(key, key)] = store.read_manifest(folder / f"table-{number}")["shape"]
+    wanted = {path: list(np.shape(keys.data_of(leaf))) for path, leaf in by_path(params).items()}
+    _check(folder, "parameters", sorted(wanted.items()), sorted(shapes.items()))
+    return facts["step"]
 
 
 def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) -> tuple[Tree, Tree]:
@@ -123,7 +137,9 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
         return saved.params, saved.state
     split = split_rows(tx, params, tables)
     dense, _ = split.params.split(params)
-    saved = load(folder, dense, split.init(dense), {path: [Like(split.rules[path], {})] for path in tables})
+    shapes = {key: np.shape(leaf) for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True)}
+    like = {key: [Like(split.rules[key], {}, shapes[key])] for key in tables if key in shapes}
+    saved = load(folder, dense, split.init(dense), like)
     rows = {path: [own.dense()] for path, (own,) in saved.tables.items()}
     states = {path: own.opt_state for path, (own,) in saved.tables.items()}
     return (
@@ -151,7 +167,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
     _check(folder, "dense leaves", _described(params, state), facts.get("leaves"))
     _, leaves = store.read_arrays(folder / _DENSE, facts)
     tables = {
-        path: [_load_table(folder / f"table-{number}", own) for own in copies]
+        path: [_load_table(folder / f"table-{number}", path, own) for own in copies]
         for number, (path, copies) in enumerate(like.items())
     }
     first, structure = jax.tree.flatten((params, state))
@@ -159,7 +175,11 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
     return Saved(facts["step"], dense, shared, tables, facts.get("notes"))
 
 
-def _load_table(folder: Path, like: Table | Like) -> Table:
+def _load_table(folder: Path, path: str, like: Table | Like) -> Table:
+    saved = tuple(store.read_manifest(folder)["shape"])
+    if saved != like.shape:
+        fix = "Restore into a runner of the same model: a table has as many rows as when it was saved."
+        raise DataError(f"checkpoint `{folder.parent}`, table `{path}`", f"shape {like.shape}", f"{saved}", fix)
     return Table.load(folder, like.rule, **like.settings)
 
 

@@ -233,8 +233,8 @@ class Runner:
     def restore(self, path: str | Path) -> None:
         """Goes on from what `save` wrote: checked as a whole before anything changes.
 
-        Before the first batch, homes are not known yet: then the folder must stay, for it is read when it is asked for and at
-        the first batch, which is when it is checked.
+        Before the first batch, homes are not known yet: then only the shapes of its parameters are compared at once, and the folder must stay, for
+        it is read, and checked as a whole, when it is asked for and at the first batch.
 
         Args:
           path: The folder.
@@ -244,7 +244,7 @@ class Runner:
           TableError: If files are missing, cut off or altered.
         """
         if self._step is None:
-            self.steps, self._restored = checkpoint.steps(path), Path(path)
+            self.steps, self._restored = checkpoint.steps(path, self._first), Path(path)
         else:
             self._restore(path)
 

@@ -25,8 +25,8 @@ def machines():
     return Resources((Machine("a", (first,)), Machine("b", (second,))))
 
 
-def make(tx=None, **options):
-    params = {"table": np.ones((20, 3), np.float32), "w": np.ones(3, np.float32)}
+def make(tx=None, rows=20, **options):
+    params = {"table": np.ones((rows, 3), np.float32), "w": np.ones(3, np.float32)}
     return px.get_runner(loss, params, tx or optax.adam(0.1), machines(), px.ParallaxConfig(**options))
 
 
@@ -53,6 +53,20 @@ def test_what_is_restored_before_the_first_batch_is_there_at_once(tmp_path, opti
     equal((runner.params, runner.opt_state), (saved.params, saved.opt_state))
     runner.build(BATCH)
     equal((runner.params, runner.opt_state), (saved.params, saved.opt_state))
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_dense": ("table",)}], ids=str)
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_table_with_another_number_of_rows_is_refused(tmp_path, options, begun):
+    trained(**options).save(tmp_path / "c")
+    runner = make(rows=10, **options)
+    if begun:
+        runner.run(BATCH)
+    before = runner.params, runner.opt_state, runner.steps
+    with pytest.raises(DataError, match=r"(?s)table.*20, 3"):
+        runner.restore(tmp_path / "c")
+    equal((runner.params, runner.opt_state, runner.steps), before)
+    runner.run(BATCH)
 
 
 @pytest.mark.parametrize("before", ["nothing", "a checkpoint"])
