@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import optax
 
+from ampjax import checkpoint
 from ampjax.assemble import (
     as_instances,
     make_executor,
@@ -132,6 +133,34 @@ class Trainer:
         checked = {node: check_like(node, self._known(node), value) for node, value in params.items()}
         for node, value in checked.items():
             self._executor.set_params(node, value)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes everything that training goes on from: parameters, optimizer states, gradients that wait for an update, random numbers, epochs.
+
+        A callback may call it after each epoch. `restore` into a trainer of the same graph and settings, and the next `fit` gives what it would have
+        given here; a data set that is reshuffled starts from what is passed to that `fit`.
+
+        Args:
+          folder: Where to; a checkpoint that is there is replaced, in one go.
+
+        Raises:
+          DataError: If the folder holds anything else, or is the one in which the program runs.
+        """
+        standing = checkpoint.Standing(self._epochs, self._virtual_ns)
+        checkpoint.save(folder, self._executor, self._scheduler.updates, self._rng, standing)
+
+    def restore(self, folder: str | Path) -> None:
+        """Goes on from what `save` wrote.
+
+        Args:
+          folder: What `save` wrote.
+
+        Raises:
+          DataError: If it is of another graph or other optimizers. Nothing is changed then.
+          TableError: If files are missing, cut off or altered. Nothing is changed then.
+        """
+        standing = checkpoint.restore(folder, self._executor, self._scheduler.updates, self._rng)
+        self._epochs, self._virtual_ns = standing.epochs, standing.virtual_ns
 
     @property
     def gradients(self) -> dict[str, tuple[Any, int]]:

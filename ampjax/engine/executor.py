@@ -98,6 +98,14 @@ class Executor:
         self.opt_state[node] = jax.tree.map(lambda x: put(jnp.array(x)), self._training[node].tx.init(floats))
         self.accumulators[node] = jax.tree.map(lambda x: put(jnp.zeros_like(x)), floats)
 
+    def restore(self, params: Mapping[str, Any], opt_state: Mapping[str, Any], accumulators: Mapping[str, Any]) -> None:
+        """Takes over every node's parameters, optimizer state and accumulated gradients: copies, on the node's device."""
+        kept = (self.params, params), (self.opt_state, opt_state), (self.accumulators, accumulators)
+        for own, given in kept:
+            for node, device in self._device_of.items():
+                if node in own:
+                    own[node] = jax.tree.map(lambda x, to=device: jax.device_put(jnp.array(x), to), given[node])
+
     def expect_edges(self, stages: Mapping[int, EdgeSizes]) -> None:
         """Tells chains, by the number of their stage, for how many edges to leave room."""
         for number, sizes in stages.items():

@@ -197,7 +197,7 @@ def _check(folder: Path, what: str, wanted: Sequence[Any], came: Any) -> None:
             f"checkpoint `{folder}`, {what}",
             f"{missing or wanted}",
             f"{foreign or came}",
-            "Restore into a runner of the same model, optimizer and choice of tables.",
+            "Restore into the same model with the same optimizer and choice of tables.",
         )
 
 

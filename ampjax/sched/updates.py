@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -50,14 +51,23 @@ class _Staleness:
         self._sum += version * rows
         self._forward.append(forward_versions if sizes is None else forward_versions * sizes)
         if len(self._forward) > 512:
-            self._sum = self.take()
+            self.start(self.total)
         return rows
 
     def take(self) -> int:
         """The sum so far; it starts anew."""
-        total = self._sum - int(np.concatenate([NOTHING, *self._forward]).sum())
-        self._sum, self._forward = 0, []
+        total = self.total
+        self.start(0)
         return total
+
+    @property
+    def total(self) -> int:
+        """The sum so far."""
+        return self._sum - int(np.concatenate([NOTHING, *self._forward]).sum())
+
+    def start(self, total: int) -> None:
+        """Starts with a sum."""
+        self._sum, self._forward = total, []
 
 
 class Updates:
@@ -100,6 +110,23 @@ class Updates:
         if self.frozen:
             return {}
         return {node: self._update(node, stats.nodes[node]) for node, count in self.counts.items() if count}
+
+    def state(self) -> dict[str, Any]:
+        """What another must know to go on: versions, what has been counted since the last updates. JSON can hold it.
+
+        What replicas have handed in for their next mean is not in it: they begin that anew.
+        """
+        staleness = {node: own.total for node, own in self._staleness.items()}
+        since = {name: group.since for name, group in self._groups.items()}
+        return {"versions": self.versions, "counts": self.counts, "staleness": staleness, "since": since}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Goes on from another's `state`."""
+        self.versions, self.counts = dict(state["versions"]), dict(state["counts"])
+        for node, total in state["staleness"].items():
+            self._staleness[node].start(total)
+        for name, group in self._groups.items():
+            group.since, group.handed_in, group.triggered = dict(state["since"][name]), {}, False
 
     def end_of_epoch(self) -> list[Change]:
         """What the end of an epoch asks of the replicas."""

@@ -1,0 +1,60 @@
+"""A trainer in files: parameters, optimizer states, gradients that wait for an update, and where the run stands.
+
+The files are those of a hybrid runner without tables: with checksums, and replaced in one go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.executor import Executor
+from ampjax.parallel import checkpoint
+from ampjax.sched.updates import Updates
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands.
+
+    Args:
+      epochs: Epochs begun so far.
+      virtual_ns: The time on a simulated machine's clock, nanoseconds.
+    """
+
+    epochs: int
+    virtual_ns: int
+
+
+def save(
+    folder: str | Path, executor: Executor, updates: Updates, rng: np.random.Generator, standing: Standing
+) -> None:
+    """Writes everything; a checkpoint that the folder holds is replaced.
+
+    Raises:
+      DataError: If the folder holds anything else, or is the one in which the program runs.
+    """
+    notes = {"updates": updates.state(), "rng": rng.bit_generator.state, "virtual_ns": standing.virtual_ns}
+    checkpoint.save(folder, standing.epochs, dict(executor.params), _beside(executor), {}, notes)
+
+
+def restore(folder: str | Path, executor: Executor, updates: Updates, rng: np.random.Generator) -> Standing:
+    """Reads everything, and checks it before anything changes.
+
+    Raises:
+      DataError: If what was saved is of another graph or other optimizers, or is no trainer.
+      TableError: If files are missing, cut off or altered.
+    """
+    saved = checkpoint.load(folder, dict(executor.params), _beside(executor), {})
+    notes = dict(saved.notes or {})
+    executor.restore(saved.params, saved.state["optimizers"], saved.state["gradients"])
+    updates.resume(notes["updates"])
+    rng.bit_generator.state = notes["rng"]
+    return Standing(saved.step, notes["virtual_ns"])
+
+
+def _beside(executor: Executor) -> dict[str, Any]:
+    return {"optimizers": dict(executor.opt_state), "gradients": dict(executor.accumulators)}
