@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import optax
 
-from ampjax import checkpoint
+from ampjax import checkpoint, divergence
 from ampjax.assemble import (
     as_instances,
     make_executor,
@@ -290,7 +290,7 @@ class Trainer:
     ) -> None:
         """Trains, and adds an epoch's record after each; a replay ends with its recording."""
         history.interrupted = False
-        callbacks = list(callbacks)
+        callbacks, warned = list(callbacks), False
         started = self._now() - (history.epochs[-1].seconds if history.epochs else 0.0)
         with Reporter(progress) as reporter:
             try:
@@ -304,6 +304,9 @@ class Trainer:
                     epoch = await self._epoch(data, held_out, reporter, started, trace)
                     history.epochs.append(epoch)
                     reporter.line(epoch.line())
+                    warned = warned or divergence.warn_of(
+                        epoch.train.get("loss", 0.0), f"epoch {epoch.epoch}", self._executor.params, data
+                    )
                     if any([callback(self, epoch) for callback in callbacks]):
                         break
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -12,6 +13,9 @@ from ampjax.engine.source import Source
 from ampjax.ir.state import State
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.scheduler import Scheduler
+
+PATIENCE = 20_000
+"""Messages for each instance in flight, without any of them ending, from which on a loop is suspected never to end."""
 
 Progress = Callable[[int, bool], None]
 """`progress(n, train)`: `n` more instances have ended."""
@@ -53,12 +57,16 @@ class Loop:
     ):
         self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
         self._progress, self._on_dispatch, self._journal = progress, on_dispatch, journal
+        self._fruitless = 0  # messages since an instance ended; below 0 once it has been told
 
     def issue(self, worker: int, watch: Watch | None = None) -> Dispatch | None:
         """Takes the worker's next action and runs it."""
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
+        self._fruitless += dispatch.n_messages
+        if self._fruitless > PATIENCE:
+            self._suspect()
         if self._journal is not None:
             self._journal.issued(dispatch)
         if watch is not None:
@@ -91,6 +99,7 @@ class Loop:
         """Reports instances that have ended and admits new ones; says whether any was admitted."""
         ended = self.scheduler.finished
         if ended:
+            self._fruitless = 0
             self._tell(ended)
         admitted = 0
         for source in self.sources:
@@ -107,6 +116,18 @@ class Loop:
         if self._progress is not None:
             for train, n in Counter(train for _, train in ended).items():
                 self._progress(n, train)
+
+    def _suspect(self) -> None:
+        """Warns if so many messages have been dispatched that an instance is likely to go round in a loop for ever."""
+        in_flight = sum(self.scheduler.in_flight.values())
+        if self._fruitless <= PATIENCE * in_flight:
+            return
+        told = [
+            f"no instance has ended during {self._fruitless:,} messages, with {in_flight} in flight: does a loop never end? Interrupt the run if so.",
+            *self.scheduler.report(),
+        ]
+        self._fruitless = -(1 << 62)
+        warnings.warn("\n  ".join(told), RuntimeWarning, stacklevel=2)
 
     def nothing_for(self, worker: int) -> str:
         """Why there is nothing to do for a worker that has asked in vain: one of `records.REASONS`."""

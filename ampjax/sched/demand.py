@@ -7,6 +7,7 @@ sure to fit: an instance's forward pass can always finish, so a memory limit hol
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,9 @@ from ampjax.sched.stats import Statistics
 ENDLESS = 1_000_000
 """Dispatches of a dry run from which on its instances are said to be in a loop that they never leave. All instances share a dispatch, so this is
 about the number of stages that a single message passes."""
+
+LONG = 50_000
+"""Dispatches of a dry run from which on somebody who waits is told where its instances go round."""
 
 Rows = dict[ArenaKey, int]
 Batch = Mapping[str, Messages]
@@ -104,6 +108,12 @@ def _drain(scheduler: Scheduler, dry: DryRun, position: np.ndarray) -> None:
                         seen.append((dispatch.sizes, dispatch.edges.counts))
                 scheduler.done(dispatch)
                 moved = True
+                if dispatch.number == LONG:
+                    warnings.warn(
+                        f"{dispatch!r}, without numbers: instances that take so long may be in a loop that they never leave. Interrupt the run if so.",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
                 if dispatch.number > ENDLESS and dispatch.stage is not None:
                     raise _endless(dispatch, dispatch.stage, scheduler.plan)
 

@@ -231,6 +231,18 @@ def test_a_loop_that_never_ends_is_found_before_the_training(monkeypatch):
         amp.Trainer(looping(lambda s: s.t < 0)).fit([{"x": at(1)}], progress=False)
 
 
+def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
+    monkeypatch.setattr("ampjax.sched.demand.LONG", 50)
+    monkeypatch.setattr("ampjax.engine.loop.PATIENCE", 50)
+    long = amp.Trainer(looping(lambda s: s.t > 120), policy="backward_first")
+    with pytest.warns(RuntimeWarning) as told:
+        long.fit([{"x": at(1)}], progress=False)
+    first, *_, second = (str(one.message) for one in told)
+    assert first.startswith("Dispatch 50 on worker 0: forward `step`") and "a loop that they never leave" in first
+    assert second.startswith("no instance has ended during 51 messages, with 1 in flight: does a loop never end?")
+    assert "instance 0 is the oldest; lately:" in second
+
+
 def test_a_loop_that_never_ends_is_told_when_it_is_interrupted():
     """It is no standstill: messages move. Whoever interrupts it reads where the oldest instance goes round."""
     last, running = [3], []

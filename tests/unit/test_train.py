@@ -807,6 +807,20 @@ def test_other_tasks_run_beside_training_and_its_preparation(cost):
     assert history.interrupted and len(history) == 0 and trainer.left_over
 
 
+@pytest.mark.parametrize("bad", [None, 7])
+def test_a_loss_that_is_not_finite_is_told_once_with_what_was_lost_and_why(bad):
+    data = mlp_data(12)
+    if bad is not None:
+        data[bad]["x"][2] = np.nan
+    trainer = amp.Trainer(mlp(), optax.sgd(0.1 if bad is not None else 3e38), min_update_interval=2, max_active_keys=2)
+    with pytest.warns(RuntimeWarning, match=r"epoch \d: expected a finite training loss, got (nan|inf)") as told:
+        trainer.fit(data, epochs=4, **QUIET)
+    (warning,) = told
+    text = str(warning.message)
+    assert "parameters of `linear1`, `linear2` are not finite any more" in text or bad is None
+    assert ("Instance 7 pumps a value that is not finite to `x`." in text) == (bad is not None)
+
+
 def test_virtual_time_is_that_of_the_simulator():
     history, _ = virtual_history(max_active_keys=4, max_dispatch_size=1, policy="backward_first")
     settings = {"workers": 2, "max_active_keys": 4, "max_dispatch_size": 1, "policy": "backward_first"}
