@@ -79,3 +79,7 @@ __all__ = [
     "verify",
     "wavefront",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

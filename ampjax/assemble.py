@@ -28,6 +28,9 @@ def require_closed(where: str, graph: Graph) -> None:
     Raises:
       GraphError: If it is still being built.
     """
+    if not isinstance(graph, Graph):
+        fix = "Pass the graph first, then the optax transform."
+        raise GraphError(f"{where}, `graph`", "an `amp.Graph`", f"{type(graph).__name__}", fix)
     if not graph.closed:
         raise GraphError(
             where, "a closed graph", "one that is still being built", "Leave the `with amp.Graph()` block first."
@@ -46,16 +49,16 @@ def require_transform(tx: Any) -> None:
         )
 
 
-def as_instances(graph: Graph, data: Instances | Sequence[Any]) -> Instances:
-    """A data set, from one or from a list of dictionaries.
+def as_instances(graph: Graph, data: Instances | Sequence[Any], what: str = "data") -> Instances:
+    """A data set, from one or from a list of dictionaries; `what` is what an error calls it.
 
     Raises:
       SettingsError: If it is neither, or empty.
     """
     if isinstance(data, Instances):
-        require_some(data)
+        require_some(data, what)
         return data
-    return InstanceList(require_sequence(data), ragged_pumps(graph))
+    return InstanceList(require_sequence(data, what), ragged_pumps(graph))
 
 
 def ragged_pumps(graph: Graph) -> list[str]:
@@ -63,7 +66,7 @@ def ragged_pumps(graph: Graph) -> list[str]:
     return [name for name, node in graph.pumps.items() if node.op.type.ragged]
 
 
-def require_sequence(data: Any) -> Sequence[Any]:
+def require_sequence(data: Any, what: str = "data") -> Sequence[Any]:
     """Checks that examples can be counted and picked by number, and that there are any.
 
     Raises:
@@ -71,20 +74,23 @@ def require_sequence(data: Any) -> Sequence[Any]:
     """
     if isinstance(data, Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise SettingsError(
-            "data", "a data set, or a sequence of examples", f"{type(data).__name__}", "Make a list of them."
+            what,
+            "a data set, or a sequence of examples",
+            f"{type(data).__name__}",
+            'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.',
         )
-    require_some(data)
+    require_some(data, what)
     return data
 
 
-def require_some(data: Sized) -> None:
+def require_some(data: Sized, what: str = "data") -> None:
     """Checks that there is data.
 
     Raises:
       SettingsError: If it is empty.
     """
     if not len(data):
-        raise SettingsError("data", "at least one instance", "none", "Pass a data set that is not empty.")
+        raise SettingsError(what, "at least one instance", "none", "Pass a data set that is not empty.")
 
 
 def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:

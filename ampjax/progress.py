@@ -51,4 +51,4 @@ class Reporter:
     def line(self, text: str) -> None:
         """A line that stays on the screen."""
         if self._bars is not None:
-            self._bars.console.print(text, highlight=False)
+            self._bars.console.print(text, highlight=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -201,8 +202,8 @@ class Trainer:
           MessageError: If a message, payload or state function of those that are looked at does not fit.
         """
         with Reporter(progress) as reporter:
-            held_out = self._data(valid) if valid is not None else None
-            blocking(self._preparation.prepare(self._data(train), held_out, reporter))
+            held_out = self._data(valid, "validation data") if valid is not None else None
+            blocking(self._preparation.prepare(self._data(train, "training data"), held_out, reporter))
 
     def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
         """Trains; see `fit_async`. Works also where an event loop runs, as in a notebook."""
@@ -294,7 +295,10 @@ class Trainer:
         started = self._now() - (history.epochs[-1].seconds if history.epochs else 0.0)
         with Reporter(progress) as reporter:
             try:
-                data, held_out = self._data(train), self._data(valid) if valid is not None else None
+                data, held_out = (
+                    self._data(train, "training data"),
+                    self._data(valid, "validation data") if valid is not None else None,
+                )
                 await self._preparation.prepare(data, held_out, reporter)
                 for _ in range(epochs):
                     if self._follower is not None and self._follower.over:
@@ -496,10 +500,10 @@ class Trainer:
         for changes in self._scheduler.abandon():
             self._executor.change(changes)
 
-    def _data(self, data: Data) -> AnyInstances:
+    def _data(self, data: Data, what: str = "data") -> AnyInstances:
         if self._controller is None:
-            return as_instances(self.graph, data)
-        return LoopInstances(self._controller, require_sequence(data), ragged_pumps(self.graph))
+            return as_instances(self.graph, data, what)
+        return LoopInstances(self._controller, require_sequence(data, what), ragged_pumps(self.graph))
 
     def _known(self, node: str) -> Any:
         if node not in self._executor.params:
@@ -521,6 +525,10 @@ class Trainer:
             for stage in self.plan.stages
         ]
         return html_table(["stage", "kind", "worker", "nodes that run together"], rows, repr(self))
+
+
+for _name in ("fit", "replay"):  # their arguments are those of what they wait for: completion shows them
+    setattr(getattr(Trainer, _name), "__signature__", inspect.signature(getattr(Trainer, f"{_name}_async")))  # noqa: B010
 
 
 def n_examples(data: Any) -> int:

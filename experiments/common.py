@@ -257,6 +257,10 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
             break
     if task is not None and trainer is not None:
         _summary(console, histories, options.target, task.metric)
+        if not options.keep_going and any(
+            0 < len(h) < options.epochs and not h.interrupted for h in histories.values()
+        ):
+            console.print("Runs end at the target; with --keep-going they train all epochs.", soft_wrap=True)
         _pictures(folder, name, histories, options, task, trainer)
     console.print(f"seed {' '.join(map(str, options.seed))}; history, convergence plot and Gantt chart are in {folder}")
     return list(histories.values())

@@ -87,7 +87,7 @@ def find(remote: Remote, data_dir: str | os.PathLike[str] | None = None) -> Path
         f"the file {_names(remote)}",
         f"no such file in {looked}",
         f"Get it from {remote.source or remote.url or 'where the data set is published'}, and name its folder with "
-        f"data_dir (--data-dir) or the environment variable {ENVIRONMENT}.",
+        f"data_dir (--data-dir) or the environment variable {ENVIRONMENT}. An experiment with --synthetic needs no files.",
     )
 
 

@@ -355,12 +355,13 @@ def _check_payload(feed: Feed) -> None:
     _, shape, dtype = feed.arena
     payload = np.asarray(feed.payload)
     where = f"pump `{feed.pump}`, payload"
-    if payload.shape != (len(feed.slots), *shape):
+    if payload.shape != (len(feed.slots), *shape) and payload.dtype.kind in "biufc":
+        rows = payload.shape[1:] if payload.shape[:1] == (len(feed.slots),) else payload.shape
         raise MessageError(
             where,
-            f"an array of shape {(len(feed.slots), *shape)}",
-            f"{payload.shape}",
-            "Give one row of the pump's shape per message.",
+            f"rows of shape {tuple(shape)}, as the pump was declared, one for each message",
+            f"{rows} in one message" if rows != payload.shape else f"{rows} for {len(feed.slots)} messages",
+            "Give payloads of the pump's shape.",
         )
     if payload.size and not np.can_cast(payload.dtype, dtype, "same_kind"):
         raise MessageError(

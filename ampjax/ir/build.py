@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -31,7 +32,7 @@ def pump(
       ragged: True if a message holds any number of rows.
 
     Raises:
-      GraphError: If a field is called `instance`, or twice.
+      GraphError: If a field is called `instance`, or twice, or the dtype is none that JAX holds now.
     """
     fields = tuple(fields)
     if "instance" in fields or len(set(fields)) != len(fields):
@@ -41,7 +42,23 @@ def pump(
             f"{fields}",
             "Rename the field.",
         )
-    return _wire(Pump(WireType(tuple(shape), np.dtype(dtype), fields, ragged)), (), name=name)
+    return _wire(Pump(WireType(tuple(shape), _held_dtype(name, dtype), fields, ragged)), (), name=name)
+
+
+def _held_dtype(name: str, dtype: Any) -> np.dtype:
+    """A pump's dtype, if JAX has it as it is."""
+    where = f"pump `{name}`, dtype"
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        raise GraphError(where, "a dtype, such as `float32` or `int32`", f"{dtype!r}", "Mend its name.") from None
+    held = jax.dtypes.canonicalize_dtype(found) if found.kind in "biufcV" else None
+    if held is None:
+        raise GraphError(where, "a dtype of numbers", f"{found}", "Encode what is no number as integers.")
+    if held != found:
+        fix = f'Declare it as {held}, or let JAX compute in 64 bits: `jax.config.update("jax_enable_x64", True)`.'
+        raise GraphError(where, "a dtype that JAX holds now", f"{found}", fix)
+    return found
 
 
 def topology(name: str) -> Wire:

@@ -230,7 +230,7 @@ class Repeat:
       count: State function: how many rows; may be 0.
     """
 
-    kind: ClassVar[str] = "Replicate"
+    kind: ClassVar[str] = "Repeat"
     count: StateFn
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:

@@ -304,9 +304,9 @@ class Graph:
                 if wire.type is None:
                     raise GraphError(
                         f"node `{node.name}`",
-                        "inputs that come from a pump",
-                        "a loop that no pump enters",
-                        "Connect the phi to a pump or to a node before the loop.",
+                        "inputs whose shapes are known without it",
+                        "a loop whose phi nothing enters from outside, so that its shape would have to tell itself",
+                        "Connect the phi to a pump, or to a node before the loop, too.",
                     )
         for node in self.nodes.values():
             if isinstance(node.op, Phi):

@@ -208,7 +208,7 @@ class InstanceList:
                     f"instance {i}",
                     "a dictionary from pump names to payloads",
                     f"{type(instance).__name__}",
-                    "Give each instance as `{pump: payload, ...}`.",
+                    'Give each instance as `{pump: payload, ...}`: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.',
                 )
             for pump, value in instance.items():
                 where = f"pump `{pump}`, instance {i}"

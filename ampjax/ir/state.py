@@ -95,6 +95,7 @@ class State:
 
         Raises:
           AttributeError: If `instance` is to be replaced, or a field that the graph does not know.
+          TypeError: If a value is not made of integers or truth values.
         """
         # Not `copy`: some processors' memory copies are many times slower where sizes are powers of two.
         array, fields, layout = np.positive(self._array), self._fields, self._layout
@@ -106,6 +107,8 @@ class State:
                 array = np.concatenate([array, np.zeros((len(array), 1), np.int64)], axis=1)
             if name not in fields:
                 fields = (*fields, name)
+            if (kind := np.asarray(value).dtype).kind not in "iub":
+                raise TypeError(f"field `{name}` takes integers, not {kind}: use `//` instead of `/`, or cast")
             array[:, layout.columns[name]] = value
         return State(array, layout, fields)
 

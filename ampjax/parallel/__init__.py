@@ -13,3 +13,28 @@ from ampjax.parallel.sync import all_reduce_sum, average
 Config = ParallaxConfig
 get_partitioner = partitioner
 parallel_run = get_runner
+
+__all__ = [
+    "Checkpoints",
+    "Config",
+    "Machine",
+    "Metrics",
+    "ParallaxConfig",
+    "Partitioner",
+    "Parts",
+    "Resources",
+    "RowGrads",
+    "Runner",
+    "SampleTimes",
+    "all_reduce_sum",
+    "average",
+    "get_partitioner",
+    "get_runner",
+    "parallel_run",
+    "partitioner",
+    "shard",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

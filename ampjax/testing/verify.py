@@ -76,9 +76,11 @@ def verify(
     for settings in schedules:
         found = engine_gradients(graph, instances, start, settings)
         differences = differences_of(found, wanted)
-        worst = max([worst, *(d[2] for d in differences)])
+        largest = max(d[2] for d in differences)
+        worst = max(worst, largest)
         name = f"max_active_keys={settings.max_active_keys}, max_dispatch_size={settings.max_dispatch_size}, workers={settings.workers}, {settings.policy}"
-        parts.append(f"{name}\n{difference_table(differences, tolerance)}")
+        agrees = f": loss, gradient norm and {len(differences) - 2} gradients, at most {largest:.1e} apart"
+        parts.append(name + (agrees if largest <= tolerance else f"\n{difference_table(differences, tolerance)}"))
     verdict = "agrees with" if worst <= tolerance else "differs from"
     head = f"The engine {verdict} jax.grad: largest difference {worst:.1e}, tolerance {tolerance:.0e}."
     return Verification(worst <= tolerance, worst, "\n".join([head, *parts]))

@@ -1,1 +1,33 @@
 """Pictures of graphs, schedules and convergence."""
+
+from ampjax.viz.convergence import convergence
+from ampjax.viz.curves import curves
+from ampjax.viz.front import front
+from ampjax.viz.gantt import gantt, gantts
+from ampjax.viz.graph import draw, to_svg
+from ampjax.viz.partitions import partition_search
+from ampjax.viz.perfetto import to_perfetto
+from ampjax.viz.queues import queues
+from ampjax.viz.staleness import staleness
+from ampjax.viz.usage import time_spent
+from ampjax.viz.zoom import zoomable
+
+__all__ = [
+    "convergence",
+    "curves",
+    "draw",
+    "front",
+    "gantt",
+    "gantts",
+    "partition_search",
+    "queues",
+    "staleness",
+    "time_spent",
+    "to_perfetto",
+    "to_svg",
+    "zoomable",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -41,7 +41,7 @@ FAMILIES = (
         "aggregate",
         PURPLE,
         BLACK,
-        ("Group", "Ungroup", "Flatmap", "Replicate", "Distribute", "Collect", "Reduce"),
+        ("Group", "Ungroup", "Flatmap", "Repeat", "Distribute", "Collect", "Reduce"),
     ),
     Family("loss", VERMILION, BLACK, ("Loss",)),
     Family("sink", WHITE, BLACK, ("Sink",)),

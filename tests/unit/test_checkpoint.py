@@ -71,7 +71,9 @@ def test_a_callback_saves_and_what_was_saved_before_is_replaced(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
-@pytest.mark.parametrize("sizes, tx", [((1, 5), None), ((), optax.sgd(0.1)), ((2,), None)], ids=["shape", "tx", "nodes"])
+@pytest.mark.parametrize(
+    "sizes, tx", [((1, 5), None), ((), optax.sgd(0.1)), ((2,), None)], ids=["shape", "tx", "nodes"]
+)
 def test_another_model_is_refused_and_nothing_changes(tmp_path, sizes, tx):
     first = trainer()
     first.fit(data(), **QUIET)

@@ -19,6 +19,7 @@ from ampjax.errors import (
     SettingsError,
 )
 
+ROWS = 'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.'
 GOOD = {"x": np.float32(1), "label": np.float32(0)}
 
 
@@ -142,17 +143,17 @@ MISTAKES = {
     "data from a generator": (
         lambda: fit(example for example in [GOOD]),
         SettingsError,
-        "data: expected a data set, or a sequence of examples, got generator. Make a list of them.",
+        "training data: expected a data set, or a sequence of examples, got generator. " + ROWS,
     ),
     "examples of a controller loop from a generator": (
         lambda: fit((example for example in [GOOD]), controller=lambda example: iter([example])),
         SettingsError,
-        "data: expected a data set, or a sequence of examples, got generator. Make a list of them.",
+        "training data: expected a data set, or a sequence of examples, got generator. " + ROWS,
     ),
     "data in columns": (
         lambda: fit({"x": np.ones(3, np.float32), "label": np.ones(3, np.float32)}),
         SettingsError,
-        "data: expected a data set, or a sequence of examples, got dict. Make a list of them.",
+        "training data: expected a data set, or a sequence of examples, got dict. " + ROWS,
     ),
     "no epochs": (
         lambda: trainer().fit([GOOD], epochs=0),
@@ -173,7 +174,17 @@ MISTAKES = {
     "no instances": (
         lambda: fit([]),
         SettingsError,
-        "data: expected at least one instance, got none. Pass a data set that is not empty.",
+        "training data: expected at least one instance, got none. Pass a data set that is not empty.",
+    ),
+    "no instances to validate on": (
+        lambda: trainer().fit([GOOD], []),
+        SettingsError,
+        "validation data: expected at least one instance, got none. Pass a data set that is not empty.",
+    ),
+    "the optimizer in the graph's place": (
+        lambda: amp.Trainer(optax.sgd(0.1), pump_graph()),
+        GraphError,
+        "trainer, `graph`: expected an `amp.Graph`, got GradientTransformationExtraArgs. Pass the graph first, then the optax transform.",
     ),
     "no instances to evaluate": (
         lambda: trainer().evaluate([]),
@@ -183,7 +194,8 @@ MISTAKES = {
     "an instance that is no dictionary": (
         lambda: fit([GOOD, 7]),
         MessageError,
-        "instance 1: expected a dictionary from pump names to payloads, got int. Give each instance as `{pump: payload, ...}`.",
+        "instance 1: expected a dictionary from pump names to payloads, got int. "
+        'Give each instance as `{pump: payload, ...}`: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.',
     ),
     "an unknown pump": (
         lambda: fit([{**GOOD, "y": np.float32(0)}]),
@@ -223,7 +235,8 @@ MISTAKES = {
     "a payload of another shape": (
         lambda: trainer(pump_graph(shape=(4,))).predict([{"x": np.zeros(5, np.float32)}]),
         MessageError,
-        "pump `x`, payload: expected an array of shape (1, 4), got (1, 5). Give one row of the pump's shape per message.",
+        "pump `x`, payload: expected rows of shape (4,), as the pump was declared, one for each message, got (5,) in one message. "
+        "Give payloads of the pump's shape.",
     ),
     "payloads of different shapes": (
         lambda: trainer(pump_graph(shape=(4,))).predict([{"x": np.zeros(4)}, {"x": np.zeros(5)}]),
@@ -369,5 +382,6 @@ def test_mistakes_say_the_same_where_a_loop_runs():
 
 def test_a_nan_that_training_makes_is_seen_in_the_loss():
     """Numbers that blow up are no mistake of the messages: they are shown, not hidden."""
-    history = trainer(tx=optax.sgd(1e30)).fit([GOOD] * 4, epochs=3, progress=False)
+    with pytest.warns(RuntimeWarning, match="expected a finite training loss, got inf"):
+        history = trainer(tx=optax.sgd(1e30)).fit([GOOD] * 4, epochs=3, progress=False)
     assert not np.isfinite(history[-1].train["loss"])

@@ -53,7 +53,7 @@ KINDS = {
     ),
     "Bcast": (lambda x, r, m: amp.bcast(x, 2), (ROW, ROW)),
     "Flatmap": (lambda x, r, m: amp.flatmap(x, lambda s: s.t, number), (of(ROW, fields=("t", "i")),)),
-    "Replicate": (lambda x, r, m: amp.repeat(x, lambda s: s.t), (ROWS,)),
+    "Repeat": (lambda x, r, m: amp.repeat(x, lambda s: s.t), (ROWS,)),
     "Ungroup": (lambda x, r, m: amp.ungroup(r, "i"), (of(ROW, fields=("t", "i")),)),
     "Group": (lambda x, r, m: amp.group(x, size=lambda s: 1), (of(ROWS, fields=()),)),
     "Distribute": (lambda x, r, m: amp.distribute(r, m, 2), (ROWS, ROWS)),

@@ -128,6 +128,22 @@ def loop_that_no_pump_enters():
     end(done, pump())
 
 
+def float_in_a_state():
+    end(amp.isu(pump(fields=("t",)), lambda s: s.replace(t=s.t + 0.5), lambda s: s.replace(t=s.t - 0.5)))
+
+
+def unknown_dtype():
+    end(amp.pump("x", dtype="flaot32"))
+
+
+def dtype_of_64_bits():
+    end(amp.pump("x", dtype="float64"))
+
+
+def dtype_of_texts():
+    end(amp.pump("x", dtype="U3"))
+
+
 def wire_of_another_graph():
     with amp.Graph():
         end(other := pump("other"))
@@ -377,7 +393,11 @@ MISTAKES = [
     (phi_connected_twice, "node `h`: expected one call of connect, got a second one. Give connect all wires at once."),
     (builder_called_twice, "node `double`: expected one wire into each port, got a second call. Join the wires with a phi first, or build a second node."),
     (loop_without_phi, "node `add`: expected a phi wherever a loop closes, got the loop add -> double -> add. Merge the loop's entry and its return with `amp.phi`."),
-    (loop_that_no_pump_enters, "node `h`: expected inputs that come from a pump, got a loop that no pump enters. Connect the phi to a pump or to a node before the loop."),
+    (loop_that_no_pump_enters, "node `h`: expected inputs whose shapes are known without it, got a loop whose phi nothing enters from outside, so that its shape would have to tell itself. Connect the phi to a pump, or to a node before the loop, too."),
+    (float_in_a_state, "node `isu1`, f: expected a function that works on columns of integers, got TypeError: field `t` takes integers, not float64: use `//` instead of `/`, or cast. Write it in NumPy style, for example `np.where(...)` instead of `if`."),
+    (unknown_dtype, "pump `x`, dtype: expected a dtype, such as `float32` or `int32`, got 'flaot32'. Mend its name."),
+    (dtype_of_64_bits, "pump `x`, dtype: expected a dtype that JAX holds now, got float64. Declare it as float32, or let JAX compute in 64 bits: `jax.config.update(\"jax_enable_x64\", True)`."),
+    (dtype_of_texts, "pump `x`, dtype: expected a dtype of numbers, got <U3. Encode what is no number as integers."),
     (wire_of_another_graph, "node `double`, port x: expected a wire of the same graph, got `other` of another graph. Build all nodes inside one `with amp.Graph()` block."),
     (not_a_wire, "node `double`, port x: expected a wire, got float. Connect what a pump or a node returned."),
     (dangling_wire, "node `cond`, output 0: expected a consumer, got a wire that goes nowhere. Connect it, or end it with `amp.sink`."),

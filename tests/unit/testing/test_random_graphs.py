@@ -12,7 +12,7 @@ from ampjax.testing import init_params, random_case, reference
 SEEDS = 200
 KINDS = {
     *("Pump", "PPT", "NPT", "Loss", "Sink", "Concat", "Split", "Reduce", "Collect"),
-    *("Cond", "Phi", "Isu", "Bcast", "Flatmap", "Replicate", "Ungroup", "Group", "Distribute"),
+    *("Cond", "Phi", "Isu", "Bcast", "Flatmap", "Repeat", "Ungroup", "Group", "Distribute"),
 }
 
 
