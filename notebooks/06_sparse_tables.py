@@ -285,6 +285,40 @@ with tempfile.TemporaryDirectory() as folder:
 assert again == [runner.run(batch).loss for batch in train[:5]]
 print("five steps after the restore, bit for bit:", again)
 
+# %% [markdown]
+# ## A flax.nnx model
+#
+# A module is split before it is handed over, so that only what has gradients is a parameter; the rest (random states, batch statistics) is closed over. What was trained goes back into the module.
+
+# %%
+from flax import nnx
+
+
+class Topics(nnx.Module):
+    """The same model as a module."""
+
+    def __init__(self, rngs):
+        self.words = nnx.Embed(WORDS, DIM, rngs=rngs)
+        self.out = nnx.Linear(DIM, TOPICS, rngs=rngs)
+
+    def __call__(self, ids):
+        return self.out(self.words(ids).mean(axis=1))
+
+
+model = Topics(nnx.Rngs(0))
+graphdef, variables, rest = nnx.split(model, nnx.Param, ...)
+
+
+def module_loss(params, batch):
+    logits = nnx.merge(graphdef, params, rest)(batch["ids"])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["topic"]).mean()
+
+
+module_runner = px.get_runner(module_loss, variables, tx, resources)
+print(module_runner.run(train[0]))
+nnx.update(model, module_runner.params)
+print(module_runner.explain())
+
 # %%
 unseen = batches(10, seed=99)
 params = runner.params

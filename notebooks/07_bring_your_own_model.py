@@ -269,9 +269,20 @@ told(
 assert trainer.evaluate(valid)["accuracy"] > 0.85
 
 # %% [markdown]
-# ## Saving parameters
+# ## Saving
 #
-# `trainer.params` is a plain dictionary from node names to pytrees of NumPy arrays: anything can store it. With Orbax:
+# `trainer.save` writes everything that training goes on from: parameters, optimizer states, gradients that wait for an update, and the random numbers' state. A callback may call it after each epoch:
+# `fit(..., callbacks=[lambda trainer, epoch: trainer.save(folder)])`. A trainer of the same graph restores it, and goes on as this one would.
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    trainer.save(Path(folder) / "run")
+    resumed = amp.Trainer(g, optax.adam(4e-3), settings=trainer.settings)
+    resumed.restore(Path(folder) / "run")
+jax.tree.map(np.testing.assert_array_equal, (resumed.params, resumed.gradients), (trainer.params, trainer.gradients))
+
+# %% [markdown]
+# The parameters alone are `trainer.params`, a plain dictionary from node names to pytrees of NumPy arrays: anything can store it. With Orbax:
 
 # %%
 import orbax.checkpoint as ocp

@@ -86,7 +86,8 @@ class Explanation:
 
     @property
     def _title(self) -> str:
-        return f"{self.machines} machines, {self.replicas} replicas, {self.servers} servers"
+        counted = {"machine": self.machines, "replica": self.replicas, "server": self.servers}
+        return ", ".join(f"{n} {name}{'s' if n != 1 else ''}" for name, n in counted.items())
 
     def _rows(self) -> Iterator[list[str]]:
         for v in self.variables:

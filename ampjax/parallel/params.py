@@ -33,7 +33,7 @@ def checked_params(params: Tree) -> Tree:
                 f"parameter `{path}`",
                 "floats, which have a gradient",
                 str(dtype),
-                "Close over it in the loss function, or pass it in the batch.",
+                "Close over it in the loss function (of a flax module, `nnx.split` parts it off), or pass it in the batch.",
             )
         if not bool(np.isfinite(np.asarray(leaf, np.float32)).all()):
             raise ParameterError(f"parameter `{path}`", "finite values", "NaN or infinity", "Initialise it anew.")
