@@ -174,7 +174,8 @@ def backward(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]
     ) -> Any:
         mask = _mask(pack)
         inputs = gathered(wiring, arenas, host, pack)
-        slots = pack[wiring.device_ports]
+        # Padding reads the first row's: nothing may ever have been recorded in the trash slot, and 0 over 0 is no number.
+        slots = jnp.where(mask, pack[wiring.device_ports], pack[wiring.device_ports, 0])
         outs, pull = kept.backward(program, params, inputs, seeds, [r[slots] for r in records])
         weight_grads, *input_grads = pull(cotangents(wiring, grads, pack, mask, outs))
         return add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads), accumulate(

@@ -77,6 +77,31 @@ def test_what_the_trash_row_holds_does_not_matter(n):
     np.testing.assert_array_equal(e.gradients["f"], clean.gradients["f"])
 
 
+def late_graph(body):
+    """Instances reach `f` one after the other."""
+    with amp.Graph() as g:
+        x, label, h = amp.pump("x", (3,), fields=("t",)), amp.pump("label", (3,)), amp.phi("h")
+        step = amp.isu(amp.npt("in", lambda x: x)(h), lambda s: s.replace(t=s.t - 1), lambda s: s.replace(t=s.t + 1))
+        more, ready = amp.cond(step, lambda s: s.t > 0)
+        h.connect(x, more)
+        y = amp.ppt("f", body, params=np.full(3, 1.5, np.float32))(ready)
+        amp.loss("loss", lambda y, t: jnp.square(y - t).sum(), join=("instance",))(y, label)
+    return g
+
+
+@pytest.mark.parametrize("name", ["log", "sqrt", "softmax"])
+def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded(name):
+    """Forward in dispatches of one row, back in one of three, of which a fourth is padding."""
+    body = BODIES.get(name, lambda w, x: jax.nn.softmax(w * x))
+    data = [i | {"x": amp.messages(i["x"][None], t=t)} for t, i in enumerate(rows(3), 1)]
+    e = engine(late_graph(body), fuse=False, policy=lambda queues, now: min(queues, key=lambda q: q.backward))
+    e.virtual(data)
+    back = e.scheduler.stats.stages["f"]
+    assert (back.forward, back.backward, back.most_messages, back.dispatches) == (3, 3, 3, 4)
+    _, grad = expected(body, rows(3))
+    np.testing.assert_allclose(e.gradients["f"], grad, rtol=1e-5)
+
+
 def test_a_row_of_zeros_under_a_square_root_poisons_only_itself():
     """The sqrt of a zero row has an infinite derivative: such a row that has no gradient must not make dW NaN for others."""
     with amp.Graph() as g:
