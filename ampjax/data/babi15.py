@@ -23,10 +23,12 @@ from jaxtyping import Int
 from ampjax.data.checks import at_least_one
 from ampjax.data.files import Remote, find
 from ampjax.data.graphs import GraphInstances, Graphs
+from ampjax.data.lines import read_lines
 from ampjax.errors import DataError, SettingsError
 from ampjax.ir.instances import Messages
 
 SOURCE = "https://github.com/JamesChuanggg/ggnn.pytorch (babi_data)"
+_FIX = f"The file is damaged, or another format: get it from {SOURCE}."
 EDGE_TYPES = ("is", "has_fear")
 N_KINDS = 2 * len(EDGE_TYPES)
 N_NODES = 54
@@ -212,7 +214,7 @@ class _Reader:
     def questions(self) -> Questions:
         edges: list[tuple[int, int, int]] = []
         asked: list[tuple[int, int]] = []
-        for line, text in enumerate([*_lines(self.path), ""], 1):
+        for line, text in enumerate([*read_lines(self.path, _FIX), ""], 1):
             self.line = line
             words = text.split()
             if not words:
@@ -250,7 +252,7 @@ class _Reader:
 def _numbers(path: Path, required: tuple[str, ...] = ()) -> Mapping[str, str]:
     """The numbers by name of an id file, as they are written."""
     numbers: dict[str, str] = {}
-    for line, text in enumerate(_lines(path), 1):
+    for line, text in enumerate(read_lines(path, _FIX), 1):
         name, equals, number = text.strip().partition("=")
         if not text.strip():
             continue
@@ -270,14 +272,5 @@ def _numbers(path: Path, required: tuple[str, ...] = ()) -> Mapping[str, str]:
     return numbers
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"file {path}", "a readable UTF-8 file", f"{error}", f"Get it from {SOURCE}.") from error
-
-
 def _foreign(path: Path, line: int, expected: str, got: str) -> DataError:
-    return DataError(
-        f"file {path}, line {line}", expected, got, f"The file is damaged, or another format: get it from {SOURCE}."
-    )
+    return DataError(f"file {path}, line {line}", expected, got, _FIX)

@@ -93,9 +93,14 @@ def find(remote: Remote, data_dir: str | os.PathLike[str] | None = None) -> Path
 
 def _folders(data_dir: str | os.PathLike[str] | None) -> list[Path]:
     if data_dir is not None:
-        return [Path(data_dir).expanduser()]
+        return [_expanded(data_dir)]
     named = os.environ.get(ENVIRONMENT)
-    return [*([Path(named).expanduser()] if named else []), cache_folder()]
+    return [*([_expanded(named)] if named else []), cache_folder()]
+
+
+def _expanded(folder: str | os.PathLike[str]) -> Path:
+    """With `~` as the home folder; of a user who is unknown, it stays as it is, and nothing will be found there."""
+    return Path(os.path.expanduser(folder))
 
 
 def _candidates(remote: Remote, folder: Path) -> list[Path]:

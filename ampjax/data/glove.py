@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.data.lines import read_lines
 from ampjax.errors import DataError
 
 SOURCE = "https://nlp.stanford.edu/projects/glove/ (glove.840B.300d.zip)"
+BRACKETS = {"(": "-LRB-", ")": "-RRB-"}
+"""Treebanks' names of words that GloVe has as they are; a name's own vector, if there is one, comes first."""
 
 
 def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int) -> Callable[[jax.Array], jax.Array]:
@@ -24,32 +26,10 @@ def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int
       features: Length of a vector.
 
     Raises:
-      DataError: If the file can't be read, a line has another number of values, or one is no number; names the line.
+      DataError: If the file can't be read, a line has another number of values, or one of a word that is kept is no finite number; names the
+        line.
     """
-    wanted = {word: i for i, word in enumerate(vocabulary)}
-    rows: dict[int, np.ndarray] = {}
-    try:
-        with Path(path).open(encoding="utf-8", newline="\n") as lines:
-            for number, line in enumerate(lines, 1):
-                word, *values = line.rstrip("\r\n ").split(" ")
-                if number == 1 and len(values) == 1:
-                    continue  # word2vec's header: how many words, and their features
-                if len(values) != features and word not in wanted:
-                    word = " ".join([word, *values[: len(values) - features]])  # a few of GloVe's words hold spaces
-                    values = values[-features:]
-                if len(values) != features:
-                    raise DataError(
-                        f"file {path}, line {number}",
-                        f"a word and {features} values",
-                        f"{len(values)} values",
-                        "Choose the file with vectors of this length, or set the embedding's features to it.",
-                    )
-                if word in wanted:
-                    rows[wanted[word]] = np.array(values, np.float32)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"file {path}", "word vectors as UTF-8 text", f"{error}", f"Get a file from {SOURCE}."
-        ) from error
+    rows = _read(path, {word: i for i, word in enumerate(vocabulary)}, features)
     if not rows:
         raise DataError(
             f"file {path}",
@@ -64,3 +44,43 @@ def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int
         return start.at[places].set(known)
 
     return make
+
+
+def _read(path: str | os.PathLike[str], numbers: dict[str, int], features: int) -> dict[int, np.ndarray]:
+    """The vectors of the words that have numbers, by number."""
+    rows: dict[int, np.ndarray] = {}
+    others: dict[int, np.ndarray] = {}
+    for line, text in enumerate(read_lines(path, f"Get a file from {SOURCE}."), 1):
+        word, *values = text.rstrip(" ").split(" ")
+        if not word and not values or line == 1 and len(values) == 1:
+            continue  # an empty line, or word2vec's header: how many words, and their features
+        if len(values) > features and word not in numbers:
+            word, values = " ".join([word, *values[:-features]]), values[-features:]  # a few of GloVe's hold spaces
+        if len(values) != features:
+            raise DataError(
+                f"file {path}, line {line}",
+                f"a word and {features} values",
+                f"{len(values)} values",
+                "Choose the file with vectors of this length, or set the embedding's features to it.",
+            )
+        if word in numbers:
+            rows[numbers[word]] = _vector(path, line, values)
+        elif (name := BRACKETS.get(word)) in numbers:
+            others[numbers[name]] = _vector(path, line, values)
+    return others | rows
+
+
+def _vector(path: str | os.PathLike[str], line: int, values: Sequence[str]) -> np.ndarray:
+    vector = np.array([_number(value) for value in values])
+    wrong = np.flatnonzero(~(np.abs(vector) <= np.finfo(np.float32).max))
+    if len(wrong):
+        fix = f"The file is damaged: get one from {SOURCE}."
+        raise DataError(f"file {path}, line {line}", "finite numbers", repr(values[wrong[0]]), fix)
+    return vector.astype(np.float32)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan

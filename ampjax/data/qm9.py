@@ -225,13 +225,19 @@ class _Reader:
             raise self._foreign(
                 "bond_index", f"shape ({len(kinds)}, 2), a row for each of `bond_type`", f"{pairs.shape}"
             )
-        self._rows("mu", ~np.isfinite(mu), "a finite number", mu)
+        self._rows("mu", ~(np.abs(mu) <= np.finfo(np.float32).max), "a finite number", mu)
         self._rows("atomic_number", ~np.isin(number, ELEMENTS), f"one of {ELEMENTS.tolist()}", number)
         self._rows("bond_type", (kinds < 1) | (kinds > N_KINDS), "1 to 4", kinds)
         molecule = np.repeat(np.arange(n), np.diff(arrays["bond_ptr"]))
         sizes = np.diff(arrays["atom_ptr"])
         outside = (pairs < 0) | (pairs >= sizes[molecule][:, None]) | (pairs[:, :1] == pairs[:, 1:])
         self._rows("bond_index", outside.any(axis=1), "two different atoms of the bond's molecule", pairs)
+        low, high = np.sort(pairs, axis=1).T
+        again = np.ones(len(pairs), bool)
+        again[np.unique((arrays["atom_ptr"][molecule] + low) * sizes.max(initial=1) + high, return_index=True)[1]] = (
+            False
+        )
+        self._rows("bond_index", again, "each bond once", pairs)
         kept = left_out == 0
         if not kept.any():
             raise self._foreign("uncharacterized", "a 0 for at least one molecule", "none")
@@ -243,6 +249,8 @@ class _Reader:
         if name not in self.arrays:
             raise self._foreign(name, f"an array of {_KIND_NAMES[kinds]}", "no such array")
         array = self.arrays[name]
+        if not isinstance(array, np.ndarray):  # an archive's member may be no array, and is bytes then
+            raise self._foreign(name, f"an array of {_KIND_NAMES[kinds]}", "something else")
         if array.dtype.kind not in kinds or array.ndim != ndim:
             raise self._foreign(name, f"{_KIND_NAMES[kinds]} with {ndim} axes", f"{array.dtype} of shape {array.shape}")
 

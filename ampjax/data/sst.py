@@ -1,7 +1,7 @@
 r"""The Stanford Sentiment Treebank (Socher et al. 2013): binary trees of words, a sentiment label from 0 to 4 on every node.
 
-One tree a line, `(3 (2 It) (4 (4 (2 's) ...))`. Words are kept as they are, cased, apart from `\/`, which is `/` (as in TensorFlow Fold's
-reader); fields are separated by the ASCII space only, since some words hold a no-break space.
+One tree a line, `(3 (2 It) (4 (4 (2 's) ...))`. Words are kept as they are, cased, but for backslashes (`\/`, `\*`), which are left out as in
+TensorFlow Fold's reader; fields are separated by the ASCII space only, since some words hold a no-break space.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from ampjax.data.checks import at_least_one
 from ampjax.data.files import Remote, find
+from ampjax.data.lines import read_lines
 from ampjax.errors import DataError
 from ampjax.ir.instances import Messages
 
@@ -24,6 +25,7 @@ UNKNOWN = 0
 """The id of words that the vocabulary does not hold."""
 
 SOURCE = "https://nlp.stanford.edu/sentiment/ (trainDevTestTrees_PTB.zip)"
+_FIX = f"The file is damaged, or no treebank: get it from {SOURCE}."
 FILES = {split: Remote("sst", f"{split}.txt", source=SOURCE) for split in ("train", "dev")}
 LEFT, RIGHT, ROOT = 0, 1, 2
 
@@ -165,13 +167,9 @@ class _Parsed:
         self.parents: list[int] = []
         self.sides: list[int] = []
         self.ptr = [0]
-        try:
-            with path.open(encoding="utf-8", newline="\n") as lines:
-                for self.line, text in enumerate(lines, 1):
-                    if text.strip(" \r\n"):
-                        self._tree(text.rstrip("\r\n"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"file {path}", "a readable UTF-8 file", f"{error}", f"Get it from {SOURCE}.") from error
+        for self.line, text in enumerate(read_lines(path, _FIX), 1):
+            if text.strip(" "):
+                self._tree(text)
         if len(self.ptr) == 1:
             raise DataError(f"file {path}", "at least one tree", "none", f"Get it from {SOURCE}.")
 
@@ -200,6 +198,8 @@ class _Parsed:
             elif symbol == "(":
                 if len(self.words) > start and not open_:
                     raise self._foreign(i, "the end of the line after the tree", "another tree")
+                if open_ and len(open_[-1][1]) == 2:
+                    raise self._foreign(i, "binary trees", "a third child")
                 label = text[i + 1 : i + 2]
                 if label not in tuple("01234") or text[i + 2 : i + 3] != " ":
                     raise self._foreign(i + 1, "a label from 0 to 4 and a space", repr(text[i + 1 : i + 3]))
@@ -217,7 +217,7 @@ class _Parsed:
                 word = text[i:end]
                 if not open_ or open_[-1][1] or end < 0 or " " in word or "(" in word:
                     raise self._foreign(i, "`(`, `)` or a leaf's one word", repr(text[i : i + 20]))
-                self._close(start, *open_.pop(), word.replace("\\/", "/"), open_)
+                self._close(start, *open_.pop(), word.replace("\\", ""), open_)
                 i = end + 1
         if open_ or len(self.words) == start:
             raise self._foreign(len(text), f"{len(open_)} more `)`" if open_ else "a tree", "the line's end")
@@ -235,17 +235,10 @@ class _Parsed:
         self.parents.append(-1)
         self.sides.append(ROOT)
         if open_:
-            if len(open_[-1][1]) == 2:
-                raise self._foreign(0, "binary trees", "a node with three children")
             open_[-1][1].append(number)
 
     def _foreign(self, column: int, expected: str, got: str) -> DataError:
-        return DataError(
-            f"file {self.path}, line {self.line}, column {column + 1}",
-            expected,
-            got,
-            f"The file is damaged, or no treebank: get it from {SOURCE}.",
-        )
+        return DataError(f"file {self.path}, line {self.line}, column {column + 1}", expected, got, _FIX)
 
 
 _SENTIMENTS = np.concatenate([np.arange(50) % 5 - 2, np.zeros(40, np.int64)])

@@ -5,17 +5,15 @@ A file of any tokens will do: words, pieces of words, characters. `ampjax.data.p
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
 
+from ampjax.data import lines
 from ampjax.data.checks import at_least_one
 from ampjax.errors import DataError
 
@@ -93,23 +91,8 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
     Raises:
       DataError: If the file can't be read, is a damaged gzip file, or a line is no UTF-8; names the line.
     """
-    path, number = Path(path), 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for line in lines:
-                number += 1
-                yield [token for token in line.decode().rstrip("\r\n").split(" ") if token]
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"file {path}, line {number}, byte {error.start + 1}",
-            "UTF-8",
-            f"the byte {error.object[error.start]:#04x}",
-            "Convert the file to UTF-8.",
-        ) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"file {path}, after line {number}", "a readable file", f"{error}", "Check its name, or get it again."
-        ) from error
+    for line in lines.read_lines(path, "Check its name, or get it again; text must be UTF-8."):
+        yield [token for token in line.split(" ") if token]
 
 
 def load(

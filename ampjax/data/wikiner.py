@@ -1,4 +1,4 @@
-"""WikiNER, English (Nothman et al. 2013; AMPNet's B.4 takes it from DyNet's benchmark): sentences with a named-entity tag on every word.
+"""WikiNER, English (Nothman et al. 2013; AMPNet's B.5 takes it from DyNet's benchmark): sentences with a named-entity tag on every word.
 
 One sentence a line, `word|TAG` separated by ASCII spaces; a token is split at its last `|`. Tags are IOB1: `B-` only stands where an entity
 follows another one of its kind. Words seen more than 5 times in training are *frequent* and have a number; all others, those never seen
@@ -18,6 +18,7 @@ import numpy as np
 
 from ampjax.data.checks import at_least_one
 from ampjax.data.files import Remote, find
+from ampjax.data.lines import read_lines
 from ampjax.errors import DataError
 from ampjax.ir.instances import Messages
 
@@ -247,38 +248,29 @@ def _columns(text: Text, vocabulary: Vocabulary) -> Sentences:
 
 def _read(path: Path) -> Text:
     text: Text = []
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if sentence := _sentence(path, number, line.rstrip(b"\r\n")):
-                    text.append(sentence)
-    except OSError as error:
-        raise DataError(f"file {path}", "a readable file", f"{error}", f"Get it from {SOURCE}.") from error
+    for number, line in enumerate(read_lines(path, _FIX), 1):
+        if sentence := _sentence(path, number, line):
+            text.append(sentence)
     if not text:
         raise DataError(f"file {path}", "at least one sentence", "none", f"Get it from {SOURCE}.")
     return text
 
 
+_FIX = f"The file is damaged, or no WikiNER: get it from {SOURCE}."
 _TOKEN = re.compile("[^ ]+")
 _NUMBER = {tag: i for i, tag in enumerate(TAGS)}
 
 
-def _sentence(path: Path, line: int, raw: bytes) -> list[tuple[str, int]]:
+def _sentence(path: Path, line: int, text: str) -> list[tuple[str, int]]:
     """Reads one line."""
 
     def foreign(column: int, expected: str, got: str) -> DataError:
-        place = f"file {path}, line {line}, column {column + 1}"
-        return DataError(place, expected, got, f"The file is damaged, or no WikiNER: get it from {SOURCE}.")
+        return DataError(f"file {path}, line {line}, column {column + 1}", expected, got, _FIX)
 
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        column = len(raw[: error.start].decode())
-        raise foreign(column, "UTF-8", f"the byte {raw[error.start]:#04x}") from error
     sentence = []
     for token in _TOKEN.finditer(text):
         word, _, tag = token[0].rpartition("|")
-        if not word:
+        if not word or "\t" in word:  # a tab between tokens would make one long word of them
             raise foreign(token.start(), "`word|TAG`", repr(token[0]))
         if tag not in _NUMBER:
             raise foreign(token.start() + len(word) + 1, f"one of the tags {', '.join(TAGS)}", repr(tag))

@@ -73,8 +73,8 @@ def test_files_that_are_missing_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected the file ggnn/processed_2/train/15_graphs\.txt"):
         babi15.load(tmp_path, fold=2)
     read(tmp_path)
-    (tmp_path / "graphs.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match="expected a readable UTF-8 file"):
+    (tmp_path / "graphs.txt").write_bytes(b"1 1 2\n\xff")
+    with pytest.raises(DataError, match="line 2, column 1: expected UTF-8, got the byte 0xff"):
         babi15.read(*(tmp_path / f"{name}.txt" for name in FILES))
 
 

@@ -1,6 +1,7 @@
 """QM9: features of known molecules, the split, and every way in which the file can be wrong."""
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,11 @@ def test_hybridisation_goes_by_bonds(tmp_path: Path, types: Any, aromatic: int, 
             "array `bond_index`, row 1: expected two different atoms of the bond's molecule",
         ),
         (changed("bond_index", (4, 0), 3), "array `bond_index`, row 4: expected two different atoms"),
+        (changed("bond_index", 3, (1, 0)), "array `bond_index`, row 3: expected each bond once, got [1, 0]"),
         (changed("bond_type", 3, 5), "array `bond_type`, row 3: expected 1 to 4, got 5"),
         (changed("bond_type", 0, 0), "array `bond_type`, row 0: expected 1 to 4, got 0"),
         (changed("mu", 2, np.nan), "array `mu`, row 2: expected a finite number, got nan"),
+        ({"mu": np.array([1, 2, 1e300])}, "array `mu`, row 2: expected a finite number, got 1e+300"),
         (
             {"uncharacterized": np.ones(3, int)},
             "array `uncharacterized`: expected a 0 for at least one molecule, got none",
@@ -116,6 +119,10 @@ def test_files_that_are_missing_or_no_archive(tmp_path: Path) -> None:
             qm9.read(path)
     np.savez(path, mu=np.array([None]))
     with pytest.raises(DataError, match=r"expected a readable \.npz archive of arrays"):
+        qm9.read(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("mu.npy", "no array")
+    with pytest.raises(DataError, match="array `mu`: expected an array of floats, got something else"):
         qm9.read(path)
 
 

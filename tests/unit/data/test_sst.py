@@ -19,8 +19,8 @@ def write(folder: Path, *lines: str) -> Path:
 
 
 def test_a_tree_as_columns(tmp_path: Path) -> None:
-    trees = sst.read_trees(write(tmp_path, r"(3 (2 It) (4 (1 's) (0 a\/b)))", "(2 It)"))
-    assert trees.vocabulary == ("<unknown>", "It", "'s", "a/b")
+    trees = sst.read_trees(write(tmp_path, r"(3 (2 \*\*) (4 (1 's) (0 a\/b)))", r"(2 \*\*)"))
+    assert trees.vocabulary == ("<unknown>", "**", "'s", "a/b")
     assert trees.ptr.tolist() == [0, 5, 6]
     assert trees.words.tolist() == [1, 2, 3, -1, -1, 1]
     assert trees.labels.tolist() == [2, 1, 0, 4, 3, 2]
@@ -49,7 +49,8 @@ def test_words_of_another_vocabulary_are_unknown(tmp_path: Path) -> None:
         ("(7 (2 It) (4 a))", 2, "a label from 0 to 4 and a space", "'7 '"),
         ("(3 (2 It))", 10, "a word or two children", "1 children"),
         ("(3 )", 4, "a word or two children", "0 children"),
-        ("(3 (2 a) (2 b) (2 c))", 1, "binary trees", "a node with three children"),
+        ("(3 (2 a) (2 b) (2 c))", 16, "binary trees", "a third child"),
+        ("(3 (2 a) (2 b) (2 (1 c) (1 d)))", 16, "binary trees", "a third child"),
         ("(3 a b)", 4, "`(`, `)` or a leaf's one word", "'a b)'"),
         ("(3 (2 a) b)", 10, "`(`, `)` or a leaf's one word", "'b)'"),
         ("hello", 1, "`(`, `)` or a leaf's one word", "'hello'"),
@@ -67,8 +68,8 @@ def test_files_that_are_missing_empty_or_no_text(tmp_path: Path) -> None:
         sst.load(tmp_path)
     with pytest.raises(DataError, match="expected at least one tree, got none"):
         sst.read_trees(write(tmp_path, "", " "))
-    (tmp_path / "trees.txt").write_bytes(b"(2 \xff)")
-    with pytest.raises(DataError, match="expected a readable UTF-8 file"):
+    (tmp_path / "trees.txt").write_bytes(b"(2 fine)\n(2 \xff)")
+    with pytest.raises(DataError, match="line 2, column 4: expected UTF-8, got the byte 0xff"):
         sst.read_trees(tmp_path / "trees.txt")
 
 

@@ -35,9 +35,9 @@ def test_a_file_becomes_numbers_with_line_ends(tmp_path: Path) -> None:
 
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     path = write(tmp_path, b"fine\nab\xff\n")
-    with pytest.raises(DataError, match="line 2, byte 3: expected UTF-8, got the byte 0xff"):
+    with pytest.raises(DataError, match="line 2, column 3: expected UTF-8, got the byte 0xff"):
         text.load(path)
-    with pytest.raises(DataError, match=r"none\.txt, after line 0: expected a readable file, got .*No such file"):
+    with pytest.raises(DataError, match=r"none\.txt: expected a readable file, got .*No such file"):
         text.load(tmp_path / "none.txt")
     packed = gzip.compress(b"a line\n" * 2000)
     for content in (b"no gzip", packed[:-9], packed[:20] + b"\0" * 20 + packed[40:]):

@@ -61,6 +61,7 @@ def test_words_keep_what_is_no_ascii_space(tmp_path: Path) -> None:
         (b"a|O word", 5, "`word|TAG`", "'word'"),
         (b"a|O |O", 5, "`word|TAG`", "'|O'"),
         ("é|O b|I-XYZ".encode(), 7, f"one of the tags {', '.join(TAGS)}", "'I-XYZ'"),
+        (b"a|O\tb|O c|O", 1, "`word|TAG`", r"'a|O\tb|O'"),
         (b"a|", 3, f"one of the tags {', '.join(TAGS)}", "''"),
         ("é|O b".encode() + b"\xff|O", 6, "UTF-8", "the byte 0xff"),
     ],
