@@ -388,7 +388,7 @@ def reduce(name: str, function: Callable[..., Any], wire: Wire) -> Wire:
     return _wire(Reduce(function), (wire,), name=name)
 
 
-def replicate(builder: NodeBuilder, n: int, route: str | StateFn = "round_robin") -> Callable[..., Wire]:
+def replicate(builder: NodeBuilder, n: int, route: str | StateFn = "round_robin") -> Callable[..., Any]:
     """Puts `n` copies of a PPT behind a cond and a phi (AMPNet, figure 4b); the trainer keeps them together.
 
     Args:
@@ -397,18 +397,13 @@ def replicate(builder: NodeBuilder, n: int, route: str | StateFn = "round_robin"
       route: `round_robin` (by instance), or a state function that gives the copy's number.
 
     Returns:
-      A function of the input wires that gives the output wire.
+      A function of the input wires that gives the output wire, or a tuple of them if the node has several outputs.
 
     Raises:
-      GraphError: If n < 1, or the node has several outputs.
+      GraphError: If n < 1.
     """
-    if n < 1 or builder.outputs != 1:
-        raise GraphError(
-            f"replicate `{builder.name}`",
-            "n >= 1 and a node with one output",
-            f"n = {n}, {builder.outputs} outputs",
-            "Replicate a node with one output.",
-        )
+    if n < 1:
+        raise GraphError(f"replicate `{builder.name}`", "n >= 1", f"n = {n}", "1 is no replication.")
     if n == 1:
         return builder
     choose: StateFn = (lambda s: s.instance % n) if route == "round_robin" else route  # type: ignore[assignment]
@@ -420,14 +415,20 @@ def replicate(builder: NodeBuilder, n: int, route: str | StateFn = "round_robin"
             "Pass a function of the state.",
         )
 
-    def build(*inputs: Wire) -> Wire:
+    def build(*inputs: Wire) -> Wire | tuple[Wire, ...]:
         branches = [cond(wire, choose, n, name=f"{builder.name}/route{i or ''}") for i, wire in enumerate(inputs)]
         copies = []
         for i in range(n):
             options = NodeOptions(**{**vars(builder.options), "replica_of": builder.name})
-            copy = NodeBuilder(f"{builder.name}/{i}", builder.kind, builder.body, options, 1, builder.join)
-            copies.append(copy(*[b[i] for b in branches]))
-        return phi(f"{builder.name}/join", *copies)
+            copy = NodeBuilder(
+                f"{builder.name}/{i}", builder.kind, builder.body, options, builder.outputs, builder.join
+            )
+            outputs = copy(*[b[i] for b in branches])
+            copies.append(outputs if isinstance(outputs, tuple) else (outputs,))
+        joined = tuple(
+            phi(f"{builder.name}/join{k or ''}", *wires) for k, wires in enumerate(zip(*copies, strict=True))
+        )
+        return joined if builder.outputs > 1 else joined[0]
 
     return build
 

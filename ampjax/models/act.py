@@ -89,7 +89,7 @@ class Ponder:
         return x, state, mean, counts
 
 
-def act_rnn(ponder: Ponder) -> Graph:
+def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
     """A classifier of sequences that ponders every input.
 
     Pumps: `x` `[E]` for each place of the sequence, with the fields `t` and `length`; `s0` `[H]`, the first state, with `t` 0, `length`, `step` 0
@@ -97,9 +97,10 @@ def act_rnn(ponder: Ponder) -> Graph:
 
     Args:
       ponder: The sizes.
+      replicas: Copies of `step` behind Cond and Phi, by instance.
 
     Returns:
-      The graph, with the parameterised nodes `step` and `classify`, the losses `xent` (metric `accuracy`) and `cost` (metric `ponder`: `N + R` of an
+      The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost` (metric `ponder`: `N + R` of an
       input on average), and the sink `logits`.
     """
     most = ponder.max_steps
@@ -110,7 +111,8 @@ def act_rnn(ponder: Ponder) -> Graph:
         state = amp.phi("state")
         start = amp.npt("begin", ponder.begin, join=("instance", "t"))(state, x)
         pondering = amp.phi("pondering")
-        row, more = amp.ppt("step", ponder.step, params=ponder.init_step, outputs=2)(pondering)
+        step = amp.ppt("step", ponder.step, params=ponder.init_step, outputs=2)
+        row, more = amp.replicate(step, replicas)(pondering)
         row = amp.route_by(row, more, "more", assume=lambda s: s.step < (s.t + 1) * (most - 1), name="more")
         again, ended = amp.cond(row, lambda s: s.more == 1, name="again")
         again = amp.isu(again, lambda s: s.replace(step=s.step + 1), lambda s: s.replace(step=s.step - 1))

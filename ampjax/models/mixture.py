@@ -89,7 +89,7 @@ class Experts:
         return self.balance * jnp.var(importance) / (jnp.mean(importance) ** 2 + 1e-10)
 
 
-def mixture_of_experts(experts: Experts) -> Graph:
+def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
     """A classifier of rows by a mixture of experts; an instance is a batch of rows.
 
     Pumps: `x` `[n_in]` and `label` `()` int32, both with the fields `i` (the row's number) and `n` (rows of the instance). The paper's second
@@ -97,9 +97,10 @@ def mixture_of_experts(experts: Experts) -> Graph:
 
     Args:
       experts: The sizes.
+      replicas: Copies of the gate and of each expert behind Cond and Phi, by instance.
 
     Returns:
-      The graph, with the parameterised nodes `gate` and `expert0`, `expert1`, ..., the losses `xent` (metric `accuracy`) and `importance`, and
+      The graph, with the parameterised nodes `gate` and `expert0`, `expert1`, ... (or `gate/0` ...), the losses `xent` (metric `accuracy`) and `importance`, and
       the sink `logits`.
     """
     names = tuple(f"choice{rank}" for rank in range(experts.top))
@@ -115,11 +116,12 @@ def mixture_of_experts(experts: Experts) -> Graph:
         x = amp.pump("x", (experts.n_in,), fields=("i", "n"))
         label = amp.pump("label", (), "int32", ("i", "n"))
         gate = amp.ppt("gate", experts.gate, params=experts.init_gate, outputs=3, rng=experts.noisy)
-        weights, choice, everywhere = gate(x)
+        weights, choice, everywhere = amp.replicate(gate, replicas)(x)
         chosen = amp.route_by(x, choice, *names, assume=assume, name="choose")
         visits = amp.flatmap(chosen, lambda s: experts.top, visit, name="visits")
         branches = amp.cond(visits, lambda s: s.expert, experts.n, name="dispatch")
-        bodies = [amp.ppt(f"expert{e}", experts.expert, params=experts.init_expert)(w) for e, w in enumerate(branches)]
+        each = [amp.ppt(f"expert{e}", experts.expert, params=experts.init_expert) for e in range(experts.n)]
+        bodies = [amp.replicate(expert, replicas)(wire) for expert, wire in zip(each, branches, strict=True)]
         results = amp.phi("results", *bodies)
         ranked = amp.cond(results, lambda s: s.rank, experts.top, name="ranked") if experts.top > 1 else (results,)
         logits = amp.npt("combine", _weighted, join=("instance", "i"))(weights, *ranked)

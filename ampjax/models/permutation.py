@@ -19,7 +19,7 @@ from ampjax.ir.graph import Graph
 from ampjax.models.losses import labelled_cross_entropy
 
 
-def permutation(n_operations: int = 8, hidden: int = 128) -> Graph:
+def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1) -> Graph:
     """A state goes through each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
 
     The state field `way` holds the order as a number in base K, and `t` the step: the Cond before the operations reads the digit number `t` of `way`,
@@ -28,18 +28,19 @@ def permutation(n_operations: int = 8, hidden: int = 128) -> Graph:
     Args:
       n_operations: Operations, K.
       hidden: Features of the state.
+      replicas: Copies of each operation behind Cond and Phi, by instance.
 
     Returns:
-      The graph, with the parameterised nodes `embed`, `operation0`, `operation1`, ... and `output`, and the loss `xent` with the metric `accuracy`.
+      The graph, with the parameterised nodes `embed`, `operation0`, `operation1`, ... (or `operation0/0` ...) and `output`, and the loss `xent` with the metric `accuracy`.
 
     Raises:
       SettingsError: If a size is below 1, or there are more than 12 operations.
     """
-    if not 1 <= n_operations <= MOST or hidden < 1:
+    if not 1 <= n_operations <= MOST or min(hidden, replicas) < 1:
         raise SettingsError(
             "permutation, sizes",
-            f"1 to {MOST} operations and at least 1 feature",
-            f"{n_operations} and {hidden}",
+            f"1 to {MOST} operations, at least 1 feature and 1 replica",
+            f"{n_operations}, {hidden} and {replicas}",
             "Change them.",
         )
     places = powers(n_operations)
@@ -54,7 +55,7 @@ def permutation(n_operations: int = 8, hidden: int = 128) -> Graph:
         results = []
         for k, wire in enumerate(amp.cond(h, next_operation, n_operations)):
             operation = amp.ppt(f"operation{k}", amp.nn.Linear(hidden, hidden, init_scale="he"))
-            results.append(amp.npt(f"relu{k}", jax.nn.relu)(operation(wire)))
+            results.append(amp.npt(f"relu{k}", jax.nn.relu)(amp.replicate(operation, replicas)(wire)))
         done = amp.isu(amp.phi("done", *results), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
         more, last = amp.cond(done, lambda s: s.t < n_operations)
         h.connect(amp.ppt("embed", embed, params=_tables(hidden))(digits), more)

@@ -17,6 +17,23 @@ def ours(graph: amp.Graph, data: Any, **settings: Any) -> tuple[dict[str, Any], 
     return trainer.params, loss, {node: tree for node, (tree, _) in trainer.gradients.items()}
 
 
+def alike(trainer: amp.Trainer, draw: Callable[[np.ndarray], np.ndarray]) -> dict[str, Any]:
+    """Draws parameters, the same for all replicas of a node, and gives them to the trainer; returns one of each, by the node's own name."""
+    one = {name.removesuffix("/0"): tree for name, tree in trainer.params.items() if name.split("/")[-1] in ("0", name)}
+    params = {name: jax.tree.map(lambda x: np.asarray(draw(x), np.float32), tree) for name, tree in one.items()}
+    trainer.set_params({name: params[name.split("/")[0]] for name in trainer.params})
+    return params
+
+
+def joined(gradients: dict[str, tuple[Any, int]]) -> dict[str, tuple[Any, int]]:
+    """Gradients and their rows, those of a node's replicas added up, by the node's own name."""
+    whole: dict[str, tuple[Any, int]] = {}
+    for name, own in gradients.items():
+        node = name.split("/")[0]
+        whole[node] = jax.tree.map(np.add, whole[node], own) if node in whole else own
+    return whole
+
+
 def summed(loss: Callable[..., Any], params: dict[str, Any], batches: Iterable[Any]) -> tuple[float, dict[str, Any]]:
     """A JAX loss over minibatches, and its gradients, both summed."""
     pairs = [jax.value_and_grad(loss)(params, batch) for batch in batches]

@@ -227,6 +227,22 @@ def test_replicate_by_a_state_function():
     assert reference(g, init_params(g), data).rows == {"layer/0": 1, "layer/1": 2}
 
 
+def test_replicate_joins_each_output_of_its_own():
+    with amp.Graph() as g:
+        x = amp.pump("x", (D,))
+        both = amp.replicate(amp.ppt("both", lambda p, x: (p * x, x - p), params=jnp.ones(D), outputs=2), 2)(x)
+        for name, wire in zip(("times", "minus"), both, strict=True):
+            amp.sink(name, wire)
+    got = reference(
+        g, {name: jnp.full(D, 3.0) for name in ("both/0", "both/1")}, [{"x": np.full(D, 2.0, np.float32)}] * 3
+    )
+    assert got.rows == {"both/0": 2, "both/1": 1}
+    assert {name: {float(y[0]) for _, y in outputs} for name, outputs in got.outputs.items()} == {
+        "times": {6},
+        "minus": {-1},
+    }
+
+
 @pytest.mark.parametrize("text", ["tree", "mermaid", "dot"])
 def test_every_kind_has_a_text(text):
     for kind in KINDS:

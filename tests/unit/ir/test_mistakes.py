@@ -447,7 +447,7 @@ MISTAKES = [
     (old_weights, "node `layer`: expected weights `current` or `stashed`, got 'old'. Choose one of the two."),
     (gradient_max, "node `layer`: expected gradient `mean` or `sum`, got 'max'. Choose one of the two."),
     (tx_by_name, "node `layer`: expected an optax transform as `tx`, got str. Pass for example `optax.adam(1e-3)`."),
-    (replicate_no_copies, "replicate `layer`: expected n >= 1 and a node with one output, got n = 0, 1 outputs. …"),
+    (replicate_no_copies, "replicate `layer`: expected n >= 1, got n = 0. …"),
     (replicate_unknown_route, "replicate `layer`, route: expected `round_robin` or a state function, got 'random'. Pass a function of the state."),
 ]  # fmt: skip
 

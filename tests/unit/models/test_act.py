@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support import parity
 
 import ampjax as amp
 from ampjax.errors import SettingsError
@@ -55,19 +56,20 @@ def direct_loss(params, data, sizes=SIZES):
     return total, taken
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_gradients_are_those_of_a_direct_implementation(workers):
+@pytest.mark.parametrize(("workers", "replicas"), [(1, 1), (2, 2)])
+def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
+    """Replicas start equal, and their gradients add up to those of one."""
     rng = np.random.default_rng(0)
     data = sequences(10, rng)
-    trainer = amp.Trainer(act_rnn(SIZES), min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True)
+    graph = act_rnn(SIZES, replicas)
+    trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True)
     # Half of a unit normal: with larger weights the loop amplifies rounding, up to 24 steps long, to about 1e-5.
-    params = jax.tree.map(lambda x: (0.5 * rng.normal(size=x.shape)).astype(np.float32), trainer.params)
-    trainer.set_params(params)
+    params = parity.alike(trainer, lambda x: 0.5 * rng.normal(size=x.shape))
     got = trainer.accumulate(data)
     (loss, taken), want = jax.value_and_grad(direct_loss, has_aux=True)(params, data)
     assert len(set(taken)) > 2, "the inputs should be pondered for different numbers of steps"
     assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
-    for node, (grad, rows) in trainer.gradients.items():
+    for node, (grad, rows) in parity.joined(trainer.gradients).items():
         for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
         assert rows == {"step": sum(taken), "classify": len(data)}[node]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support import parity
 
 import ampjax as amp
 from ampjax.errors import SettingsError
@@ -49,20 +50,19 @@ def direct_loss(params, data, experts):
 
 
 @pytest.mark.parametrize("top", [1, 2])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_gradients_are_those_of_a_dense_implementation(top, workers):
+@pytest.mark.parametrize(("workers", "replicas"), [(1, 1), (2, 2)])
+def test_gradients_are_those_of_a_dense_implementation(top, workers, replicas):
+    """Replicas start equal, and their gradients add up to those of one."""
     experts = Experts(6, 8, 3, n=4, top=top, noisy=False)
     rng = np.random.default_rng(top)
     data = batches(12, rng)
-    trainer = amp.Trainer(
-        mixture_of_experts(experts), min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True
-    )
-    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), trainer.params)
-    trainer.set_params(params)
+    graph = mixture_of_experts(experts, replicas)
+    trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True)
+    params = parity.alike(trainer, lambda x: rng.normal(size=x.shape))
     got = trainer.accumulate(data)
     loss, want = jax.value_and_grad(direct_loss)(params, data, experts)
     assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
-    for node, (grad, _) in trainer.gradients.items():
+    for node, (grad, _) in parity.joined(trainer.gradients).items():
         for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
             assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1e-6), node
 

@@ -30,6 +30,14 @@ def test_each_instance_takes_its_own_way():
     assert_equal(tuple(got), jax.value_and_grad(direct_loss)(jax.tree.map(jnp.asarray, params), data))
 
 
+def test_replicas_are_kept_together_and_learn():
+    data = Programs(generate(40, 2))
+    trainer = amp.Trainer(permutation(2, 8, replicas=2), optax.adam(0.02), workers=2, max_dispatch_size=8)
+    assert {"operation0/0", "operation0/1", "operation1/0", "operation1/1"} <= set(trainer.params)
+    history = trainer.fit(data, epochs=5, progress=False)
+    assert history[-1].train["loss"] < 0.9 * history[0].train["loss"]
+
+
 def test_the_union_of_all_paths_computes_the_same():
     data = generate(5, 3)
     params, *want = ours(permutation(3, 8), Programs(data))
@@ -47,7 +55,7 @@ def test_dispatches_mix_depths():
 
 
 def test_bad_sizes_are_refused():
-    for sizes in ((0, 8), (13, 8), (4, 0)):
+    for sizes in ((0, 8), (13, 8), (4, 0), (4, 8, 0)):
         with pytest.raises(SettingsError, match="permutation, sizes"):
             permutation(*sizes)
     assert embed(jnp.ones((6, 10, 2)), jnp.zeros((3, 6), jnp.int32)).shape == (3, 2)
