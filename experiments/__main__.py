@@ -10,12 +10,14 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, SettingsError
+from ampjax.history import History
 from experiments import (
     appendix_c,
     babi15,
     calibrate,
     figure1,
     figure5a,
+    figure5b,
     list_reduction,
     mnist,
     permutation,
@@ -34,6 +36,7 @@ from experiments.calibrate import CalibrateOptions
 from experiments.common import start_up
 from experiments.figure1 import Figure1Options
 from experiments.figure5a import Figure5aOptions
+from experiments.figure5b import Figure5bOptions
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
 from experiments.parallax import fig7, fig8, fig9, table1, table2, table4, table5, table6
@@ -69,6 +72,7 @@ Command = (
     | Annotated[fig9.Fig9Options, subcommand("parallax-fig9")]
     | Annotated[Figure1Options, subcommand("figure1")]
     | Annotated[Figure5aOptions, subcommand("figure5a")]
+    | Annotated[Figure5bOptions, subcommand("figure5b")]
     | Annotated[ScalingOptions, subcommand("scaling")]
     | Annotated[CalibrateOptions, subcommand("calibrate")]
     | Annotated[ReportOptions, subcommand("report")]
@@ -97,6 +101,7 @@ MAINS: dict[type, Callable[[Any], Any]] = {
     fig9.Fig9Options: fig9.main,
     Figure1Options: figure1.main,
     Figure5aOptions: figure5a.main,
+    Figure5bOptions: figure5b.main,
     ScalingOptions: scaling.main,
     CalibrateOptions: calibrate.main,
     ReportOptions: report.main,
@@ -121,18 +126,19 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one experiment; gives the exit status: 2 for a mistake in options or data, which is told without a traceback."""
+    """Runs one experiment; gives the exit status: 2 for a mistake in options or data, which is told without a traceback; 130 after Ctrl-C."""
     options = parse(arguments)
     devices = getattr(options, "devices", getattr(options, "workers", 1))
     start_up(devices, spread_kernels=isinstance(options, MnistOptions))
     try:
-        MAINS[type(options)](options)
+        done = MAINS[type(options)](options)
     except (SettingsError, DataError, GraphError, LimitError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
+    runs = done if isinstance(done, list) else []
+    return 130 if any(isinstance(run, History) and run.interrupted for run in runs) else 0
 
 
 if __name__ == "__main__":

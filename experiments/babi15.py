@@ -1,4 +1,4 @@
-"""bAbI task 15, basic deduction, with a gated graph network (AMPNet, section 6 and B.3)."""
+"""bAbI task 15, basic deduction, with a gated graph network (AMPNet, section 6 of the arXiv version)."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ history, a convergence plot and a Gantt chart in a folder.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -220,10 +221,8 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
     """
     console = console or Console(highlight=False)
     _check(options)
-    folder = options.out or Path("runs") / name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _made(options.out or Path("runs") / name, options.json)
     record = folder / "history.jsonl"
-    record.unlink(missing_ok=True)
     histories: dict[str, History] = {}
     task = trainer = None
     for seed in options.seed:
@@ -233,6 +232,8 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
             f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {options.replicas} replica(s), {s.workers} worker(s), {len(jax.devices())} device(s)"
         )
         trainer = amp.Trainer(task.graph, task.tx, cost=machine(options, task), settings=s)
+        if not histories:
+            record.unlink(missing_ok=True)
         label = {
             "experiment": name,
             "seed": seed,
@@ -286,7 +287,7 @@ def changed(options: Options) -> dict[str, Any]:
 
 
 def require_positive(hint: str, **options: float) -> None:
-    """Checks options that must be more than 0.
+    """Checks options that must be more than 0, and finite.
 
     Args:
       hint: What to tell where one is not, for example the defaults.
@@ -296,8 +297,8 @@ def require_positive(hint: str, **options: float) -> None:
       SettingsError: Names the option as it is written on the command line.
     """
     for name, value in options.items():
-        if not value > 0:
-            raise SettingsError(f"--{name.replace('_', '-')}", "more than 0", f"{value}", hint)
+        if not 0 < value < np.inf:
+            raise SettingsError(f"--{name.replace('_', '-')}", "more than 0, and finite", f"{value}", hint)
 
 
 def _check(options: Options) -> None:
@@ -307,12 +308,26 @@ def _check(options: Options) -> None:
         raise SettingsError("--seed", "different seeds", f"{options.seed}", "Each seed is a run of its own.")
     if options.flops is not None:
         require_positive("The paper's device has 1e12.", flops=options.flops)
+    elif options.rest != "none":
+        raise SettingsError("--rest", "--flops beside it", f"`{options.rest}` alone", "Name the machine: --flops 1e12.")
+    if math.isnan(options.target):
+        raise SettingsError("--target", "a number", "nan", "Give the accuracy, or for regression the error, to reach.")
     for name in ("replicas", "epochs"):
         if getattr(options, name) < 1:
             raise SettingsError(f"--{name}", "at least 1", f"{getattr(options, name)}", "Change the option.")
-    for path, flag in ((options.out, "--out"), (options.json and options.json.parent, "--json")):
-        if path is not None and path.exists() and not path.is_dir():
-            raise SettingsError(flag, "a path in a folder", f"{path}, which is a file", "Choose another path.")
+
+
+def _made(folder: Path, json: Path | None) -> Path:
+    """Makes the folders: what can't be written to is told before anything is trained."""
+    for flag, make in (
+        ("--out", partial(folder.mkdir, parents=True, exist_ok=True)),
+        ("--json", partial(append, json, ())),
+    ):
+        try:
+            make()
+        except OSError as error:
+            raise SettingsError(flag, "a path that can be written to", f"{error}", "Choose another one.") from error
+    return folder
 
 
 def _write(label: Mapping[str, Any], paths: Sequence[Path], trainer: amp.Trainer, epoch: Epoch) -> None:

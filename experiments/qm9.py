@@ -1,4 +1,4 @@
-"""Dipole moments of molecules with a gated graph network (AMPNet, section 6 and B.3; arXiv version, appendix C)."""
+"""Dipole moments of molecules with a gated graph network (AMPNet, section 6 and B.4; arXiv version, appendix C)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Qm9Options(Options):
 
     Args:
       encoding: `collect`: a molecule is one ragged message (ICLR version). `flatmap`: an atom is a message (arXiv version).
-      full: The paper's settings on all molecules of the data folder: 25 epochs.
+      full: The paper's settings on all molecules of the data folder: 25 epochs, if no other number is given.
       n_train: Training molecules; by default all but those for validation.
       n_valid: Validation molecules.
       hidden: Features of an atom's state.
@@ -59,7 +59,8 @@ def main(options: Qm9Options) -> list[History]:
       DataError: If the file is missing or damaged.
     """
     if options.full:
-        options = replace(options, n_train=None, epochs=max(25, options.epochs))
+        epochs = 25 if options.epochs == Qm9Options.epochs else options.epochs
+        options = replace(options, n_train=None, epochs=epochs)
     return run("qm9", options, tasks(options))
 
 

@@ -31,19 +31,20 @@ class SentimentOptions(Options):
 
     Args:
       cell: `tai`: that of Tai et al. 2015, hidden 150, dropout on the classifier's input. `fold`: TensorFlow Fold's, hidden 300, dropout in three
-        places: the paper's choice, which wants word vectors (`--glove`) and learns slowly from random ones.
+        places: the paper's choice, which wants word vectors (`--glove`) and learns slowly from random ones. By default `tai`, with `full` `fold`.
+      full: All trees, with the paper's cell.
       embedding: Features of a word vector.
       hidden: Features of a node's state; by default the cell's.
       keep: Probability to keep an entry in dropout; by default the cell's.
       learning_rate: Adagrad's.
-      n_train: Training trees, the first ones of the file; by default all. Words are those of all.
+      n_train: Training trees, the first ones of the file; by default, and with `full`, all. Words are those of all.
       glove: A file of word vectors as text (GloVe's format); words without one start at random.
       synthetic: Generated trees in place of files.
       max_active_keys: Trees in flight at most.
       target: Validation accuracy over all nodes to reach.
     """
 
-    cell: Literal["fold", "tai"] = "tai"
+    cell: Literal["fold", "tai"] | None = None
     embedding: int = 300
     hidden: int | None = None
     keep: float | None = None
@@ -76,24 +77,38 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
     """
     require_positive("Fold's is 0.05.", learning_rate=options.learning_rate)
     train, valid = sst.synthetic() if options.synthetic else sst.load(options.data_dir)
-    at_least_one("sentiment", n_train=len(train) if options.n_train is None else options.n_train)
-    instances = sst.TreeInstances(train)
-    if options.n_train is not None:
-        instances = Subset(instances, np.arange(min(options.n_train, len(train))))
+    n_train = len(train) if options.n_train is None or options.full else options.n_train
+    at_least_one("sentiment", n_train=n_train)
+    instances = Subset(sst.TreeInstances(train), np.arange(min(n_train, len(train))))
     vectors = start_vectors(options, train)
-    hidden, keep = cell_sizes(options.cell)
-    cells = Cells(options.cell, options.embedding, options.hidden or hidden, options.keep or keep)
+    cells = chosen_cells(options)
 
     def task(seed: int) -> Task:
         tx = adagrad(options.learning_rate)
         table_tx = optax.sgd(0.1)
-        if options.cell == "fold":  # which scales the gradients of vectors that are good from the start
+        if cells.kind == "fold":  # which scales the gradients of vectors that are good from the start
             table_tx = optax.chain(optax.scale(0.1), tx) if vectors else tx
         graph = tree_lstm(len(train.vocabulary), cells, EMBEDDING_INTERVAL, table_tx, vectors, options.replicas)
         settings = options.settings(seed, 50, gradient="sum")
         return Task(graph, instances, sst.TreeInstances(valid), settings, tx)
 
     return task
+
+
+def chosen_cells(options: SentimentOptions) -> Cells:
+    """The cells that the options ask for.
+
+    Raises:
+      SettingsError: If a size is outside what it can be.
+    """
+    kind = options.cell or ("fold" if options.full else "tai")
+    hidden, keep = cell_sizes(kind)
+    return Cells(
+        kind,
+        options.embedding,
+        hidden if options.hidden is None else options.hidden,
+        keep if options.keep is None else options.keep,
+    )
 
 
 def cell_sizes(cell: str) -> tuple[int, float]:

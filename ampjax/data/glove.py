@@ -52,7 +52,7 @@ def _read(path: str | os.PathLike[str], numbers: dict[str, int], features: int) 
     others: dict[int, np.ndarray] = {}
     for line, text in enumerate(read_lines(path, f"Get a file from {SOURCE}."), 1):
         word, *values = text.rstrip(" ").split(" ")
-        if not word and not values or line == 1 and len(values) == 1:
+        if (not word and not values) or (line == 1 and len(values) == 1):
             continue  # an empty line, or word2vec's header: how many words, and their features
         if len(values) > features and word not in numbers:
             word, values = " ".join([word, *values[:-features]]), values[-features:]  # a few of GloVe's hold spaces

@@ -1,4 +1,4 @@
-"""A tagger of words with a model of characters for rare ones: DyNet's `bilstm-tagger-withchar`, AMPNet's WikiNER experiment (B.4).
+"""A tagger of words with a model of characters for rare ones: DyNet's `bilstm-tagger-withchar`, AMPNet's WikiNER experiment (B.5).
 
 A frequent word's vector comes from a table. A rare word's is what two LSTMs over its characters end with, left to right and right to left. Two
 LSTMs over the word vectors, one each way, give every word a context, which a small network without biases classifies.

@@ -42,7 +42,7 @@ def test_a_file_that_does_not_fit(tmp_path: Path, text: str, match: str) -> None
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="none.txt: expected a readable file"):
+    with pytest.raises(DataError, match=r"none\.txt: expected a readable file"):
         glove.table(tmp_path / "none.txt", WORDS, 2)
 
 

@@ -51,6 +51,9 @@ def test_an_option_outside_what_it_can_be_is_refused(options: dict[str, Any], te
         ({"seed": (1, 1)}, "--seed: expected different seeds"),
         ({"epochs": 0}, "--epochs: expected at least 1, got 0"),
         ({"replicas": 0}, "--replicas: expected at least 1, got 0"),
+        ({"flops": np.inf}, "--flops: expected more than 0, and finite, got inf"),
+        ({"rest": "measured"}, "--rest: expected --flops beside it, got `measured` alone"),
+        ({"target": np.nan}, "--target: expected a number, got nan"),
     ],
 )
 def test_run_checks_the_options_before_anything_else(options: dict[str, Any], text: str) -> None:
@@ -61,10 +64,26 @@ def test_run_checks_the_options_before_anything_else(options: dict[str, Any], te
         common.run("x", Options(**options), never)
 
 
-def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("")
-    with pytest.raises(SettingsError, match="--out: expected a path in a folder"):
-        common.run("x", Options(out=tmp_path / "taken"), lambda seed: pytest.fail("too late"))
+def test_what_can_t_be_written_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    for out in (taken, taken / "deeper"):
+        with pytest.raises(SettingsError, match="--out: expected a path that can be written to"):
+            common.run("x", Options(out=out), lambda seed: pytest.fail("too late"))
+    for json in (tmp_path, taken / "a.jsonl"):
+        with pytest.raises(SettingsError, match="--json: expected a path that can be written to"):
+            common.run("x", Options(out=tmp_path / "out", json=json), lambda seed: pytest.fail("too late"))
+
+
+def test_a_mistake_that_is_found_late_leaves_the_last_history_alone(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text("{}\n")
+
+    def wrong(seed: int) -> Task:
+        raise SettingsError("x", "y", "z")
+
+    with pytest.raises(SettingsError):
+        common.run("x", Options(out=tmp_path), wrong)
+    assert (tmp_path / "history.jsonl").read_text() == "{}\n"
 
 
 def test_a_sample_hands_out_the_instances_it_chose() -> None:

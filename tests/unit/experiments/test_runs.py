@@ -6,16 +6,33 @@ from typing import Any
 
 import pytest
 
+import ampjax as amp
 from ampjax.errors import SettingsError
-from experiments import appendix_c, babi15, list_reduction, mnist, qm9, virtual, wikiner
+from ampjax.history import History
+from experiments import (
+    __main__,
+    appendix_c,
+    babi15,
+    figure5b,
+    list_reduction,
+    mnist,
+    permutation,
+    qm9,
+    sentiment,
+    virtual,
+    wikiner,
+)
 from experiments.__main__ import main, parse
 from experiments.appendix_c import AppendixCOptions
 from experiments.babi15 import Babi15Options
 from experiments.common import FIELDS
+from experiments.figure5b import Figure5bOptions
 from experiments.intervals import intervals
 from experiments.list_reduction import ListReductionOptions
 from experiments.mnist import MnistOptions
+from experiments.permutation import PermutationOptions
 from experiments.qm9 import Qm9Options
+from experiments.sentiment import SentimentOptions
 from experiments.virtual import VirtualOptions
 from experiments.wikiner import WikinerOptions
 
@@ -152,6 +169,42 @@ def test_every_experiment_can_be_asked_for_all_there_is(name: str) -> None:
     assert parse([name, "--full"]).full and not parse([name]).full
 
 
+def test_all_there_is_means_the_papers_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, kind, hidden, keep in (
+        ({}, "tai", 150, 0.5),
+        ({"full": True}, "fold", 300, 0.75),
+        ({"full": True, "cell": "tai", "hidden": 7, "keep": 1.0}, "tai", 7, 1.0),
+    ):
+        cells = sentiment.chosen_cells(SentimentOptions(**given))
+        assert (cells.kind, cells.embedding, cells.hidden, cells.keep) == (kind, 300, hidden, keep)
+    assert len(sentiment.tasks(SentimentOptions(synthetic=True, full=True, n_train=7))(0).train) == 1000
+    monkeypatch.setattr(qm9, "run", lambda name, options, tasks: options)
+    monkeypatch.setattr(qm9, "tasks", lambda options: None)
+    asked: list[Any] = [qm9.main(Qm9Options(full=True, **given)) for given in ({}, {"epochs": 3}, {"epochs": 40})]
+    assert [options.epochs for options in asked] == [25, 3, 40]
+
+
+def test_few_sentences_have_no_frequent_word() -> None:
+    task = wikiner.tasks(WikinerOptions(synthetic=True, n_train=1, n_valid=1))(0)
+    assert amp.Trainer(task.graph).params["embed"].shape[0] == 1
+
+
+def test_permutations_replicas_are_made() -> None:
+    task = permutation.tasks(PermutationOptions(n_train=8, n_valid=2, operations=2, hidden=4, replicas=2))(0)
+    assert {"operation1/0", "operation1/1"} <= set(task.graph.parameterised)
+
+
+def test_figure_5b_has_a_point_for_each_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"n_train": 60, "n_valid": 20, "batch_size": 10, "hidden": 4, "epochs": 1, "max_dispatch_size": 2}
+    options = Figure5bOptions(**sizes, max_active_keys=(1, 3), min_update_interval=(6,), flops=1e12, out=tmp_path)
+    rows = figure5b.main(options)
+    assert list(rows) == [(1, 6), (3, 6)] and rows[1, 6].staleness == 0 <= rows[3, 6].staleness
+    assert rows[1, 6].seconds == [float("inf")], "60 sequences teach nothing"
+    assert_png(tmp_path / "figure5b.png")
+    assert records(tmp_path / "3-6" / "history.jsonl")[0]["max_active_keys"] == 3
+    assert "not reached" in capsys.readouterr().out
+
+
 def test_babi15_has_enough_fresh_samples() -> None:
     questions, train, valid = babi15.data(Babi15Options(epochs=7, n_train=10, n_valid=30), 0)
     assert (len(train), len(valid), len(questions)) == (10, 30, 8 * 10 + 30)
@@ -184,6 +237,16 @@ def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
         (lambda t: qm9.main(Qm9Options(synthetic=True, hidden=5, out=t)), "at least the 11 features"),
         (lambda t: babi15.main(Babi15Options(learning_rate=0, out=t)), "--learning-rate: expected more than 0"),
         (lambda t: babi15.main(Babi15Options(nodes=8, fold=11, out=t)), "--fold: expected 1 to 10"),
+        (lambda t: sentiment.main(SentimentOptions(synthetic=True, hidden=0, out=t)), "sizes of at least 1"),
+        (lambda t: sentiment.main(SentimentOptions(synthetic=True, keep=0.0, out=t)), "0 < keep <= 1"),
+        (
+            lambda t: figure5b.main(Figure5bOptions(max_active_keys=(), out=t)),
+            "--max-active-keys: expected more than 0",
+        ),
+        (
+            lambda t: figure5b.main(Figure5bOptions(min_update_interval=(2, 2), out=t)),
+            "--min-update-interval: expected diff",
+        ),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, call: Any, text: str) -> None:
@@ -220,6 +283,14 @@ def test_the_command_line_reads_shared_options_and_several_seeds() -> None:
 def test_a_mistake_is_told_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list-reduction", "--out", str(tmp_path), "--policy", "fifo"]) == 2
     assert "error: setting `policy`: expected one of" in capsys.readouterr().err
+
+
+def test_a_run_that_was_ended_by_ctrl_c_tells_so_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    for interrupted, status in ((False, 0), (True, 130)):
+        monkeypatch.setitem(
+            __main__.MAINS, ListReductionOptions, lambda _, ended=interrupted: [History(interrupted=ended)]
+        )
+        assert main(["list-reduction"]) == status
 
 
 def test_an_unknown_option_or_mode_ends_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
