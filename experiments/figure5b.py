@@ -85,7 +85,7 @@ def main(options: Figure5bOptions, console: Console | None = None) -> dict[Place
         run = run_options(options, *place)
         if any(history.interrupted for history in list_reduction.main(run)):
             break
-        ((setting, runs),) = read([options.out / name(*place) / "history.jsonl"]).items()
+        ((setting, runs),) = read([folder(options, *place) / "history.jsonl"]).items()
         rows[place] = summarise(setting, runs)
     if rows:
         show(rows, console or Console(highlight=False))
@@ -94,17 +94,17 @@ def main(options: Figure5bOptions, console: Console | None = None) -> dict[Place
     return rows
 
 
-def name(keys: int, interval: int) -> str:
-    """The folder of a setting's files."""
-    return f"{keys}-{interval}"
+def folder(options: Figure5bOptions, keys: int, interval: int) -> Path:
+    """Where a setting's files are."""
+    return options.out / f"{keys}-{interval}"
 
 
 def run_options(options: Figure5bOptions, keys: int, interval: int) -> ListReductionOptions:
     """One setting's run."""
     own = {"max_active_keys", "min_update_interval", "full", "out"}
     same = {field: value for field, value in vars(options).items() if field not in own}
-    folder = options.out / name(keys, interval)
-    return ListReductionOptions(max_active_keys=keys, min_update_interval=interval, out=folder, **same)
+    out = folder(options, keys, interval)
+    return ListReductionOptions(max_active_keys=keys, min_update_interval=interval, out=out, **same)
 
 
 def show(rows: Mapping[Place, Row], console: Console) -> None:
