@@ -116,7 +116,11 @@ class AsyncStep(HomedStep):
         device, machine = self.resources.devices[replica], self.resources.homes[replica]
         batch = jax.device_put(part, device)
         workers = batches.touched(self.loss, [self._ids(batch)])
-        pulled = {path: Pulled(own, self._served(path).pull_for(machine, own.ids)) for path, (own,) in workers.items()}
+        readings = self.readings.of(part)
+        pulled = {
+            path: Pulled(own, self._served(path).pull_for(machine, own.ids, readings[path]), readings[path])
+            for path, (own,) in workers.items()
+        }
         (given,) = batches.inputs(1, self.loss, {path: [own] for path, own in pulled.items()}, self._sizes)
         dense = jax.device_put(self._dense.pull_for(machine), device)
         result = self._gradients(dense, *jax.device_put((given.rows, given.inverse), device), batch)
@@ -147,7 +151,7 @@ class AsyncStep(HomedStep):
         for path, own in work.pulled.items():
             grads = np.asarray(work.result.rows[path])[: len(own.unique.ids)]
             served = self._served(path)
-            waiting[path] = [named(path, lambda s=served, i=own.unique.ids, g=grads: s.push_from(machine, i, g))]
+            waiting[path] = [named(path, lambda s=served, own=own, g=grads: s.push_from(machine, own, g))]
         grads = self._dense.push_from(machine, jax.tree.map(np.asarray, work.result.grads))
         self.homes.update(grads, waiting)
 

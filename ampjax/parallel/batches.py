@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampjax.parallel.rows import Pulled, RowHome
+from ampjax.parallel.rows import Pulled, Reading, RowHome
 from ampjax.sparse.rewrite import SparseProgram
 from ampjax.sparse.unique import UniqueRows, pad_rows, padded_size, unique_rows
 
@@ -63,9 +63,9 @@ def alphas(program: SparseProgram, workers: Touched) -> dict[str, float]:
     }
 
 
-def pull(rows: Mapping[str, RowHome], workers: Touched) -> dict[str, list[Pulled]]:
-    """All replicas' rows of all tables."""
-    return {path: home.pull(workers[path]) for path, home in rows.items()}
+def pull(rows: Mapping[str, RowHome], workers: Touched, readings: Mapping[str, Reading]) -> dict[str, list[Pulled]]:
+    """All replicas' rows of all tables, as far as they are read."""
+    return {path: home.pull(workers[path], readings[path]) for path, home in rows.items()}
 
 
 def inputs(n: int, program: SparseProgram, pulled: Mapping[str, Sequence[Pulled]], sizes: Sizes) -> list[Inputs]:

@@ -18,12 +18,12 @@ from ampjax.optim.rule import RowRule
 from ampjax.optim.split import Split
 from ampjax.parallel.asynchronous import AsyncStep
 from ampjax.parallel.boundary import Boundary
-from ampjax.parallel.casts import read_dtype
 from ampjax.parallel.config import ParallaxConfig
 from ampjax.parallel.dense import AtServers, DenseHome, OnDevices
 from ampjax.parallel.paths import names
 from ampjax.parallel.plan import Plan
 from ampjax.parallel.programs import LossFn, Reduction
+from ampjax.parallel.reading import Readings
 from ampjax.parallel.resources import Resources
 from ampjax.parallel.rows import Gathered, RowHome, Served
 from ampjax.parallel.steps import DenseStep, SparseStep
@@ -78,13 +78,14 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
     homes = Homes(
         split,
         _dense_home(setting, plan, split, dense, names(params)),
-        {path: _row_home(setting, plan, path, split.rules[path], tables[path], parts[0]) for path in plan.tables},
+        {path: _row_home(setting, plan, path, split.rules[path], tables[path]) for path in plan.tables},
         Boundary(resources, setting.wire, config.boundary_among_servers),
         plan.load(len(resources.servers)),
     )
+    shared = (plan.program, plan.has_aux, homes, Readings(plan.program, config.boundary_between_workers_and_servers))
     if not config.sync:
-        return AsyncStep(plan.program, plan.has_aux, homes, resources, config.max_staleness, config.check_finite)
-    return SparseStep(plan.program, plan.has_aux, homes, resources.devices, how, config.check_finite)
+        return AsyncStep(*shared, resources, config.max_staleness, config.check_finite)
+    return SparseStep(*shared, resources.devices, how, config.check_finite)
 
 
 def restart(setting: Setting, plan: Plan, step: Step, params: Tree) -> None:
@@ -128,15 +129,13 @@ def _dense_home(setting: Setting, plan: Plan, split: Split, params: Tree, text: 
     return AtServers(split, params, resources, servers, setting.wire, config.local_aggregation)
 
 
-def _row_home(setting: Setting, plan: Plan, path: str, rule: RowRule, values: Any, part: Tree) -> RowHome:
+def _row_home(setting: Setting, plan: Plan, path: str, rule: RowRule, values: Any) -> RowHome:
     config, resources = setting.config, setting.resources
     if config.run_option == "ar":
         tables = [_table(setting, path, rule, values, plan.partitions[path], 1) for _ in resources.machines]
         return Gathered(path, tables, resources, setting.wire)
     table = _table(setting, path, rule, values, plan.partitions[path], plan.servers[path])
-    narrow = config.boundary_between_workers_and_servers
-    pull_dtype = read_dtype(plan.program, path, part) if narrow else None
-    return Served(path, table, resources, setting.wire, config.local_aggregation, pull_dtype)
+    return Served(path, table, resources, setting.wire, config.local_aggregation)
 
 
 def _table(setting: Setting, path: str, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:

@@ -77,8 +77,8 @@ class ParallaxConfig:
       local_aggregation: Whether the replicas of a machine pull and push together: a row that several of them touch travels once.
       boundary_among_servers: Whether what is computed from several variables' aggregated gradients (a global norm) is computed
         in parts where the gradients are, so that scalars travel between servers in place of gradients (+OPAU).
-      boundary_between_workers_and_servers: Whether casts that the program applies to rows are done at the server where that
-        makes fewer bytes travel (+OPSW).
+      boundary_between_workers_and_servers: Whether casts and slices that the program applies to rows are done at the server
+        where that makes fewer bytes travel (+OPSW).
       search_partitions: Whether the number of partitions is searched for in the first steps. A runner that goes on from a
         checkpoint of as many machines takes what was found.
       sample: How a number of partitions is timed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +27,21 @@ Update = Sequence[Callable[[], int]]
 """What makes an update that has been computed: one call for each table."""
 
 
+class Reading(NamedTuple):
+    """What of a table's rows a program computes with: only that has to travel.
+
+    Args:
+      dtype: To which it casts them all; None if it does not.
+      columns: From and to where along the rows' last axis; None for all.
+    """
+
+    dtype: np.dtype | None = None
+    columns: tuple[int, int] | None = None
+
+
+WHOLE = Reading()
+
+
 @dataclass(frozen=True)
 class Pulled:
     """What one replica gets.
@@ -34,10 +49,12 @@ class Pulled:
     Args:
       unique: The rows, and which of them each read wants.
       rows: `[k, *row]`, a fresh array; replicas of a machine may share it.
+      reading: What of them has come; the rest is zero, and so are its gradients.
     """
 
     unique: UniqueRows
     rows: np.ndarray
+    reading: Reading = WHOLE
 
 
 class RowHome(Protocol):
@@ -55,7 +72,7 @@ class RowHome(Protocol):
         """Splits it anew."""
         ...
 
-    def pull(self, workers: Sequence[UniqueRows]) -> list[Pulled]:
+    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[Pulled]:
         """Rows for each replica."""
         ...
 
@@ -85,17 +102,14 @@ class Served:
       resources: The machines.
       wire: Whose counters get the bytes between machines.
       local_aggregation: Whether the replicas of a machine pull and push together.
-      pull_dtype: What rows are on their way to workers; None for the table's wire dtype.
     """
 
     is_served = True
 
-    def __init__(
-        self, path: str, table: Table, resources: Resources, wire: Wire, local_aggregation: bool, pull_dtype: Any = None
-    ):
+    def __init__(self, path: str, table: Table, resources: Resources, wire: Wire, local_aggregation: bool):
         self.tables = [table]
         self._path, self._resources, self._wire = path, resources, wire
-        self._together, self._pull_dtype = local_aggregation, pull_dtype
+        self._together = local_aggregation
 
     @property
     def table(self) -> Table:
@@ -106,33 +120,34 @@ class Served:
         """Splits it anew, each partition on its server."""
         self.table.resplit(partitions, servers)
 
-    def pull(self, workers: Sequence[UniqueRows]) -> list[Pulled]:
+    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[Pulled]:
         """One pull for each machine, or for each replica."""
         result: dict[int, Pulled] = {}
         for machine, replicas in self._clients():
             wanted = together([workers[replica] for replica in replicas])
-            rows = self.pull_for(machine, wanted[0].ids)
-            result |= {r: Pulled(unique, rows) for r, unique in zip(replicas, wanted, strict=True)}
+            rows = self.pull_for(machine, wanted[0].ids, reading)
+            result |= {r: Pulled(unique, rows, reading) for r, unique in zip(replicas, wanted, strict=True)}
         return [result[replica] for replica in range(len(workers))]
 
     def push(self, pulled: Sequence[Pulled], grads: Grads) -> list[Pending]:
         """One push for each machine, or for each replica."""
         pending = None
         for machine, replicas in self._clients():
-            n = len(pulled[replicas[0]].unique.ids)
-            own = [np.asarray(grads(replica))[:n] for replica in replicas]
+            first = pulled[replicas[0]]
+            own = [np.asarray(grads(replica))[: len(first.unique.ids)] for replica in replicas]
             wide = np.result_type(own[0].dtype, np.float32)  # half precision is rounded once, when the sum travels
             total = own[0] if len(own) == 1 else np.sum(np.stack(own), axis=0, dtype=wide)
-            pending = self.push_from(machine, pulled[replicas[0]].unique.ids, total, pending)
+            pending = self.push_from(machine, first, total, pending)
         return [] if pending is None else [pending]
 
-    def pull_for(self, machine: int, ids: np.ndarray) -> np.ndarray:
+    def pull_for(self, machine: int, ids: np.ndarray, reading: Reading = WHOLE) -> np.ndarray:
         """Rows as they arrive at a machine."""
-        return self._counted(machine, lambda: self.table.pull(ids, wire_dtype=self._pull_dtype))
+        return self._counted(machine, lambda: self.table.pull(ids, reading.dtype, reading.columns))
 
-    def push_from(self, machine: int, ids: np.ndarray, grads: np.ndarray, into: Pending | None = None) -> Pending:
-        """A machine's gradients, as they arrive at the servers."""
-        return self._counted(machine, lambda: self.table.aggregate(ids, grads, into))
+    def push_from(self, machine: int, pulled: Pulled, grads: np.ndarray, into: Pending | None = None) -> Pending:
+        """A machine's gradients for what it has pulled, as they arrive at the servers."""
+        ids, columns = pulled.unique.ids, pulled.reading.columns
+        return self._counted(machine, lambda: self.table.aggregate(ids, grads, into, columns))
 
     def check(self, pending: Sequence[Pending]) -> None:
         """Raises if `prepare` would."""
@@ -194,8 +209,9 @@ class Gathered:
         for table in self.tables:
             table.resplit(partitions)
 
-    def pull(self, workers: Sequence[UniqueRows]) -> list[Pulled]:
-        """Each replica's rows out of its machine's table."""
+    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[Pulled]:
+        """Each replica's rows out of its machine's table, whole: they don't travel."""
+        del reading
         homes = self._resources.homes
         return [Pulled(own, self.tables[home].pull(own.ids)) for own, home in zip(workers, homes, strict=True)]
 

@@ -19,6 +19,7 @@ from ampjax.parallel import batches
 from ampjax.parallel.outcome import require_finite
 from ampjax.parallel.paths import by_path
 from ampjax.parallel.programs import LossFn, Reduction, Result, mapped_gradients, mapped_step
+from ampjax.parallel.reading import Readings
 from ampjax.parallel.spread import AXIS, Device, entry, replicate, shapes_of, shard_of, spread
 from ampjax.parallel.sync import issue
 from ampjax.parallel.update import Homes, named
@@ -141,11 +142,13 @@ class HomedStep:
       loss: The rewritten loss.
       has_aux: Whether it gives a pair.
       homes: Where variables live.
+      readings: What of rows has to travel.
     """
 
     loss: SparseProgram
     has_aux: bool
     homes: Homes
+    readings: Readings
 
     @property
     def tables(self) -> dict[str, list[Table]]:
@@ -202,7 +205,7 @@ class SparseStep(HomedStep):
         found = self._ids(batch) if self.loss.tables else {}
         ids = [{path: shard_of(leaf, r) for path, leaf in found.items()} for r in range(len(parts))]
         workers = batches.touched(self.loss, ids)
-        pulled = batches.pull(self.homes.rows, workers)
+        pulled = batches.pull(self.homes.rows, workers, self.readings.of(parts[0]))
         given = batches.inputs(len(parts), self.loss, pulled, self._sizes)
         if not self.how.gather:  # only an AllGatherv sends ids from device to device
             given = [own._replace(ids={}) for own in given]

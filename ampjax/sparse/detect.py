@@ -76,7 +76,7 @@ def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_RO
     """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
 
     Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax. They may
-    stand behind casts, reshapes that keep rows whole and `stop_gradient`, and inside `jit`, `checkpoint`, `custom_jvp`, `vmap`,
+    stand behind casts, reshapes that keep rows in one piece, slices of all rows and `stop_gradient`, and inside `jit`, `checkpoint`, `custom_jvp`, `vmap`,
     `scan`, `cond` and, where ids don't change from step to step, `while`. Ids may come from the batch, from constants, from
     integer parameters and from random keys among these; not from float parameters, nor from rows that were read.
 

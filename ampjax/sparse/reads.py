@@ -31,7 +31,7 @@ GatherMode = jax.lax.GatherScatterMode
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["leaf", "axis", "tangent"])
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Stands for a table, or for a cast or reshaped copy of one, of which every row is still whole.
+    """Stands for a table, or for a copy of one that is cast, reshaped or cut to some columns: every row is still in one piece.
 
     Args:
       leaf: Which parameter leaf.
@@ -64,7 +64,7 @@ def rows_axis(eqn: Any, axis: int) -> int | None:
       eqn: An equation of one table.
       axis: The rows' axis in the operand.
     """
-    if eqn.primitive in _KEEP:
+    if eqn.primitive in _KEEP or (eqn.primitive is prim.slice_p and _has_all_rows(eqn, axis)):
         return axis
     if eqn.primitive not in _MOVE:
         return None
@@ -80,6 +80,11 @@ def rows_axis(eqn: Any, axis: int) -> int | None:
             return eqn.params["broadcast_dimensions"][axis]
         case _:
             return _reshaped_axis(old, new, axis) if eqn.params["dimensions"] is None else None
+
+
+def _has_all_rows(eqn: Any, axis: int) -> bool:
+    """Whether a slice cuts every row alike."""
+    return eqn.invars[0].aval.shape[axis] == eqn.outvars[0].aval.shape[axis]
 
 
 def _reshaped_axis(old: Sequence[int], new: Sequence[int], axis: int) -> int | None:
@@ -103,6 +108,8 @@ def view_of(eqn: Any, view: View) -> View:
         params["new_sizes"] = tuple(shape)
     elif eqn.primitive is prim.broadcast_in_dim_p:
         params["shape"] = tuple(shape)
+    elif eqn.primitive is prim.slice_p:
+        params["limit_indices"] = tuple(shape[axis] if a == axis else n for a, n in enumerate(params["limit_indices"]))
     return dataclasses.replace(view, axis=axis, value=eqn.primitive.bind(view.value, **params))
 
 

@@ -12,6 +12,14 @@ import numpy as np
 
 from ampjax.sparse.partition import Partition
 
+Columns = tuple[int, int] | None
+"""From and to where along the last axis of rows; None for whole rows."""
+
+
+def cut(rows: np.ndarray, columns: Columns) -> np.ndarray:
+    """Some columns of rows, a view."""
+    return rows if columns is None else rows[..., slice(*columns)]
+
 
 @dataclass
 class Traffic:
@@ -44,16 +52,24 @@ class Server:
     def __init__(self):
         self.traffic = Traffic()
 
-    def pull(self, partition: Partition, local: np.ndarray, wire_dtype: np.dtype) -> np.ndarray:
-        """Rows of a partition in the dtype in which they will travel: a fresh array."""
-        rows = partition.arrays[0][local].astype(wire_dtype, copy=False)
+    def pull(
+        self, partition: Partition, local: np.ndarray, wire_dtype: np.dtype, columns: Columns = None
+    ) -> np.ndarray:
+        """Rows of a partition, or some columns of them, in the dtype in which they will travel: a fresh array."""
+        rows = cut(partition.arrays[0], columns)[local].astype(wire_dtype, copy=False)
         self.traffic.add(local, pulled=rows)
         return rows
 
-    def receive(self, local: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """One client's row gradients for a partition."""
+    def receive(
+        self, local: np.ndarray, grads: np.ndarray, row: tuple[int, ...], columns: Columns = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """One client's row gradients for a partition: whole rows again, zero where nothing came."""
         self.traffic.add(local, pushed=grads)
-        return local, grads
+        if columns is None:
+            return local, grads
+        whole = np.zeros((len(grads), *row), grads.dtype)
+        cut(whole, columns)[:] = grads
+        return local, whole
 
     def send(self, local: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Row gradients that a partition has gathered."""

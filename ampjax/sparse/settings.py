@@ -124,6 +124,20 @@ def checked_wire(dtype: Any) -> np.dtype:
     return wire
 
 
+def checked_columns(columns: Any, row: tuple[int, ...]) -> tuple[int, int] | None:
+    """From and to where along the last axis of rows; a `TableError` if they have none such."""
+    if columns is None:
+        return None
+    width = row[-1] if row else 0
+    try:
+        first, end = map(operator.index, columns)
+    except (TypeError, ValueError):
+        first, end = 0, 0
+    if not 0 <= first < end <= width:
+        raise TableError("columns", f"None, or two integers that rise in [0, {width}]", f"{columns!r}", "None takes whole rows.")
+    return first, end
+
+
 def check_values(values: Any) -> None:
     """Raises a `TableError` unless values can be a table's rows."""
     shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)

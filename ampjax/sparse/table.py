@@ -28,8 +28,8 @@ from ampjax.sparse.history import History
 from ampjax.sparse.kernels import kernels_of
 from ampjax.sparse.pending import Pending
 from ampjax.sparse.rowgrads import check_finite, checked_grads, checked_ids, merge
-from ampjax.sparse.server import Server, Traffic
-from ampjax.sparse.settings import TableSettings, check_values, checked_partitions, checked_wire
+from ampjax.sparse.server import Columns, Server, Traffic, cut
+from ampjax.sparse.settings import TableSettings, check_values, checked_columns, checked_partitions, checked_wire
 from ampjax.sparse.shards import Shards
 from ampjax.sparse.step import update_all
 
@@ -159,31 +159,35 @@ class Table:
 
     # ---- rows out ----------------------------------------------------------------------------------------------------
 
-    def pull(self, row_ids: Int[np.ndarray, " n"], wire_dtype: Any = None) -> Float[np.ndarray, "n ..."]:
+    def pull(
+        self, row_ids: Int[np.ndarray, " n"], wire_dtype: Any = None, columns: Columns = None
+    ) -> Float[np.ndarray, "n ..."]:
         """Rows as they are after all updates so far. An id that comes twice travels once.
 
         Args:
           row_ids: `[n]`, integers in `[0, n_rows)`.
           wire_dtype: What the rows travel in, where the client casts them anyway; the table's wire dtype, if None.
+          columns: From and to where along the rows' last axis they travel, where the client looks at no more; the rest is zero.
 
         Returns:
           `[n, *row]` in the table's dtype, rounded to the wire's; a fresh array that may be handed to JAX.
 
         Raises:
-          TableError: If ids are wrong, or the dtype.
+          TableError: If ids are wrong, or the dtype, or the columns.
         """
         ids = checked_ids(row_ids, self.n_rows, "pull")
         wire = self._settings.wire if wire_dtype is None else checked_wire(wire_dtype)
         once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
-        rows = np.empty((len(once), *self._rule.shape), self.dtype)
+        columns = checked_columns(columns, self._rule.shape)
+        rows = (np.empty if columns is None else np.zeros)((len(once), *self._rule.shape), self.dtype)
         with self._lock:
             order, spans, local = self._shards.layout.group(once)
             self._shards.catch_up({p: local[span] for p, span in spans})
             for p, span in spans:
                 server, part = self.placement[p], self._shards.partitions[p]
-                sent = self._servers[server].pull(part, local[span], wire)
+                sent = self._servers[server].pull(part, local[span], wire, columns)
                 self._clients[server].add(local[span], pulled=sent)
-                rows[order[span]] = sent
+                cut(rows, columns)[order[span]] = sent
         return rows if inverse is None else rows[inverse]
 
     def dense(self) -> Float[np.ndarray, "n_rows ..."]:
@@ -226,7 +230,11 @@ class Table:
             return self.apply(self.aggregate(row_ids, grads))
 
     def aggregate(
-        self, row_ids: Int[np.ndarray, " n"], grads: Float[np.ndarray, "n ..."], into: Pending | None = None
+        self,
+        row_ids: Int[np.ndarray, " n"],
+        grads: Float[np.ndarray, "n ..."],
+        into: Pending | None = None,
+        columns: Columns = None,
     ) -> Pending:
         """Sends one client's row gradients to their partitions, where they wait for `apply`.
 
@@ -234,14 +242,15 @@ class Table:
           row_ids: `[n]`, integers in `[0, n_rows)`. Duplicates are summed before they travel.
           grads: `[n, *row]`, in the table's dtype, the wire's or float32.
           into: What other clients have sent for the same update; None starts a new one.
+          columns: Those that travel, as for `pull`; the others' gradients are zero, whatever `grads` says of them.
 
         Returns:
           All gradients of the update so far.
 
         Raises:
-          TableError: If ids or gradients are wrong, or `into` is of an update that is over; `into` stays as it was.
+          TableError: If ids, gradients or columns are wrong, or `into` is of an update that is over; `into` stays as it was.
         """
-        ids = checked_ids(row_ids, self.n_rows, "push")
+        ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self._rule.shape)
         wire = self._settings.wire
         grads = checked_grads(grads, len(ids), self._rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
         ids, sums = merge(ids, grads)
@@ -252,11 +261,11 @@ class Table:
             pending = Pending(self._shards.layout, self.dtype) if into is None else into
             pending.check(self._shards.layout)
             order, spans, local = self._shards.layout.group(ids)
-            sums = sums[order]  # a copy: the caller may go on writing into what it gave
+            sums = cut(sums, columns)[order]  # a copy: the caller may go on writing into what it gave
             for p, span in spans:
                 server = self.placement[p]
                 self._clients[server].add(local[span], pushed=sums[span])
-                pending.add(p, *self._servers[server].receive(local[span], sums[span]))
+                pending.add(p, *self._servers[server].receive(local[span], sums[span], self._rule.shape, columns))
             return pending
 
     def check(self, pending: Pending) -> None:

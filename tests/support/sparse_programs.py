@@ -180,6 +180,12 @@ def _(p, ids):
     return end(p, p["T"].T[:, ids.ravel()].T)
 
 
+@sparse("some columns of the table")
+def _(p, ids):
+    first, second = p["T"][:, 1:3], p["T"][:, ::3]
+    return jnp.sum(jnp.tanh(first[ids]) * second[ids + 1])
+
+
 @sparse("beside stop_gradient")
 def _(p, ids):
     return end(p, p["T"][ids] - jax.lax.stop_gradient(p["T"])[ids + 1])
@@ -204,6 +210,29 @@ def _(p, ids):
 def _(p, ids):
     read = jax.jit(lambda table, i: table[i])
     return end(p, read(p["T"], ids) * read(p["T"], ids[::-1]))
+
+
+@sparse("the same jit on two tables", {"T": T, "U": U, "W": W}, leaves=("T", "U"))
+def _(p, ids):
+    read = jax.jit(lambda table, i: table[i])
+    return end(p, read(p["T"], ids) * read(p["U"], ids + 1))
+
+
+@sparse("a gradient in the loss, of rows")
+def _(p, ids):
+    rows = p["T"][ids]
+    return end(p, rows - 0.1 * jax.grad(lambda r: end(p, r))(rows))
+
+
+@sparse("a tangent in the loss, of the table")
+def _(p, ids):
+    rows, tangent = jax.jvp(lambda t: t[ids], (p["T"],), (jnp.ones_like(p["T"]),))
+    return end(p, rows * tangent)
+
+
+@sparse("custom_jvp in a scan")
+def _(p, ids):
+    return end(p, jax.lax.scan(lambda h, i: (h + look(p["T"], i, 2.0), None), jnp.zeros(D), ids.ravel())[0])
 
 
 @sparse("a table that jit returns")
@@ -405,6 +434,16 @@ def _(p, ids):
     return sampled_softmax(p, ids, jax.random.fold_in(jax.random.key(5), ids[0, 0]))
 
 
+@sparse("ids as floats", batch={"x": jnp.array([3.2, 5.7, 90.1])})
+def _(p, batch):
+    return end(p, p["T"][batch["x"].astype(int)])
+
+
+@sparse("ids beyond every signed number", batch=jnp.array([3, 2**32 - 1, 96], jnp.uint32))
+def _(p, ids):
+    return jnp.nansum(jnp.take(p["T"], ids, axis=0) ** 2)
+
+
 @sparse("aux of rows and ids")
 def _(p, ids):
     rows = p["T"][ids]
@@ -470,6 +509,33 @@ def _(p, ids):
 @dense("table in aux", "the result of the loss function")
 def _(p, ids):
     return end(p, p["T"][ids]), p["T"]
+
+
+@dense("a gradient in the loss, of the table", "used by `sub`")
+def _(p, ids):
+    return end(p, (p["T"] - 0.1 * jax.grad(lambda t: end(p, t[ids]))(p["T"]))[ids])
+
+
+@dense("ids that earlier rows choose", "depend on its own rows")
+def _(p, ids):
+    def step(h, i):
+        return jnp.tanh(h + p["T"][jnp.where(h.sum() > 0, i, i + 1)]), None
+
+    return end(p, jax.lax.scan(step, jnp.ones(D), ids.ravel())[0])
+
+
+@dense("two tables that change places", "carries the table along", {"T": T, "U": U, "W": W})
+def _(p, ids):
+    def step(carry, i):
+        first, second, h = carry
+        return (second, first, h + first[i]), None
+
+    return end(p, jax.lax.scan(step, (p["T"], p["U"], jnp.zeros(D)), ids.ravel())[0][2])
+
+
+@dense("a stack of tables", "used by `gather`", {"T": jnp.stack([T] * 9), "W": W})
+def _(p, ids):
+    return end(p, jax.vmap(lambda t, i: t[i])(p["T"], jnp.tile(ids.ravel()[:1], 9)))
 
 
 @dense("ids from its own rows", "depend on its own rows")

@@ -9,7 +9,7 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import SettingsError
-from ampjax.parallel.casts import read_dtype
+from ampjax.parallel.reading import Readings
 from ampjax.parallel.collectives import Collective, collectives
 from ampjax.parallel.resources import Machine, Resources
 from ampjax.sparse.layout import Layout
@@ -152,23 +152,50 @@ def test_rows_are_cast_where_fewer_bytes_travel():
     np.testing.assert_array_equal(results[True][1], results[False][1])
 
 
+@pytest.mark.parametrize("sizes", [(1, 1), (2,)])
+def test_rows_are_cut_where_fewer_bytes_travel(sizes):
+    def part(params, batch):
+        rows = params["table"][batch["ids"]]
+        # Longer batches read one column more.
+        return jnp.mean((rows[:, 1:2] + rows[:, -2 if len(rows) < 3 else -1, None] - batch["y"][:, None]) ** 2)
+
+    few, more, results = a_batch([0, 1, 2, 3]), a_batch([0, 1, 2, 3, 4, 5]), {}
+    for at_server in (True, False):
+        runner = make(sizes, function=part, boundary_between_workers_and_servers=at_server)
+        traffic = [runner.run(batch).traffic.per_machine("['table']") for batch in (few, more, few)]
+        results[at_server] = traffic, runner.params["table"]
+    (cut, table), (whole, same) = results[True], results[False]
+    assert [4 * n for n in cut] == [2 * whole[0], 3 * whole[1], 2 * whole[2]]  # of 4 columns, both ways
+    np.testing.assert_array_equal(table, same)
+
+
+BF16 = jnp.bfloat16
+
+
 @pytest.mark.parametrize(
-    ("read", "dtype"),
+    ("read", "dtype", "columns"),
     [
-        (lambda t, i: t[i].astype(jnp.bfloat16).sum(), jnp.bfloat16),
-        (lambda t, i: jnp.take(t, i, axis=0).astype(jnp.bfloat16).sum(), jnp.bfloat16),
-        (lambda t, i: t[i].astype(jnp.bfloat16).sum() + t[i].sum().astype(jnp.bfloat16), None),
-        (lambda t, i: t[i].sum(), None),
-        (lambda t, i: t[i].astype(jnp.float8_e4m3fn).astype(jnp.float32).sum(), None),
-        (lambda t, i: t[i].astype(jnp.int8).sum(), None),
+        (lambda t, i: t[i].astype(BF16).sum(), BF16, None),
+        (lambda t, i: jnp.take(t, i, axis=0).astype(BF16).sum(), BF16, None),
+        (lambda t, i: t[i].astype(BF16).sum() + t[i].sum().astype(BF16), None, None),
+        (lambda t, i: t[i].sum(), None, None),
+        (lambda t, i: t[i].astype(jnp.float8_e4m3fn).astype(jnp.float32).sum(), None, None),
+        (lambda t, i: t[i].astype(jnp.int8).sum(), None, None),
+        (lambda t, i: t[i][:, 1:3].sum(), None, (1, 3)),
+        (lambda t, i: t[:, 2:][i].sum() + t[i, None][..., 1:][..., 2:4].sum(), None, (2, 5)),
+        (lambda t, i: t[i].astype(BF16)[:, ::2].sum() + t[i][:, 2:].astype(BF16).sum(), BF16, None),
+        (lambda t, i: jax.jit(lambda rows: rows[:, :2])(t[i])[0].astype(BF16).sum(), BF16, (0, 2)),
+        (lambda t, i: t[i][:, :2].sum() + t[i].reshape(5, 3)[:, :1].sum(), None, None),
+        (lambda t, i: t.T[:, i][:, :2].sum(), None, None),
+        (lambda t, i: t[i[0]][3:].sum(), None, (3, 5)),
     ],
 )
-def test_the_dtype_in_which_rows_are_read(read, dtype):
+def test_what_of_rows_is_read(read, dtype, columns):
     function = lambda params, ids: read(params["t"], ids).astype(jnp.float32)
     ids = np.arange(3)
-    program = rewrite(function, {"t": np.ones((20, 2), np.float32)}, ids)
-    found = read_dtype(program, "['t']", ids)
-    assert found is None if dtype is None else found == dtype
+    program = rewrite(function, {"t": np.ones((20, 5), np.float32)}, ids)
+    assert tuple(Readings(program, narrow=True).of(ids)["['t']"]) == (dtype and np.dtype(dtype), columns)
+    assert Readings(program, narrow=False).of(ids)["['t']"] == (None, None)
 
 
 def test_half_precision_on_the_wire():
