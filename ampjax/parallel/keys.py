@@ -22,6 +22,11 @@ def data_of(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
+def on_host(leaf: Any) -> Any:
+    """A leaf as a NumPy array; keys as they are."""
+    return leaf if is_key(leaf) else np.asarray(leaf)
+
+
 def like(leaf: Any, data: np.ndarray) -> Any:
     """What `data_of` gave of a leaf of the same kind, as that kind."""
     return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaf)) if is_key(leaf) else data

@@ -139,9 +139,16 @@ def mapped_step(
         loss, aux = out if has_aux else (out, None)
         loss, grads = reduced(loss, grads, how)
         finite = _finite(loss, grads)
-        updates, new_state = update(grads, state, params, value=loss, grad=grads)
-        new = optax.apply_updates(params, updates), new_state
-        params, state = _chosen(finite.all(), new, (params, state)) if check_finite else new
+
+        def updated(params: Tree, state: Tree) -> tuple[Tree, Tree]:
+            updates, state = update(grads, state, params, value=loss, grad=grads)
+            return optax.apply_updates(params, updates), state
+
+        if check_finite:
+            # A branch is updated in place, where choosing number by number would copy all parameters and state first.
+            params, state = jax.lax.cond(finite.all(), updated, lambda params, state: (params, state), params, state)
+        else:
+            params, state = updated(params, state)
         return params, state, Result(loss, aux, finite, grads if keep else None, {})
 
     return jax.pmap(step, axis_name=AXIS, devices=list(devices), donate_argnums=(0, 1))
@@ -170,7 +177,3 @@ def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
     # A sum is finite only if all its terms are; one number for each leaf is cheaper than a mask of each.
     sums = [jnp.sum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))) for leaf in jax.tree.leaves(grads)]
     return jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *sums]))
-
-
-def _chosen(finite: jax.Array, new: Tree, old: Tree) -> Tree:
-    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)

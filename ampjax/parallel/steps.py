@@ -16,11 +16,12 @@ import optax
 
 from ampjax.errors import AmpError
 from ampjax.parallel import batches
+from ampjax.parallel.keys import on_host
 from ampjax.parallel.outcome import require_finite
 from ampjax.parallel.paths import by_path
 from ampjax.parallel.programs import LossFn, Reduction, Result, mapped_gradients, mapped_step
 from ampjax.parallel.reading import Readings
-from ampjax.parallel.spread import AXIS, Device, entry, replicate, shapes_of, shard_of, spread
+from ampjax.parallel.spread import Device, entry, handed_in, replicate, shapes_of, shard_of
 from ampjax.parallel.sync import issue
 from ampjax.parallel.update import Homes, named
 from ampjax.sparse.rewrite import SparseProgram
@@ -115,7 +116,7 @@ class DenseStep:
         Raises:
           ParameterError: If a gradient is not finite; nothing has changed.
         """
-        arguments = (self.params, self.state, spread(parts, self.devices))
+        arguments = (self.params, self.state, handed_in(parts, self.devices))
         self.last_shapes = self.last_shapes or shapes_of(arguments)
         self.params, self.state, result = issue(self.program(keep), *arguments, token=lambda results: results[2].loss)
         if self.check_finite:
@@ -197,20 +198,25 @@ class SparseStep(HomedStep):
     @cached_property
     def _ids(self) -> Any:
         shapes = self.loss.split(self.loss.params)[0]
-        return jax.pmap(lambda batch: self.loss.ids(shapes, batch), axis_name=AXIS, devices=list(self.devices))
+        return jax.jit(lambda batch: self.loss.ids(shapes, batch))
 
     def arguments(self, parts: Sequence[Tree]) -> tuple[tuple[Any, ...], Any, dict[str, float]]:
         """What the program takes for a batch, what was pulled for it, and its alphas."""
-        batch = spread(parts, self.devices)
-        found = self._ids(batch) if self.loss.tables else {}
-        ids = [{path: shard_of(leaf, r) for path, leaf in found.items()} for r in range(len(parts))]
-        workers = batches.touched(self.loss, ids)
+        parts = [jax.tree.map(on_host, part) for part in parts]
+        workers = self._touched(parts)
         pulled = batches.pull(self.homes.rows, workers, self.readings.of(parts[0]))
         given = batches.inputs(len(parts), self.loss, pulled, self._sizes)
         if not self.how.gather:  # only an AllGatherv sends ids from device to device
             given = [own._replace(ids={}) for own in given]
-        arguments = (self.homes.dense.pull(), *spread(given, self.devices), batch)
-        return arguments, pulled, batches.alphas(self.loss, workers)
+        inputs = handed_in([(*own, part) for own, part in zip(given, parts, strict=True)], self.devices)
+        return (self.homes.dense.pull(), *inputs), pulled, batches.alphas(self.loss, workers)
+
+    def _touched(self, parts: Sequence[Tree]) -> batches.Touched:
+        """What each replica touches. A small program on one device for all: so batches travel once, with their rows."""
+        if not self.loss.tables:
+            return {}
+        with jax.default_device(self.devices[0]):
+            return batches.touched(self.loss, [self._ids(part) for part in parts])
 
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
         """One step.

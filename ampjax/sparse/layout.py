@@ -37,12 +37,15 @@ class Layout:
           The order, `[n]`; for each partition that holds some its number and where they stand in that order; and in that
           order the rows' numbers within their partitions, `[n]`, int32 where the table allows.
         """
+        small = np.int32 if self.n_rows <= np.iinfo(np.int32).max else np.int64
+        if self.n_partitions == 1:  # nothing to sort
+            n = len(row_ids)
+            return np.arange(n), [(0, slice(0, n))] if n else [], row_ids.astype(small)
         local, partition = np.divmod(row_ids, self.n_partitions)
         order = np.argsort(partition, kind="stable")
         ends = np.cumsum(np.bincount(partition, minlength=self.n_partitions)).tolist()
         spans = [(p, slice(start, end)) for p, (start, end) in enumerate(pairwise([0, *ends])) if start < end]
-        small = self.n_rows <= np.iinfo(np.int32).max
-        return order, spans, local[order].astype(np.int32 if small else np.int64)
+        return order, spans, local[order].astype(small)
 
     def row_ids(self, partition: int, local: np.ndarray) -> np.ndarray:
         """The table's numbers of a partition's rows."""

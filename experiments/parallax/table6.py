@@ -31,7 +31,7 @@ class Table6Options:
       machines: Machines, all in this process, each with a server.
       replicas: Replicas of a machine.
       rounds: Turns of each program.
-      steps: Steps of a turn.
+      steps: Steps of a turn at the longest sequences; at shorter ones as many more as there are fewer words, up to forty times.
       seed: Of parameters and data.
       json: File to which a JSON object is appended for each row.
       out: Folder for the picture.
@@ -96,7 +96,9 @@ def measure(options: Table6Options, words: int) -> dict[str, Any]:
     resources = machines(options.machines, options.replicas)
     work = sweep(words, options.workers, options.batch, options.units, 2, options.seed)
     programs = make_all(work, WAYS, resources)
-    timings = Turns(programs, work.batches).run(options.rounds, options.steps, work.units)
+    # Turns of a few milliseconds would measure nothing but noise.
+    steps = options.steps * min(LONGEST // words, 40)
+    timings = Turns(programs, work.batches).run(options.rounds, steps, work.units)
     hybrid = programs["hybrid"]
     assert isinstance(hybrid, Ours) and hybrid.runner.plan is not None
     plan = hybrid.runner.plan
