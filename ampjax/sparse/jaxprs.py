@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.extend.core as jex
 import jax.numpy as jnp
+from jax.interpreters import partial_eval
 
 Path = tuple[int, ...]
 """The place of an equation: the number of an equation, which of its sub-jaxprs, the number of an equation in there, and so on."""
@@ -24,6 +25,11 @@ _LIBRARIES = ("jax", "jaxlib", "flax", "optax")
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     """A jaxpr and the values of its constants. JAX 0.10 keeps the two apart; since 0.12 they are one object."""
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def needed(jaxpr: Any) -> Any:
+    """An open jaxpr without what no output and no side effect needs; its inputs and constants stay."""
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
 def value_of(atom: Any, env: dict[Any, Any]) -> Any:

@@ -134,7 +134,9 @@ def checked_columns(columns: Any, row: tuple[int, ...]) -> tuple[int, int] | Non
     except (TypeError, ValueError):
         first, end = 0, 0
     if not 0 <= first < end <= width:
-        raise TableError("columns", f"None, or two integers that rise in [0, {width}]", f"{columns!r}", "None takes whole rows.")
+        raise TableError(
+            "columns", f"None, or two integers that rise in [0, {width}]", f"{columns!r}", "None takes whole rows."
+        )
     return first, end
 
 

@@ -77,6 +77,7 @@ def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree) -> Traced:
     closed, out = jax.make_jaxpr(loss_fn, return_shape=True)(abstract(params), abstract(batch))
     has_aux = _has_aux(out)
     jaxpr, consts = jaxprs.opened(closed)
+    jaxpr = jaxprs.needed(jaxpr)
     params_tree, batch_tree, out_tree = (jax.tree.structure(tree) for tree in (params, batch, out))
     return Traced(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux)
 

@@ -9,8 +9,8 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import SettingsError
-from ampjax.parallel.reading import Readings
 from ampjax.parallel.collectives import Collective, collectives
+from ampjax.parallel.reading import Readings
 from ampjax.parallel.resources import Machine, Resources
 from ampjax.sparse.layout import Layout
 from ampjax.sparse.rewrite import rewrite

@@ -205,14 +205,18 @@ def test_some_columns_may_travel():
     t.apply(t.aggregate([5, 1, 5], ONES, columns=(1, 3)))
     whole.push([5, 1, 5], ONES * np.array([0, 1, 1], np.float32))
     assert (t.dense() == whole.dense()).all()
-    assert [sum(s.pulled + s.pushed for s in end) for end in t.traffic] == [2 * 2 * 2 * 4] * 2  # 2 rows, 2 columns, both ways
+    assert [sum(s.pulled + s.pushed for s in end) for end in t.traffic] == [
+        2 * 2 * 2 * 4
+    ] * 2  # 2 rows, 2 columns, both ways
 
 
 @pytest.mark.parametrize("columns", [(1, 1), (0, 4), (-1, 2), 2, (0.0, 1.0)])
 def test_columns_that_are_none(columns):
     t = table()
     for call in (lambda: t.pull([0], columns=columns), lambda: t.aggregate([0], ONES[:1], columns=columns)):
-        with pytest.raises(TableError, match=re.escape(f"columns: expected None, or two integers that rise in [0, 3], got {columns}")):
+        with pytest.raises(
+            TableError, match=re.escape(f"columns: expected None, or two integers that rise in [0, 3], got {columns}")
+        ):
             call()
     assert t.traffic == table().traffic
 
