@@ -51,7 +51,7 @@ def get_runner(
       The runner.
 
     Raises:
-      SettingsError: If resources are wrong, or `loss_fn` or `tx` is none.
+      SettingsError: If resources are wrong, or `loss_fn`, `tx`, `config` or a partitioner is none.
       ParameterError: If a parameter has no gradient or is not finite.
 
     >>> import jax, numpy as np
@@ -71,6 +71,15 @@ def get_runner(
         )
     if not (hasattr(tx, "init") and hasattr(tx, "update")):
         raise SettingsError("tx", "an optax transform", type(tx).__name__, "Pass for example `optax.adam(1e-3)`.")
+    if not isinstance(config, ParallaxConfig | None):
+        raise SettingsError(
+            "config", "a ParallaxConfig or None", type(config).__name__, 'Write `ParallaxConfig(run_option="ps")`.'
+        )
+    for own in partitioners:
+        if not isinstance(own, Partitioner):
+            raise SettingsError(
+                "partitioners", "partitioners", f"{own!r} among them", 'Write `[partitioner("embedding")]`.'
+            )
     resources = find_resources(resource_info)
     setting = Setting(loss_fn, tx, resources, config or ParallaxConfig(), Wire(len(resources.machines)))
     return Runner(setting, params, partitioners, clock)

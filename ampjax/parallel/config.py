@@ -137,6 +137,7 @@ class ParallaxConfig:
         _instance("sample", self.sample, SampleTimes)
         _instance("checkpoint", self.checkpoint, Checkpoints | None)
         _share("alpha_threshold", self.alpha_threshold)
+        _patterns("keep_dense", self.keep_dense)
         if not self.sync and self.run_option == "ar":
             raise SettingsError(
                 "setting `sync`",
@@ -165,6 +166,11 @@ def _instance(name: str, value: Any, kind: Any) -> None:
     if not isinstance(value, kind):
         wanted = getattr(kind, "__name__", "Checkpoints or None")
         raise SettingsError(f"setting `{name}`", f"a {wanted}", f"{value!r}", "Change the setting.")
+
+
+def _patterns(name: str, value: Any) -> None:
+    if isinstance(value, str) or not all(isinstance(pattern, str) and pattern for pattern in value):
+        raise SettingsError(f"setting `{name}`", "a tuple of patterns", f"{value!r}", 'Write `("embedding",)`.')
 
 
 def _share(name: str, value: Any) -> None:

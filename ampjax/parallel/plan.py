@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from ampjax.errors import SettingsError
 from ampjax.parallel import batches
 from ampjax.parallel.config import ParallaxConfig
 from ampjax.parallel.partitioner import Group, Partitioner, groups_of
@@ -18,7 +19,7 @@ from ampjax.parallel.paths import matches, names
 from ampjax.parallel.placement import place_variables
 from ampjax.parallel.programs import LossFn
 from ampjax.parallel.resources import Resources
-from ampjax.sparse.detect import Analysis, find_sparse
+from ampjax.sparse.detect import Analysis, Variable, find_sparse
 from ampjax.sparse.rewrite import SparseProgram, rewrite
 
 Tree = Any
@@ -82,11 +83,11 @@ def make_plan(
     Raises:
       ParameterError: If parameters don't fit the loss function.
       DataError: If the batch is nothing that JAX takes.
-      SettingsError: If the loss is no scalar, or a partitioner fits nothing.
+      SettingsError: If the loss is no scalar, or a partitioner or a pattern of what stays dense fits nothing.
     """
     analysis = find_sparse(loss_fn, params, parts[0])
     text = names(params)
-    found = [path for path in analysis.sparse if not any(matches(p, text[path]) for p in config.keep_dense)]
+    found = [path for path in analysis.sparse if _may_be_table(analysis[path], text, config)]
     program = rewrite(loss_fn, params, parts[0], found)
     alpha = measure_alpha(program, params, parts)
     tables = [path for path in found if config.run_option != "hybrid" or alpha[path] < config.alpha_threshold]
@@ -98,11 +99,28 @@ def make_plan(
         program=program,
         has_aux=program.plan(parts[0]).traced.has_aux,
         alpha=alpha,
-        choice={v.path: _choice(v.path, tables, alpha, config) for v in analysis},
+        choice={v.path: _choice(v, tables, alpha, config) for v in analysis},
         groups=groups,
         partitions=partitions,
         servers=_servers(analysis, tables, partitions, resources, config),
     )
+
+
+def _may_be_table(variable: Variable, text: Mapping[str, str], config: ParallaxConfig) -> bool:
+    """Whether a sparse variable can be a table: the user does not forbid it, and tables hold such rows."""
+    for pattern in config.keep_dense:
+        if not any(matches(pattern, path) for path in text.values()):
+            raise SettingsError(
+                f"setting `keep_dense`, `{pattern}`",
+                f"a name in one of {list(text.values())}",
+                "no match",
+                "Correct it.",
+            )
+    return not any(matches(p, text[variable.path]) for p in config.keep_dense) and not _is_double(variable)
+
+
+def _is_double(variable: Variable) -> bool:
+    return variable.dtype.itemsize > 4
 
 
 def measure_alpha(program: SparseProgram, params: Tree, parts: Sequence[Tree]) -> dict[str, float]:
@@ -132,10 +150,13 @@ def _start(group: Group, resources: Resources, config: ParallaxConfig) -> int:
     return min(max(wanted, group.low), group.high)
 
 
-def _choice(path: str, tables: Sequence[str], alpha: Mapping[str, float], config: ParallaxConfig) -> str:
+def _choice(variable: Variable, tables: Sequence[str], alpha: Mapping[str, float], config: ParallaxConfig) -> str:
+    path = variable.path
     if path in tables:
         return "table on every machine" if config.run_option == "ar" else "table at servers"
     home = "server" if config.dense_at_servers else "allreduce"
+    if variable.sparse and _is_double(variable):
+        return f"{home}: tables hold no rows of {variable.dtype}"
     if path not in alpha:
         return home
     return f"{home}: alpha {alpha[path]:.3g} is at least {config.alpha_threshold:g}"

@@ -106,6 +106,8 @@ def find_resources(info: str | Path | Resources | None = None) -> Resources:
         return info
     if info is None:
         return Resources((Machine("localhost", tuple(jax.local_devices())),))
+    if not isinstance(info, str | Path):
+        raise SettingsError("resource_info", "a file's name, Resources or None", f"{info!r}", _EXAMPLE)
     path = Path(info)
     listed = _read(path)
     return Resources(tuple(_machine(path, number, entry) for number, entry in enumerate(listed)))

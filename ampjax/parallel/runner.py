@@ -7,7 +7,7 @@ the order of things and the counts; planning, steps, files and reports are elsew
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +299,7 @@ class Runner:
         return self.step
 
     def _wanted(self, fetch: str | Sequence[str]) -> tuple[str, ...]:
-        wanted = (fetch,) if isinstance(fetch, str) else tuple(fetch)
+        wanted = (fetch,) if isinstance(fetch, str) or not isinstance(fetch, Iterable) else tuple(fetch)
         for name in wanted:
             if name not in FETCHES:
                 raise SettingsError("fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these.")

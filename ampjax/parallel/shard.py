@@ -169,10 +169,10 @@ def _part(leaf: Any, index: int, n: int) -> Any:
 
 
 def _check_leaf(path: str, leaf: Any, n: int) -> None:
-    if np.ndim(leaf) and leaf.shape[0] % n:
+    if np.ndim(leaf) and (leaf.shape[0] % n or not leaf.shape[0]):
         raise SettingsError(
             f"batch, leaf `{path}`",
-            f"a leading size that {n} replicas divide",
+            f"a leading size above 0 that {n} replicas divide",
             f"{leaf.shape[0]}",
             "Drop or add examples, or use fewer replicas.",
         )

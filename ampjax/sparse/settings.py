@@ -55,6 +55,8 @@ class TableSettings:
             raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "1024 is the default.")
         if self.wire_dtype is not None:
             checked_wire(self.wire_dtype)
+        if self.folder is not None and Path(self.folder).is_file():
+            raise TableError("folder", "a folder for mapped files", f"the file `{self.folder}`", "Name another one.")
         self.placement(self.partitions)
 
     @property

@@ -65,7 +65,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     try:
         body = json.loads(path.read_bytes())
         digest = body.pop("sha256")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise TableError(f"{path}", "a saved table", "no such file", "Give the folder that `save` wrote.") from None
     except (ValueError, KeyError, AttributeError, TypeError):
         raise TableError(f"{path}", "a table's manifest", "something else", _AGAIN) from None

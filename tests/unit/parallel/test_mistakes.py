@@ -68,6 +68,41 @@ BEFORE_THE_FIRST_STEP = {
         TableError,
         "variable `\\['table'\\]`, values: expected float32, bfloat16 or float16, got float8_e4m3fn",
     ),
+    "no settings": (
+        lambda: make(config={"run_option": "ps"}),
+        SettingsError,
+        "config: expected a ParallaxConfig or None, got dict",
+    ),
+    "no partitioner": (
+        lambda: make(partitioners=["table"]),
+        SettingsError,
+        "partitioners: expected partitioners, got 'table'",
+    ),
+    "no resources": (
+        lambda: px.get_runner(loss, parameters(), TX, 3),
+        SettingsError,
+        "resource_info: expected a file's name, Resources or None, got 3",
+    ),
+    "one pattern for many": (
+        lambda: px.ParallaxConfig(keep_dense="table"),  # type: ignore[arg-type]
+        SettingsError,
+        "setting `keep_dense`: expected a tuple of patterns, got 'table'",
+    ),
+    "a pattern that fits nothing": (
+        lambda: make(config=px.ParallaxConfig(keep_dense=("tabel",))).run(a_batch()),
+        SettingsError,
+        "setting `keep_dense`, `tabel`: expected a name in one of \\['table', 'w'\\], got no match",
+    ),
+    "no examples": (
+        lambda: make().run(a_batch(0)),
+        SettingsError,
+        "expected a leading size above 0 that 2 replicas divide, got 0",
+    ),
+    "mapped files in a file": (
+        lambda: make(config=px.ParallaxConfig(folder=__file__)).run(a_batch()),
+        TableError,
+        "variable `\\['table'\\]`, folder: expected a folder for mapped files, got the file",
+    ),
     "no parameters": (lambda: make(params={}), ParameterError, "params: expected at least one array, got none"),
     "NaN in parameters": (
         lambda: make(params=parameters() | {"w": np.full(3, np.nan, np.float32)}),
@@ -87,7 +122,7 @@ BEFORE_THE_FIRST_STEP = {
     "replicas don't divide": (
         lambda: make().run(a_batch(3)),
         SettingsError,
-        "batch, leaf `ids`: expected a leading size that 2 replicas divide, got 3",
+        "batch, leaf `ids`: expected a leading size above 0 that 2 replicas divide, got 3",
     ),
     "wrong number of parts": (
         lambda: make().run(px.Parts((a_batch(2),) * 3)),
@@ -140,6 +175,16 @@ IN_TRAINING = {
         "step 2, gradients: expected finite numbers, got a loss of \\[?nan",
     ),
     "infinite gradient": (lambda runner, _: runner.run(a_batch(y=3e38)), AmpError, "expected finite numbers"),
+    "a fetch that is no name": (
+        lambda runner, _: runner.run(a_batch(), fetch=3),
+        SettingsError,
+        "fetch: expected some of",
+    ),
+    "a file in place of a checkpoint": (
+        lambda runner, _: runner.restore(__file__),
+        TableError,
+        "a saved table, got no such file",
+    ),
     "unknown fetch": (lambda runner, _: runner.run(a_batch(), fetch="grads"), SettingsError, "fetch: expected some of"),
     "other structure": (
         lambda runner, _: runner.run(a_batch() | {"z": np.zeros(4)}),

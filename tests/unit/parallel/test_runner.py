@@ -102,6 +102,18 @@ def test_alpha_decides_what_stays_dense():
     assert below.explain()["table"].choice == "table at servers"
 
 
+def test_double_precision_trains_without_tables():
+    with jax.enable_x64(True):
+        params = jax.tree.map(np.float64, parameters())
+        runner = px.get_runner(loss, params, optax.sgd(0.1), machines(1, 1))
+        runner.run(a_batch([0, 1, 2, 3]))
+        grads = jax.grad(loss)(params, a_batch([0, 1, 2, 3]))
+        table = runner.explain(compiled=False).variables[0]
+        assert (table.sparse, table.choice) == (True, "allreduce: tables hold no rows of float64")
+        want = jax.tree.map(lambda p, g: p - 0.1 * np.asarray(g), params, grads)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), runner.params, want)
+
+
 def test_the_explanation_tells_reads_alpha_bytes_and_places():
     runner = make(partitions=4)
     runner.run(a_batch([0, 1, 1, 1, 2, 3, 0, 1]))
