@@ -141,12 +141,12 @@ def mapped_step(
         finite = _finite(loss, grads)
 
         def updated(params: Tree, state: Tree) -> tuple[Tree, Tree]:
-            updates, state = update(grads, state, params, value=loss, grad=grads)
-            return optax.apply_updates(params, updates), state
+            updates, new = update(grads, state, params, value=loss, grad=grads)
+            return _typed_like((params, state), (optax.apply_updates(params, updates), new))
 
         if check_finite:
             # A branch is updated in place, where choosing number by number would copy all parameters and state first.
-            params, state = jax.lax.cond(finite.all(), updated, lambda params, state: (params, state), params, state)
+            params, state = jax.lax.cond(finite.all(), updated, lambda *old: old, params, state)
         else:
             params, state = updated(params, state)
         return params, state, Result(loss, aux, finite, grads if keep else None, {})
@@ -177,3 +177,8 @@ def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
     # A sum is finite only if all its terms are; one number for each leaf is cheaper than a mask of each.
     sums = [jnp.sum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))) for leaf in jax.tree.leaves(grads)]
     return jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *sums]))
+
+
+def _typed_like(old: Tree, new: Tree) -> Tree:
+    """New values in the dtypes of the old ones: what a transform widens would else be compiled for anew."""
+    return jax.tree.map(lambda o, n: n if n.dtype == o.dtype else n.astype(o.dtype), old, new)
