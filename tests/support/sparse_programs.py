@@ -232,10 +232,10 @@ def _(p, ids):
     return end(p, rows - 0.1 * jax.grad(lambda r: end(p, r))(rows))
 
 
-@sparse("a tangent in the loss, of the table")
+@sparse("a tangent in the loss, of rows")
 def _(p, ids):
-    rows, tangent = jax.jvp(lambda t: t[ids], (p["T"],), (jnp.ones_like(p["T"]),))
-    return end(p, rows * tangent)
+    rows = p["T"][ids]
+    return end(p, jax.jvp(jnp.sin, (rows,), (rows,))[1])
 
 
 @sparse("custom_jvp in a scan")

@@ -62,7 +62,7 @@ def test_numbers_of_python_become_arrays():
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: split_batch(np.arange(5), 2), "a leading size that 2 replicas divide, got 5"),
+        (lambda: split_batch(np.arange(5), 2), "a leading size above 0 that 2 replicas divide, got 5"),
         (
             lambda: split_batch({"a": np.arange(4), "b": np.arange(2)}, 2),
             "leaf `b`: expected the leading size of `a`, 4",
