@@ -17,6 +17,7 @@ from ampjax.ir.instances import Messages
 from ampjax.sched import doctor, explain, laws
 from ampjax.sched.build import NO_CELLS
 from ampjax.sched.dispatch import Change, Dispatch
+from ampjax.sched.past import Past
 from ampjax.sched.plan import Plan
 from ampjax.sched.policy import Policy, backward_first
 from ampjax.sched.pump import Feed, Pumps
@@ -48,7 +49,7 @@ class Scheduler:
         intervals = {node: settings.intervals.get(node, 1) for node in plan.graph.parameterised}
         self.updates = Updates(intervals, self.replica_groups, settings.sync, settings.flush_every is None)
         self.pools: dict[ArenaKey, SlotPool] = {}
-        self.history: deque[Dispatch] = deque(maxlen=settings.history)
+        self.history = Past(settings.history)
         self._number = 0
         self._without_losses = False
         self._caps: dict[tuple[int, str], int] = {}

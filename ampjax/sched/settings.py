@@ -27,7 +27,7 @@ class SchedulerSettings:
       capacity: See `capacities`.
       limits: Largest size of each arena, in rows; others have `limit`.
       limit: See `limits`.
-      history: Dispatches that `story` can tell of.
+      history: Dispatches that `story` can tell of, if they are not large (`past`).
     """
 
     max_active_keys: int = 16
