@@ -22,6 +22,7 @@ from rich.console import Console
 
 import ampjax as amp
 from ampjax.engine.cost import Cost, FlopsCost
+from ampjax.engine.profile import Profile
 from ampjax.engine.profile_cost import ProfileCost
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
@@ -86,6 +87,8 @@ class Options:
       flops: Train in the virtual time of a machine whose workers have devices of so many operations per second each (the paper's has 1e12):
         fully connected layers take their flops' time. By default, this machine and its time.
       rest: With `flops`: what everything else takes on that machine: `none`, or as long as `measured` on this one (the paper's table 3).
+      profile: With `--rest measured`: the file of measured times. It is read if it is there, else measured and written; so what was measured while nothing
+        else ran can be used again at any time.
       target: Validation accuracy (for regression: error) to reach.
       keep_going: Train all epochs, also when the target is reached.
     """
@@ -108,6 +111,7 @@ class Options:
     replica_sync: str = "epoch"
     flops: float | None = None
     rest: Literal["none", "measured"] = "none"
+    profile: Path | None = None
     target: float = 0.97
     keep_going: bool = False
 
@@ -274,9 +278,28 @@ def machine(options: Options, task: Task) -> Callable[[Plan], Cost] | None:
     flops = partial(FlopsCost, flops=options.flops)
     if options.rest == "none":
         return flops
-    s = task.settings
-    measured = amp.profile(task.graph, sample(task.train, max(32, 2 * s.in_flight), s.seed), tx=task.tx, **vars(s))
+    measured = profiled(options.profile, task)
     return lambda plan: ProfileCost(plan, measured, flops(plan))
+
+
+def profiled(path: Path | None, task: Task) -> Profile:
+    """How long this machine takes for each of a task's kernels: from a file, if it is there; else measured, and kept there.
+
+    Args:
+      path: The file; None to measure and keep nothing.
+      task: What is trained.
+
+    Raises:
+      DataError: If the file is no profile.
+    """
+    if path is not None and path.exists():
+        return Profile.load(path)
+    s = task.settings
+    found = amp.profile(task.graph, sample(task.train, max(32, 2 * s.in_flight), s.seed), tx=task.tx, **vars(s))
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found.save(path)
+    return found
 
 
 def changed(options: Options) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class Table3Options:
       synthetic: Generated data in place of files.
       data_dir: Folder with data files; else the environment variable AMPJAX_DATA.
       seed: Of all of it.
+      profiles: Folder with a file of this machine's measured times for each workload: read if it is there, else measured and written.
       json: File to which a JSON object is appended for each workload and rest.
       out: Folder for each run's history, convergence plot and Gantt chart.
     """
@@ -73,6 +74,7 @@ class Table3Options:
     synthetic: bool = False
     data_dir: Path | None = None
     seed: int = 0
+    profiles: Path | None = None
     json: Path | None = None
     out: Path = Path("runs/table3")
 
@@ -123,6 +125,7 @@ def run(name: str, rest: Literal["none", "measured"], options: Table3Options) ->
         workload.options,
         flops=options.flops,
         rest=rest,
+        profile=None if options.profiles is None else options.profiles / f"{name}.json",
         seed=(options.seed,),
         synthetic=options.synthetic,
         data_dir=options.data_dir,
