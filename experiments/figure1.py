@@ -37,15 +37,15 @@ class Figure1Options:
 
     Args:
       models: What is trained: a perceptron of three layers, as in the paper, and a Tree-LSTM.
-      max_active_keys: Instances in flight, but for the synchronous run.
+      max_active_keys: Instances in flight, but for the synchronous run; by default the model's own number, 4 or 6.
       n: Instances.
       flops: Operations per second of each worker's device.
       out: Folder for the pictures: a PNG and an SVG for each model.
     """
 
     models: tuple[Literal["perceptron", "tree-lstm"], ...] = ("perceptron", "tree-lstm")
-    max_active_keys: int = 4
-    n: int = 16
+    max_active_keys: int | None = None
+    n: int = 24
     flops: float = 1e9
     out: Path = Path("runs/figure1")
 
@@ -58,6 +58,7 @@ class Subject:
       graph: The model.
       data: Its instances.
       settings: Of the runs, beside mode and instances in flight.
+      in_flight: Instances in flight, but for the synchronous run.
       other_ns: What a dispatch takes beside its layers.
       sync_shown: Instances of the synchronous run that the charts are long enough for.
     """
@@ -65,6 +66,7 @@ class Subject:
     graph: Graph
     data: Instances | Sequence[Any]
     settings: Mapping[str, Any]
+    in_flight: int
     other_ns: int
     sync_shown: int
 
@@ -75,17 +77,18 @@ def main(options: Figure1Options) -> dict[str, dict[str, Simulation]]:
     Raises:
       SettingsError: If an option is not above 0.
     """
-    require_positive("The defaults are 4, 16 and 1e9.", max_active_keys=options.max_active_keys, n=options.n)
-    require_positive("The default is 1e9.", flops=options.flops)
+    keys = 1 if options.max_active_keys is None else options.max_active_keys
+    require_positive("The defaults are 4 or 6, 24 and 1e9.", max_active_keys=keys, n=options.n, flops=options.flops)
     found = {}
     for name in options.models:
         subject = perceptron(options) if name == "perceptron" else trees(options)
-        runs = found[name] = {mode: run(options, subject, mode) for mode in MODES}
+        keys = subject.in_flight if options.max_active_keys is None else options.max_active_keys
+        runs = found[name] = {mode: run(options, subject, mode, keys) for mode in MODES}
         span = round(1e9 * runs["sync"].seconds * subject.sync_shown / len(subject.data))
         charts = {}
         for mode, one in runs.items():
             slices = at_work(one)
-            title = MODES[mode].format(keys=options.max_active_keys)
+            title = MODES[mode].format(keys=keys)
             charts[f"{title} — {summary(slices, span)}"] = beginning(slices, span)
         for suffix in ("png", "svg"):
             path = options.out / f"{name}.{suffix}"
@@ -94,14 +97,14 @@ def main(options: Figure1Options) -> dict[str, dict[str, Simulation]]:
     return found
 
 
-def run(options: Figure1Options, subject: Subject, mode: str) -> Simulation:
+def run(options: Figure1Options, subject: Subject, mode: str, max_active_keys: int) -> Simulation:
     """One run with a trace: control flow only, one worker's device like the other."""
     return simulate(
         subject.graph,
         subject.data,
         cost=partial(FlopsCost, flops=options.flops, other_ns=subject.other_ns),
         mode=mode,
-        max_active_keys=options.max_active_keys,
+        max_active_keys=max_active_keys,
         policy="backward_first",
         trace=Trace(),
         **subject.settings,
@@ -140,22 +143,23 @@ def perceptron(options: Figure1Options) -> Subject:
         graph,
         [{"image": image, "label": label}] * options.n,
         {"workers": 3, "max_dispatch_size": 1, "fuse": False},
+        4,
         0,
         4,
     )
 
 
 def trees(options: Figure1Options) -> Subject:
-    """A Tree-LSTM on three workers: words and leaves, branches, and the classifier with its loss."""
-    trees, _ = sst.synthetic(200, 1, 0)
+    """A Tree-LSTM on four workers: words and leaves, two copies of the branch cell, and the classifier with its loss."""
+    trees, _ = sst.synthetic(400, 1, 0)
     sizes = np.diff(trees.ptr)
-    chosen = np.flatnonzero((sizes >= 7) & (sizes <= 9))[: options.n]
-    graph = tree_lstm(len(trees.vocabulary), Cells("tai", 32, 32, 1.0))
-    homes = {"embed": 0, "leaf": 0, "branch": 1}
+    chosen = np.flatnonzero((sizes >= 9) & (sizes <= 11))[: options.n]
+    graph = tree_lstm(len(trees.vocabulary), Cells("tai", 32, 32, 1.0), replicas=2)
+    homes = {"embed": 0, "leaf/0": 0, "leaf/1": 0, "branch/0": 1, "branch/1": 2}
     settings = {
-        "workers": 3,
-        "affinity": {node.name: homes.get(node.name, 2) for node in hosted(graph)},
+        "workers": 4,
+        "affinity": {node.name: homes.get(node.name, 3) for node in hosted(graph)},
         "max_dispatch_size": 4,
         "min_update_interval": 8,
     }
-    return Subject(graph, Subset(sst.TreeInstances(trees), chosen), settings, 4_000, 5)
+    return Subject(graph, Subset(sst.TreeInstances(trees), chosen), settings, 6, 2_000, 9)
