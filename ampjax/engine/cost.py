@@ -49,8 +49,11 @@ class FlopsCost:
         stage = dispatch.stage
         operations = 0.0
         if stage is not None:
-            for node, work in self._work(stage, dispatch.direction):
-                operations += work * dispatch.rows_at(node)
+            work = self._work(stage, dispatch.direction)
+            if dispatch.edges is None:  # all its nodes work on the same rows
+                operations = sum([of_row for _, of_row in work]) * dispatch.n_rows
+            else:
+                operations = sum(of_row * dispatch.rows_at(node) for node, of_row in work)
         for change in dispatch.changes:
             if isinstance(change, Update):
                 operations += self._layer(self.plan.graph.nodes[change.node])[1]

@@ -77,6 +77,7 @@ class Cells:
         self.rows: dict[int, np.ndarray] = {}
         self._ragged = np.zeros(256, bool)
         self._view = np.full(256, -1)  # an owner's latest view, and a view's elder sister
+        self._n_views = 0
 
     @property
     def alive(self) -> int:
@@ -106,6 +107,7 @@ class Cells:
         owners = self.owner[of]
         cells = self.take(len(of), 0, slots, 0)
         self.owner[cells] = owners
+        self._n_views += len(cells)
         if not len(cells):
             return cells
         order = np.argsort(owners, kind="stable")
@@ -119,13 +121,25 @@ class Cells:
 
     def give(self, cells: np.ndarray) -> None:
         """Ends owner cells and their views."""
+        of_views = 0
         while len(cells):
-            for cell in cells[self._ragged[cells]].tolist():
-                del self.rows[cell]
-            views = self._view[cells]
-            self.owner[cells], self._view[cells], self._ragged[cells] = cells, -1, False
+            if self.rows:
+                self._end_rows(cells)
             self._pool.give(cells)
+            if not self._n_views:
+                return
+            views = self._view[cells]
+            self.owner[cells], self._view[cells] = cells, -1
+            self._n_views -= of_views
             cells = views[views >= 0]
+            of_views = len(cells)
+
+    def _end_rows(self, cells: np.ndarray) -> None:
+        """Forgets the slots of those of the cells that are ragged."""
+        ragged = cells[self._ragged[cells]]
+        self._ragged[ragged] = False
+        for cell in ragged.tolist():
+            del self.rows[cell]
 
     def rows_of(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The slots of ragged cells, one after the other, and each cell's number of them."""
