@@ -231,7 +231,7 @@ figure = new_figure(7.5, 3.0, layout="constrained")
 for axes, values, text in zip(
     figure.subplots(1, 2),
     (epochs, [history[-1].staleness_mean for history in by_interval.values()]),
-    (f"epochs to the target ({MOST}: not reached)", "mean staleness [updates]"),
+    (f"epochs to the target\n({MOST}: not reached)", "mean staleness [updates]"),
     strict=True,
 ):
     axes.plot(intervals, values, "o-", color="#0072B2")
