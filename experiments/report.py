@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tyro
@@ -37,11 +37,13 @@ class ReportOptions:
       files: JSON Lines files that experiments wrote.
       target: Validation accuracy (for regression: error) to reach; by default each experiment's own.
       plot: A picture of throughput against epochs to the target, with lines of equal time (figure 5); for runs of one experiment.
+      by: What its points are told apart by, and joined along: `max-active-keys` (figure 5a) or `min-update-interval` (5b).
     """
 
     files: tyro.conf.Positional[tuple[Path, ...]]
     target: float | None = None
     plot: Path | None = None
+    by: Literal["max-active-keys", "min-update-interval"] = "max-active-keys"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Row:
       speed: Median training and validation examples per second.
       staleness: Mean staleness, median over epochs.
       n_train: Training examples in an epoch.
+      min_update_interval: Of nodes that have none of their own.
     """
 
     setting: Setting
@@ -69,6 +72,7 @@ class Row:
     speed: tuple[float, float]
     staleness: float
     n_train: int
+    min_update_interval: int = 0
 
 
 def main(options: ReportOptions, console: Console | None = None) -> list[Row]:
@@ -95,12 +99,17 @@ def main(options: ReportOptions, console: Console | None = None) -> list[Row]:
         table.add_row(*_cells(row))
     (console or Console(width=240, highlight=False)).print(table)
     if options.plot is not None:
-        plot(rows, options.plot)
+        plot(rows, options.plot, options.by)
     return rows
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """Draws throughput against epochs to the target: a line for each mode and choice of options, a point for each `max_active_keys`.
+def plot(rows: Sequence[Row], path: Path, by: str = "max-active-keys") -> None:
+    """Draws throughput against epochs to the target: a line for each mode and choice of options, a point for each value of `by`.
+
+    Args:
+      rows: Of one experiment.
+      path: The picture.
+      by: `max-active-keys` or `min-update-interval`.
 
     Raises:
       SettingsError: If the rows belong to several experiments, or the file name is not that of a picture.
@@ -110,12 +119,20 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         raise SettingsError(
             "--plot", "runs of one experiment on the same data", f"{sorted(sizes)}", "Give files of one experiment."
         )
-    series: dict[str, list[Point]] = {}
+    lines: dict[str, dict[int, Point]] = {}
     for row in rows:
-        _, mode, keys, other = row.setting
-        point = Point(str(keys), row.speed[0], statistics.median(row.epochs))
-        series.setdefault(f"{mode} {other}".strip(), []).append(point)
-    front(series, rows[0].n_train, path)
+        line, value = _place(row, by)
+        lines.setdefault(line, {})[value] = Point(str(value), row.speed[0], statistics.median(row.epochs))
+    front({line: [points[n] for n in sorted(points)] for line, points in lines.items()}, rows[0].n_train, path)
+
+
+def _place(row: Row, by: str) -> tuple[str, int]:
+    """The line on which a setting stands, and its value there."""
+    _, mode, keys, other = row.setting
+    if by == "max-active-keys":
+        return f"{mode} {other}".strip(), keys
+    others = [option for option in other.split() if not option.startswith("min_update_interval=")]
+    return " ".join([mode, f"max_active_keys={keys}", *others]), row.min_update_interval
 
 
 def read(files: Iterable[Path]) -> dict[Setting, dict[int, list[Record]]]:
@@ -177,6 +194,7 @@ def summarise(setting: Setting, runs: Mapping[int, Sequence[Record]], target: fl
         (train_per_s, valid_per_s),
         staleness,
         records[0]["n_train"],
+        records[0].get("min_update_interval", 0),
     )
 
 

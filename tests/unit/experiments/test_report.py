@@ -85,6 +85,22 @@ def test_a_picture_of_one_experiment(tmp_path: Path) -> None:
         report.main(ReportOptions(files=(tmp_path / "runs",), plot=tmp_path / "front.png"))
 
 
+def test_points_are_joined_along_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 5a: more and more in flight. Figure 5b: longer and longer intervals."""
+    drawn: list[dict[str, list[Any]]] = []
+    monkeypatch.setattr(report, "front", lambda series, *_: drawn.append(series))
+    write(tmp_path / "runs", [0.95], min_update_interval=100, options={"min_update_interval": 100, "cell": "tai"})
+    for keys in (4, 16):
+        write(tmp_path / "runs", [0.5, 0.95], keys=keys, min_update_interval=50, options={"cell": "tai"})
+    for by in ("max-active-keys", "min-update-interval"):
+        report.main(ReportOptions(files=(tmp_path / "runs",), plot=tmp_path / "front.png", by=by))  # type: ignore[arg-type]
+    lines = [{name: [(p.label, p.epochs) for p in points] for name, points in series.items()} for series in drawn]
+    assert lines == [
+        {"async cell=tai": [("4", 2), ("16", 2)], "async min_update_interval=100 cell=tai": [("4", 1)]},
+        {"async max_active_keys=4 cell=tai": [("50", 2), ("100", 1)], "async max_active_keys=16 cell=tai": [("50", 2)]},
+    ]
+
+
 @pytest.mark.parametrize("line", ["{", "{}", "[]", '{"experiment": "e"}'])
 def test_what_is_no_record_is_told(tmp_path: Path, line: str) -> None:
     write(tmp_path / "runs", [0.5])
