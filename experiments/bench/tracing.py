@@ -54,10 +54,10 @@ def main(options: TracingOptions, console: Console | None = None) -> list[dict[s
     for size in options.sizes:
         row = {"bench": "tracing", "dispatch_size": size, "every": options.every, **measure(options, size)}
         rows.append(row)
+        append(options.json, [row])
         cells = f"{row['untraced_us']:.2f}", f"{row['traced_ratio']:.3f}", f"{row['waited_ratio']:.2f}"
         table.add_row(str(size), *cells, f"{100 * row['traced_busy']:.0f}", f"{100 * row['waited_busy']:.0f}")
     (console or Console(highlight=False)).print(table)
-    append(options.json, rows)
     return rows
 
 
