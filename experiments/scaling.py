@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from ampjax.engine.cost import FlopsCost
+from ampjax.errors import SettingsError
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.simulate import simulate
 from ampjax.tables import compact
@@ -95,8 +96,10 @@ def main(options: ScalingOptions, console: Console | None = None) -> list[Row]:
     Raises:
       SettingsError: If an option is not above 0.
     """
-    sizes = {name: getattr(options, name) for name in ("in_flight", "n", "least", "flops", "bytes_per_s")}
+    sizes = {name: getattr(options, name) for name in ("in_flight", "n", "least", "flops")}
     require_positive("See the defaults.", workers=min(options.workers, default=0), **sizes)
+    if not options.bytes_per_s > 0:  # it may be infinite
+        raise SettingsError("--bytes-per-s", "more than 0", f"{options.bytes_per_s}", "See the defaults.")
     console = console or Console(highlight=False)
     runs: dict[str, list[Row]] = {}
     for name in options.models:

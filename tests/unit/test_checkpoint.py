@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 from support import graphs
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax as amp
 from ampjax.errors import DataError, TableError

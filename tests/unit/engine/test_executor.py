@@ -242,11 +242,11 @@ def test_no_rows_at_all_fit_any_type():
     [
         (
             np.zeros((2, 2), np.float32),
-            r"pump `x`, payload: expected an array of shape \(1, 6\), got \(1, 2, 2\)\. Give one row of the pump's shape per message\.",
+            r"pump `x`, payload: expected rows of shape \(6,\), as the pump was declared, one for each message, got \(2, 2\) in one message\. Give payloads of the pump's shape\.",
         ),
         (
             np.zeros(5, np.float32),
-            r"pump `x`, payload: expected an array of shape \(1, 6\), got \(1, 5\)\. Give one row of the pump's shape per message\.",
+            r"pump `x`, payload: expected rows of shape \(6,\), as the pump was declared, one for each message, got \(5,\) in one message\. Give payloads of the pump's shape\.",
         ),
         (
             np.zeros(6, complex),
