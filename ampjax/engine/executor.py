@@ -355,18 +355,18 @@ def _check_payload(feed: Feed) -> None:
     _, shape, dtype = feed.arena
     payload = np.asarray(feed.payload)
     where = f"pump `{feed.pump}`, payload"
-    if payload.shape != (len(feed.slots), *shape) and payload.dtype.kind in "biufc":
-        rows = payload.shape[1:] if payload.shape[:1] == (len(feed.slots),) else payload.shape
-        raise MessageError(
-            where,
-            f"rows of shape {tuple(shape)}, as the pump was declared, one for each message",
-            f"{rows} in one message" if rows != payload.shape else f"{rows} for {len(feed.slots)} messages",
-            "Give payloads of the pump's shape.",
-        )
     if payload.size and not np.can_cast(payload.dtype, dtype, "same_kind"):
         raise MessageError(
             where,
             f"{dtype}",
             f"{payload.dtype}",
             f"Convert the payload to {dtype}, or declare the pump with its dtype.",
+        )
+    if payload.shape != (len(feed.slots), *shape):
+        rows = payload.shape[1:] if payload.shape[:1] == (len(feed.slots),) else payload.shape
+        raise MessageError(
+            where,
+            f"rows of shape {tuple(shape)}, as the pump was declared, one for each message",
+            f"{rows} in one message" if rows != payload.shape else f"{rows} for {len(feed.slots)} messages",
+            "Give payloads of the pump's shape.",
         )

@@ -249,6 +249,10 @@ def test_no_rows_at_all_fit_any_type():
             r"pump `x`, payload: expected rows of shape \(6,\), as the pump was declared, one for each message, got \(5,\) in one message\. Give payloads of the pump's shape\.",
         ),
         (
+            np.zeros(5, jnp.bfloat16),
+            r"pump `x`, payload: expected rows of shape \(6,\), as the pump was declared, one for each message, got \(5,\) in one message\.",
+        ),
+        (
             np.zeros(6, complex),
             r"pump `x`, payload: expected float32, got complex128\. Convert the payload to float32, or declare the pump with its dtype\.",
         ),
