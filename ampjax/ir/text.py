@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from ampjax.colours import FAMILIES, family
 from ampjax.ir.order import Edge, edges, order
 from ampjax.ir.payload import init_shapes
 
@@ -67,8 +68,6 @@ def mermaid(graph: Graph) -> str:
     Returns:
       The text, for example for a ```` ```mermaid ```` block.
     """
-    from ampjax.viz.colours import FAMILIES, family  # plain data; text does without it
-
     nodes = order(graph)
     ids = {node.name: f"n{i}" for i, node in enumerate(nodes)}
     lines = ["flowchart TD"]
@@ -94,8 +93,6 @@ def dot(graph: Graph) -> str:
     Returns:
       The text, for the command `dot -Tsvg`.
     """
-    from ampjax.viz.colours import family
-
     nodes = order(graph)
     ids = {node.name: f"n{i}" for i, node in enumerate(nodes)}
     lines = [

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ampjax.colours import SERIES
 from ampjax.engine.trace import scaled
 from ampjax.errors import SettingsError
 from ampjax.history import falls, reaches
-from ampjax.viz.colours import SERIES
 from ampjax.viz.figure import new_figure, save
 
 Histories = Mapping[str, Sequence[Mapping[str, Any]]]

@@ -14,9 +14,9 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import TextToPath
 
+from ampjax.colours import FAMILIES, SLICES, WHITE, family
 from ampjax.engine.trace import Trace
 from ampjax.ir.graph import Graph, Node
-from ampjax.viz.colours import FAMILIES, SLICES, WHITE, family
 from ampjax.viz.figure import new_figure, save, to_svg_text
 from ampjax.viz.flow import BACKWARD, FORWARD, Notes, notes_of
 from ampjax.viz.layout import (

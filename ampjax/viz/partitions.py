@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from ampjax.colours import SERIES
 from ampjax.errors import SettingsError
-from ampjax.viz.colours import SERIES
 from ampjax.viz.figure import new_figure, save
 
 

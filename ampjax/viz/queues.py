@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ampjax.colours import GREY, SERIES
 from ampjax.engine.records import QueueSample
 from ampjax.engine.trace import Trace, scaled
 from ampjax.errors import SettingsError
-from ampjax.viz.colours import GREY, SERIES
 from ampjax.viz.figure import new_figure, save
 
 BINS = 200

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ampjax.colours import BLUE, VERMILION, WHITE
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
-from ampjax.viz.colours import BLUE, VERMILION, WHITE
 from ampjax.viz.figure import new_figure, save
 
 

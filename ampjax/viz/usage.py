@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ampjax.colours import BLACK, GREY, SLICES, WAITS, WHITE
 from ampjax.engine.trace import Trace, scaled
 from ampjax.engine.usage import USES, usage
 from ampjax.errors import SettingsError
-from ampjax.viz.colours import BLACK, GREY, SLICES, WAITS, WHITE
 from ampjax.viz.figure import new_figure, save
 
 MEANINGS = {

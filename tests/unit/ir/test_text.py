@@ -2,11 +2,12 @@ import re
 from collections import Counter
 
 import numpy as np
+from support.laws import run_python
 
 import ampjax as amp
+from ampjax.colours import FAMILIES, family
 from ampjax.ir.order import edges, order
 from ampjax.ir.text import count_params, dot, mermaid, tree
-from ampjax.viz.colours import FAMILIES, family
 
 
 def rnn():
@@ -174,3 +175,16 @@ def test_every_node_kind_has_its_own_colours():
     assert sorted(kind for f in FAMILIES for kind in f.kinds) == sorted(kinds.split())
     assert len({f.fill for f in FAMILIES}) == len(FAMILIES)
     assert family("something new").name == "plain"
+
+
+def test_text_needs_no_pictures():
+    """Export as text is for machines without a library for pictures, too, and starts at once."""
+    program = """
+import sys
+import ampjax as amp
+
+with amp.Graph() as g:
+    amp.sink("end", amp.pump("x"))
+print(len(g.to_mermaid()) > 0, len(g.to_dot()) > 0, "matplotlib" in sys.modules)
+"""
+    assert run_python(program).splitlines()[-1] == "True True False"

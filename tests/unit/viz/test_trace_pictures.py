@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import runs
 
+from ampjax.colours import SLICES, WAITS
 from ampjax.engine.records import QueueSample, Slice
 from ampjax.engine.trace import Trace
 from ampjax.engine.usage import usage
 from ampjax.errors import SettingsError
-from ampjax.viz.colours import SLICES, WAITS
 from ampjax.viz.flow import notes_of
 from ampjax.viz.graph import draw
 from ampjax.viz.queues import BINS, line_up, queues
