@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.engine.source import LoopInstances, batches_of
+from ampjax.optim.update import trainable
 from ampjax.preparation import AnyInstances
 
 SHOWN = 6
@@ -47,8 +48,7 @@ def warn_of(loss: float, where: str, params: Mapping[str, Any], data: AnyInstanc
 
 
 def _finite(tree: Any) -> bool:
-    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(jnp.asarray(x).dtype, jnp.inexact)]
-    return all(bool(jnp.isfinite(x).all()) for x in floats)
+    return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(trainable(tree)))
 
 
 def _first_bad(data: AnyInstances) -> tuple[int, str] | None:

@@ -202,8 +202,7 @@ class Trainer:
           MessageError: If a message, payload or state function of those that are looked at does not fit.
         """
         with Reporter(progress) as reporter:
-            held_out = self._data(valid, "validation data") if valid is not None else None
-            blocking(self._preparation.prepare(self._data(train, "training data"), held_out, reporter))
+            blocking(self._preparation.prepare(*self._both(train, valid), reporter))
 
     def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
         """Trains; see `fit_async`. Works also where an event loop runs, as in a notebook."""
@@ -295,10 +294,7 @@ class Trainer:
         started = self._now() - (history.epochs[-1].seconds if history.epochs else 0.0)
         with Reporter(progress) as reporter:
             try:
-                data, held_out = (
-                    self._data(train, "training data"),
-                    self._data(valid, "validation data") if valid is not None else None,
-                )
+                data, held_out = self._both(train, valid)
                 await self._preparation.prepare(data, held_out, reporter)
                 for _ in range(epochs):
                     if self._follower is not None and self._follower.over:
@@ -499,6 +495,9 @@ class Trainer:
         self._executor.abandon()
         for changes in self._scheduler.abandon():
             self._executor.change(changes)
+
+    def _both(self, train: Data, valid: Data | None) -> tuple[AnyInstances, AnyInstances | None]:
+        return self._data(train, "training data"), None if valid is None else self._data(valid, "validation data")
 
     def _data(self, data: Data, what: str = "data") -> AnyInstances:
         if self._controller is None:

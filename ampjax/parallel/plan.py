@@ -87,6 +87,7 @@ def make_plan(
     """
     analysis = find_sparse(loss_fn, params, parts[0])
     text = names(params)
+    _check_patterns(config.keep_dense, text)
     found = [path for path in analysis.sparse if _may_be_table(analysis[path], text, config)]
     program = rewrite(loss_fn, params, parts[0], found)
     alpha = measure_alpha(program, params, parts)
@@ -108,7 +109,11 @@ def make_plan(
 
 def _may_be_table(variable: Variable, text: Mapping[str, str], config: ParallaxConfig) -> bool:
     """Whether a sparse variable can be a table: the user does not forbid it, and tables hold such rows."""
-    for pattern in config.keep_dense:
+    return not any(matches(p, text[variable.path]) for p in config.keep_dense) and not _is_double(variable)
+
+
+def _check_patterns(patterns: Sequence[str], text: Mapping[str, str]) -> None:
+    for pattern in patterns:
         if not any(matches(pattern, path) for path in text.values()):
             raise SettingsError(
                 f"setting `keep_dense`, `{pattern}`",
@@ -116,7 +121,6 @@ def _may_be_table(variable: Variable, text: Mapping[str, str], config: ParallaxC
                 "no match",
                 "Correct it.",
             )
-    return not any(matches(p, text[variable.path]) for p in config.keep_dense) and not _is_double(variable)
 
 
 def _is_double(variable: Variable) -> bool:
