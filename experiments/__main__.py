@@ -3,135 +3,135 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any, Union
 
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, SettingsError
 from ampjax.history import History
-from experiments import (
-    appendix_c,
-    babi15,
-    calibrate,
-    figure1,
-    figure5a,
-    figure5b,
-    list_reduction,
-    mnist,
-    permutation,
-    qm9,
-    report,
-    scaling,
-    sentiment,
-    table3,
-    virtual,
-    wikiner,
-)
-from experiments.appendix_c import AppendixCOptions
-from experiments.babi15 import Babi15Options
-from experiments.bench import commands as bench
-from experiments.calibrate import CalibrateOptions
 from experiments.common import start_up
-from experiments.figure1 import Figure1Options
-from experiments.figure5a import Figure5aOptions
-from experiments.figure5b import Figure5bOptions
-from experiments.list_reduction import ListReductionOptions
-from experiments.mnist import MnistOptions
-from experiments.parallax import fig7, fig8, fig9, table1, table2, table4, table5, table6
-from experiments.parallax import table3 as parallax_table3
-from experiments.permutation import PermutationOptions
-from experiments.qm9 import Qm9Options
-from experiments.report import ReportOptions
-from experiments.scaling import ScalingOptions
-from experiments.sentiment import SentimentOptions
-from experiments.table3 import Table3Options
-from experiments.virtual import VirtualOptions
-from experiments.wikiner import WikinerOptions
 
-Command = (
-    Annotated[ListReductionOptions, subcommand("list-reduction")]
-    | Annotated[MnistOptions, subcommand("mnist")]
-    | Annotated[SentimentOptions, subcommand("sentiment")]
-    | Annotated[WikinerOptions, subcommand("wikiner")]
-    | Annotated[Qm9Options, subcommand("qm9")]
-    | Annotated[Babi15Options, subcommand("babi15")]
-    | Annotated[PermutationOptions, subcommand("permutation")]
-    | Annotated[VirtualOptions, subcommand("virtual-replicas")]
-    | Annotated[Table3Options, subcommand("table3")]
-    | Annotated[AppendixCOptions, subcommand("appendix-c")]
-    | Annotated[table1.Table1Options, subcommand("parallax-table1")]
-    | Annotated[table2.Table2Options, subcommand("parallax-table2")]
-    | Annotated[parallax_table3.ParallaxTable3Options, subcommand("parallax-table3")]
-    | Annotated[table4.Table4Options, subcommand("parallax-table4")]
-    | Annotated[table5.Table5Options, subcommand("parallax-table5")]
-    | Annotated[table6.Table6Options, subcommand("parallax-table6")]
-    | Annotated[fig7.Fig7Options, subcommand("parallax-fig7")]
-    | Annotated[fig8.Fig8Options, subcommand("parallax-fig8")]
-    | Annotated[fig9.Fig9Options, subcommand("parallax-fig9")]
-    | Annotated[Figure1Options, subcommand("figure1")]
-    | Annotated[Figure5aOptions, subcommand("figure5a")]
-    | Annotated[Figure5bOptions, subcommand("figure5b")]
-    | Annotated[ScalingOptions, subcommand("scaling")]
-    | Annotated[CalibrateOptions, subcommand("calibrate")]
-    | Annotated[ReportOptions, subcommand("report")]
-    | Annotated[bench.Bench, subcommand("bench")]
-)
 
-MAINS: dict[type, Callable[[Any], Any]] = {
-    ListReductionOptions: list_reduction.main,
-    MnistOptions: mnist.main,
-    SentimentOptions: sentiment.main,
-    WikinerOptions: wikiner.main,
-    Qm9Options: qm9.main,
-    Babi15Options: babi15.main,
-    PermutationOptions: permutation.main,
-    VirtualOptions: virtual.main,
-    Table3Options: table3.main,
-    AppendixCOptions: appendix_c.main,
-    table1.Table1Options: table1.main,
-    table2.Table2Options: table2.main,
-    parallax_table3.ParallaxTable3Options: parallax_table3.main,
-    table4.Table4Options: table4.main,
-    table5.Table5Options: table5.main,
-    table6.Table6Options: table6.main,
-    fig7.Fig7Options: fig7.main,
-    fig8.Fig8Options: fig8.main,
-    fig9.Fig9Options: fig9.main,
-    Figure1Options: figure1.main,
-    Figure5aOptions: figure5a.main,
-    Figure5bOptions: figure5b.main,
-    ScalingOptions: scaling.main,
-    CalibrateOptions: calibrate.main,
-    ReportOptions: report.main,
-    **bench.MAINS,
+@dataclass(frozen=True)
+class Command:
+    """Where an experiment is; its module is imported when it is wanted, since all together take seconds.
+
+    Args:
+      module: The module below `experiments` that holds its options.
+      options: Their class.
+      runs: The module whose `main` runs it; by default the same.
+    """
+
+    module: str
+    options: str
+    runs: str | None = None
+
+    @property
+    def type(self) -> type:
+        """The class of its options."""
+        return getattr(import_module(f"experiments.{self.module}"), self.options)
+
+    @property
+    def main(self) -> Callable[[Any], Any]:
+        """Runs it with its options."""
+        return import_module(f"experiments.{self.runs or self.module}").main
+
+
+COMMANDS: Mapping[str, Command] = {
+    "list-reduction": Command("list_reduction", "ListReductionOptions"),
+    "mnist": Command("mnist", "MnistOptions"),
+    "sentiment": Command("sentiment", "SentimentOptions"),
+    "wikiner": Command("wikiner", "WikinerOptions"),
+    "qm9": Command("qm9", "Qm9Options"),
+    "babi15": Command("babi15", "Babi15Options"),
+    "permutation": Command("permutation", "PermutationOptions"),
+    "virtual-replicas": Command("virtual", "VirtualOptions"),
+    "table3": Command("table3", "Table3Options"),
+    "appendix-c": Command("appendix_c", "AppendixCOptions"),
+    "parallax-table1": Command("parallax.table1", "Table1Options"),
+    "parallax-table2": Command("parallax.table2", "Table2Options"),
+    "parallax-table3": Command("parallax.table3", "ParallaxTable3Options"),
+    "parallax-table4": Command("parallax.table4", "Table4Options"),
+    "parallax-table5": Command("parallax.table5", "Table5Options"),
+    "parallax-table6": Command("parallax.table6", "Table6Options"),
+    "parallax-fig7": Command("parallax.fig7", "Fig7Options"),
+    "parallax-fig8": Command("parallax.fig8", "Fig8Options"),
+    "parallax-fig9": Command("parallax.fig9", "Fig9Options"),
+    "figure1": Command("figure1", "Figure1Options"),
+    "figure5a": Command("figure5a", "Figure5aOptions"),
+    "figure5b": Command("figure5b", "Figure5bOptions"),
+    "scaling": Command("scaling", "ScalingOptions"),
+    "calibrate": Command("calibrate", "CalibrateOptions"),
+    "report": Command("report", "ReportOptions"),
+    **{
+        f"bench {name}": Command("bench.workloads", f"{name.title().replace('-', '')}Bench", "bench.workload")
+        for name in ("sentiment", "list-reduction", "wikiner", "qm9", "babi15", "mnist", "permutation")
+    },
+    "bench engine": Command("bench.engine", "EngineOptions"),
+    "bench tracing": Command("bench.tracing", "TracingOptions"),
+    "bench start-up": Command("bench.start_up", "StartUpBench"),
+    "bench memory": Command("bench.memory", "MemoryBench"),
+    "bench workers": Command("bench.workers", "WorkersBench"),
+    "bench parallax": Command("bench.parallax", "ParallaxBench"),
+    "bench simulate": Command("bench.simulate", "SimulateOptions"),
 }
+"""By what is written on the command line. `bench` compares ours with other programs, and measures the engine alone."""
 
 
-def parse(arguments: Sequence[str] | None = None) -> Any:
+def named(arguments: Sequence[str]) -> str | None:
+    """The experiment that a command line begins with."""
+    return next((name for n in (2, 1) if (name := " ".join(arguments[:n])) in COMMANDS), None)
+
+
+def parse(arguments: Sequence[str]) -> Any:
     """The chosen experiment's options.
 
     Raises:
       SystemExit: If the command line can't be read, or asks for help.
     """
-    command: Any = tyro.cli(
-        Command,  # type: ignore[arg-type]
-        prog="python -m experiments",
-        description="The papers' experiments. Each has its own --help.",
+    name = named(arguments)
+    if name is not None:
+        return _read(COMMANDS[name].type, name, arguments[len(name.split()) :])
+    bench = list(arguments[:1]) == ["bench"]
+    within = {name.removeprefix("bench "): c.type for name, c in COMMANDS.items() if name.startswith("bench ") == bench}
+    if not bench:
+        within["bench"] = Bench
+    choices = [Annotated[kind, subcommand(name, description=_first(kind))] for name, kind in within.items()]
+    return _read(Union[tuple(choices)], "bench" if bench else "", arguments[bench:])  # noqa: UP007 - made of a list
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Ours beside other programs, and the engine alone; each has its own --help."""
+
+
+def _first(kind: type) -> str:
+    """The first paragraph of a class's documentation."""
+    return str(kind.__doc__).split("\n\n")[0]
+
+
+def _read(options: Any, name: str, arguments: Sequence[str]) -> Any:
+    return tyro.cli(
+        options,
+        prog=f"python -m experiments {name}".strip(),
+        description=None if name else "The papers' experiments. Each has its own --help.",
         args=arguments,
         config=(OmitArgPrefixes, OmitSubcommandPrefixes),
     )
-    return command.what if isinstance(command, bench.Bench) else command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one experiment; gives the exit status: 2 for a mistake in options or data, which is told without a traceback; 130 after Ctrl-C."""
-    options = parse(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options, command = parse(given), COMMANDS[str(named(given))]
     devices = getattr(options, "devices", getattr(options, "workers", 1))
-    start_up(devices, spread_kernels=isinstance(options, MnistOptions))
+    start_up(devices, spread_kernels=command is COMMANDS["mnist"])
     try:
-        done = MAINS[type(options)](options)
+        done = command.main(options)
     except (SettingsError, DataError, GraphError, LimitError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ampjax.errors import SettingsError
+from experiments.__main__ import COMMANDS
 from experiments.bench import common, engine, memory, start_up, tracing, workers, workload
-from experiments.bench.commands import WORKLOADS
 from experiments.bench.program import Entry
 from experiments.bench.workload import Workload
 from experiments.bench.workloads import Qm9Bench, SentimentBench
@@ -80,7 +80,7 @@ def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
     assert min(row["control_us"], row["engine_us"], row["kernels_us"]) > 0
 
 
-@pytest.mark.parametrize("kind", WORKLOADS)
+@pytest.mark.parametrize("kind", [c.type for c in COMMANDS.values() if c.module == "bench.workloads"])
 def test_a_bench_runs_ours_and_its_peers(kind: type[Workload], monkeypatch: pytest.MonkeyPatch) -> None:
     """What each process is told can be made: a module's function, and arguments that survive JSON."""
     asked: list[Any] = []

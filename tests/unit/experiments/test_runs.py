@@ -10,7 +10,6 @@ import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.history import History
 from experiments import (
-    __main__,
     appendix_c,
     babi15,
     figure5b,
@@ -22,7 +21,7 @@ from experiments import (
     virtual,
     wikiner,
 )
-from experiments.__main__ import main, parse
+from experiments.__main__ import COMMANDS, main, parse
 from experiments.appendix_c import AppendixCOptions
 from experiments.babi15 import Babi15Options
 from experiments.common import FIELDS
@@ -290,10 +289,24 @@ def test_a_mistake_is_told_without_a_traceback(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_run_that_was_ended_by_ctrl_c_tells_so_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     for interrupted, status in ((False, 0), (True, 130)):
-        monkeypatch.setitem(
-            __main__.MAINS, ListReductionOptions, lambda _, ended=interrupted: [History(interrupted=ended)]
-        )
+        monkeypatch.setattr(list_reduction, "main", lambda _, ended=interrupted: [History(interrupted=ended)])
         assert main(["list-reduction"]) == status
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_experiment_tells_what_it_does_and_can_be_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse([*name.split(), "--help"])
+    assert stop.value.code == 0 and f"usage: python -m experiments {name} " in capsys.readouterr().out
+    assert callable(COMMANDS[name].main)
+
+
+def test_help_lists_all_experiments_with_a_line_or_two_each(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["bench", "--help"]):
+        with pytest.raises(SystemExit):
+            parse(arguments)
+    told = capsys.readouterr().out
+    assert all(name.removeprefix("bench ") in told for name in COMMANDS) and len(told.splitlines()) < 120
 
 
 def test_an_unknown_option_or_mode_ends_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
