@@ -23,7 +23,7 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.hosted_driver import HostedDriver
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import metrics_of
-from ampjax.engine.profile import Profile, measure, medians
+from ampjax.engine.profile import Profile, measure_devices, measure_host, medians
 from ampjax.engine.profile_cost import HostedCost
 from ampjax.engine.source import Source
 from ampjax.engine.trace import Trace, scaled
@@ -131,9 +131,10 @@ def profile(
     tx: optax.GradientTransformation | None = None,
     **options: Any,
 ) -> Profile:
-    """Measures how long each kernel takes on this machine, for simulations of machines like it.
+    """Measures how long each kernel takes on this machine, and the host for each, for simulations of machines like it.
 
-    The instances are trained on, one dispatch at a time, once to compile and then `passes` times; medians count.
+    The instances are trained on once to compile, and then `passes` times one dispatch at a time, for the devices' part, and as often with the host
+    ahead of the devices, for its own; medians count.
 
     Args:
       graph: A closed graph.
@@ -156,7 +157,7 @@ def profile(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
     measured = []
-    for _ in range(1 + passes):
+    for measure in (measure_host, *passes * (measure_devices, measure_host)):
         source = Source(scheduler, executor, instances, np.arange(len(instances)), True)
         measured.append(measure(Loop(scheduler, executor, [source]), executor))
     return medians(measured[1:])

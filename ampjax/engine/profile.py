@@ -1,14 +1,15 @@
 """How long this machine takes for each stage, measured.
 
-A profile is measured by running instances one dispatch at a time and waiting for each, so it holds what kernels take when they have the machine
-to themselves; it is a table of numbers, which can be kept in a file and used where the machine is not at hand.
+What kernels take when they have the machine to themselves is measured by running one dispatch at a time and waiting for each; what the host takes,
+by its thread's processor time while devices work beside it, since that is how a run uses it. A profile is a table of numbers, which can be kept in a
+file and used where the machine is not at hand.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,12 +33,14 @@ class Profile:
 
     Args:
       times: By `direction stage` (`forward linear1`, ...) and `update node`: nanoseconds for some numbers of rows (an update's is 1), from
-        the call until the device is done.
-      issue: The same: the part of them until the call returns, in which the host is not free for anything else.
-      control: The same: what the scheduler takes to choose a dispatch and to let its messages travel on.
+        the call until the device is done, of a machine that does nothing else.
+      kernels: The same: the part of them that is the device's.
+      issue: The same: what the call takes of the host's thread while devices work.
+      control: The same: what the scheduler takes of it to choose a dispatch and to let its messages travel on.
     """
 
     times: Times
+    kernels: Times = field(default_factory=dict)
     issue: Times = field(default_factory=dict)
     control: Times = field(default_factory=dict)
 
@@ -47,7 +50,7 @@ class Profile:
         Args:
           what: A key of the tables.
           rows: Rows.
-          part: Which table: `times`, `issue` or `control`.
+          part: Which table: `times`, `kernels`, `issue` or `control`.
 
         Raises:
           SettingsError: If it was never measured.
@@ -88,14 +91,17 @@ class Profile:
         return "\n".join([f"Profile of {len(self.times)} kernels", *lines])
 
 
-PARTS = ("times", "issue", "control")
+PARTS = ("times", "kernels", "issue", "control")
+
+AHEAD = 16
+"""Dispatches that the host issues before it waits for the devices, while its own time is measured."""
 
 Measured = dict[str, dict[str, dict[int, list[float]]]]
 """By part of a profile, as `Times`, with each time that was measured."""
 
 
-def measure(loop: Loop, executor: Executor) -> Measured:
-    """Runs a loop to its end, one dispatch at a time, each waited for.
+def measure_devices(loop: Loop, executor: Executor) -> Measured:
+    """Runs a loop to its end, one dispatch at a time, each waited for: what takes how long (`times`), and the devices' part of it (`kernels`).
 
     Kernels that are compiled on the way count with their compilation, so run the same once before.
 
@@ -106,42 +112,84 @@ def measure(loop: Loop, executor: Executor) -> Measured:
     Returns:
       All times in nanoseconds.
     """
-    clock, found = time.perf_counter_ns, {part: {} for part in PARTS}
-    scheduler, workers = loop.scheduler, range(loop.scheduler.plan.workers)
+    found: Measured = {}
     waiting_ns = _waiting_ns(executor)
 
-    def note(part: str, what: str, rows: int, ns: float) -> None:
-        found[part].setdefault(what, {}).setdefault(rows, []).append(ns)
+    def run(what: str, rows: int, call: Callable[[], None]) -> None:
+        start, of_host = time.perf_counter_ns(), time.thread_time_ns()
+        call()
+        of_host = time.thread_time_ns() - of_host
+        executor.wait()
+        total = max(0.0, time.perf_counter_ns() - start - waiting_ns)
+        _note(found, "times", what, rows, total)
+        _note(found, "kernels", what, rows, max(0.0, total - of_host))
+
+    for dispatch, _ in _dispatches(loop):
+        _carry_out(dispatch, loop, executor, run)
+        loop.done(dispatch)
+    return found
+
+
+def measure_host(loop: Loop, executor: Executor) -> Measured:
+    """Runs a loop to its end, the host some dispatches ahead of the devices: the processor time of the host's thread (`issue` and `control`).
+
+    Processor time, since a call that issues a kernel may return when the kernel is done, the operating system having given the core to it.
+
+    Args:
+      loop: The run, of this executor.
+      executor: Its executor.
+
+    Returns:
+      All times in nanoseconds.
+    """
+    found: Measured = {}
 
     def run(what: str, rows: int, call: Callable[[], None]) -> None:
-        start = clock()
+        start = time.thread_time_ns()
         call()
-        issued = clock()
-        executor.wait()
-        total = max(0.0, clock() - start - waiting_ns)
-        note("times", what, rows, total)
-        note("issue", what, rows, min(issued - start, total))
+        _note(found, "issue", what, rows, time.thread_time_ns() - start)
 
-    loop.settle()
-    while True:
-        asked = clock()
-        dispatches = (scheduler.next(worker) for worker in workers)
-        dispatch = next((d for d in dispatches if d is not None), None)
-        chosen = clock()
-        if dispatch is None:
-            if loop.finished():
-                return found
-            continue
-        if dispatch.stage is not None:
-            run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, dispatch, scheduler))
-        for change in dispatch.changes:
-            what = f"update {change.node}" if isinstance(change, Update) else "replicas"
-            run(what, 1, partial(executor.change, replace(dispatch, changes=[change])))
-        executor.change(replace(dispatch, changes=[]))
-        ready = clock()
+    for n, (dispatch, choosing_ns) in enumerate(_dispatches(loop)):
+        _carry_out(dispatch, loop, executor, run)
+        start = time.thread_time_ns()
         loop.done(dispatch)
         if dispatch.stage is not None:
-            note("control", what_of(dispatch), max(1, dispatch.n_rows), clock() - ready + chosen - asked)
+            ns = choosing_ns + time.thread_time_ns() - start
+            _note(found, "control", what_of(dispatch), max(1, dispatch.n_rows), ns)
+        if n % AHEAD == 0:
+            executor.wait()
+    executor.wait()
+    return found
+
+
+def _note(found: Measured, part: str, what: str, rows: int, ns: float) -> None:
+    found.setdefault(part, {}).setdefault(what, {}).setdefault(rows, []).append(ns)
+
+
+def _dispatches(loop: Loop) -> Iterator[tuple[Dispatch, int]]:
+    """A run's dispatches, each `done` by whoever asks before the next; and the processor time that choosing it took."""
+    workers = range(loop.scheduler.plan.workers)
+    loop.settle()
+    while True:
+        start = time.thread_time_ns()
+        chosen = (loop.scheduler.next(worker) for worker in workers)
+        dispatch = next((d for d in chosen if d is not None), None)
+        if dispatch is not None:
+            yield dispatch, time.thread_time_ns() - start
+        elif loop.finished():
+            return
+
+
+def _carry_out(
+    dispatch: Dispatch, loop: Loop, executor: Executor, run: Callable[[str, int, Callable[[], None]], None]
+) -> None:
+    """Hands the parts of a dispatch to `run`: what it is kept under, its rows, and what issues it."""
+    if dispatch.stage is not None:
+        run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, dispatch, loop.scheduler))
+    for change in dispatch.changes:
+        what = f"update {change.node}" if isinstance(change, Update) else "replicas"
+        run(what, 1, partial(executor.change, replace(dispatch, changes=[change])))
+    executor.change(replace(dispatch, changes=[]))
 
 
 def what_of(dispatch: Dispatch) -> str:
@@ -153,7 +201,7 @@ def what_of(dispatch: Dispatch) -> str:
 def medians(passes: Sequence[Measured]) -> Profile:
     """A profile from all times of some passes."""
     joined: Measured = {part: {} for part in PARTS}
-    for part, found in ((part, tables[part]) for tables in passes for part in PARTS):
+    for part, found in ((part, found) for tables in passes for part, found in tables.items()):
         for what, sizes in found.items():
             for rows, ns in sizes.items():
                 joined[part].setdefault(what, {}).setdefault(rows, []).extend(ns)

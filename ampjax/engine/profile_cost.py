@@ -57,8 +57,7 @@ class HostedCost:
 
     def device_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that its worker's device needs for it, once it has been issued."""
-        parts = parts_of(dispatch)
-        return sum(self.profile.ns(what, rows) - self.profile.ns(what, rows, "issue") for what, rows in parts)
+        return sum(self.profile.ns(what, rows, "kernels") for what, rows in parts_of(dispatch))
 
 
 def parts_of(dispatch: Dispatch) -> list[tuple[str, int]]:

@@ -23,8 +23,11 @@ from ampjax.sched.dispatch import Dispatch
 EACH = 2
 """Dispatches of each stage, direction and size that are timed when they first come."""
 
-SHARE = 0.015
-"""The part of a run's time, about, that the host may wait for dispatches that it times; the first ones come on top."""
+SHARE = 0.01
+"""The part of a run's time, about, that may be lost by waiting for dispatches that are timed."""
+
+CREDIT_NS = 5_000_000
+"""What may be lost before that, so that a short run has something to go by."""
 
 _BEHIND_NS = 20_000
 """A wait that takes longer was for a device that was still at work, so its end is the device's."""
@@ -85,7 +88,7 @@ class Sampled:
     Args:
       tracer: Records the run.
       executor: Is waited for: the event loop stands still for the time of one dispatch then.
-      every: See above; fewer are timed where that would take more than `SHARE` of the time.
+      every: See above; fewer are timed where that would lose more than `SHARE` of the time.
     """
 
     def __init__(self, tracer: Tracer, executor: Executor, every: int):
@@ -94,13 +97,15 @@ class Sampled:
         self._left, self._n_timed, self._compilations = every, 0, 0
         self._timed: dict[tuple[int, str, bool, int], int] = {}
         self._issues: list[tuple[Any, ...]] = []
-        self._begun_ns = self._start_ns = self._not_before_ns = 0
+        self._first_ns, self._lost_ns, self._n_begun = tracer.clock(), 0.0, 0
+        self._begun_ns = self._start_ns = 0
         self._idle_ns: int | None = None
         self._costs = 0, 0
 
     def begin(self, dispatch: Dispatch) -> None:
         """The scheduler has chosen a dispatch."""
         self._begun_ns = self._tracer.begin(dispatch)
+        self._n_begun += 1
         self._idle_ns = None
         if self._is_due(dispatch):
             self._executor.wait_for(dispatch.worker)
@@ -132,12 +137,17 @@ class Sampled:
         self._issues = []
 
     def _timing(self, dispatch: Dispatch, idle_ns: int, changes_ns: int) -> Timing:
-        """Waits for the parameter changes of a dispatch that is timed, and says when another one may be."""
+        """Waits for the parameter changes of a dispatch that is timed, and counts what is lost by it.
+
+        If the host sets the pace, that is the waiting; if the device does, which goes on working meanwhile, the time that it takes the host to
+        issue a dispatch. Whichever it is, the other one is larger, and neither is more than passes from one dispatch to the next.
+        """
         if dispatch.changes:
             self._executor.wait_for(dispatch.worker)
             self._costs = self._costs[0], self._clock() - changes_ns
         waited_ns = idle_ns - self._begun_ns
-        self._not_before_ns = self._clock() + int((waited_ns + sum(self._costs)) / SHARE)
+        passed_ns = self._begun_ns - self._first_ns - self._lost_ns
+        self._lost_ns += min(waited_ns + sum(self._costs), passed_ns / self._n_begun)
         return Timing(idle_ns, waited_ns > _BEHIND_NS, self._costs, compilations() > self._compilations)
 
     def _is_due(self, dispatch: Dispatch) -> bool:
@@ -146,7 +156,9 @@ class Sampled:
         number = -1 if stage is None else stage.number
         key = number, dispatch.direction, bool(dispatch.changes), dispatch.n_rows.bit_length()
         timed = self._timed.get(key, 0)
-        if timed >= EACH and (self._left > 0 or self._begun_ns < self._not_before_ns):
+        if timed >= EACH and self._left > 0:
+            return False
+        if self._lost_ns > CREDIT_NS + SHARE * (self._begun_ns - self._first_ns):
             return False
         self._timed[key] = timed + 1
         self._n_timed += 1
@@ -188,11 +200,13 @@ class Costs:
         }
 
     def of(self, issue: Issue) -> tuple[float, float]:
-        """Nanoseconds of its kernels, and of its parameter changes: the nearest size's, if its own was never timed."""
-        sizes = self._costs.get(issue.work)
-        if not sizes:
-            return 0.0, 0.0
-        return sizes.get(issue.size) or sizes[min(sizes, key=lambda size: abs(size - issue.size))]
+        """Nanoseconds of its kernels, and of its parameter changes: what is nearest, if its own size, or it with changes or without, was never timed."""
+        stage, direction, changes = issue.work
+        for work in (issue.work, (stage, direction, not changes)):
+            if sizes := self._costs.get(work):
+                kernels, own = sizes.get(issue.size) or sizes[min(sizes, key=lambda size: abs(size - issue.size))]
+                return kernels, own if changes else 0.0
+        return 0.0, 0.0
 
 
 def place(issues: Sequence[Issue], costs: Costs, done_ns: int) -> list[tuple[Issue, Times]]:

@@ -23,12 +23,12 @@ from experiments.records import append
 class SimulateOptions:
     """Messages per second of `amp.simulate` without numerics, by processor time of its one thread, planning included.
 
-    Two parts: list reduction a sequence at a time and the other models with full dispatches on one worker; and list reduction with as many
-    replicas as workers, with small dispatches.
+    Three parts: list reduction a sequence at a time, whose sequences come in step and a dispatch takes all that waits; the other models with full
+    dispatches; both on one worker. And list reduction with as many replicas as workers, with small dispatches.
 
     Args:
-      sizes: Messages in a dispatch at most, with list reduction.
-      models: What is run beside it, with the last of the sizes.
+      sizes: Messages in a dispatch, with list reduction: somewhat more on average, since sequences have different lengths.
+      models: What is run beside it, with the last of the sizes as the most messages in a dispatch.
       in_flight: Instances in flight for each message of a full dispatch.
       n: Instances of a run, for each message of a full dispatch.
       passes: Measured passes; the fastest half counts, by its median.
@@ -41,7 +41,7 @@ class SimulateOptions:
     sizes: tuple[int, ...] = (32, 256, 1024)
     models: tuple[Name, ...] = NAMES
     in_flight: int = 4
-    n: int = 20
+    n: int = 60
     passes: int = 3
     replicas: int = 1024
     max_active_keys: int = 4096
@@ -72,11 +72,13 @@ def main(options: SimulateOptions, console: Console | None = None) -> list[dict[
 
 
 def single(options: SimulateOptions, size: int) -> dict[str, Any]:
-    """List reduction, a sequence an instance."""
+    """List reduction, a sequence an instance; all that are in flight have been admitted together."""
     graph, data = list_reduction_rnn(), single_sequences(options.n * size)
+    keys = options.in_flight * size
     settings: dict[str, Any] = {
-        "max_dispatch_size": size,
-        "max_active_keys": options.in_flight * size,
+        "max_dispatch_size": keys,
+        "max_active_keys": keys,
+        "min_admission": keys,
         "min_update_interval": 100,
     }
     return measure("sequences", options.passes, lambda: simulate(graph, data, **settings), settings)
@@ -85,7 +87,7 @@ def single(options: SimulateOptions, size: int) -> dict[str, Any]:
 def full(options: SimulateOptions, name: Name, size: int) -> dict[str, Any]:
     """Any of the models, on one worker."""
     one = model(name)
-    graph, data = one.graph(1), one.instances(max(100, options.n * size // 10))
+    graph, data = one.graph(1), one.instances(max(100, options.n * size // 30))
     settings: dict[str, Any] = {
         "max_dispatch_size": size,
         "max_active_keys": options.in_flight * size,

@@ -52,7 +52,11 @@ def test_every_reader_passes_over_a_byte_order_mark(tmp_path: Path) -> None:
         ),
         ("text.gz", b"no gzip", "text.gz: expected a readable file, got Not a gzipped file"),
     ],
-    ids=["not UTF-8", "cut short", "no gzip"],  # else the bytes, which hold the time, and workers would not agree on the names
+    ids=[
+        "not UTF-8",
+        "cut short",
+        "no gzip",
+    ],  # else the bytes, which hold the time, and workers would not agree on the names
 )
 def test_where_a_file_goes_wrong_is_told(tmp_path: Path, name: str, content: bytes, match: str) -> None:
     with pytest.raises(DataError, match=match):

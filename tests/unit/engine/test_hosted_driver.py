@@ -91,7 +91,8 @@ def profile(host_ns, device_ns):
     names += ["forward f0→1", "backward f0→1", "forward feed x→0", "forward feed label→1"]
     total = {name: {1: float(host_ns + device_ns)} for name in [*names, "update f0", "update f1"]}
     issue = {name: {1: float(host_ns)} for name in total}
-    return Profile(total, issue, {name: {1: 0.0} for name in total})
+    kernels = {name: {1: float(device_ns)} for name in total}
+    return Profile(total, kernels, issue, {name: {1: 0.0} for name in total})
 
 
 def simulated(host_ns, device_ns, workers, cores=MANY):

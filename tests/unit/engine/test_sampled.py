@@ -104,6 +104,13 @@ def test_a_size_that_was_never_timed_takes_its_neighbours_time():
     assert costs.of(Issue(Note(0, STAGES["c"], "forward", np.array([1]), 8), 0, 0)) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_what_was_never_timed_with_changes_takes_the_kernels_time_without_and_the_other_way_round(changes):
+    issues, _ = device([("a", changes, 0)], 1)
+    note = Note(0, STAGES["a"], "forward", np.array([1]), 8, [Update("w", 1)] * (not changes))
+    assert Costs(issues).of(Issue(note, 0, 0)) == (KERNELS["a"], 0.0)
+
+
 # On a real device
 
 
