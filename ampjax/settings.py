@@ -22,6 +22,9 @@ class Settings:
       max_active_keys: Instances in flight at most.
       min_admission: Instances enter when there is room for so many at once, so that they travel in step and fill dispatches; 1 lets each
         enter as soon as it can (the paper). At most `max_active_keys`: then they come and go in waves.
+      group_by_size: Instances of about the same size (by the messages and ragged rows that are pumped for them) follow one another, so many
+        at a time, in an otherwise random order: with as many let in at once, dispatches stay full to the end of a wave. Evaluation goes from
+        small to large. 1: all in random order.
       min_update_interval: Gradient rows that a node accumulates at least before it updates (asynchronous mode).
       mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates
         (figure 1b). `sync`: one instance, then every node updates (figure 1a).
@@ -48,6 +51,7 @@ class Settings:
 
     max_active_keys: int = 16
     min_admission: int = 1
+    group_by_size: int = 1
     min_update_interval: int = 1
     mode: str = "async"
     workers: int = 1
@@ -69,6 +73,7 @@ class Settings:
         for name in (
             "max_active_keys",
             "min_admission",
+            "group_by_size",
             "min_update_interval",
             "workers",
             "max_dispatch_size",

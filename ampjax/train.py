@@ -42,6 +42,7 @@ from ampjax.engine.source import LoopInstances, LoopSource, Source
 from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import GraphError, ParameterError, SettingsError
+from ampjax.grouping import Orders
 from ampjax.history import Epoch, History
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
@@ -292,6 +293,7 @@ class Trainer:
         history.interrupted = False
         callbacks, warned = list(callbacks), False
         started = self._now() - (history.epochs[-1].seconds if history.epochs else 0.0)
+        orders = Orders(self.settings.group_by_size)
         with Reporter(progress) as reporter:
             try:
                 data, held_out = self._both(train, valid)
@@ -301,7 +303,7 @@ class Trainer:
                         self._follower.require_end()
                         break
                     data = data.reshuffle(self._rng) if hasattr(data, "reshuffle") else data  # type: ignore[attr-defined]
-                    epoch = await self._epoch(data, held_out, reporter, started, trace)
+                    epoch = await self._epoch(data, held_out, orders, reporter, started, trace)
                     history.epochs.append(epoch)
                     reporter.line(epoch.line())
                     warned = warned or divergence.warn_of(
@@ -330,7 +332,8 @@ class Trainer:
         instances = self._data(data)
         with Reporter(progress) as reporter:
             await self._preparation.prepare(instances, None, reporter, train=False)
-            await self._run(instances, np.arange(len(instances)), False, reporter, "evaluate")
+            order = Orders(self.settings.group_by_size).settled(instances)
+            await self._run(instances, order, False, reporter, "evaluate")
         return metrics_of(self._executor.take_sums(False))
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
@@ -357,7 +360,8 @@ class Trainer:
         try:
             with Reporter(progress) as reporter:
                 await self._preparation.prepare(instances, None, reporter, train=False)
-                await self._run(instances, np.arange(len(instances)), False, reporter, "predict")
+                order = Orders(self.settings.group_by_size).settled(instances)
+                await self._run(instances, order, False, reporter, "predict")
             return gather_predictions(self.plan, self._executor.outputs, sinks)
         finally:
             self._scheduler.without_losses = self._executor.keep_outputs = False
@@ -409,6 +413,7 @@ class Trainer:
         self,
         train: AnyInstances,
         valid: AnyInstances | None,
+        orders: Orders,
         reporter: Reporter,
         started: float,
         trace: Trace | None,
@@ -416,7 +421,7 @@ class Trainer:
         self._epochs += 1
         self._executor.draws.epoch = self._epochs
         compiled, begin = compilations(), self._now()
-        order = self._rng.permutation(len(train))
+        order = orders.draw(train, self._rng)
         await self._run(train, order, True, reporter, f"epoch {self._epochs}", trace)
         self._scheduler.end_of_epoch()
         await self._run(train, order[:0], True, reporter, "")
@@ -425,7 +430,7 @@ class Trainer:
         valid_metrics, valid_s = {}, 0.0
         if valid is not None:
             begin = self._now()
-            await self._run(valid, np.arange(len(valid)), False, reporter, "validate")
+            await self._run(valid, orders.settled(valid), False, reporter, "validate")
             valid_metrics = metrics_of(self._executor.take_sums(False))
             valid_s = self._now() - begin
         return Epoch(

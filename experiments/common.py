@@ -82,6 +82,7 @@ class Options:
       policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront` or
         `one_forward_one_backward`.
       min_admission: Instances enter when there is room for so many at once (max-active-keys, if that is fewer).
+      group_by_size: Instances of about the same size follow one another, so many at a time; 1 takes all in random order.
       max_dispatch_size: Messages (rows, where messages are ragged) in one dispatch at most; 1 is the paper's Algorithm 1.
       replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K` or `message:K` (K: updates between).
       flops: Train in the virtual time of a machine whose workers have devices of so many operations per second each (the paper's has 1e12):
@@ -107,6 +108,7 @@ class Options:
     out: Path | None = None
     policy: str = "balanced"
     min_admission: int = 1
+    group_by_size: int = 1
     max_dispatch_size: int = 64
     replica_sync: str = "epoch"
     flops: float | None = None
@@ -133,6 +135,7 @@ class Options:
             workers=self.workers,
             policy=self.policy,
             min_admission=min(self.min_admission, self.max_active_keys),
+            group_by_size=self.group_by_size,
             max_dispatch_size=self.max_dispatch_size,
             replica_sync=sync_rule(self.replica_sync),
             gradient=gradient,

@@ -1,0 +1,87 @@
+"""The order in which instances are taken: at random, or so that instances of about the same size follow one another.
+
+Instances that have been let in together fill a dispatch only while all of them are under way; where some are much longer, the last dispatches of a
+wave hold few rows. Minibatches by length avoid that by the same means.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.source import LoopInstances, batches_of
+from ampjax.ir.instances import Instances
+
+AT_ONCE = 1024
+"""Instances that are looked at together to find out their sizes."""
+
+POOL = 50
+"""Groups that are drawn at random together and put in order of size, then cut."""
+
+
+class Orders:
+    """Orders of the instances of data sets.
+
+    Args:
+      group: Instances of about the same size that follow one another; 1 takes all in random order.
+    """
+
+    def __init__(self, group: int):
+        self._group = group
+        self._known: list[tuple[Any, np.ndarray]] = []
+
+    def draw(self, data: Instances | LoopInstances, rng: np.random.Generator) -> np.ndarray:
+        """An order `[n]` for an epoch of training."""
+        if self._group == 1:
+            return rng.permutation(len(data))
+        return in_groups(self._sizes(data), self._group, rng)
+
+    def settled(self, data: Instances | LoopInstances) -> np.ndarray:
+        """The order `[n]` in which instances are evaluated."""
+        return np.arange(len(data)) if self._group == 1 else np.argsort(self._sizes(data), kind="stable")
+
+    def _sizes(self, data: Instances | LoopInstances) -> np.ndarray:
+        """A data set's sizes; those of the last two are remembered."""
+        found = next((sizes for known, sizes in self._known if known is data), None)
+        if found is None:
+            found = sizes_of(data)
+            self._known = [*self._known[-1:], (data, found)]
+        return found
+
+
+def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
+    """What each instance pumps, `[n]`: messages, and of ragged ones rows."""
+    sizes = np.zeros(len(data), np.int64)
+    for start in range(0, len(data), AT_ONCE):
+        ids = np.arange(start, min(start + AT_ONCE, len(data)))
+        for batch in batches_of(data, ids):
+            for messages in batch.values():
+                counts = np.bincount(messages.instance, messages.sizes, minlength=len(ids))
+                sizes[ids] += counts.astype(np.int64)
+    return sizes
+
+
+def in_groups(sizes: np.ndarray, group: int, rng: np.random.Generator) -> np.ndarray:
+    """A random order in which groups of `group` have about the same size.
+
+    Pools of 50 groups are drawn at random, put in order of size and cut into groups; then all groups are shuffled.
+
+    Args:
+      sizes: `[n]`.
+      group: Instances in a group; one group may have fewer.
+      rng: Draws.
+
+    Returns:
+      `[n]`: each of `0 ... n - 1` once.
+
+    >>> in_groups(np.array([1, 9, 1, 9, 1, 9]), 3, np.random.default_rng(0)).tolist()
+    [3, 5, 1, 2, 4, 0]
+    """
+    drawn = rng.permutation(len(sizes))
+    groups = []
+    for start in range(0, len(drawn), POOL * group):
+        pool = drawn[start : start + POOL * group]
+        pool = pool[np.argsort(sizes[pool], kind="stable")]
+        groups += [pool[i : i + group] for i in range(0, len(pool), group)]
+    return np.concatenate([groups[i] for i in rng.permutation(len(groups))]) if groups else drawn

@@ -1,0 +1,99 @@
+"""Orders of instances: what follows what, and that nothing is left out."""
+
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import graphs
+
+import ampjax as amp
+from ampjax.data import list_reduction, qm9, sst
+from ampjax.engine.source import LoopInstances
+from ampjax.errors import SettingsError
+from ampjax.grouping import POOL, Orders, in_groups, sizes_of
+from ampjax.ir.instances import InstanceList
+
+sizes = st.lists(st.integers(0, 9), max_size=60).map(lambda s: np.array(s, np.int64))
+
+
+@given(sizes, st.integers(1, 70), st.integers(0, 99))
+def test_every_instance_comes_once_and_groups_are_alike(sizes, group, seed):
+    order = in_groups(sizes, group, np.random.default_rng(seed))
+    assert sorted(order.tolist()) == list(range(len(sizes)))
+    if len(sizes) % group or not len(sizes):
+        return
+    groups = [sorted(own.tolist()) for own in sizes[order].reshape(-1, group)]
+    assert sorted(groups) == np.sort(sizes).reshape(-1, group).tolist(), "one pool: the sizes in order, cut"
+
+
+def test_large_data_sets_are_put_in_order_pool_by_pool():
+    sizes = np.arange(4 * POOL * 8)
+    spans = np.ptp(in_groups(sizes, 8, np.random.default_rng(0)).reshape(-1, 8), axis=1)
+    assert np.median(spans) < len(sizes) / 20, "random eights span nearly all"
+    assert spans.min() > 7, "one order of everything would let the same instances meet in every epoch"
+
+
+def test_another_epoch_brings_another_order():
+    data, rng = InstanceList(graphs.chain_data(40)), np.random.default_rng(0)
+    first, second = (Orders(4).draw(data, rng) for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_groups_of_one_are_the_random_order():
+    data = InstanceList(graphs.chain_data(9))
+    drawn = Orders(1).draw(data, np.random.default_rng(5))
+    assert np.array_equal(drawn, np.random.default_rng(5).permutation(9))
+    assert np.array_equal(Orders(1).settled(data), np.arange(9))
+
+
+def test_sizes_are_messages_and_rows():
+    sequences = list_reduction.generate(5, 0)
+    assert np.array_equal(sizes_of(list_reduction.Sequences(sequences)), sequences.lengths + 2)  # `h0` and the label
+    trees, _ = sst.synthetic(6, 1, 0)
+    assert len(set(sizes_of(sst.TreeInstances(trees)).tolist())) > 1
+    molecules = qm9.split(qm9.synthetic(8, 0), 1, 0).train
+    assert len(set(sizes_of(molecules).tolist())) > 1, "rows of ragged messages count"
+
+
+def test_a_controllers_messages_count_too():
+    loops = LoopInstances(lambda n: ({"x": i} for i in range(n)), [1, 3, 2])
+    assert sizes_of(loops).tolist() == [1, 3, 2]
+    assert Orders(2).settled(loops).tolist() == [0, 2, 1]
+
+
+class Taken(InstanceList):
+    """Remembers what is gathered a few at a time: what is let in."""
+
+    def __init__(self, instances):
+        super().__init__(instances)
+        self.batches = []
+
+    def gather(self, ids):
+        self.batches.append(ids.tolist())
+        return super().gather(ids)
+
+
+def test_training_and_evaluation_go_by_size():
+    lengths = [4, 1, 3, 1, 4, 3, 1, 3, 4]
+    data = Taken(graphs.rnn_data(lengths))
+    settings = {"max_active_keys": 3, "min_admission": 3, "min_update_interval": 10_000, "memory_limit": 1 << 40}
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(0.1), group_by_size=3, **settings)
+    trainer.warm_up(data, progress=False)
+    data.batches.clear()
+    trainer.fit(data, epochs=2, progress=False)
+    waves = [[lengths[i] for i in batch] for batch in data.batches if len(batch) == 3][-6:]
+    assert sorted(waves) == sorted(2 * [[1, 1, 1], [3, 3, 3], [4, 4, 4]])
+    trainer.evaluate(data)
+    assert [[lengths[i] for i in batch] for batch in data.batches[-3:]] == [[1, 1, 1], [3, 3, 3], [4, 4, 4]]
+
+
+def test_what_is_computed_does_not_depend_on_the_order():
+    data, settings = graphs.rnn_data([2, 5, 1, 3, 2, 4]), {"min_update_interval": 10_000}
+    one, grouped = (amp.Trainer(graphs.rnn(), optax.sgd(0.1), group_by_size=n, **settings) for n in (1, 2))
+    assert one.evaluate(data) == pytest.approx(grouped.evaluate(data), rel=1e-5)
+
+
+def test_what_a_group_can_be():
+    with pytest.raises(SettingsError, match="setting `group_by_size`: expected an integer of at least 1"):
+        amp.Trainer(graphs.chain(1), optax.sgd(0.1), group_by_size=0)
