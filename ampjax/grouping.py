@@ -51,7 +51,10 @@ class Orders:
 
 
 def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
-    """What each instance pumps, `[n]`: messages, and of ragged ones rows."""
+    """How large each instance is, `[n]`: what the data set's own `sizes` say, if it has them; else messages, and of ragged ones rows, that it pumps."""
+    told = getattr(data, "sizes", None)
+    if told is not None:
+        return np.asarray(told)
     sizes = np.zeros(len(data), np.int64)
     for start in range(0, len(data), AT_ONCE):
         ids = np.arange(start, min(start + AT_ONCE, len(data)))

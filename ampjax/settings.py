@@ -22,7 +22,7 @@ class Settings:
       max_active_keys: Instances in flight at most.
       min_admission: Instances enter when there is room for so many at once, so that they travel in step and fill dispatches; 1 lets each
         enter as soon as it can (the paper). At most `max_active_keys`: then they come and go in waves.
-      group_by_size: Instances of about the same size (by the messages and ragged rows that are pumped for them) follow one another, so many
+      group_by_size: Instances of about the same size (by the data set's `sizes`, or the messages and ragged rows that are pumped) follow one another, so many
         at a time, in an otherwise random order: with as many let in at once, dispatches stay full to the end of a wave. Evaluation goes from
         small to large. 1: all in random order.
       min_update_interval: Gradient rows that a node accumulates at least before it updates (asynchronous mode).

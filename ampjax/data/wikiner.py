@@ -179,6 +179,11 @@ class SentenceInstances:
 
     data: Sentences
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """`[n]`: words of each sentence, the steps that its LSTMs take one after the other."""
+        return np.diff(self.data.ptr)
+
     def __len__(self) -> int:
         return len(self.data)
 

@@ -121,7 +121,10 @@ class Messages:
 
 @runtime_checkable
 class Instances(Protocol):
-    """A data set: it has a length and hands out many instances at once, as columns."""
+    """A data set: it has a length and hands out many instances at once, as columns.
+
+    It may have `sizes` `[n]`, which tell how large each instance is where the setting `group_by_size` asks.
+    """
 
     def __len__(self) -> int: ...
 
@@ -144,6 +147,12 @@ class Subset:
 
     def __init__(self, data: Instances, ids: np.ndarray):
         self._data, self._ids = data, np.asarray(ids, dtype=np.int64)
+
+    @property
+    def sizes(self) -> np.ndarray | None:
+        """`[m]`: how large each instance is, if the data set says so."""
+        sizes = getattr(self._data, "sizes", None)
+        return None if sizes is None else np.asarray(sizes)[self._ids]
 
     def __len__(self) -> int:
         return len(self._ids)

@@ -48,8 +48,6 @@ class Workload:
 
     experiment: ClassVar[str]
     metric: ClassVar[str] = "accuracy"
-    spread: ClassVar[bool] = False
-    """Whether our kernels are large enough for XLA to spread each over the cores."""
     passes: int = 5
     n_train: int = 1000
     max_active_keys: tuple[int, ...] = (16, 64)
@@ -81,6 +79,10 @@ class Workload:
             "synthetic": self.synthetic,
             "data_dir": str(self.data_dir) if self.data_dir else None,
         }
+
+    def spread(self) -> bool:
+        """Whether our kernels are large enough for XLA to spread each over the cores."""
+        return False
 
     def entries(self) -> list[Entry]:
         """Ours, the other programs, and ours in other modes."""
@@ -116,7 +118,7 @@ class Workload:
         if "min_admission" in arguments:
             arguments["min_admission"] = min(arguments["min_admission"], keys)
         workers = str(arguments.get("workers", 1))
-        environment = {**(SPREAD if self.spread else {"NPROC": "1"}), "JAX_NUM_CPU_DEVICES": workers}
+        environment = {**(SPREAD if self.spread() else {"NPROC": "1"}), "JAX_NUM_CPU_DEVICES": workers}
         setting = " ".join([f"{keys} in flight", *self.ours])
         return Entry(name, setting, f"{HERE}.ours:Ours", {**arguments, **of}, environment, to_target=n_train is None)
 

@@ -59,7 +59,6 @@ class ListReductionBench(Workload):
     """
 
     experiment = "list-reduction"
-    spread = True
     n_train: int = 20_000
     max_active_keys: tuple[int, ...] = ()
     batch: tuple[int, ...] = ()
@@ -72,9 +71,16 @@ class ListReductionBench(Workload):
         if not self.batch:
             object.__setattr__(self, "batch", (128,) if self.single else (100,))
 
+    def spread(self) -> bool:
+        """Those of buckets are."""
+        return not self.single
+
     def best(self) -> dict[str, Any]:
-        """Dispatches as large as they come, while their rows stay in the cache."""
-        return {"single": self.single, "policy": "largest", "max_dispatch_size": 256 if self.single else 8}
+        """Buckets: dispatches as large as they come, while their rows stay in the cache. Single sequences: of one length, in step."""
+        if not self.single:
+            return {"policy": "largest", "max_dispatch_size": 8}
+        in_step = {"min_admission": 128, "group_by_size": 128, "max_dispatch_size": 1024, "policy": "wavefront"}
+        return {"single": True, **in_step}
 
     def data(self, n_train: int | None = None) -> dict[str, Any]:
         """Numbers of sequences: all data are generated."""
@@ -104,8 +110,8 @@ class WikinerBench(Workload):
     n_valid: int = 500
 
     def best(self) -> dict[str, Any]:
-        """Sentences enter together, and so go through the cells in step."""
-        return {"min_admission": 64}
+        """Sentences of about the same length enter together, and so go through the cells in step to the end."""
+        return {"min_admission": 64, "group_by_size": 64}
 
     def peers(self) -> Iterable[Entry]:
         """Padded and bucketed in JAX; packed, and sentence by sentence, in PyTorch."""
@@ -173,7 +179,6 @@ class MnistBench(Workload):
     """MNIST: the perceptron in one jit, and in PyTorch. Throughput, medians, programs in turn."""
 
     experiment = "mnist"
-    spread = True
     n_train: int = 0
     max_active_keys: tuple[int, ...] = (4, 1)
     batch: tuple[int, ...] = (100,)
@@ -181,6 +186,10 @@ class MnistBench(Workload):
     def best(self) -> dict[str, Any]:
         """One worker, whose kernels XLA spreads over the cores."""
         return {"workers": 1}
+
+    def spread(self) -> bool:
+        """They are."""
+        return True
 
     def peers(self) -> Iterable[Entry]:
         """One jit, and PyTorch eager and compiled."""

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from support import graphs
 
 import ampjax as amp
-from ampjax.data import list_reduction, qm9, sst
+from ampjax.data import list_reduction, qm9, sst, wikiner
 from ampjax.engine.source import LoopInstances
 from ampjax.errors import SettingsError
 from ampjax.grouping import POOL, Orders, in_groups, sizes_of
-from ampjax.ir.instances import InstanceList
+from ampjax.ir.instances import InstanceList, Subset
 
 sizes = st.lists(st.integers(0, 9), max_size=60).map(lambda s: np.array(s, np.int64))
 
@@ -54,6 +54,14 @@ def test_sizes_are_messages_and_rows():
     assert len(set(sizes_of(sst.TreeInstances(trees)).tolist())) > 1
     molecules = qm9.split(qm9.synthetic(8, 0), 1, 0).train
     assert len(set(sizes_of(molecules).tolist())) > 1, "rows of ragged messages count"
+
+
+def test_a_data_set_may_say_itself_how_large_instances_are():
+    sentences, _ = wikiner.synthetic(6, 1, 0)
+    words = np.diff(sentences.ptr)
+    assert np.array_equal(sizes_of(wikiner.SentenceInstances(sentences)), words), "not counting characters"
+    assert np.array_equal(sizes_of(Subset(wikiner.SentenceInstances(sentences), np.array([4, 1]))), words[[4, 1]])
+    assert sizes_of(Subset(InstanceList(graphs.rnn_data([1, 4])), np.array([1, 0]))).tolist() == [6, 3]
 
 
 def test_a_controllers_messages_count_too():
