@@ -296,14 +296,22 @@ class Executor:
         everything = self.arenas.values, self.arenas.grads, self.params, self.accumulators, sums
         jax.block_until_ready([_corner(array) for array in jax.tree.leaves(everything) if array.size])
 
+    def is_idle(self, worker: int) -> bool:
+        """Whether a worker's device has done what was issued to it."""
+        return all(array.is_ready() for array in self._written(worker))
+
     def wait_for(self, worker: int) -> None:
         """Blocks until a worker's device has done what was issued to it."""
+        jax.block_until_ready(self._written(worker))
+
+    def _written(self, worker: int) -> list[jax.Array]:
+        """What is on a worker's device and changes: arenas, parameters, accumulators, sums of losses."""
         space = self.plan.spaces[worker]
         arenas = [a for of in (self.arenas.values, self.arenas.grads) for key, a in of.items() if key[0] == space]
         nodes = [node for node, host in self.plan.worker_of.items() if self.plan.spaces[host] == space]
         trees = [(self.params.get(node), self.accumulators.get(node)) for node in nodes]
         sums = [value for (number, _), value in self._sums.items() if self.plan.stages[number].space == space]
-        jax.block_until_ready((arenas, trees, sums))
+        return jax.tree.leaves((arenas, trees, sums))
 
     def wait(self) -> None:
         """Blocks until all devices have done what was issued."""

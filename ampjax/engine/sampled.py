@@ -29,6 +29,9 @@ SHARE = 0.01
 CREDIT_NS = 5_000_000
 """What may be lost before that, so that a short run has something to go by."""
 
+PATIENCE = 64
+"""Dispatches for which one that should be timed is put off while the device is at work: to wait until it has caught up would cost the host its lead."""
+
 _BEHIND_NS = 20_000
 """A wait that takes longer was for a device that was still at work, so its end is the device's."""
 
@@ -94,7 +97,7 @@ class Sampled:
     def __init__(self, tracer: Tracer, executor: Executor, every: int):
         self._tracer, self._executor, self._every = tracer, executor, every
         self._clock, self._most = tracer.clock, tracer.trace.max_slices
-        self._left, self._n_timed, self._compilations = every, 0, 0
+        self._left, self._n_timed, self._n_put_off, self._compilations = every, 0, 0, 0
         self._timed: dict[tuple[int, str, bool, int], int] = {}
         self._issues: list[tuple[Any, ...]] = []
         self._first_ns, self._lost_ns, self._n_begun = tracer.clock(), 0.0, 0
@@ -139,8 +142,8 @@ class Sampled:
     def _timing(self, dispatch: Dispatch, idle_ns: int, changes_ns: int) -> Timing:
         """Waits for the parameter changes of a dispatch that is timed, and counts what is lost by it.
 
-        If the host sets the pace, that is the waiting; if the device does, which goes on working meanwhile, the time that it takes the host to
-        issue a dispatch. Whichever it is, the other one is larger, and neither is more than passes from one dispatch to the next.
+        If the host sets the pace, that is the waiting. If the device does, which goes on working meanwhile, it is the time in which the host issues the
+        next dispatch; and that is less than passes from one to the next.
         """
         if dispatch.changes:
             self._executor.wait_for(dispatch.worker)
@@ -152,14 +155,18 @@ class Sampled:
 
     def _is_due(self, dispatch: Dispatch) -> bool:
         """Whether to time it: the first few of its kind, then one in about so many, lest a schedule that repeats hides some kinds."""
-        stage, self._left = dispatch.stage, self._left - 1
-        number = -1 if stage is None else stage.number
+        self._left -= 1
+        if self._lost_ns > CREDIT_NS + SHARE * (self._begun_ns - self._first_ns):
+            return False
+        number = -1 if dispatch.stage is None else dispatch.stage.number
         key = number, dispatch.direction, bool(dispatch.changes), dispatch.n_rows.bit_length()
         timed = self._timed.get(key, 0)
         if timed >= EACH and self._left > 0:
             return False
-        if self._lost_ns > CREDIT_NS + SHARE * (self._begun_ns - self._first_ns):
+        if self._n_put_off < PATIENCE and not self._executor.is_idle(dispatch.worker):
+            self._n_put_off += 1
             return False
+        self._n_put_off = 0
         self._timed[key] = timed + 1
         self._n_timed += 1
         if self._left <= 0:

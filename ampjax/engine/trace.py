@@ -160,6 +160,7 @@ class Trace:
     @property
     def queues(self) -> list[QueueSample]:
         """What waited for workers, in order of time."""
+        self._read()
         return [
             QueueSample(int(worker), int(time), tuple((stage, way, int(n)) for stage, way, n in found))
             for worker, time, found in self._queues

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from ampjax.engine.loop import Loop
 from ampjax.engine.trace import Trace
 from ampjax.ir.state import INSTANCE
 from ampjax.sched.dispatch import Change, Dispatch, Update
+from ampjax.sched.queues import Queue
 from ampjax.sched.stages import Stage
 
 
@@ -68,6 +70,7 @@ class Tracer:
     def __init__(self, trace: Trace, loop: Loop, clock: Callable[[], int]):
         self.trace, self.clock, self._loop = trace, clock, loop
         self._waits: dict[int, tuple[str, int]] = {}
+        self._samples: list[_Sample] = []
         self._begun = clock()
         scheduler = loop.scheduler
         trace.stages.update({s.name: tuple(n.name for n in s.nodes) for s in scheduler.plan.stages})
@@ -76,10 +79,10 @@ class Tracer:
     def begin(self, dispatch: Dispatch) -> int:
         """Notes that a worker has got a dispatch, and what waits for it; gives the time."""
         now, stage = self.clock(), dispatch.stage
-        self._close(dispatch.worker, now)
+        if self._waits:
+            self._close(dispatch.worker, now)
         if stage is not None:
-            taken = (stage.name, dispatch.direction, len(dispatch.states))
-            self.trace.add_queues(dispatch.worker, now, self._queues(dispatch.worker, taken))
+            self._sample(dispatch.worker, now, (stage.name, dispatch.direction, len(dispatch.states)))
         return now
 
     def idle(self, worker: int) -> None:
@@ -87,7 +90,7 @@ class Tracer:
         reason, now = self._loop.nothing_for(worker), self.clock()
         open_ = self._waits.get(worker)
         if open_ is None:
-            self.trace.add_queues(worker, now, self._queues(worker))
+            self._sample(worker, now)
         if open_ is None or open_[0] != reason:
             self._close(worker, now)
             self._waits[worker] = reason, now
@@ -98,6 +101,8 @@ class Tracer:
         for worker in list(self._waits):
             self._close(worker, now)
         self.trace.runs.append((self._begun, now))
+        self.trace.put_off(partial(_add_queues, self._samples))
+        self._samples = []
         for node, stats in self._loop.scheduler.stats.nodes.items():
             self.trace.add_histogram(node, stats.histogram - self._before.get(node, 0))
 
@@ -106,17 +111,24 @@ class Tracer:
         if open_ is not None:
             self.trace.add_wait(worker, *open_, now)
 
-    def _queues(self, worker: int, taken: tuple[str, str, int] | None = None) -> list[tuple[str, str, int]]:
-        """The messages in a worker's queues, with those that it has just taken from one."""
-        found: list[Any] = [(q.stage.name, q.direction, q.items) for q in self._loop.scheduler.waiting_for(worker)]
-        if taken is None:
-            return found
-        name, direction, n = taken
-        for i, (stage, way, left) in enumerate(found):
-            if stage == name and way == direction:
-                found[i] = name, direction, left + n
-                return found
-        return [*found, taken]
+    def _sample(self, worker: int, now: int, taken: tuple[str, str, int] | None = None) -> None:
+        """Notes the messages in a worker's queues; what it has just taken from one is added when the trace is read."""
+        if len(self._samples) < self.trace.max_slices:
+            queues = [(queue, queue.items) for queue in self._loop.scheduler.waiting_for(worker)]
+            self._samples.append((worker, now, queues, taken))
+
+
+_Sample = tuple[int, int, list[tuple[Queue, int]], tuple[str, str, int] | None]
+"""A worker, the time, its queues with the messages in each, and what it has just taken: stage, direction, messages."""
+
+
+def _add_queues(samples: Sequence[_Sample], trace: Trace) -> None:
+    """Adds what waited to a trace."""
+    for worker, time, queues, taken in samples:
+        found = {(queue.stage.name, queue.direction): n for queue, n in queues}
+        if taken is not None:
+            found[taken[:2]] = found.get(taken[:2], 0) + taken[2]
+        trace.add_queues(worker, time, [(*of, n) for of, n in found.items()])
 
 
 def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_ns: int, changed_ns: int) -> None:

@@ -32,7 +32,7 @@ class TracingOptions:
     """
 
     sizes: tuple[int, ...] = (32, 64, 128)
-    messages: int = 40_000
+    messages: int = 80_000
     passes: int = 9
     hidden: int = 128
     every: int = 64
