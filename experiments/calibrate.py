@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 from rich.console import Console
 
@@ -38,7 +41,8 @@ class CalibrateOptions:
       workers: Numbers of workers, each with a CPU device.
       passes: Measured passes; one more before them is not counted. Medians are told.
       n: Instances of a pass.
-      cores: Cores of this machine that host and devices share; by default what it says that it has.
+      cores: Cores of this machine that host and devices share; by default what they are worth when all of them work, measured in each pass
+        (two that are halves of one get half as many products again done as one alone).
       json: File to which a JSON object is appended for each model and number of workers.
     """
 
@@ -46,7 +50,7 @@ class CalibrateOptions:
     workers: tuple[int, ...] = (1, 2)
     passes: int = 5
     n: int = 200
-    cores: int | None = None
+    cores: float | None = None
     json: Path | None = None
 
     @property
@@ -102,11 +106,11 @@ def compare(options: CalibrateOptions, name: str, workers: int) -> Row:
     tx, settings = optax.sgd(1e-3), {**subject.settings, "workers": workers}
     trainer = amp.Trainer(subject.graph, tx, **settings)
     trainer.warm_up(subject.data, progress=False)
-    cores = options.cores or os.cpu_count() or 1
     predicted, measured = [], []
     for n in range(options.passes + 1):
         times = amp.profile(subject.graph, subject.data, passes=1, tx=tx, **settings)
         history = trainer.fit(subject.data, epochs=1, progress=False)
+        cores = options.cores or cores_at_once(jax.devices()[:workers])
         cost = partial(HostedCost, profile=times, cores=cores)
         run = amp.simulate(subject.graph, subject.data, cost=cost, tx=tx, **settings)
         if n:
@@ -115,6 +119,45 @@ def compare(options: CalibrateOptions, name: str, workers: int) -> Row:
     ratios = [p / m for p, m in zip(predicted, measured, strict=True)]
     medians = (statistics.median(values) for values in (predicted, measured, ratios))
     return Row(name, workers, *medians)
+
+
+def cores_at_once(devices: Sequence[Any]) -> float:
+    """What cores are worth that a host thread and some devices keep busy together: the sum of their rates, each over its rate alone."""
+    x = [jax.device_put(jnp.full((64, 256), 0.01), device) for device in devices]
+    jax.block_until_ready([_products(own) for own in x])
+    together, alone, of_host = [], [], []
+    for _ in range(5):
+        together.append(_busy(x))
+        alone.append(statistics.median(_busy([own], host=False)[0] for own in x))
+        begin, n = time.perf_counter(), sum(_control() for _ in range(200))
+        of_host.append(n / (time.perf_counter() - begin))
+    seconds = statistics.median(seconds for seconds, _ in together)
+    host = statistics.median(n / own for own, n in together)
+    return len(x) * statistics.median(alone) / seconds + host / statistics.median(of_host)
+
+
+def _busy(x: Sequence[jax.Array], host: bool = True) -> tuple[float, int]:
+    """Seconds until devices have multiplied some matrices, and what the host has got done meanwhile."""
+    begin, n = time.perf_counter(), 0
+    issued = [_products(own) for own in x for _ in range(8)]
+    while host and not all(getattr(product, "is_ready", bool)() for product in issued):
+        n += _control()
+    jax.block_until_ready(issued)
+    return time.perf_counter() - begin, n
+
+
+@jax.jit
+def _products(x: jax.Array) -> jax.Array:
+    w = jnp.full((x.shape[1], x.shape[1]), 0.01)
+    return jax.lax.fori_loop(0, 20, lambda _, y: jnp.tanh(y @ w), x)
+
+
+def _control() -> int:
+    """Some of what a scheduler does: short operations on arrays of integers."""
+    numbers = np.arange(64)
+    for _ in range(20):
+        numbers = numbers[numbers.argsort()] + 1
+    return 1
 
 
 def _buckets(n: int) -> Subject:

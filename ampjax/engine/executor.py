@@ -298,7 +298,7 @@ class Executor:
 
     def is_idle(self, worker: int) -> bool:
         """Whether a worker's device has done what was issued to it."""
-        return all(array.is_ready() for array in self._written(worker))
+        return all(array.is_ready() for array in self._written(worker))  # pyright: ignore - jax.Array's type does not list it
 
     def wait_for(self, worker: int) -> None:
         """Blocks until a worker's device has done what was issued to it."""
