@@ -51,9 +51,7 @@ class HostedCost:
     def host_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that a dispatch keeps the host busy."""
         issue = sum(self.profile.ns(what, rows, "issue") for what, rows in parts_of(dispatch))
-        if dispatch.stage is None:
-            return issue
-        return issue + self.profile.ns(what_of(dispatch), dispatch.n_rows, "control")
+        return issue + sum(self.profile.ns(what, rows, "control") for what, rows in _run_by(dispatch))
 
     def device_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that its worker's device needs for it, once it has been issued."""
@@ -62,5 +60,11 @@ class HostedCost:
 
 def parts_of(dispatch: Dispatch) -> list[tuple[str, int]]:
     """What a dispatch's time is made of: what it runs and updates, and the rows of each."""
-    run = [] if dispatch.stage is None else [(what_of(dispatch), dispatch.n_rows)]
-    return run + [(f"update {change.node}", 1) for change in dispatch.changes if isinstance(change, Update)]
+    updates = [(f"update {change.node}", 1) for change in dispatch.changes if isinstance(change, Update)]
+    return _run_by(dispatch) + updates
+
+
+def _run_by(dispatch: Dispatch) -> list[tuple[str, int]]:
+    """The stage that a dispatch runs, and its rows; a sink, which inference alone reaches, computes nothing and was never measured."""
+    stage = dispatch.stage
+    return [] if stage is None or stage.kind == "sink" else [(what_of(dispatch), dispatch.n_rows)]

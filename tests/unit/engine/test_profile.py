@@ -9,7 +9,7 @@ from support import graphs
 import ampjax as amp
 from ampjax.engine.cost import FlopsCost, Stragglers
 from ampjax.engine.profile import Profile
-from ampjax.engine.profile_cost import ProfileCost
+from ampjax.engine.profile_cost import HostedCost, ProfileCost
 from ampjax.errors import DataError, SettingsError
 from ampjax.models.mlp import mlp
 from ampjax.simulate import profile
@@ -61,6 +61,18 @@ def test_layers_by_flops_and_the_rest_as_measured():
     rest = Profile({**rest.times, "forward xent": {1: 3000.0}})
     cost = lambda plan: ProfileCost(plan, rest, FlopsCost(plan, 1e6))
     assert amp.simulate(graph, instances(4), cost=cost, **settings).seconds == pytest.approx(flops + 4 * 5e-6, rel=1e-3)
+
+
+def test_a_sink_which_training_never_reaches_takes_no_time():
+    with amp.Graph() as graph:
+        y = amp.ppt("f", amp.nn.Linear(2, 2))(amp.pump("x", (2,)))
+        amp.sink("seen", y)
+        amp.loss("squared", lambda y, label: ((y - label) ** 2).sum())(y, amp.pump("label"))
+    data = [{"x": np.ones(2, np.float32), "label": np.float32(0.5)} for _ in range(4)]
+    measured = profile(graph, data)
+    assert not any("seen" in what for what in measured.times)
+    for cost in (lambda plan: ProfileCost(plan, measured), lambda plan: HostedCost(plan, measured, 2)):
+        assert amp.simulate(graph, data, cost=cost, train=False).seconds > 0
 
 
 def test_a_straggler_is_slower():
