@@ -48,6 +48,10 @@ class TableError(AmpError, ValueError):
     """A mistake about a sparse table: row ids, rows, files, or an optimizer that does not work row by row."""
 
 
+class ServerError(AmpError, RuntimeError):
+    """A server process that has ended, was closed, or could not do what it was asked for."""
+
+
 class LimitError(AmpError, RuntimeError):
     """A single instance that can't fit within the stated memory limit."""
 

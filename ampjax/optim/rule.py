@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,25 @@ class RowState:
     dtype: np.dtype
 
 
+class RowTypes(NamedTuple):
+    """What a table's rows and their state are: all of an optimizer that those who only keep rows need to know.
+
+    Args:
+      shape: The shape of one row.
+      dtype: The rows' dtype.
+      state: The row-wise optimizer state.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    state: tuple[RowState, ...]
+
+    @property
+    def arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """The shape of one row and the dtype of each array: parameters, then states."""
+        return [(self.shape, self.dtype), *((state.shape, state.dtype) for state in self.state)]
+
+
 @dataclass(frozen=True, eq=False)
 class RowRule:
     """What an optimizer does to the rows of one table: pure functions, for any number of rows at a time.
@@ -62,6 +81,11 @@ class RowRule:
     rounds: tuple[tuple[tuple[Reduction, ...], RowSlice], ...]
     step: RowSlice
     variables: tuple[Var, Var, tuple[Var, ...]]
+
+    @property
+    def types(self) -> RowTypes:
+        """What rows and their state are."""
+        return RowTypes(self.shape, self.dtype, self.state)
 
     @cached_property
     def keeps_still(self) -> bool:

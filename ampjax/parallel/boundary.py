@@ -78,6 +78,6 @@ class Boundary:
             for total in totals:  # one server's part is as large as the total
                 self.wire.send(machine, self.chief, np.asarray(total), SCALARS)
             return
-        for partition, (_, grads) in pending.rows().items():
+        for partition, (_, grads) in home.table.merged(pending).items():
             if self.resources.servers[home.table.placement[partition]] == machine:
                 self.wire.send(self.chief, machine, self.wire.send(machine, self.chief, grads, path), path)

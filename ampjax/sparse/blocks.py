@@ -6,14 +6,13 @@ tables may be larger than memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ampjax.sparse.kernels import Kernels
-from ampjax.sparse.layout import Layout
-from ampjax.sparse.partition import Partition
 from ampjax.sparse.rowgrads import check_finite
 
 BLOCK_BYTES = 1 << 24
@@ -27,38 +26,23 @@ def of_values(values: Any, kernels: Kernels) -> Iterator[Block]:
     Raises:
       TableError: If a value is not finite.
     """
-    for start, stop in _ranges(values.shape[0], int(np.prod(values.shape[1:])) * values.dtype.itemsize):
+    for start, stop in ranges(values.shape[0], row_bytes(values.shape[1:], np.dtype(values.dtype))):
         rows = check_finite(np.array(values[start:stop]), "values")
         yield start, [rows, *kernels.init(rows)]
 
 
 def of_arrays(arrays: Sequence[np.ndarray]) -> Iterator[Block]:
     """Arrays of all rows, mapped files for example."""
-    for start, stop in _ranges(len(arrays[0]), arrays[0][:1].nbytes):
+    for start, stop in ranges(len(arrays[0]), row_bytes(arrays[0].shape[1:], arrays[0].dtype)):
         yield start, [np.asarray(array[start:stop]) for array in arrays]
 
 
-def of_partitions(partitions: Sequence[Partition], layout: Layout) -> Iterator[Block]:
-    """All rows in order, from the partitions that they are dealt out to."""
-    sources = [part.everything for part in partitions]
-    for start, stop in _ranges(layout.n_rows, sources[0][0][:1].nbytes):
-        block = [np.empty((stop - start, *array.shape[1:]), array.dtype) for array in sources[0]]
-        for index, arrays in enumerate(sources):
-            places, own = layout.within(index, start, stop)
-            for joined, array in zip(block, arrays, strict=True):
-                joined[places] = array[own]
-        yield start, block
+def row_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
+    """Bytes of one row."""
+    return math.prod(shape) * dtype.itemsize
 
 
-def fill(partitions: Sequence[Partition], layout: Layout, blocks: Iterable[Block]) -> None:
-    """Writes all rows into partitions; blocks from outside lack the last array, the counts, which stay as they are."""
-    for start, block in blocks:
-        for part in partitions:
-            places, own = layout.within(part.index, start, start + len(block[0]))
-            for array, rows in zip(part.everything, block, strict=False):
-                array[own] = rows[places]
-
-
-def _ranges(n_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+def ranges(n_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """From and to where blocks go."""
     size = max(1, BLOCK_BYTES // max(1, row_bytes))
     return ((start, min(start + size, n_rows)) for start in range(0, n_rows, size))

@@ -1,4 +1,4 @@
-"""A rule's functions compiled for the host, for any number of rows with few compilations.
+"""An optimizer's functions on rows, compiled for the host, for any number of rows with few compilations.
 
 Rows come in as fresh NumPy arrays that nobody writes to later: JAX may alias them.
 """
@@ -6,17 +6,21 @@ Rows come in as fresh NumPy arrays that nobody writes to later: JAX may alias th
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.optim.rule import RowRule
+from ampjax.optim.rule import RowRule, RowTypes
 
 MIN_ROWS = 8
 """The smallest number of rows that is compiled for; then powers of two."""
+
+Function = Callable[..., Any]
+Find = Callable[[str, tuple[Any, ...]], Function]
+"""Gives the function of a name for such arguments: the same for all, or one that was compiled for their shapes."""
 
 
 def padded_size(n: int) -> int:
@@ -25,43 +29,50 @@ def padded_size(n: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
+def functions_of(rule: RowRule) -> Mapping[str, Any]:
+    """A rule's functions by name, jitted."""
+    turns = {partials(turn): functools.partial(rule.partials, turn) for turn in range(len(rule.rounds))}
+    functions = {"init": rule.init, "update": rule.update, "catch_up": functools.partial(_missed_updates, rule)} | turns
+    return {name: jax.jit(function) for name, function in functions.items()}
+
+
+@functools.lru_cache(maxsize=64)
 def kernels_of(rule: RowRule) -> Kernels:
     """A rule's compiled functions: tables of one rule share them."""
-    return Kernels(rule)
+    functions = functions_of(rule)
+    return Kernels(rule.types, lambda name, _: functions[name])
+
+
+def partials(turn: int) -> str:
+    """The name of one round's reductions."""
+    return f"partials_{turn}"
 
 
 class Kernels:
     """Update, reductions and catch-up of one table's rows on the CPU, compiled once for all its partitions.
 
     Args:
-      rule: The optimizer's rule for the table.
+      types: What rows and their state are.
+      find: Where compiled functions come from.
     """
 
-    def __init__(self, rule: RowRule):
-        self.rule = rule
+    def __init__(self, types: RowTypes, find: Find):
+        self.types, self._find = types, find
         self._device = jax.local_devices(backend="cpu")[0]
-        self._init = jax.jit(rule.init)
-        self._update = jax.jit(rule.update)
-        self._partials = jax.jit(rule.partials, static_argnums=0)
-        self._catch_up = jax.jit(self._missed_updates)
 
     def init(self, rows: np.ndarray) -> list[np.ndarray]:
         """The first state of some rows."""
-        with jax.default_device(self._device):
-            return [np.asarray(array) for array in self._init(rows)]
+        return self._run("init", rows)
 
     def update(
         self, shared: Sequence[Any], rows: np.ndarray, state: Sequence[np.ndarray], grads: np.ndarray
     ) -> list[np.ndarray]:
         """New rows and their state; all arguments have a padded size."""
-        with jax.default_device(self._device):
-            new, changed = self._update(shared, rows, state, grads)
-            return [np.asarray(new), *(np.asarray(array) for array in changed)]
+        return self._run("update", tuple(shared), rows, tuple(state), grads)
 
     def partials(self, turn: int, shared: Sequence[Any], grads: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
         """One round's reductions; the arrays have a padded size, and padding has weight 0."""
-        with jax.default_device(self._device):
-            return [np.asarray(array) for array in self._partials(turn, shared, grads, weights)]
+        return self._run(partials(turn), tuple(shared), grads, weights)
 
     def catch_up(
         self, history: Sequence[np.ndarray], first: np.ndarray, stop: int, rows: np.ndarray, state: Sequence[np.ndarray]
@@ -75,16 +86,19 @@ class Kernels:
           rows: `[n, *row]`, a padded size.
           state: Their state.
         """
+        return self._run("catch_up", tuple(history), first, np.int32(stop), rows, tuple(state))
+
+    def _run(self, name: str, *args: Any) -> list[np.ndarray]:
         with jax.default_device(self._device):
-            new, changed = self._catch_up(history, first, np.int32(stop), rows, state)
-            return [np.asarray(new), *(np.asarray(array) for array in changed)]
+            return [np.asarray(array) for array in jax.tree.leaves(self._find(name, args)(*args))]
 
-    def _missed_updates(self, history: Any, first: Any, stop: Any, rows: Any, state: Any) -> Any:
-        zeros = jnp.zeros_like(rows)
 
-        def body(i: Any, carry: Any) -> Any:
-            rows, state = carry
-            new = self.rule.update([values[i] for values in history], rows, state, zeros)
-            return jax.tree.map(lambda n, o: jnp.where((first <= i).reshape(-1, *[1] * (o.ndim - 1)), n, o), new, carry)
+def _missed_updates(rule: RowRule, history: Any, first: Any, stop: Any, rows: Any, state: Any) -> Any:
+    zeros = jnp.zeros_like(rows)
 
-        return jax.lax.fori_loop(jnp.min(first), stop, body, (rows, list(state)))
+    def body(i: Any, carry: Any) -> Any:
+        rows, state = carry
+        new = rule.update([values[i] for values in history], rows, state, zeros)
+        return jax.tree.map(lambda n, o: jnp.where((first <= i).reshape(-1, *[1] * (o.ndim - 1)), n, o), new, carry)
+
+    return jax.lax.fori_loop(jnp.min(first), stop, body, (rows, list(state)))

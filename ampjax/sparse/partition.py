@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ampjax.optim.rule import RowRule
+from ampjax.optim.rule import RowTypes
 
 
 class Partition:
@@ -22,16 +22,16 @@ class Partition:
     Args:
       index: Its number in the table.
       n_rows: Its number of rows.
-      rule: The optimizer's rule for them.
+      types: What they and their state are.
       seen: Updates that its rows have seen so far; None where rows that are left out of updates need not catch up.
       folder: Where its arrays are mapped files; None for ordinary memory.
     """
 
-    def __init__(self, index: int, n_rows: int, rule: RowRule, seen: int | None, folder: Path | None = None):
-        types = [(rule.shape, rule.dtype), *((state.shape, state.dtype) for state in rule.state)]
-        files = [folder and folder / f"{index}-{i}.rows" for i in range(len(types))]
+    def __init__(self, index: int, n_rows: int, types: RowTypes, seen: int | None, folder: Path | None = None):
+        arrays = types.arrays
+        files = [folder and folder / f"{index}-{i}.rows" for i in range(len(arrays))]
         self.index, self.n_rows = index, n_rows
-        self.arrays = [_allocate(f, (n_rows, *shape), dtype) for f, (shape, dtype) in zip(files, types, strict=True)]
+        self.arrays = [_allocate(f, (n_rows, *shape), dtype) for f, (shape, dtype) in zip(files, arrays, strict=True)]
         self.seen = None if seen is None else np.full(n_rows, seen, np.int64)
 
     @property

@@ -1,45 +1,33 @@
-"""Row gradients on their way into one update: what each partition has received, from one client or several."""
+"""Row gradients on their way into one update, as their client sees them: the gradients themselves wait at the servers."""
 
 from __future__ import annotations
 
+import itertools
+import weakref
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ampjax.errors import TableError
-from ampjax.sparse.rowgrads import check_finite, merge
+
+_numbers = itertools.count()
 
 
 class Pending:
-    """One update's row gradients, partition by partition. Made by `Table.aggregate`, used up by `Table.apply`.
+    """One update's row gradients. Made by `Table.aggregate`, used up by `Table.apply`.
+
+    Servers know it by its `number`; `servers` are those that have received something, in `n_pushes` pushes of `nbytes` together.
 
     Args:
       layout: The table's layout when it was made: what was dealt out for one doesn't fit another.
-      dtype: The table's dtype, in which gradients are applied.
+      drop: Lets the servers forget an update of that number, when nobody holds it any more. Until then, its gradients can be read.
     """
 
-    def __init__(self, layout: Any, dtype: np.dtype):
-        self.layout, self._dtype = layout, dtype
+    def __init__(self, layout: Any, drop: Callable[[int], None]):
+        self.layout, self.number = layout, next(_numbers)
         self.is_applied = False
-        self._received: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-
-    def add(self, partition: int, local: np.ndarray, grads: np.ndarray) -> None:
-        """Adds one client's gradients for a partition."""
-        self._received.setdefault(partition, []).append((local, grads))
-
-    def rows(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """For each touched partition its rows, each once in rising order, and the sums of their gradients, which the table's dtype holds.
-
-        Raises:
-          TableError: If a sum has overflowed.
-        """
-        for partition, parts in self._received.items():
-            if len(parts) > 1 or not np.can_cast(parts[0][1].dtype, self._dtype):
-                local, grads = merge(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-                with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
-                    grads = grads.astype(self._dtype, copy=False)
-                self._received[partition] = [(local, check_finite(grads, "apply, gradients"))]
-        return {partition: parts[0] for partition, parts in sorted(self._received.items())}
+        weakref.finalize(self, drop, self.number).atexit = False
+        self.servers: set[int] = set()
+        self.n_pushes = self.nbytes = 0
 
     def check(self, layout: Any) -> None:
         """Whether it may be applied.

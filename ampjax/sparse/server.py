@@ -1,78 +1,69 @@
-"""A parameter server: some partitions, and what has gone over its wire.
+"""A parameter server: what it holds of tables, and what has gone over its wire.
 
-Stands for one machine of Parallax's parameter servers. What it is given has travelled; what it gives will travel: it counts
-both, and its clients count the same at their end.
+Stands for one machine of Parallax's parameter servers, in the process of its clients or in one of its own. What it is given has
+travelled; what it gives will travel: it counts both, and its clients count the same at their end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from ampjax.sparse.partition import Partition
-
-Columns = tuple[int, int] | None
-"""From and to where along the last axis of rows; None for whole rows."""
+from ampjax.errors import ServerError
+from ampjax.sparse.kernels import Kernels
+from ampjax.sparse.part import Part, PartSettings
+from ampjax.sparse.traffic import Traffic
 
 
-def cut(rows: np.ndarray, columns: Columns) -> np.ndarray:
-    """Some columns of rows, a view."""
-    return rows if columns is None else rows[..., slice(*columns)]
-
-
-@dataclass
-class Traffic:
-    """Bytes between one server and its clients, as one end counts them.
+class Key(NamedTuple):
+    """A table as it is split now: a new split has other parts.
 
     Args:
-      pulled: Rows from the server.
-      pushed: Row gradients to the server.
-      indices: Row ids, in either kind of call.
+      table: The table's number.
+      split: The split's.
     """
 
-    pulled: int = 0
-    pushed: int = 0
-    indices: int = 0
-
-    def add(self, row_ids: np.ndarray, *, pulled: np.ndarray | None = None, pushed: np.ndarray | None = None) -> None:
-        """Counts row ids, and the rows that went one way or the other."""
-        self.indices += row_ids.nbytes
-        self.pulled += 0 if pulled is None else pulled.nbytes
-        self.pushed += 0 if pushed is None else pushed.nbytes
-
-    def copy(self) -> Traffic:
-        """The counts as they are now."""
-        return replace(self)
+    table: int
+    split: int
 
 
 class Server:
-    """Answers for the partitions that are on it, and counts."""
+    """Answers for the parts that are on it."""
 
     def __init__(self):
-        self.traffic = Traffic()
+        self._parts: dict[Key, Part] = {}
+        self._traffic: dict[int, Traffic] = {}
 
-    def pull(
-        self, partition: Partition, local: np.ndarray, wire_dtype: np.dtype, columns: Columns = None
-    ) -> np.ndarray:
-        """Rows of a partition, or some columns of them, in the dtype in which they will travel: a fresh array."""
-        # `take` is twice as fast as indexing, and would copy the whole partition were that cut before.
-        rows = cut(np.take(partition.arrays[0], local, 0, mode="clip"), columns).astype(wire_dtype, copy=False)
-        self.traffic.add(local, pulled=rows)
-        return rows
+    def traffic(self, table: int) -> Traffic:
+        """A table's bytes, as they were counted here."""
+        return self._traffic.setdefault(table, Traffic())
 
-    def receive(
-        self, local: np.ndarray, grads: np.ndarray, row: tuple[int, ...], columns: Columns = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """One client's row gradients for a partition: whole rows again, zero where nothing came."""
-        self.traffic.add(local, pushed=grads)
-        if columns is None:
-            return local, grads
-        whole = np.zeros((len(grads), *row), grads.dtype)
-        cut(whole, columns)[:] = grads
-        return local, whole
+    def open(self, key: Key, settings: PartSettings, kernels: Kernels) -> None:
+        """Makes an empty part."""
+        self._parts[key] = Part(settings, kernels, self.traffic(key.table))
 
-    def send(self, local: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Row gradients that a partition has gathered."""
-        self.traffic.add(local, pulled=grads)
-        return local, grads
+    def ask(self, key: Key, method: str, *args: Any) -> Any:
+        """What a method of a part gives.
+
+        Raises:
+          ServerError: If there is no such part: an earlier process had it.
+          TableError: The method's.
+        """
+        if key not in self._parts:
+            fix = "What an earlier process held is lost: restore the last checkpoint."
+            raise ServerError("server", "a table that was opened at this process", f"number {key.table}", fix)
+        return getattr(self._parts[key], method)(*args)
+
+    def drop_update(self, key: Key, update: int) -> None:
+        """Forgets an update."""
+        if key in self._parts:
+            self._parts[key].drop(update)
+
+    def close(self, key: Key) -> None:
+        """Forgets a part."""
+        self._parts.pop(key, None)
+
+    def forget(self, table: int) -> None:
+        """Forgets a table."""
+        for key in [key for key in self._parts if key.table == table]:
+            del self._parts[key]
+        self._traffic.pop(table, None)

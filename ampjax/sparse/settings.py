@@ -13,6 +13,7 @@ import numpy as np
 
 from ampjax.errors import TableError
 from ampjax.sparse.layout import Layout, place
+from ampjax.sparse.processes import ServerProcesses
 
 DTYPES = tuple(np.dtype(dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16))
 """What rows may be, in the table and on the wire."""
@@ -31,6 +32,7 @@ class TableSettings:
       wire_dtype: None, or the dtype of rows between client and server.
       folder: None, or where mapped files go.
       max_lag: Updates that a row may miss.
+      processes: None, or server processes.
 
     Raises:
       TableError: If one of them is wrong.
@@ -44,6 +46,7 @@ class TableSettings:
     wire_dtype: Any
     folder: str | Path | None
     max_lag: int
+    processes: ServerProcesses | None = None
 
     def __post_init__(self):
         # NumPy's integers are as good, but JSON does not take them.
@@ -58,6 +61,8 @@ class TableSettings:
         if self.folder is not None and Path(self.folder).is_file():
             raise TableError("folder", "a folder for mapped files", f"the file `{self.folder}`", "Name another one.")
         self.placement(self.partitions)
+        if self.processes is not None:
+            _check_processes(self.processes, self.n_servers)
 
     @property
     def wire(self) -> np.dtype:
@@ -91,7 +96,7 @@ class TableSettings:
         return place([layout.size(p) for p in range(n_partitions)], self.n_servers)
 
     def to_keep(self, n_partitions: int) -> dict[str, Any]:
-        """What is saved of them, in JSON's types; a folder of mapped files belongs to one process and is left out."""
+        """What is saved of them, in JSON's types; a folder of mapped files and processes are this run's and are left out."""
         wire = None if self.wire_dtype is None else str(self.wire)
         kept = {"partitions": n_partitions, "servers": self.n_servers, "mode": self.mode, "max_lag": self.max_lag}
         return kept | {"wire_dtype": wire, "folder": None}
@@ -113,6 +118,15 @@ def _checked_servers(servers: Any) -> int | tuple[int, ...]:
     except TypeError:
         fix = "A table lives on one server or more."
         raise TableError("servers", "an integer, or one for each partition", f"{servers!r}", fix) from None
+
+
+def _check_processes(processes: Any, n_servers: int) -> None:
+    if not isinstance(processes, ServerProcesses):
+        fix = "Write `with ServerProcesses(1) as processes:`."
+        raise TableError("processes", "ServerProcesses or None", f"{processes!r}", fix)
+    if len(processes) < n_servers:
+        fix = "Make as many as the table has servers."
+        raise TableError("processes", f"at least {n_servers}, one for each server", f"{len(processes)}", fix)
 
 
 def checked_wire(dtype: Any) -> np.dtype:

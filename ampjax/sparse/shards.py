@@ -1,146 +1,221 @@
-"""A table's rows in partitions on servers, and the updates of them: what is done by row, once everything has been checked.
+"""A table's rows as its client sees them: which server has which, what each is asked for, and what went to and fro.
 
-The paper's parameter servers in one process. Rows of one server's partitions go through one kernel call; where there is much
-to do, several threads share it, a partition being the least that one of them takes.
+Knows ids, servers and bytes; what becomes of rows is the parts'.
 """
 
 from __future__ import annotations
 
-import os
+import functools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ampjax.optim.rule import RowRule
 from ampjax.sparse import blocks
 from ampjax.sparse.blocks import Block
 from ampjax.sparse.history import History
-from ampjax.sparse.kernels import Kernels
-from ampjax.sparse.layout import Layout, place
-from ampjax.sparse.partition import Partition, Selection
+from ampjax.sparse.layout import Layout
+from ampjax.sparse.part import PartSettings
+from ampjax.sparse.pending import Pending
+from ampjax.sparse.received import Rows
+from ampjax.sparse.server import Key
+from ampjax.sparse.servers import Servers, numbers
 from ampjax.sparse.settings import TableSettings
-from ampjax.sparse.updates import CHUNK, Job, catch_up, compute, partials
-
-PARALLEL_BYTES = 1 << 20
-"""Gradients of an update, in bytes, from which on threads share it; below, they cost more than they gain."""
-
-Work = Mapping[int, tuple[np.ndarray, np.ndarray]]
-"""For each touched partition its rows, each once, and their gradients."""
+from ampjax.sparse.traffic import Columns, Traffic, cut
 
 
 class Shards:
-    """Partitions, empty at first, each on its server.
+    """One split of a table: partitions, empty at first, each on its server.
 
     Args:
       settings: The table's settings.
       n_partitions: P, which differs from the settings' after a new split.
-      kernels: The rule's compiled functions.
+      rule: The optimizer's rule for rows.
+      servers: Where parts are.
+      table: The table's number there.
       history: Shared values of past updates, and their count.
+      traffic: By server what its clients count; may grow.
     """
 
-    def __init__(self, settings: TableSettings, n_partitions: int, kernels: Kernels, history: History):
+    def __init__(
+        self,
+        settings: TableSettings,
+        n_partitions: int,
+        rule: RowRule,
+        servers: Servers,
+        table: int,
+        history: History,
+        traffic: Sequence[Traffic],
+    ):
         self.layout = Layout(settings.n_rows, n_partitions)
         self.placement = settings.placement(n_partitions)
-        self._n_servers, self._kernels, self._history = settings.n_servers, kernels, history
-        self._folder = _own_folder(settings.folder)
+        self._rule, self._servers, self._traffic = rule, servers, traffic
+        self._key = Key(table, next(numbers))
+        self._has_counts = history.capacity > 0
+        self._folder = _own_folder(settings.folder)  # goes when this does
         path = Path(self._folder.name) if self._folder else None
-        seen = history.version if history.capacity else None
-        sizes = [self.layout.size(p) for p in range(n_partitions)]
-        self.partitions = [Partition(p, size, kernels.rule, seen, path) for p, size in enumerate(sizes)]
-        self._pool: ThreadPoolExecutor | None = None
+        own = self._by_server({p: p for p in range(n_partitions)})
+        self._used = sorted(own)
+        parts = {
+            server: PartSettings(self.layout, tuple(partitions), rule.types, history, settings.n_servers, path)
+            for server, partitions in own.items()
+        }
+        servers.open_parts(self._key, rule, parts)
+
+    def close(self) -> None:
+        """Lets the servers forget it."""
+        self._servers.close_parts(self._key)
 
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
     def fill(self, rows: Iterable[Block]) -> None:
-        """Writes all rows."""
-        blocks.fill(self.partitions, self.layout, rows)
+        """Writes all rows; blocks from outside lack the last array, the counts, which stay as they are."""
+        for start, block in rows:
+            stop = start + len(block[0])
+            within = {p: self.layout.within(p, start, stop) for p in range(self.layout.n_partitions)}
+            pieces = self._by_server({p: [array[places] for array in block] for p, (places, _) in within.items()})
+            self._ask({server: ("write", start, stop, own) for server, own in pieces.items()})
 
     def blocks(self) -> Iterator[Block]:
         """All rows in order, with their states and counts as they are."""
-        return blocks.of_partitions(self.partitions, self.layout)
+        arrays = self._rule.types.arrays + ([((), np.dtype(np.int64))] if self._has_counts else [])
+        for start, stop in blocks.ranges(self.layout.n_rows, blocks.row_bytes(*arrays[0])):
+            block = [np.empty((stop - start, *shape), dtype) for shape, dtype in arrays]
+            for own in self._everywhere("read", start, stop).values():
+                for p, pieces in own.items():
+                    places, _ = self.layout.within(p, start, stop)
+                    for joined, piece in zip(block, pieces, strict=True):
+                        joined[places] = piece
+            yield start, block
 
     def whole(self) -> list[np.ndarray]:
         """Parameters and states of all rows, `[n_rows, ...]` each: copies."""
-        result = [np.empty((self.layout.n_rows, *array.shape[1:]), array.dtype) for array in self.partitions[0].arrays]
+        result = [np.empty((self.layout.n_rows, *shape), dtype) for shape, dtype in self._rule.types.arrays]
         for start, arrays in self.blocks():
             for joined, array in zip(result, arrays, strict=False):  # counts are left out
                 joined[start : start + len(array)] = array
         return result
 
     def settle(self) -> None:
-        """Catches up all rows, so that the history is no longer needed."""
-        for part in self.partitions if self._history.length else ():
-            for start in range(0, part.n_rows, CHUNK):
-                self._catch_up(Selection(((part, np.arange(start, min(start + CHUNK, part.n_rows))),)))
-        self._history.clear()
+        """Catches up all rows, so that no history is needed."""
+        if self._has_counts:
+            self._everywhere("settle")
+
+    def history(self) -> History:
+        """Shared values of past updates; all servers have the same."""
+        first = self._used[0]
+        return self._ask({first: ("history",)})[first]
 
     # ---- some rows ---------------------------------------------------------------------------------------------------
 
-    def catch_up(self, rows: Mapping[int, np.ndarray]) -> None:
-        """Catches up some rows of some partitions; each row once."""
-        self._catch_up(self._select(rows))
+    def pull(self, ids: np.ndarray, wire_dtype: np.dtype, columns: Columns) -> np.ndarray:
+        """Rows after all updates so far, as they arrive.
 
-    def partials(self, turn: int, work: Work, shared: Sequence[Any]) -> list[np.ndarray]:
+        Args:
+          ids: `[n]`, each once.
+          wire_dtype: In what they travel.
+          columns: Which of their columns do; the others are zero.
+        """
+        rows = (np.empty if columns is None else np.zeros)((len(ids), *self._rule.shape), self._rule.dtype)
+        order, spans, local = self.layout.group(ids)
+        asked = self._by_server({p: local[span] for p, span in spans})
+        sent = self._ask({server: ("pull", own, wire_dtype, columns) for server, own in asked.items()})
+        for p, span in spans:
+            server = self.placement[p]
+            self._traffic[server].add(local[span], pulled=sent[server][p])
+            cut(rows, columns)[order[span]] = sent[server][p]
+        return rows
+
+    def pending(self) -> Pending:
+        """A new update. If nobody holds it any more and it was not made, servers forget it."""
+        return Pending(self.layout, functools.partial(self._servers.drop_update, self._key))
+
+    def push(self, pending: Pending, ids: np.ndarray, grads: np.ndarray, columns: Columns) -> None:
+        """Sends row gradients to where they wait for the update.
+
+        Args:
+          pending: The update.
+          ids: `[n]`, each once.
+          grads: `[n, *row]`, in the wire's dtype.
+          columns: Which of their columns travel.
+        """
+        order, spans, local = self.layout.group(ids)
+        grads = cut(grads, columns)[order]  # a copy: the caller may go on writing into what it gave
+        work = self._by_server({p: (local[span], grads[span]) for p, span in spans})
+        self._ask({server: ("receive", pending.number, own, columns) for server, own in work.items()})
+        for p, span in spans:
+            self._traffic[self.placement[p]].add(local[span], pushed=grads[span])
+        pending.servers.update(work)
+        pending.n_pushes += 1
+        pending.nbytes += grads.nbytes
+
+    def gradients(self, pending: Pending, wire_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Row ids and gradients that an update has gathered, as they arrive."""
+        ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *self._rule.shape), wire_dtype)]
+        sent = self._of_update(pending, "send", wire_dtype)
+        for p, (local, rows) in sent.items():
+            self._traffic[self.placement[p]].add(local, pulled=rows)
+            ids.append(self.layout.row_ids(p, local))
+            grads.append(rows)
+        return np.concatenate(ids), np.concatenate(grads)
+
+    # ---- updates -----------------------------------------------------------------------------------------------------
+
+    def rows(self, pending: Pending) -> dict[int, Rows]:
+        """By touched partition an update's rows and the sums of their gradients; not counted."""
+        return self._of_update(pending, "rows")
+
+    def check(self, pending: Pending, wire_dtype: np.dtype) -> None:
+        """Whether an update's gradients can be applied.
+
+        Args:
+          pending: The update.
+          wire_dtype: In what gradients travel.
+
+        Raises:
+          TableError: If a sum has overflowed.
+        """
+        if pending.n_pushes < 2 and np.can_cast(wire_dtype, self._rule.dtype):
+            return  # nothing is summed at the servers: all was checked before it left
+        self._ask({server: ("check", pending.number) for server in sorted(pending.servers)}, pending.nbytes)
+
+    def partials(self, turn: int, pending: Pending, shared: Sequence[Any]) -> list[np.ndarray]:
         """One round's reductions over all rows: each server's own, put together."""
-        jobs = self._jobs(work) or [Job(Selection(()), ())]
-        n_touched = sum(len(job.rows) for job in jobs)
-        first = partials(self._kernels, jobs[0], turn, shared, self.layout.n_rows - n_touched)
-        others = self._each(lambda job: partials(self._kernels, job, turn, shared, 0), jobs[1:])
-        return self._kernels.rule.combine(turn, [first, *others])
+        parts = self._everywhere("partials", pending.number, turn, shared, nbytes=pending.nbytes)
+        return self._rule.combine(turn, [part for own in parts.values() for part in own])
 
-    def prepare(self, work: Work, shared: Sequence[Any]) -> Callable[[], None]:
+    def prepare(self, pending: Pending, shared: Sequence[Any]) -> Callable[[], None]:
         """Computes one update of touched rows; none of them has changed before what it gives is called."""
-        if self._history.is_full:
-            self.settle()
+        self._everywhere("prepare", pending.number, shared, nbytes=pending.nbytes)
 
-        def new_rows(job: Job) -> list[np.ndarray]:
-            self._catch_up(job.rows)
-            return compute(self._kernels, job, shared)
+        def commit() -> None:
+            self._everywhere("commit", pending.number, nbytes=pending.nbytes)
 
-        jobs = self._jobs(work)
-        results = self._each(new_rows, jobs)
+        return commit
 
-        def write() -> None:
-            self._history.append(shared)
-            for job, new in zip(jobs, results, strict=True):
-                job.rows.write(new, self._history.version)
+    # ---- inside ------------------------------------------------------------------------------------------------------
 
-        return write
+    def _by_server(self, of_partitions: Mapping[int, Any]) -> dict[int, dict[int, Any]]:
+        """What belongs to partitions, by their server."""
+        result: dict[int, dict[int, Any]] = {}
+        for p, value in of_partitions.items():
+            result.setdefault(self.placement[p], {})[p] = value
+        return result
 
-    def _catch_up(self, rows: Selection) -> None:
-        catch_up(self._kernels, self._history, rows)
+    def _of_update(self, pending: Pending, method: str, *args: Any) -> dict[int, Rows]:
+        """What servers give of an update, by rising partition."""
+        sent = self._ask({server: (method, pending.number, *args) for server in sorted(pending.servers)})
+        found = {p: rows for own in sent.values() for p, rows in own.items()}
+        return {p: found[p] for p in sorted(found)}
 
-    def _select(self, rows: Mapping[int, np.ndarray]) -> Selection:
-        return Selection(tuple((self.partitions[p], local) for p, local in rows.items()))
+    def _everywhere(self, method: str, *args: Any, nbytes: int = 0) -> dict[int, Any]:
+        return self._ask({server: (method, *args) for server in self._used}, nbytes)
 
-    def _jobs(self, work: Work) -> list[Job]:
-        """An update's work as few kernel calls: one for each server, or several where there is much to do."""
-        sizes = {p: grads.nbytes for p, (_, grads) in work.items()}
-        n_threads = -(-_n_threads() // self._n_servers) if sum(sizes.values()) >= PARALLEL_BYTES else 1
-        groups: dict[tuple[int, int], list[int]] = {}
-        for server in range(self._n_servers):
-            own = [p for p in work if self.placement[p] == server]
-            for p, thread in zip(own, place([sizes[p] for p in own], n_threads), strict=True):
-                groups.setdefault((server, thread), []).append(p)
-        return [
-            Job(self._select({p: work[p][0] for p in group}), tuple(work[p][1] for p in group))
-            for group in groups.values()
-        ]
-
-    def _each(self, function: Callable[[Job], Any], jobs: Sequence[Job]) -> list[Any]:
-        """The function's results for jobs; NumPy and XLA let go of the interpreter, so that threads can help."""
-        if len(jobs) < 2 or sum(job.nbytes for job in jobs) < PARALLEL_BYTES:
-            return [function(job) for job in jobs]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_n_threads(), thread_name_prefix="table")
-        return list(self._pool.map(function, jobs))
-
-
-def _n_threads() -> int:
-    return os.cpu_count() or 1
+    def _ask(self, calls: Mapping[int, Any], nbytes: int = 0) -> dict[int, Any]:
+        return self._servers.ask(self._key, calls, nbytes)
 
 
 def _own_folder(folder: str | Path | None) -> tempfile.TemporaryDirectory[str] | None:
@@ -148,4 +223,4 @@ def _own_folder(folder: str | Path | None) -> tempfile.TemporaryDirectory[str] |
     if folder is None:
         return None
     Path(folder).mkdir(parents=True, exist_ok=True)
-    return tempfile.TemporaryDirectory(prefix="table-", dir=folder, ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(prefix="table-", dir=Path(folder).absolute(), ignore_cleanup_errors=True)

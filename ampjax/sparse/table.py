@@ -6,10 +6,10 @@ shards', arithmetic is the rule's. Knows nothing of models, replicas or devices.
 
 from __future__ import annotations
 
-import functools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,21 @@ import optax
 from jaxtyping import Float, Int
 
 from ampjax.errors import TableError
-from ampjax.optim.rows import split_rows
 from ampjax.optim.rule import RowRule, Values
 from ampjax.optim.split import Split
 from ampjax.sparse import blocks, store
 from ampjax.sparse.history import History
+from ampjax.sparse.interrupts import uninterrupted
 from ampjax.sparse.kernels import kernels_of
+from ampjax.sparse.own import ALONE, OwnRows, rule_of
 from ampjax.sparse.pending import Pending
+from ampjax.sparse.processes import ServerProcesses
 from ampjax.sparse.rowgrads import check_finite, checked_grads, checked_ids, merge
-from ampjax.sparse.server import Columns, Server, Traffic, cut
+from ampjax.sparse.servers import LocalServers, Servers, numbers
 from ampjax.sparse.settings import TableSettings, check_values, checked_columns, checked_partitions, checked_wire
 from ampjax.sparse.shards import Shards
 from ampjax.sparse.step import update_all
-
-_ALONE = ""  # the path of the one leaf of a tree that is an array: a table with its transform for itself
+from ampjax.sparse.traffic import Columns, Traffic
 
 
 class Table:
@@ -56,9 +57,12 @@ class Table:
       folder: A folder for arrays larger than memory: they are mapped files in a folder of their own in there, which goes
         when the table does. None: ordinary memory.
       max_lag: In `faithful` mode, updates that a row may miss: after so many, all rows are caught up.
+      processes: Server processes, of which server s of the table is number s; what the table does is the same. None: its servers
+        are in this process.
 
     Raises:
       TableError: If values, settings or the transform do not fit.
+      ServerError: As all calls that need rows, if a server's process has ended.
 
     >>> table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), partitions=2)
     >>> table.push([1, 3, 1], np.ones((3, 2), np.float32))
@@ -78,23 +82,32 @@ class Table:
         wire_dtype: Any = None,
         folder: str | Path | None = None,
         max_lag: int = 1024,
+        processes: ServerProcesses | None = None,
     ):
         check_values(values)
         n_rows, dtype = values.shape[0], np.dtype(values.dtype)
-        settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag)
-        self._start(settings, *_rule_of(tx, tuple(values.shape), dtype))
+        settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes)
+        self._start(settings, *rule_of(tx, tuple(values.shape), dtype))
         self._shards.fill(blocks.of_values(values, kernels_of(self.rule)))
 
     def _start(self, settings: TableSettings, split: Split | None, rule: RowRule, version: int = 0) -> None:
         """Sets everything but the rows."""
-        self._settings, self._split, self._rule = settings, split, rule
+        self._settings, self._split, self._rule, self._version = settings, split, rule, version
         self._state = split.init(split.params.fill([])) if split else None
         self._lock = threading.RLock()
+        self._clients: list[Traffic] = []
+        self._servers: Servers = settings.processes or LocalServers()
+        self._number = next(numbers)
+        weakref.finalize(self, self._servers.forget_table, self._number).atexit = False
         catches_up = settings.mode == "faithful" and not rule.keeps_still
-        self._history = History(settings.max_lag if catches_up else 0, version)
-        self._clients = [Traffic() for _ in range(settings.n_servers)]
-        self._servers = [Server() for _ in range(settings.n_servers)]
-        self._shards = Shards(settings, settings.partitions, kernels_of(rule), self._history)
+        self._shards = self._split_by(
+            settings, settings.partitions, History(settings.max_lag if catches_up else 0, version)
+        )
+
+    def _split_by(self, settings: TableSettings, partitions: int, history: History) -> Shards:
+        """A new split, empty; there are as many servers as there ever were."""
+        self._clients += [Traffic() for _ in range(settings.n_servers - len(self._clients))]
+        return Shards(settings, partitions, self._rule, self._servers, self._number, history, self._clients)
 
     # ---- what it is --------------------------------------------------------------------------------------------------
 
@@ -121,7 +134,7 @@ class Table:
     @property
     def n_servers(self) -> int:
         """The number of servers."""
-        return len(self._servers)
+        return len(self._clients)
 
     @property
     def placement(self) -> tuple[int, ...]:
@@ -131,13 +144,13 @@ class Table:
     @property
     def version(self) -> int:
         """Updates applied so far."""
-        return self._history.version
+        return self._version
 
     @property
     def settings(self) -> dict[str, Any]:
         """How it keeps rows now: the settings that `load` takes."""
         kept = self._settings
-        names = ("mode", "wire_dtype", "folder", "max_lag")
+        names = ("mode", "wire_dtype", "folder", "max_lag", "processes")
         placed = {"partitions": self.n_partitions, "servers": self.placement}
         return placed | {name: getattr(kept, name) for name in names}
 
@@ -150,7 +163,8 @@ class Table:
     def traffic(self) -> tuple[list[Traffic], list[Traffic]]:
         """Bytes so far for each server, as its clients counted them, and as it did."""
         with self._lock:
-            return [count.copy() for count in self._clients], [server.traffic.copy() for server in self._servers]
+            servers = [self._servers.traffic(self._number, server) for server in range(self.n_servers)]
+            return [count.copy() for count in self._clients], [count.copy() for count in servers]
 
     def __repr__(self) -> str:
         shape = " x ".join(str(n) for n in self.shape)
@@ -179,15 +193,8 @@ class Table:
         wire = self._settings.wire if wire_dtype is None else checked_wire(wire_dtype)
         once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
         columns = checked_columns(columns, self._rule.shape)
-        rows = (np.empty if columns is None else np.zeros)((len(once), *self._rule.shape), self.dtype)
         with self._lock:
-            order, spans, local = self._shards.layout.group(once)
-            self._shards.catch_up({p: local[span] for p, span in spans})
-            for p, span in spans:
-                server, part = self.placement[p], self._shards.partitions[p]
-                sent = self._servers[server].pull(part, local[span], wire, columns)
-                self._clients[server].add(local[span], pulled=sent)
-                cut(rows, columns)[order[span]] = sent
+            rows = self._shards.pull(once, wire, columns)
         return rows if inverse is None else rows[inverse]
 
     def dense(self) -> Float[np.ndarray, "n_rows ..."]:
@@ -199,7 +206,7 @@ class Table:
         """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
         with self._lock:
             rows = self._whole()[1:]
-            return self._split.state.fill(jax.tree.leaves(self._state), {_ALONE: rows}) if self._split else rows
+            return self._split.state.fill(jax.tree.leaves(self._state), {ALONE: rows}) if self._split else rows
 
     def settle(self) -> None:
         """Catches up all rows that were left out of updates; nothing to do in `lazy` mode."""
@@ -258,14 +265,9 @@ class Table:
         if sums is not grads:  # a sum or a cast may have overflowed
             check_finite(sums, "push, gradients")
         with self._lock:
-            pending = Pending(self._shards.layout, self.dtype) if into is None else into
+            pending = self._shards.pending() if into is None else into
             pending.check(self._shards.layout)
-            order, spans, local = self._shards.layout.group(ids)
-            sums = cut(sums, columns)[order]  # a copy: the caller may go on writing into what it gave
-            for p, span in spans:
-                server = self.placement[p]
-                self._clients[server].add(local[span], pushed=sums[span])
-                pending.add(p, *self._servers[server].receive(local[span], sums[span], self._rule.shape, columns))
+            self._shards.push(pending, ids, sums, columns)
             return pending
 
     def check(self, pending: Pending) -> None:
@@ -274,8 +276,9 @@ class Table:
         Raises:
           TableError: If they have been, a sum has overflowed, or the table was split anew since.
         """
-        pending.check(self._shards.layout)
-        pending.rows()
+        with self._lock:
+            pending.check(self._shards.layout)
+            self._shards.check(pending, self._settings.wire)
 
     def partials(self, turn: int, pending: Pending, shared: Values) -> list[np.ndarray]:
         """One round's reductions over the whole table: each server's own, put together.
@@ -286,7 +289,7 @@ class Table:
           shared: As `Split.shared` made them for this table.
         """
         with self._lock:
-            return self._shards.partials(turn, pending.rows(), [np.asarray(value) for value in shared])
+            return self._shards.partials(turn, pending, _on_host(shared))
 
     def gradients(self, pending: Pending) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
         """What an update has gathered, for whoever wants to read it.
@@ -295,14 +298,16 @@ class Table:
           Row ids `[n]`, each once, and the sums of their gradients, `[n, *row]`, in the wire's dtype; counted as pulled.
         """
         with self._lock:
-            ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *self._rule.shape), self._settings.wire)]
-            for p, (local, sums) in pending.rows().items():
-                server = self.placement[p]
-                local, rows = self._servers[server].send(local, sums.astype(self._settings.wire))
-                self._clients[server].add(local, pulled=rows)
-                ids.append(self._shards.layout.row_ids(p, local))
-                grads.append(rows)
-            return np.concatenate(ids), np.concatenate(grads)
+            return self._shards.gradients(pending, self._settings.wire)
+
+    def merged(self, pending: Pending) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """What the servers have made of an update's gradients: for each partition its rows' numbers and sums; not counted.
+
+        Raises:
+          TableError: If a sum has overflowed.
+        """
+        with self._lock:
+            return self._shards.rows(pending)
 
     def apply(self, pending: Pending, shared: Values | None = None) -> int:
         """Makes one update of everything that was aggregated, of nothing too: the version goes up by one.
@@ -317,14 +322,14 @@ class Table:
         Raises:
           TableError: If the gradients can't be applied, or shared values are missing or not wanted.
         """
-        with self._lock:
+        with self._lock, uninterrupted():
             if shared is not None:
                 return self.prepare(pending, shared)()
             if self._split is None:
                 raise _shared_values(has_its_own=False)
             nothing = self._split.params.fill([])
-            own = {_ALONE: _OwnRows(self.check, self.partials, self._prepare)}
-            _, self._state = update_all(self._split, own, nothing, self._state, nothing, {_ALONE: pending})
+            own = {ALONE: OwnRows(self.check, self.partials, self._prepare)}
+            _, self._state = update_all(self._split, own, nothing, self._state, nothing, {ALONE: pending})
             return self.version
 
     def prepare(self, pending: Pending, shared: Values) -> Callable[[], int]:
@@ -346,14 +351,15 @@ class Table:
 
     def _prepare(self, pending: Pending, shared: Values) -> Callable[[], int]:
         with self._lock:
-            self.check(pending)
-            write = self._shards.prepare(pending.rows(), [np.asarray(value) for value in shared])
+            pending.check(self._shards.layout)
+            commit = self._shards.prepare(pending, _on_host(shared))
 
         def update() -> int:
-            with self._lock:
-                write()
+            with self._lock, uninterrupted():
+                commit()
                 pending.is_applied = True
-                return self.version
+                self._version += 1
+                return self._version
 
         return update
 
@@ -373,11 +379,9 @@ class Table:
         kept = self._settings
         settings = kept if servers is None else replace(kept, partitions=partitions, servers=servers)
         with self._lock:
-            shards = Shards(settings, partitions, kernels_of(self._rule), self._history)
+            shards = self._split_by(settings, partitions, self._shards.history())
             shards.fill(self._shards.blocks())
-            more = settings.n_servers - len(self._servers)
-            self._clients += [Traffic() for _ in range(more)]
-            self._servers += [Server() for _ in range(more)]
+            self._shards.close()
             self._shards, self._settings = shards, settings
 
     def save(self, folder: str | Path) -> None:
@@ -409,7 +413,7 @@ class Table:
         shape, dtype = tuple(saved["shape"]), jnp.dtype(saved["dtype"])
         kept = TableSettings(shape[0], dtype, **(saved["settings"] | settings))
         table = cls.__new__(cls)
-        table._start(kept, *_rule_of(tx, shape, dtype), version=saved["version"])
+        table._start(kept, *rule_of(tx, shape, dtype), version=saved["version"])
         if (facts := table._facts()) != {name: saved[name] for name in facts}:
             fix = "Pass the transform that it was saved with."
             raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved['state']}", fix)
@@ -425,29 +429,8 @@ class Table:
         return {"shape": list(self.shape), "dtype": str(self.dtype), "state": [rows, shared]}
 
 
-@dataclass(frozen=True)
-class _OwnRows:
-    """A table's rows as `update_all` wants them, where the transform whose parts it joins is the table's own."""
-
-    check: Callable[[Pending], None]
-    partials: Callable[[int, Pending, Values], list[np.ndarray]]
-    prepare: Callable[[Pending, Values], Callable[[], int]]
-
-
-def _rule_of(tx: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Split | None, RowRule]:
-    """A transform's split for one table, and its rule; no split where the rule is given."""
-    if not isinstance(tx, RowRule):
-        split = _split_alone(tx, shape, dtype)
-        return split, split.rules[_ALONE]
-    if (tx.shape, tx.dtype) != (shape[1:], dtype):
-        wanted = f"rows of {tx.dtype}{list(tx.shape)}, as the rule was made for"
-        raise TableError("values", wanted, f"{dtype}{list(shape[1:])}", "Make the rule from these values.")
-    return None, tx
-
-
-@functools.lru_cache(maxsize=64)
-def _split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> Split:
-    return split_rows(tx, jax.ShapeDtypeStruct(shape, dtype), [_ALONE])
+def _on_host(shared: Values) -> list[np.ndarray]:
+    return [np.asarray(value) for value in shared]
 
 
 def _shared_values(has_its_own: bool) -> TableError:

@@ -30,7 +30,7 @@ class Job:
 
     def padded_grads(self, kernels: Kernels, size: int) -> np.ndarray:
         """The gradients in the table's dtype, `[size, *row]`, and zeros."""
-        result = np.zeros((size, *kernels.rule.shape), kernels.rule.dtype)
+        result = np.zeros((size, *kernels.types.shape), kernels.types.dtype)
         if self.grads:
             np.concatenate(self.grads, out=result[: len(self.rows)], casting="unsafe")
         return result
@@ -45,7 +45,7 @@ def partials(kernels: Kernels, job: Job, turn: int, shared: Sequence[Any], n_unt
     """One round's reductions over a job's rows, and over rows that were not touched: their gradient is zero.
 
     Args:
-      kernels: The rule's compiled functions.
+      kernels: The optimizer's compiled functions.
       job: The rows.
       turn: The round.
       shared: Shared values for the round.
@@ -61,7 +61,7 @@ def compute(kernels: Kernels, job: Job, shared: Sequence[Any]) -> list[np.ndarra
     """New parameters and states of a job's rows, padded, for `Selection.write`; changes nothing.
 
     Args:
-      kernels: The rule's compiled functions.
+      kernels: The optimizer's compiled functions.
       job: At least one row.
       shared: The update's shared values.
     """
@@ -74,7 +74,7 @@ def catch_up(kernels: Kernels, history: History, rows: Selection) -> None:
     """Makes up for the updates that rows were left out of: their gradient was zero in each.
 
     Args:
-      kernels: The rule's compiled functions.
+      kernels: The optimizer's compiled functions.
       history: Shared values of past updates.
       rows: The rows; those that missed nothing stay as they are.
     """

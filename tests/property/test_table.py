@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.optimizers import ROW_WISE, STILL, Dense, worst
 
 from ampjax.errors import TableError
-from ampjax.sparse import Table, store
+from ampjax.sparse import ServerProcesses, Table, store
 
 N_ROWS = 17
 VALUES = np.random.default_rng(0).normal(size=(N_ROWS, 3)).astype(np.float32)
@@ -48,6 +48,41 @@ def test_any_split_and_any_order_of_clients(name, mode, partitions, servers, pus
     assert worst(table.dense(), dense.params) < TOLERANCE
     assert worst(table.opt_state, dense.state) < TOLERANCE
     assert table.traffic[0] == table.traffic[1]
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with ServerProcesses(3) as servers:
+        yield servers
+
+
+@given(
+    mode=st.sampled_from(["lazy", "faithful"]),
+    splits=st.lists(st.tuples(splits, st.integers(1, 3)), min_size=1, max_size=3),
+    pushes=st.lists(st.tuples(row_ids, row_ids, seeds), min_size=1, max_size=4),
+    columns=st.sampled_from([None, (1, 3)]),
+)
+@settings(max_examples=15)
+def test_servers_in_processes_are_the_same_bit_for_bit(processes, mode, splits, pushes, columns):
+    tables = [
+        Table(VALUES, ROW_WISE["clipped"], partitions=p, servers=s, mode=mode, max_lag=2, processes=where)
+        for where in (processes, None)
+        for p, s in splits[:1]
+    ]
+    rng = np.random.default_rng(0)
+    for turn, (first, second, _) in enumerate(pushes):
+        clients = [(ids, rng.normal(size=(len(ids), 3)).astype(np.float32)) for ids in (first, second)]
+        for table in tables:
+            pending = None
+            for ids, grads in clients:
+                pending = table.aggregate(ids, grads, pending, columns)
+            table.apply(pending)
+            if turn + 1 < len(splits):
+                table.resplit(*splits[turn + 1])
+        assert (tables[0].pull(first, columns=columns) == tables[1].pull(first, columns=columns)).all()
+    assert tables[0].traffic == tables[1].traffic and tables[0].traffic[0] == tables[0].traffic[1]
+    assert (tables[0].dense() == tables[1].dense()).all()
+    assert worst(tables[0].opt_state, tables[1].opt_state) == 0
 
 
 @given(name=st.sampled_from(STILL), pushes=st.lists(st.tuples(row_ids, seeds), min_size=1, max_size=4))

@@ -12,7 +12,7 @@ from support.optimizers import ROW_WISE, Dense, worst
 
 from ampjax.errors import TableError
 from ampjax.optim import split_rows
-from ampjax.sparse import Table, shards, store
+from ampjax.sparse import Table, part, store
 from ampjax.sparse.layout import Layout, place
 from ampjax.sparse.step import update_all
 
@@ -104,8 +104,8 @@ def test_several_clients_make_one_update():
 
 
 def test_many_rows_are_updated_by_threads(monkeypatch):
-    monkeypatch.setattr(shards, "PARALLEL_BYTES", 1)
-    monkeypatch.setattr(shards, "_n_threads", lambda: 3)
+    monkeypatch.setattr(part, "PARALLEL_BYTES", 1)
+    monkeypatch.setattr(part, "_n_threads", lambda: 3)
     t, wanted = table("clipped", partitions=7, servers=2), Dense("clipped", VALUES, lazy=True)
     for ids, grads in steps(7):
         t.push(ids, grads)
@@ -132,13 +132,13 @@ def test_an_update_that_fails_half_way_changes_nothing(monkeypatch):
     t = table("adam", partitions=4, servers=2)
     t.push([1, 2, 3], ONES)
     rows, state = t.dense(), t.opt_state
-    pending, whole = t.aggregate([1, 2, 3], ONES), shards.compute
+    pending, whole = t.aggregate([1, 2, 3], ONES), part.compute
     calls = iter([whole])
 
     def compute(*args):
         return next(calls)(*args)  # the second server's has no more
 
-    monkeypatch.setattr(shards, "compute", compute)
+    monkeypatch.setattr(part, "compute", compute)
     with pytest.raises(StopIteration):
         t.apply(pending)
     assert t.version == 1 and (t.dense() == rows).all() and worst(t.opt_state, state) == 0

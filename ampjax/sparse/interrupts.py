@@ -1,0 +1,38 @@
+"""Ctrl-C waits until something has been done as a whole: a message answered, or it and those after it were unreadable; an update made."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Keeps the first interrupt until the block has ended; a second one comes through.
+
+    Only the main thread is ever interrupted; in others, where interrupts are not Python's, and inside another such block, this does
+    nothing.
+    """
+    outer = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(outer) or getattr(outer, "keeps", False):
+        yield
+        return
+    kept: list[tuple[int, Any]] = []
+
+    def keep(number: int, frame: Any) -> None:
+        if kept:
+            outer(number, frame)
+        kept.append((number, frame))
+
+    keep.keeps = True
+    signal.signal(signal.SIGINT, keep)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, outer)
+        if kept:
+            outer(*kept[0])

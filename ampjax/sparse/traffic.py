@@ -1,0 +1,40 @@
+"""What goes between a table's clients and its servers, as each end counts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+Columns = tuple[int, int] | None
+"""From and to where along the last axis of rows; None for whole rows."""
+
+
+def cut(rows: np.ndarray, columns: Columns) -> np.ndarray:
+    """Some columns of rows, a view."""
+    return rows if columns is None else rows[..., slice(*columns)]
+
+
+@dataclass
+class Traffic:
+    """Bytes between one server and its clients, as one end counts them.
+
+    Args:
+      pulled: Rows from the server.
+      pushed: Row gradients to the server.
+      indices: Row ids, in either kind of call.
+    """
+
+    pulled: int = 0
+    pushed: int = 0
+    indices: int = 0
+
+    def add(self, row_ids: np.ndarray, *, pulled: np.ndarray | None = None, pushed: np.ndarray | None = None) -> None:
+        """Counts row ids, and the rows that went one way or the other."""
+        self.indices += row_ids.nbytes
+        self.pulled += 0 if pulled is None else pulled.nbytes
+        self.pushed += 0 if pushed is None else pushed.nbytes
+
+    def copy(self) -> Traffic:
+        """The counts as they are now."""
+        return replace(self)
