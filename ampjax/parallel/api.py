@@ -17,6 +17,7 @@ from ampjax.parallel.programs import LossFn
 from ampjax.parallel.resources import Resources, find_resources
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.wire import Wire
+from ampjax.sparse.processes import ServerProcesses
 
 Tree = Any
 
@@ -81,5 +82,7 @@ def get_runner(
                 "partitioners", "partitioners", f"{own!r} among them", 'Write `[partitioner("embedding")]`.'
             )
     resources = find_resources(resource_info)
-    setting = Setting(loss_fn, tx, resources, config or ParallaxConfig(), Wire(len(resources.machines)))
+    config = config or ParallaxConfig()
+    processes = ServerProcesses(len(resources.servers)) if config.server_processes else None
+    setting = Setting(loss_fn, tx, resources, config, Wire(len(resources.machines)), processes)
     return Runner(setting, params, partitioners, clock)

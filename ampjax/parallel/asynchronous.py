@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.errors import AmpError
+from ampjax.errors import AmpError, ServerError
 from ampjax.parallel import batches
 from ampjax.parallel.dense import AtServers
 from ampjax.parallel.outcome import require_finite
@@ -92,6 +92,11 @@ class AsyncStep(HomedStep):
         aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[r.aux for r in results])
         return Outcome([result.loss for result in results], aux, dict(alpha), dict, staleness, dropped)
 
+    def write(self, params: Tree, state: Tree, tables: Any) -> None:
+        """Replaces all variables and the optimizer's state; gradients of the old ones are dropped."""
+        super().write(params, state, tables)
+        self._underway.clear()
+
     def finish(self) -> None:
         """Applies all that is under way.
 
@@ -135,6 +140,8 @@ class AsyncStep(HomedStep):
         work = self._underway.popleft()
         try:
             self._apply(work)
+        except ServerError:
+            raise  # more is lost than these gradients
         except AmpError as error:
             fix = f"The gradients of replica {work.replica} in step {work.number} were dropped, and nothing else."
             dropped.append(type(error)(error.where, error.expected, error.got, fix))

@@ -29,6 +29,7 @@ from ampjax.parallel.rows import Gathered, RowHome, Served
 from ampjax.parallel.steps import DenseStep, SparseStep
 from ampjax.parallel.update import Homes, named
 from ampjax.parallel.wire import Wire
+from ampjax.sparse.processes import ServerProcesses
 from ampjax.sparse.table import Table
 
 Tree = Any
@@ -45,6 +46,7 @@ class Setting:
       resources: The machines.
       config: The settings.
       wire: The way between machines.
+      processes: The servers' processes, started when a table needs them; None where servers are in this process.
     """
 
     loss_fn: LossFn
@@ -52,6 +54,7 @@ class Setting:
     resources: Resources
     config: ParallaxConfig
     wire: Wire
+    processes: ServerProcesses | None = None
 
 
 def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> Step:
@@ -141,5 +144,10 @@ def _row_home(setting: Setting, plan: Plan, path: str, rule: RowRule, values: An
 def _table(setting: Setting, path: str, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:
     config = setting.config
     wire_dtype = jnp.dtype(config.wire_dtype) if config.wire_dtype != "float32" else None
-    kept = {"mode": config.table_mode, "wire_dtype": wire_dtype, "folder": config.folder}
+    kept = {
+        "mode": config.table_mode,
+        "wire_dtype": wire_dtype,
+        "folder": config.folder,
+        "processes": setting.processes,
+    }
     return named(path, lambda: Table(values, rule, partitions=partitions, servers=servers, **kept))

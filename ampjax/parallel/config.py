@@ -93,6 +93,9 @@ class ParallaxConfig:
         the dense program. `lazy`: they stay as they are.
       wire_dtype: `float32` or `bfloat16`: what rows and their gradients are on the way.
       folder: Where tables lie as memory-mapped files; None keeps them in memory.
+      server_processes: Whether each server is a process of its own on this machine, in place of a part of this one. The training is
+        the same, bit for bit. They hold sparse variables' rows; dense variables of `ps` stay in this process. They end with
+        `runner.close()`, or with the runner.
       check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets
         dense variables' gradients as they are (`optax.zero_nans`, `optax.apply_if_finite`); tables refuse such rows all the same.
       checkpoint: When and where to save; None leaves it to `runner.save`.
@@ -118,6 +121,7 @@ class ParallaxConfig:
     table_mode: str = "faithful"
     wire_dtype: str = "float32"
     folder: str | Path | None = None
+    server_processes: bool = False
     check_finite: bool = True
     checkpoint: Checkpoints | None = None
     seed: int = 0
@@ -146,6 +150,14 @@ class ParallaxConfig:
                 "An AllReduce waits for all replicas: choose `ps`, or train synchronously.",
             )
 
+        if self.server_processes and self.run_option == "ar":
+            raise SettingsError(
+                "setting `server_processes`",
+                "False where run_option is `ar`",
+                "True",
+                "`ar` has no servers: choose `hybrid`.",
+            )
+
     @property
     def dense_at_servers(self) -> bool:
         """Whether dense variables live at servers too."""
@@ -158,6 +170,7 @@ _SWITCHES = (
     "boundary_among_servers",
     "boundary_between_workers_and_servers",
     "search_partitions",
+    "server_processes",
     "check_finite",
 )
 

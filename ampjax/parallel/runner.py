@@ -56,6 +56,20 @@ class Runner:
         self.steps = 0
         self.counted = 0
 
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends its server processes, if it has any, and with them the rows of sparse variables: read or save them before.
+
+        The end of a `with` block does this too, and so does the end of the runner or of this process.
+        """
+        if self.setting.processes is not None:
+            self.setting.processes.close()
+
     # ---- training ----------------------------------------------------------------------------------------------------
 
     def run(self, batch: Tree, fetch: str | Sequence[str] = ()) -> Metrics:
@@ -75,6 +89,7 @@ class Runner:
             of an earlier step: then that gradient alone is dropped, and this step has been taken and counted.
           TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
           DataError: If the batch is not like the first one.
+          ServerError: If a server's process has ended. `restore` goes on from a checkpoint, with a new process.
         """
         wanted = self._wanted(fetch)
         parts = split_batch(batch, len(self.setting.resources.devices))
@@ -128,7 +143,7 @@ class Runner:
           ParameterError: If they have another structure, other shapes or dtypes, or are not finite.
           SettingsError: Before the first batch.
         """
-        step = self._settled()
+        step = self.step
         assert self.plan is not None
         params = checked_params(params)
         check_like(params, self.plan.program.params)
@@ -280,8 +295,8 @@ class Runner:
                 self._resplit((group, chosen[group.label]))
 
     def _restore(self, path: str | Path) -> Mapping[str, Any] | None:
-        """Reads a checkpoint into the homes; gives the notes in it."""
-        step = self._settled()
+        """Reads a checkpoint into the homes; gives the notes in it. What is under way is of no more use."""
+        step = self.step
         saved = checkpoint.load(path, *step.read(), step.tables)
         step.write(saved.params, saved.state, saved.tables)
         self.steps = saved.step

@@ -18,6 +18,7 @@ from ampjax.parallel.outcome import RowGrads
 from ampjax.parallel.paths import by_path
 from ampjax.parallel.placement import place_variables
 from ampjax.parallel.rows import RowHome, row_bytes
+from ampjax.sparse.interrupts import uninterrupted
 from ampjax.sparse.table import Table
 
 Tree = Any
@@ -60,9 +61,10 @@ class Homes:
         proposal = self.dense.propose(grads, totals)
         self.boundary.announce(self.rows, proposal.shared)
         prepared = [home.prepare(waiting[path], proposal.shared[path]) for path, home in self.rows.items()]
-        for write in itertools.chain(*prepared):
-            write()
-        self.dense.adopt(proposal)
+        with uninterrupted():
+            for write in itertools.chain(*prepared):
+                write()
+            self.dense.adopt(proposal)
 
     @property
     def tables(self) -> dict[str, list[Table]]:

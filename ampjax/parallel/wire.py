@@ -1,7 +1,8 @@
 """The way between workers and servers: arrays go over it from machine to machine, and both ends count their bytes.
 
-This is the seam for several processes: all that a worker and a server on different machines say to each other goes through
-`send`. Here both lie in one process, so an array is handed over as it is. Knows machines by number; nothing of tables or steps.
+Dense variables and shared values go through `send`: both ends lie in this process, so an array is handed over as it is. Tables carry
+their own rows, to server processes too, and count them at both ends; here they are put down by machine. Knows machines by number; nothing of
+tables or steps.
 """
 
 from __future__ import annotations
