@@ -26,7 +26,7 @@ from experiments.parallax.measure import Turns, seconds_of, write_json
 from experiments.parallax.programs import Ours, Plain, machines, make
 from experiments.parallax.workloads import Sizes, Workload, workload
 
-What = Literal["lm", "table", "resnet", "inception"]
+What = Literal["lm", "table", "processes", "resnet", "inception"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,9 @@ class ParallaxBench:
     """Ours over plain JAX, by the time of a step.
 
     `lm`: hybrid over a dense AllReduce by pmap, an LSTM language model with a full embedding table, SGD; one program after the other, for
-    they need 10 GB each. `table`: a step on some rows of a table over a dense step, one device. `resnet`, `inception`: full depth, small
-    images, in turn; and whether both programs hold the same collectives.
+    they need 10 GB each. `table`: a step on some rows of a table over a dense step, one device. `processes`: the same step with servers in
+    processes of their own over one with servers in this process, which stands in the place of plain JAX. `resnet`, `inception`: full depth,
+    small images, in turn; and whether both programs hold the same collectives.
 
     Args:
       what: Which comparisons.
@@ -48,6 +49,7 @@ class ParallaxBench:
       rows: Of the table.
       width: Numbers in a row of the table.
       ids: That a step on the table reads.
+      servers: Server processes.
       pixels: Height and width of images; Inception takes 75 at least.
       images: Images of a replica's part of a batch.
       replicas: Replicas, on one machine.
@@ -55,7 +57,7 @@ class ParallaxBench:
       json: File to which a JSON object is appended for each comparison.
     """
 
-    what: tuple[What, ...] = ("lm", "table", "resnet", "inception")
+    what: tuple[What, ...] = ("lm", "table", "processes", "resnet", "inception")
     vocabulary: int = 793_470
     classes: int = 50_000
     units: int = 512
@@ -65,6 +67,7 @@ class ParallaxBench:
     rows: int = 1_000_000
     width: int = 64
     ids: int = 800
+    servers: int = 2
     pixels: int = 32
     images: int = 8
     replicas: int = 2
@@ -86,7 +89,7 @@ class Result:
       ours: Seconds of our step, median.
       plain: Seconds of the plain step.
       same_collectives: Whether both compiled programs hold the same collectives; None where that is no question.
-      wanted: The ratio that is wanted at least.
+      wanted: The ratio that is wanted at least; 0 where none is.
     """
 
     what: str
@@ -110,6 +113,7 @@ def main(options: ParallaxBench, console: Console | None = None) -> list[Result]
     make_result: Mapping[str, Callable[[ParallaxBench], Result]] = {
         "lm": language_model,
         "table": large_table,
+        "processes": server_processes,
         "resnet": partial(images, "resnet"),
         "inception": partial(images, "inception"),
     }
@@ -117,7 +121,14 @@ def main(options: ParallaxBench, console: Console | None = None) -> list[Result]
     table = compact("what", "ours\nms", "plain\nms", "times\nas fast", "wanted", "same\ncollectives")
     for r in results:
         same = "" if r.same_collectives is None else ("yes" if r.same_collectives else "NO")
-        table.add_row(r.what, f"{1e3 * r.ours:.3g}", f"{1e3 * r.plain:.3g}", f"{r.ratio:.2f}", f"{r.wanted:g}", same)
+        table.add_row(
+            r.what,
+            f"{1e3 * r.ours:.3g}",
+            f"{1e3 * r.plain:.3g}",
+            f"{r.ratio:.2f}",
+            f"{r.wanted:g}" if r.wanted else "",
+            same,
+        )
     (console or Console(highlight=False)).print(table)
     write_json(options.json, "bench-parallax", [vars(r) | {"ratio": r.ratio} for r in results])
     return results
@@ -145,18 +156,42 @@ def language_model(options: ParallaxBench) -> Result:
 
 def large_table(options: ParallaxBench) -> Result:
     """A step that reads some rows of a table, by a runner on one device, over a jitted dense step with donated parameters."""
+    work = _table(options)
+    sparse = Ours(px.get_runner(work.loss, work.params, work.tx, machines(1, 1)))
+    programs = {"ours": sparse, "plain": Jitted(work.loss, work.params, work.tx)}
+    timings = Turns(programs, work.batches).run(options.steps, 1)
+    return Result(f"{options.ids} of {options.rows} rows", timings["ours"].median, timings["plain"].median, 40.0)
+
+
+def server_processes(options: ParallaxBench) -> Result:
+    """A step that reads some rows of a table, one device: servers in processes of their own over servers in this one."""
+    work = _table(options)
+    resources = px.Resources((px.Machine("here", machines(1, 1).devices, options.servers),))
+    runners = {
+        name: px.get_runner(
+            work.loss, work.params, work.tx, resources,
+            px.ParallaxConfig(server_processes=name == "ours", partitions=options.servers),
+        )
+        for name in ("ours", "plain")
+    }  # fmt: skip
+    with runners["ours"]:
+        timings = Turns({name: Ours(own) for name, own in runners.items()}, work.batches).run(options.steps, 1)
+        both = runners["ours"].params["table"], runners["plain"].params["table"]
+    assert (both[0] == both[1]).all()  # the same bits
+    what = f"processes: {options.servers}, {options.ids} of {options.rows} rows"
+    return Result(what, timings["ours"].median, timings["plain"].median, 0.0)
+
+
+def _table(options: ParallaxBench) -> Workload:
+    """A large table of which a step reads some rows."""
     rng = np.random.default_rng(0)
     params = {"table": rng.normal(size=(options.rows, options.width)).astype(np.float32)}
     batches = [{"ids": rng.integers(0, options.rows, options.ids, np.int32)} for _ in range(4)]
-    tx = optax.sgd(0.1)
 
     def loss(params: Any, batch: Any) -> jax.Array:
         return jnp.square(params["table"][batch["ids"]]).sum()
 
-    sparse = Ours(px.get_runner(loss, params, tx, machines(1, 1)))
-    programs = {"ours": sparse, "plain": Jitted(loss, params, tx)}
-    timings = Turns(programs, batches).run(options.steps, 1)
-    return Result(f"{options.ids} of {options.rows} rows", timings["ours"].median, timings["plain"].median, 40.0)
+    return Workload("table", loss, params, optax.sgd(0.1), batches)
 
 
 def images(model: Literal["resnet", "inception"], options: ParallaxBench) -> Result:

@@ -16,12 +16,13 @@ class LocalOptions:
     """Options of all experiments that time programs on this machine.
 
     Args:
-      machines: Machines, all in this process, each with a server.
+      machines: Machines, with all devices in this process, each with a server.
       replicas: Replicas of a machine; each needs a device (on a CPU they are made).
       rounds: Turns of each program that are timed; medians are taken over them.
       steps: Steps of a turn.
       batches: Batches that come again and again.
       sizes: Of models and data.
+      server_processes: Whether servers are processes of their own.
       seed: Of parameters and data.
       json: File to which a JSON object is appended for each figure.
     """
@@ -32,6 +33,7 @@ class LocalOptions:
     steps: int = 4
     batches: int = 4
     sizes: Sizes = field(default_factory=Sizes)
+    server_processes: bool = False
     seed: int = 0
     json: Path | None = None
 
@@ -53,5 +55,5 @@ class LocalOptions:
         """
         resources = machines(self.machines, self.replicas) if workers is None else machines(1, workers)
         work = workload(model, len(resources.devices), self.sizes, self.batches, self.seed)
-        programs = make_all(work, ways, resources)
+        programs = make_all(work, ways, resources, server_processes=self.server_processes)
         return Turns(programs, work.batches).run(self.rounds, self.steps, work.units)

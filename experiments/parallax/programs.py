@@ -141,10 +141,12 @@ def make(work: Workload, way: str, resources: px.Resources, **settings: Any) -> 
       work: What is trained.
       way: `pmap`, or a name in `WAYS`.
       resources: The machines.
-      settings: More settings of `ParallaxConfig`.
+      settings: More settings of `ParallaxConfig`; those of server processes are for ways that have servers.
     """
     if way == "pmap":
         return Plain(work, resources.devices)
+    if WAYS[way].get("run_option") == "ar":
+        settings = {name: value for name, value in settings.items() if name != "server_processes"}
     config = px.ParallaxConfig(**{**WAYS[way], **settings})
     return Ours(px.get_runner(work.loss, work.params, work.tx, resources, config))
 

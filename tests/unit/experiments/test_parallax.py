@@ -274,11 +274,11 @@ def test_figures_8_and_9(tmp_path: Path, timed: list[Any]) -> None:
 
 def test_bench(tmp_path: Path) -> None:
     options = bench.ParallaxBench(
-        what=("lm", "table"), vocabulary=60, classes=40, units=8, samples=8, batch=2, words=3, rows=100, width=4, ids=5,
+        what=("lm", "table", "processes"), servers=1, vocabulary=60, classes=40, units=8, samples=8, batch=2, words=3, rows=100, width=4, ids=5,
         steps=2, json=tmp_path / "j",
     )  # fmt: skip
     results = bench.main(options)
-    assert [result.what for result in results] == ["lm, 2 replicas", "5 of 100 rows"]
+    assert [result.what for result in results] == ["lm, 2 replicas", "5 of 100 rows", "processes: 1, 5 of 100 rows"]
     assert all(row["ratio"] > 0 for row in records(tmp_path / "j"))
 
 
