@@ -274,14 +274,14 @@ assert abs(seen["lazy"][-1] - seen["faithful"][-1]) > 0.05
 # %% [markdown]
 # ## Saving and going on
 #
-# `save` writes all parameters, tables and optimizer state, with checksums; `restore` checks them before anything changes.
+# `save` writes all parameters, tables and optimizer state, with checksums; `restore` checks them before anything changes. The runner that goes on here has its servers in processes of their own: the numbers are the same.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
     runner.save(Path(folder) / "model")
-    other = px.get_runner(loss_fn, start(), tx, resources)
-    other.restore(Path(folder) / "model")
-    again = [other.run(batch).loss for batch in train[:5]]
+    with px.get_runner(loss_fn, start(), tx, resources, px.ParallaxConfig(server_processes=True)) as other:
+        other.restore(Path(folder) / "model")
+        again = [other.run(batch).loss for batch in train[:5]]
 assert again == [runner.run(batch).loss for batch in train[:5]]
 print("five steps after the restore, bit for bit:", again)
 
