@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.engine.source import LoopInstances, batches_of
+from ampjax.errors import DataError
 from ampjax.ir.instances import Instances
 
 AT_ONCE = 1024
@@ -51,10 +52,22 @@ class Orders:
 
 
 def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
-    """How large each instance is, `[n]`: what the data set's own `sizes` say, if it has them; else messages, and of ragged ones rows, that it pumps."""
+    """How large each instance is, `[n]`: what the data set's own `sizes` say, if it has them; else messages, and of ragged ones rows, that it pumps.
+
+    Raises:
+      DataError: If `sizes` is not one number for each instance.
+    """
     told = getattr(data, "sizes", None)
     if told is not None:
-        return np.asarray(told)
+        told = np.asarray(told)
+        if told.shape != (len(data),) or told.dtype.kind not in "iufb":
+            raise DataError(
+                f"{type(data).__name__}.sizes",
+                f"a number for each of the {len(data)} instances",
+                f"{told.dtype} of shape {told.shape}",
+                "Mend or remove it: without `sizes`, messages are counted.",
+            )
+        return told
     sizes = np.zeros(len(data), np.int64)
     for start in range(0, len(data), AT_ONCE):
         ids = np.arange(start, min(start + AT_ONCE, len(data)))

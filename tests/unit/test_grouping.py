@@ -10,7 +10,7 @@ from support import graphs
 import ampjax as amp
 from ampjax.data import list_reduction, qm9, sst, wikiner
 from ampjax.engine.source import LoopInstances
-from ampjax.errors import SettingsError
+from ampjax.errors import DataError, SettingsError
 from ampjax.grouping import POOL, Orders, in_groups, sizes_of
 from ampjax.ir.instances import InstanceList, Subset
 
@@ -62,6 +62,14 @@ def test_a_data_set_may_say_itself_how_large_instances_are():
     assert np.array_equal(sizes_of(wikiner.SentenceInstances(sentences)), words), "not counting characters"
     assert np.array_equal(sizes_of(Subset(wikiner.SentenceInstances(sentences), np.array([4, 1]))), words[[4, 1]])
     assert sizes_of(Subset(InstanceList(graphs.rnn_data([1, 4])), np.array([1, 0]))).tolist() == [6, 3]
+
+
+@pytest.mark.parametrize("sizes", [[1, 2], "large", np.ones((3, 2))])
+def test_sizes_that_are_none_are_told(sizes):
+    data = InstanceList(graphs.chain_data(3))
+    data.sizes = sizes
+    with pytest.raises(DataError, match=r"InstanceList\.sizes: expected a number for each of the 3 instances"):
+        sizes_of(data)
 
 
 def test_a_controllers_messages_count_too():
