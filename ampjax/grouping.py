@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.engine.source import LoopInstances, batches_of
-from ampjax.errors import DataError
-from ampjax.ir.instances import Instances
+from ampjax.ir.instances import Instances, told_sizes
 
 AT_ONCE = 1024
 """Instances that are looked at together to find out their sizes."""
@@ -44,11 +43,9 @@ class Orders:
 
     def _sizes(self, data: Instances | LoopInstances) -> np.ndarray:
         """A data set's sizes; those of the last two are remembered."""
-        found = next((sizes for known, sizes in self._known if known is data), None)
-        if found is None:
-            found = sizes_of(data)
-            self._known = [*self._known[-1:], (data, found)]
-        return found
+        found = next((pair for pair in self._known if pair[0] is data), None) or (data, sizes_of(data))
+        self._known = [*[pair for pair in self._known if pair is not found][-1:], found]
+        return found[1]
 
 
 def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
@@ -57,16 +54,8 @@ def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
     Raises:
       DataError: If `sizes` is not one number for each instance.
     """
-    told = getattr(data, "sizes", None)
+    told = told_sizes(data)
     if told is not None:
-        told = np.asarray(told)
-        if told.shape != (len(data),) or told.dtype.kind not in "iufb":
-            raise DataError(
-                f"{type(data).__name__}.sizes",
-                f"a number for each of the {len(data)} instances",
-                f"{told.dtype} of shape {told.shape}",
-                "Mend or remove it: without `sizes`, messages are counted.",
-            )
         return told
     sizes = np.zeros(len(data), np.int64)
     for start in range(0, len(data), AT_ONCE):
@@ -81,11 +70,12 @@ def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
 def in_groups(sizes: np.ndarray, group: int, rng: np.random.Generator) -> np.ndarray:
     """A random order in which groups of `group` have about the same size.
 
-    Pools of 50 groups are drawn at random, put in order of size and cut into groups; then all groups are shuffled.
+    Pools of 50 groups are drawn at random, put in order of size and cut into groups; then all groups are shuffled. One with fewer instances comes
+    last, so that those let in together are always of one group.
 
     Args:
       sizes: `[n]`.
-      group: Instances in a group; one group may have fewer.
+      group: Instances in a group; the last one may have fewer.
       rng: Draws.
 
     Returns:
@@ -100,4 +90,5 @@ def in_groups(sizes: np.ndarray, group: int, rng: np.random.Generator) -> np.nda
         pool = drawn[start : start + POOL * group]
         pool = pool[np.argsort(sizes[pool], kind="stable")]
         groups += [pool[i : i + group] for i in range(0, len(pool), group)]
-    return np.concatenate([groups[i] for i in rng.permutation(len(groups))]) if groups else drawn
+    shuffled = sorted((groups[i] for i in rng.permutation(len(groups))), key=lambda own: len(own) < group)
+    return np.concatenate(shuffled) if shuffled else drawn

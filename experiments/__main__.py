@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
-from ampjax.errors import DataError, GraphError, LimitError, SettingsError
+from ampjax.errors import DataError, GraphError, LimitError, ServerError, SettingsError
 from ampjax.history import History
 from experiments.common import start_up
 
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start_up(devices, spread_kernels=command is COMMANDS["mnist"])
     try:
         done = command.main(options)
-    except (SettingsError, DataError, GraphError, LimitError) as error:
+    except (SettingsError, DataError, GraphError, LimitError, ServerError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

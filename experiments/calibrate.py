@@ -140,7 +140,7 @@ def _busy(x: Sequence[jax.Array], host: bool = True) -> tuple[float, int]:
     """Seconds until devices have multiplied some matrices, and what the host has got done meanwhile."""
     begin, n = time.perf_counter(), 0
     issued = [_products(own) for own in x for _ in range(8)]
-    while host and not all(getattr(product, "is_ready", bool)() for product in issued):
+    while host and not all(getattr(product, "is_ready", lambda: True)() for product in issued):
         n += _control()
     jax.block_until_ready(issued)
     return time.perf_counter() - begin, n

@@ -205,15 +205,17 @@ class Costs:
             }
             for work, sizes in found.items()
         }
+        every = [cost for sizes in found.values() for costs in sizes.values() for cost in costs]
+        self._usual = median_low([k for k, _ in every] or [0]), median_low([c for _, c in every if c] or [0])
 
     def of(self, issue: Issue) -> tuple[float, float]:
-        """Nanoseconds of its kernels, and of its parameter changes: what is nearest, if its own size, or it with changes or without, was never timed."""
+        """Nanoseconds of its kernels, and of its parameter changes: what is nearest, if its own size, or it with changes or without, was never timed; else what is usual."""
         stage, direction, changes = issue.work
         for work in (issue.work, (stage, direction, not changes)):
             if sizes := self._costs.get(work):
                 kernels, own = sizes.get(issue.size) or sizes[min(sizes, key=lambda size: abs(size - issue.size))]
                 return kernels, own if changes else 0.0
-        return 0.0, 0.0
+        return self._usual[0], self._usual[1] if changes else 0.0
 
 
 def place(issues: Sequence[Issue], costs: Costs, done_ns: int) -> list[tuple[Issue, Times]]:

@@ -136,6 +136,11 @@ class LoopInstances:
     def __len__(self) -> int:
         return len(self._examples)
 
+    @property
+    def sizes(self) -> Any:
+        """How large each example is, if they say so."""
+        return getattr(self._examples, "sizes", None)
+
     def start(self, i: int) -> Iterator[Mapping[str, Any]]:
         """The loop of example `i`."""
         return iter(self._loop(self._examples[i]))

@@ -133,6 +133,26 @@ class Instances(Protocol):
         ...
 
 
+def told_sizes(data: Any) -> np.ndarray | None:
+    """What a data set's `sizes` say of each instance, `[n]`; None if it has none.
+
+    Raises:
+      DataError: If they are not one number for each instance.
+    """
+    told = getattr(data, "sizes", None)
+    if told is None:
+        return None
+    told = np.asarray(told)
+    if told.shape != (len(data),) or told.dtype.kind not in "iufb":
+        raise DataError(
+            f"{type(data).__name__}.sizes",
+            f"a number for each of the {len(data)} instances",
+            f"{told.dtype} of shape {told.shape}",
+            "Mend or remove it: without `sizes`, messages are counted.",
+        )
+    return told
+
+
 class Subset:
     """Some instances of a data set, in an order of their own.
 
@@ -151,8 +171,8 @@ class Subset:
     @property
     def sizes(self) -> np.ndarray | None:
         """`[m]`: how large each instance is, if the data set says so."""
-        sizes = getattr(self._data, "sizes", None)
-        return None if sizes is None else np.asarray(sizes)[self._ids]
+        sizes = told_sizes(self._data)
+        return None if sizes is None else sizes[self._ids]
 
     def __len__(self) -> int:
         return len(self._ids)

@@ -96,7 +96,13 @@ class Runner:
         step = self._built(parts)
         self._split_for_search()
         before, start = self.setting.wire.traffic(), self._clock()
-        outcome = step(self.steps + 1, parts, bool(wanted))
+        made = step.n_updates
+        try:
+            outcome = step(self.steps + 1, parts, bool(wanted))
+        except KeyboardInterrupt:
+            if step.n_updates > made:  # it had waited until all was written: the step counts
+                self.steps, self.counted = self.steps + 1, self.counted + 1
+            raise
         read = fetched(wanted, self._readable(outcome.gradients())) if wanted else {}
         self.steps, self.counted = self.steps + 1, self.counted + 1
         self._alpha.update(outcome.alpha)

@@ -64,6 +64,7 @@ class DenseStep:
       params: The parameters, on every device.
       state: The optimizer's state, likewise.
       last_shapes: The shapes of the program's arguments; None before the first step.
+      n_updates: Steps that have been issued.
     """
 
     loss_fn: LossFn
@@ -75,6 +76,7 @@ class DenseStep:
     params: Tree = None
     state: Tree = None
     last_shapes: Any = None
+    n_updates: int = 0
 
     @cached_property
     def _programs(self) -> dict[bool, Any]:
@@ -119,6 +121,7 @@ class DenseStep:
         arguments = (self.params, self.state, handed_in(parts, self.devices))
         self.last_shapes = self.last_shapes or shapes_of(arguments)
         self.params, self.state, result = issue(self.program(keep), *arguments, token=lambda results: results[2].loss)
+        self.n_updates += 1
         if self.check_finite:
             require_finite(number, lambda: shard_of(result.loss, 0), shard_of(result.finite, 0), self.params)
         return Outcome([Replicated(result.loss)], result.aux, {}, lambda: by_path(entry(result.grads)))
@@ -150,6 +153,11 @@ class HomedStep:
     has_aux: bool
     homes: Homes
     readings: Readings
+
+    @property
+    def n_updates(self) -> int:
+        """Updates that have been made."""
+        return self.homes.n_updates
 
     @property
     def tables(self) -> dict[str, list[Table]]:

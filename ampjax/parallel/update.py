@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ampjax.errors import TableError
@@ -24,7 +24,7 @@ from ampjax.sparse.table import Table
 Tree = Any
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Homes:
     """Where all variables live, and what updates them.
 
@@ -34,6 +34,9 @@ class Homes:
       rows: By table its home.
       boundary: What servers exchange in an update.
       load: Bytes of dense variables at each server.
+
+    Attributes:
+      n_updates: Updates that have been made.
     """
 
     split: Split
@@ -41,6 +44,7 @@ class Homes:
     rows: Mapping[str, RowHome]
     boundary: Boundary
     load: Sequence[int]
+    n_updates: int = field(default=0, init=False)
 
     def update(self, grads: Tree, waiting: Waiting) -> None:
         """Makes the update.
@@ -65,6 +69,7 @@ class Homes:
             for write in itertools.chain(*prepared):
                 write()
             self.dense.adopt(proposal)
+            self.n_updates += 1
 
     @property
     def tables(self) -> dict[str, list[Table]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ampjax.errors import TableError
+from ampjax.sparse.server import Key
 
 _numbers = itertools.count()
 
@@ -18,31 +19,40 @@ class Pending:
     Servers know it by its `number`; `servers` are those that have received something, in `n_pushes` pushes of `nbytes` together.
 
     Args:
-      layout: The table's layout when it was made: what was dealt out for one doesn't fit another.
+      key: The table as it was split when this was made: there its gradients wait.
+      layout: The rows and partitions of that split.
       drop: Lets the servers forget an update of that number, when nobody holds it any more. Until then, its gradients can be read.
     """
 
-    def __init__(self, layout: Any, drop: Callable[[int], None]):
-        self.layout, self.number = layout, next(_numbers)
+    def __init__(self, key: Key, layout: Any, drop: Callable[[int], None]):
+        self._key, self._layout, self.number = key, layout, next(_numbers)
         self.is_applied = False
         weakref.finalize(self, drop, self.number).atexit = False
         self.servers: set[int] = set()
         self.n_pushes = self.nbytes = 0
 
-    def check(self, layout: Any) -> None:
+    def check(self, key: Key, layout: Any) -> None:
         """Whether it may be applied.
 
+        Args:
+          key: The table as it is split now.
+          layout: Its rows and partitions.
+
         Raises:
-          TableError: If it has been, or the table was split anew since.
+          TableError: If it has been, it is another table's, or the table was split anew since.
         """
         if self.is_applied:
             raise TableError(
                 "apply", "gradients that were not applied before", "a second call", "Aggregate anew for each update."
             )
-        if self.layout != layout:
+        if self._key.table != key.table:
+            raise TableError(
+                "apply", "gradients that this table has aggregated", "another table's", "Apply them to that table."
+            )
+        if self._key != key:
             raise TableError(
                 "apply",
-                f"gradients for {self.layout}",
-                f"a table of {layout}",
+                f"gradients for {layout}, as it is split now",
+                f"those for an earlier split, {self._layout}",
                 "Aggregate after `resplit`, not before.",
             )

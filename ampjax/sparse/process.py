@@ -42,7 +42,9 @@ class ServerProcess:
         self.number = number
         self.traffic: dict[int, Traffic] = {}
         self.dropped: collections.deque[tuple[Key, int]] = collections.deque()
+        self.closed: collections.deque[Key] = collections.deque()
         self.forgotten: collections.deque[int] = collections.deque()
+        self._asked = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._fate = "no process: nothing was opened on it"
@@ -93,7 +95,9 @@ class ServerProcess:
         """
         if self._channel is None:
             raise ServerError(self._name, f"an answer to `{request.method}`", self._fate, _RESTORE)
-        request = request._replace(dropped=_taken(self.dropped), forgotten=_taken(self.forgotten))
+        self._asked += 1
+        gone = {"dropped": _taken(self.dropped), "closed": _taken(self.closed), "forgotten": _taken(self.forgotten)}
+        request = request._replace(number=self._asked, **gone)
         for table in request.forgotten:
             self.traffic.pop(table, None)
         try:
@@ -115,10 +119,12 @@ class ServerProcess:
         assert self._channel is not None
         try:
             while isinstance(message := self._channel.receive(), Wanted):
-                self._channel.send(exported(rules[message.rule], message.name, message.shapes))
+                self._channel.send(_program(rules[message.rule], message))
         except (EOFError, OSError):
             raise self._ended(request.method) from None
         assert isinstance(message, Answer)
+        if message.number != self._asked:  # an answer that an interrupt left unread
+            raise self._ended(request.method)
         self.traffic[request.key.table] = message.traffic
         if message.error is not None:
             raise self._placed(message.error, message.story)
@@ -136,6 +142,8 @@ class ServerProcess:
         if self._channel is not None:
             self._channel.close()
         self._process, self._channel, self._fate = None, None, fate
+        for gone in (self.dropped, self.closed, self.forgotten):
+            gone.clear()
 
     def _placed(self, error: AmpError, story: str) -> AmpError:
         """A server's error, which does not know its number; a part's as it is."""
@@ -153,9 +161,21 @@ class ServerProcess:
         """The error for a process that ended by itself."""
         assert self._process is not None
         name = self._name
-        self._process.kill()  # it is about to end, for nobody else could have closed its socket; how it ended is decided
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1)  # it is about to end, for nobody else could have closed its socket
+        self._process.kill()
         self.end(f"the end of process {self.id}: {_ending(self._process.wait())}")
         return ServerError(name, f"an answer to `{method}`", self._fate, _RESTORE)
+
+
+def _program(rule: RowRule, wanted: Wanted) -> bytes | AmpError:
+    """A function that a server wants, or why it can't be had: then the server's answer says so."""
+    try:
+        return exported(rule, wanted.name, wanted.shapes)
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"
+        fix = "Keep servers in this process."
+        return ServerError("server", f"a function `{wanted.name}` of the optimizer that can travel", got, fix)
 
 
 def _taken(queue: collections.deque[Any]) -> list[Any]:

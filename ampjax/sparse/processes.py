@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ampjax.checks import at_least
@@ -48,6 +48,7 @@ class ServerProcesses:
         at_least("servers", n, 1)
         self._lock = threading.RLock()
         self._rules: list[RowRule] = []  # by their numbers at the servers
+        self._on: dict[Key, tuple[int, ...]] = {}  # by split the servers that have a part of it
         self._is_closed = False
         self._servers = [ServerProcess(number) for number in range(n)]
         self._end = weakref.finalize(self, _end_all, self._servers, os.getpid())
@@ -71,7 +72,7 @@ class ServerProcesses:
 
     def close(self) -> None:
         """Ends all processes. What is on them is lost."""
-        with self._lock:
+        with self._lock, uninterrupted():
             self._is_closed = True
             self._end()
 
@@ -89,6 +90,7 @@ class ServerProcesses:
             if rule not in self._rules:
                 self._rules.append(rule)
             number = self._rules.index(rule)
+            self._on[key] = tuple(parts)
             for server in parts:
                 self._servers[server].start()
             self._ask({server: Request(key, "open", (settings, number)) for server, settings in parts.items()})
@@ -109,17 +111,22 @@ class ServerProcesses:
 
     def drop_update(self, key: Key, update: int) -> None:
         """Lets all servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request."""
-        for server in self._servers:
+        for server in self._running(self._on.get(key, ())):
             server.dropped.append((key, update))
 
     def close_parts(self, key: Key) -> None:
-        """Forgets a split on all servers that run."""
-        self._ask({server.number: Request(key, "close", ()) for server in self._servers if server.is_running})
+        """Lets the servers that have a split forget it with their next requests; safe in a finalizer."""
+        for server in self._running(self._on.pop(key, ())):
+            server.closed.append(key)
 
     def forget_table(self, table: int) -> None:
         """Lets all servers forget a table with their next requests; safe in a finalizer."""
-        for server in self._servers:
+        for server in self._running(range(len(self._servers))):
             server.forgotten.append(table)
+
+    def _running(self, numbers: Iterable[int]) -> list[ServerProcess]:
+        """Those of some servers that have a process: on another nothing is left that it could forget."""
+        return [self._servers[number] for number in numbers if self._servers[number].is_running]
 
     def _ask(self, requests: Mapping[int, Request]) -> dict[int, Any]:
         with self._lock, uninterrupted():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,16 +27,20 @@ class Request(NamedTuple):
 
     Args:
       key: The table and split.
-      method: `open`, `close`, or a method of `Part`.
+      method: `open`, or a method of `Part`.
       args: Its arguments.
+      number: Of the request; its answer bears it too.
       dropped: Updates that nobody holds any more.
+      closed: Splits that nobody holds any more.
       forgotten: Tables that nobody holds any more.
     """
 
     key: Key
     method: str
     args: Sequence[Any]
+    number: int = 0
     dropped: Sequence[tuple[Key, int]] = ()
+    closed: Sequence[Key] = ()
     forgotten: Sequence[int] = ()
 
 
@@ -57,12 +62,14 @@ class Answer(NamedTuple):
     """What came out.
 
     Args:
+      number: The request's.
       result: What the method gave.
       error: What it raised instead.
       traffic: The table's bytes so far, as they were counted here.
       story: Where an error came from that nobody foresaw.
     """
 
+    number: int
     result: Any
     error: AmpError | None
     traffic: Traffic
@@ -79,11 +86,14 @@ class Service:
     def __init__(self, channel: Channel):
         self._channel, self._server = channel, Server()
         self._imports: dict[int, Imports] = {}
+        self._fetching = threading.Lock()  # a part's threads share the channel
 
     def answer(self, request: Request) -> Answer:
         """Does what is asked for."""
         for key, update in request.dropped:
             self._server.drop_update(key, update)
+        for key in request.closed:
+            self._server.close(key)
         for table in request.forgotten:
             self._server.forget(table)
         result, error, story = None, None, ""
@@ -95,15 +105,13 @@ class Service:
             got = "".join(traceback.format_exception_only(raised)).strip()
             error = ServerError("server", f"an answer to `{request.method}`", got, "Look at the notes of this error.")
             story = f"At the server:\n{traceback.format_exc()}"
-        return Answer(result, error, self._server.traffic(request.key.table).copy(), story)
+        return Answer(request.number, result, error, self._server.traffic(request.key.table).copy(), story)
 
     def _do(self, request: Request) -> Any:
         match request.method:
             case "open":
                 settings, rule = request.args
                 return self._server.open(request.key, settings, self._kernels(rule, settings.types))
-            case "close":
-                return self._server.close(request.key)
             case method:
                 return self._server.ask(request.key, method, *request.args)
 
@@ -111,8 +119,12 @@ class Service:
         """An optimizer's functions; tables of one rule share what was compiled."""
 
         def fetch(name: str, shapes: Shapes) -> bytes:
-            self._channel.send(Wanted(rule, name, shapes))
-            return self._channel.receive()
+            with self._fetching:
+                self._channel.send(Wanted(rule, name, shapes))
+                found = self._channel.receive()
+            if isinstance(found, AmpError):
+                raise found
+            return found
 
         return Kernels(types, self._imports.setdefault(rule, Imports(fetch)))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,9 @@ class Shards:
             server: PartSettings(self.layout, tuple(partitions), rule.types, history, settings.n_servers, path)
             for server, partitions in own.items()
         }
+        self.close = weakref.finalize(self, servers.close_parts, self._key)  # half filled, too
+        self.close.atexit = False
         servers.open_parts(self._key, rule, parts)
-
-    def close(self) -> None:
-        """Lets the servers forget it."""
-        self._servers.close_parts(self._key)
 
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
@@ -105,9 +104,8 @@ class Shards:
             self._everywhere("settle")
 
     def history(self) -> History:
-        """Shared values of past updates; all servers have the same."""
-        first = self._used[0]
-        return self._ask({first: ("history",)})[first]
+        """Shared values of past updates: the longest that a server has, for one that was interrupted may have caught up without the others."""
+        return max(self._everywhere("history").values(), key=lambda history: history.length)
 
     # ---- some rows ---------------------------------------------------------------------------------------------------
 
@@ -131,7 +129,15 @@ class Shards:
 
     def pending(self) -> Pending:
         """A new update. If nobody holds it any more and it was not made, servers forget it."""
-        return Pending(self.layout, functools.partial(self._servers.drop_update, self._key))
+        return Pending(self._key, self.layout, functools.partial(self._servers.drop_update, self._key))
+
+    def own(self, pending: Pending) -> None:
+        """Whether an update waits here.
+
+        Raises:
+          TableError: If it has been made, it is another table's, or the table was split anew since.
+        """
+        pending.check(self._key, self.layout)
 
     def push(self, pending: Pending, ids: np.ndarray, grads: np.ndarray, columns: Columns) -> None:
         """Sends row gradients to where they wait for the update.

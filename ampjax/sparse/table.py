@@ -266,7 +266,7 @@ class Table:
             check_finite(sums, "push, gradients")
         with self._lock:
             pending = self._shards.pending() if into is None else into
-            pending.check(self._shards.layout)
+            self._shards.own(pending)
             self._shards.push(pending, ids, sums, columns)
             return pending
 
@@ -277,7 +277,7 @@ class Table:
           TableError: If they have been, a sum has overflowed, or the table was split anew since.
         """
         with self._lock:
-            pending.check(self._shards.layout)
+            self._shards.own(pending)
             self._shards.check(pending, self._settings.wire)
 
     def partials(self, turn: int, pending: Pending, shared: Values) -> list[np.ndarray]:
@@ -351,7 +351,7 @@ class Table:
 
     def _prepare(self, pending: Pending, shared: Values) -> Callable[[], int]:
         with self._lock:
-            pending.check(self._shards.layout)
+            self._shards.own(pending)
             commit = self._shards.prepare(pending, _on_host(shared))
 
         def update() -> int:
@@ -381,8 +381,8 @@ class Table:
         with self._lock:
             shards = self._split_by(settings, partitions, self._shards.history())
             shards.fill(self._shards.blocks())
-            self._shards.close()
-            self._shards, self._settings = shards, settings
+            old, self._shards, self._settings = self._shards, shards, settings
+            old.close()
 
     def save(self, folder: str | Path) -> None:
         """Writes the table to a folder; if that is cut off, what was saved there before still holds.
@@ -404,7 +404,7 @@ class Table:
         Args:
           folder: What `save` wrote.
           tx: The transform or rule that it was made with.
-          settings: Any of `partitions`, `servers`, `mode`, `wire_dtype`, `folder`, `max_lag`, in place of the saved ones.
+          settings: Any of `partitions`, `servers`, `mode`, `wire_dtype`, `folder`, `max_lag`, `processes`, in place of the saved ones.
 
         Raises:
           TableError: If files are missing, cut off or altered, or the transform keeps other state than was saved.

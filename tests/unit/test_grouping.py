@@ -21,10 +21,10 @@ sizes = st.lists(st.integers(0, 9), max_size=60).map(lambda s: np.array(s, np.in
 def test_every_instance_comes_once_and_groups_are_alike(sizes, group, seed):
     order = in_groups(sizes, group, np.random.default_rng(seed))
     assert sorted(order.tolist()) == list(range(len(sizes)))
-    if len(sizes) % group or not len(sizes):
-        return
-    groups = [sorted(own.tolist()) for own in sizes[order].reshape(-1, group)]
-    assert sorted(groups) == np.sort(sizes).reshape(-1, group).tolist(), "one pool: the sizes in order, cut"
+    n, in_order = len(sizes) // group * group, np.sort(sizes)
+    groups = [sorted(own.tolist()) for own in sizes[order[:n]].reshape(-1, group)]
+    assert sorted(groups) == in_order[:n].reshape(-1, group).tolist(), "one pool: the sizes in order, cut"
+    assert sorted(sizes[order[n:]].tolist()) == in_order[n:].tolist(), "one with fewer comes last"
 
 
 def test_large_data_sets_are_put_in_order_pool_by_pool():
@@ -70,12 +70,19 @@ def test_sizes_that_are_none_are_told(sizes):
     data.sizes = sizes
     with pytest.raises(DataError, match=r"InstanceList\.sizes: expected a number for each of the 3 instances"):
         sizes_of(data)
+    with pytest.raises(DataError, match="a number for each of the 3 instances"):
+        sizes_of(Subset(data, np.array([0, 2])))
 
 
 def test_a_controllers_messages_count_too():
     loops = LoopInstances(lambda n: ({"x": i} for i in range(n)), [1, 3, 2])
     assert sizes_of(loops).tolist() == [1, 3, 2]
+    assert sizes_of(LoopInstances(iter, sentences())).tolist() == np.diff(sentences().data.ptr).tolist()
     assert Orders(2).settled(loops).tolist() == [0, 2, 1]
+
+
+def sentences():
+    return wikiner.SentenceInstances(wikiner.synthetic(6, 1, 0)[0])
 
 
 class Taken(InstanceList):

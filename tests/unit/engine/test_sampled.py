@@ -101,7 +101,10 @@ def test_a_size_that_was_never_timed_takes_its_neighbours_time():
     costs = Costs(issues)
     other = Issue(Note(0, STAGES["a"], "forward", np.array([1]), 4096), 0, 0)
     assert costs.of(other) == (KERNELS["a"], 0.0)
-    assert costs.of(Issue(Note(0, STAGES["c"], "forward", np.array([1]), 8), 0, 0)) == (0.0, 0.0)
+    assert costs.of(Issue(Note(0, STAGES["c"], "forward", np.array([1]), 8), 0, 0)) == (KERNELS["b"], 0.0), (
+        "what is usual"
+    )
+    assert Costs([]).of(other) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("changes", [False, True])

@@ -13,6 +13,7 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import ServerError, SettingsError
+from ampjax.parallel.dense import OnDevices
 from ampjax.parallel.resources import Machine, Resources
 from ampjax.sparse import ServerProcesses
 
@@ -93,6 +94,23 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_after_a_server_was_
 
     with pytest.raises(ServerError, match="got no process: the servers were closed"):
         runner.run(batch(0))
+
+
+def test_a_step_that_had_been_made_when_an_interrupt_came_through_is_counted(monkeypatch):
+    runner, wanted = make(), make()
+    adopt = OnDevices.adopt
+
+    def interrupted(*args):
+        adopt(*args)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OnDevices, "adopt", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(batch(0))
+    wanted.run(batch(0))
+    assert runner.steps == wanted.steps == 1
+    equal(runner.params, wanted.params)
 
 
 def test_gradients_under_way_are_dropped_where_another_state_comes(tmp_path):

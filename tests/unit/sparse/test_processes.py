@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 
 import jax.numpy as jnp
@@ -16,9 +17,10 @@ import pytest
 from support.optimizers import ROW_WISE, worst
 
 from ampjax.errors import ServerError, SettingsError, TableError
-from ampjax.sparse import ServerProcesses, Table
+from ampjax.sparse import ServerProcesses, Table, process, serving
 from ampjax.sparse.frames import Channel
 from ampjax.sparse.interrupts import uninterrupted
+from ampjax.sparse.serving import Request, Service, Wanted
 from ampjax.sparse.shards import Shards
 
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
@@ -184,6 +186,16 @@ def test_one_interrupt_waits_and_a_second_one_ends_the_server(doomed, monkeypatc
         t.pull([0])
 
 
+def test_an_answer_that_was_left_unread_is_taken_for_no_other(doomed):
+    t = table(doomed)
+    request = Request(t._shards._key, "pull", ({0: np.array([1])}, np.dtype(np.float32)))
+    doomed._servers[0].send(request)  # and an interrupt comes before its answer is read
+    with pytest.raises(ServerError, match="expected an answer to `pull`, got the end of process"):
+        t.pull([3])
+    with pytest.raises(ServerError):
+        t.pull([5])
+
+
 def test_an_interrupted_update_is_made_as_a_whole(processes, monkeypatch):
     t, wanted = (table(where, "adam", partitions=2, servers=2) for where in (processes, None))
     wanted.push([1, 2, 3], ONES)
@@ -206,6 +218,57 @@ def test_an_interrupt_comes_at_the_end_of_the_outermost_block():
             signal.raise_signal(signal.SIGINT)
         reached.append("the end of the outer block")
     assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_new_split_needs_only_the_servers_that_it_is_on():
+    with ServerProcesses(2) as servers:
+        t, other = table(servers), table(servers, partitions=2, servers=2)
+        os.kill(int(servers.ids[1] or 0), signal.SIGKILL)
+        t.resplit(2)
+        assert (t.dense() == VALUES).all()
+        with pytest.raises(ServerError):
+            other.dense()
+
+
+class OneAtATime:
+    """A channel on which a message and its answer must follow one another."""
+
+    def __init__(self):
+        self.asked: list[Wanted] = []
+
+    def send(self, message):
+        assert not self.asked, "another thread waits for its answer"
+        self.asked.append(message)
+        time.sleep(0.001)
+
+    def receive(self):
+        (wanted,) = self.asked
+        self.asked.clear()
+        return wanted.name
+
+
+def test_threads_of_a_server_ask_for_functions_one_after_the_other(monkeypatch):
+    fetched = []
+    monkeypatch.setattr(serving, "Imports", lambda fetch: fetch)
+    monkeypatch.setattr(serving, "Kernels", lambda types, fetch: fetch)
+    fetch = Service(OneAtATime())._kernels(0, None)
+    threads = [threading.Thread(target=lambda i=i: fetched.append(fetch(f"f{i}", ()) == f"f{i}")) for i in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert fetched == 8 * [True]
+
+
+def test_an_optimizer_that_cannot_travel_is_told_and_harms_no_other_table(doomed, monkeypatch):
+    kept, t = table(doomed), table(doomed, "adam")
+
+    def fails(*_):
+        raise RuntimeError("not this one")
+
+    monkeypatch.setattr(process, "exported", fails)
+    with pytest.raises(ServerError, match="that can travel, got RuntimeError: not this one"):
+        t.push([1, 2, 3], ONES)
+    monkeypatch.undo()
+    assert t.push([1, 2, 3], ONES) == 1 and (kept.dense() == VALUES).all()
 
 
 # ---- nothing stays behind --------------------------------------------------------------------------------------------
@@ -259,12 +322,22 @@ def test_servers_forget_tables_and_updates_that_nobody_holds(processes):
         processes.ask(key, {0: ("rows", 0)})
 
 
+def test_nothing_is_kept_for_servers_that_are_never_asked():
+    with ServerProcesses(2) as servers:
+        t = table(servers)
+        for _ in range(5):
+            t.push([1], ONES[:1])
+        gc.collect()
+        t.pull([0])
+        assert not any(server.dropped for server in servers._servers)
+
+
 def test_servers_end_with_a_script_however_that_ends():
     """Servers share the script's output, so what waits for the end of that waits for them too. No script has a guard of `__main__`."""
     script = """
         import os, signal
         import numpy as np, optax
-        from ampjax.sparse import ServerProcesses, Table
+        from ampjax.sparse import ServerProcesses, Table, process, serving
 
         table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), processes=ServerProcesses(1))
         table.push([1], np.ones((1, 2), np.float32))
@@ -273,7 +346,7 @@ def test_servers_end_with_a_script_however_that_ends():
     ends = "signal.raise_signal(signal.SIGINT)", "os.kill(os.getpid(), signal.SIGKILL)"
     programs = [[sys.executable, "-c", textwrap.dedent(script) + end] for end in ends]
     running = [subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for program in programs]
-    for process in running:
-        output, errors = process.communicate()
+    for script_process in running:
+        output, errors = script_process.communicate()
         assert output == b"[[0.5, 0.5]]\n", errors.decode()
-    assert [process.returncode for process in running] == [-signal.SIGINT, -signal.SIGKILL]
+    assert [ended.returncode for ended in running] == [-signal.SIGINT, -signal.SIGKILL]

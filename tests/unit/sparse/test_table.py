@@ -1,5 +1,6 @@
 """The sharded table: what each call does, what travels, what is refused. The laws are in `property/test_table.py`."""
 
+import gc
 import json
 import re
 
@@ -14,6 +15,7 @@ from ampjax.errors import TableError
 from ampjax.optim import split_rows
 from ampjax.sparse import Table, part, store
 from ampjax.sparse.layout import Layout, place
+from ampjax.sparse.shards import Shards
 from ampjax.sparse.step import update_all
 
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
@@ -419,10 +421,48 @@ def test_gradients_are_applied_once_and_where_they_belong():
     late = t.aggregate([0], ONES[:1])
     t.resplit(3)
     with pytest.raises(
-        TableError, match=re.escape("got a table of Layout(n_rows=23, n_partitions=3). Aggregate after `resplit`")
+        TableError, match=re.escape("got those for an earlier split, Layout(n_rows=23, n_partitions=2). Aggregate")
     ):
         t.apply(late)
     assert t.version == 1
+
+
+def test_gradients_lie_with_one_split_of_one_table():
+    t, other = table(partitions=2), table(partitions=2)
+    late = t.aggregate([0], ONES[:1])
+    with pytest.raises(TableError, match="expected gradients that this table has aggregated, got another table's"):
+        other.apply(late)
+    t.resplit(2)  # the same partitions, elsewhere
+    for call in (lambda: t.apply(late), lambda: t.aggregate([1], ONES[:1], into=late), lambda: t.check(late)):
+        with pytest.raises(TableError, match="got those for an earlier split"):
+            call()
+    assert t.version == 0 and (t.dense() == VALUES).all()
+
+
+def test_a_server_that_has_caught_up_alone_does_not_harm_a_new_split():
+    t, whole = (table("adam", partitions=2, servers=2, mode="faithful", max_lag=8) for _ in range(2))
+    for turn, each in ((turn, each) for turn in range(4) for each in (t, whole)):
+        each.push([turn, turn + 7], ONES[:2] * (turn + 1))
+        if turn == 1 and each is t:
+            t._shards._ask({0: ("settle",)})  # what an interrupt between two servers leaves
+        if turn == 2:
+            each.resplit(3)
+    np.testing.assert_array_equal(t.dense(), whole.dense())
+
+
+def test_a_new_split_that_is_cut_off_leaves_the_old_one_alone(monkeypatch):
+    t = table(partitions=2)
+
+    def interrupted(self, rows):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Shards, "fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            t.resplit(3)
+    gc.collect()
+    assert [len(server._parts) for server in t._servers._servers.values()] == [1]
+    assert t.n_partitions == 2 and (t.dense() == VALUES).all()
 
 
 def test_shared_values_must_come_from_where_the_transform_is():
