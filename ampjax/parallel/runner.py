@@ -85,7 +85,7 @@ class Runner:
 
         Raises:
           SettingsError: If the replicas don't divide the batch, or `fetch` names something else.
-          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors. Without a barrier it may be
+          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors but a `ServerError`. Without a barrier it may be
             of an earlier step: then that gradient alone is dropped, and this step has been taken and counted.
           TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
           DataError: If the batch is not like the first one.

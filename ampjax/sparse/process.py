@@ -29,6 +29,8 @@ from ampjax.sparse.traffic import Traffic
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from ampjax.sparse import serving; serving.main(int(sys.argv[1]))"
 _RESTORE = "Its rows are lost: restore the last checkpoint, which starts it anew."
+CLOSED = "no process: the servers were closed"
+_ANEW = "Make new servers, and restore the last checkpoint there."
 
 
 class ServerProcess:
@@ -94,7 +96,8 @@ class ServerProcess:
           ServerError: If its process has ended.
         """
         if self._channel is None:
-            raise ServerError(self._name, f"an answer to `{request.method}`", self._fate, _RESTORE)
+            fix = _ANEW if self._fate == CLOSED else _RESTORE
+            raise ServerError(self._name, f"an answer to `{request.method}`", self._fate, fix)
         self._asked += 1
         gone = {"dropped": _taken(self.dropped), "closed": _taken(self.closed), "forgotten": _taken(self.forgotten)}
         request = request._replace(number=self._asked, **gone)

@@ -17,7 +17,7 @@ from ampjax.errors import AmpError, ServerError
 from ampjax.optim.rule import RowRule
 from ampjax.sparse.interrupts import uninterrupted
 from ampjax.sparse.part import PartSettings
-from ampjax.sparse.process import ServerProcess
+from ampjax.sparse.process import CLOSED, ServerProcess
 from ampjax.sparse.server import Key
 from ampjax.sparse.servers import Call
 from ampjax.sparse.serving import Request
@@ -164,4 +164,4 @@ class ServerProcesses:
 def _end_all(servers: Sequence[ServerProcess], owner: int) -> None:
     """Ends the servers' processes; not in a process that was forked from theirs."""
     for server in servers if os.getpid() == owner else ():
-        server.end("no process: the servers were closed")
+        server.end(CLOSED)

@@ -45,7 +45,7 @@ def update_all(
       New dense parameters and new shared state. The tables have changed in place.
 
     Raises:
-      TableError: If gradients of a table can't be applied. Nothing has changed after this or any other error.
+      TableError: If gradients of a table can't be applied. Nothing has changed after this or any other error but a `ServerError`.
     """
     for name, table in tables.items():
         table.check(pending[name])

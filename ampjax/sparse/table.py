@@ -41,7 +41,8 @@ class Table:
     """A table `[n_rows, *row]` of which each step touches few rows.
 
     `pull` gives rows, `push` updates rows by an optax transform. Row r lies in partition `r % P`; partitions are dealt
-    to servers evenly by size. Calls may come from any thread; one runs at a time. A call that raises changes nothing.
+    to servers evenly by size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, but for a `ServerError`: where one
+    server has ended, others may have made an update already, and the table is good for `load` only.
 
     Args:
       values: The first rows, `[n_rows, *row]`, float32, bfloat16 or float16: an array or anything with `shape`, `dtype` and
