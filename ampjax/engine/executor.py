@@ -298,7 +298,12 @@ class Executor:
 
     def is_idle(self, worker: int) -> bool:
         """Whether a worker's device has done what was issued to it."""
-        return all(array.is_ready() for array in self._written(worker))  # pyright: ignore - jax.Array's type does not list it
+        space, arenas = self.plan.spaces[worker], self.arenas
+        for of in (arenas.grads, arenas.values):  # most of what is at work writes to one of these: a quick look first
+            for key, array in of.items():
+                if key[0] == space and array is not None and not _is_ready(array):
+                    return False
+        return all(_is_ready(array) for array in self._written(worker))
 
     def wait_for(self, worker: int) -> None:
         """Blocks until a worker's device has done what was issued to it."""
@@ -316,6 +321,10 @@ class Executor:
     def wait(self) -> None:
         """Blocks until all devices have done what was issued."""
         jax.block_until_ready((self.params, self.arenas.values, self.arenas.grads, self.accumulators))
+
+
+def _is_ready(array: jax.Array) -> bool:
+    return array.is_ready()  # pyright: ignore - jax.Array's type does not list it
 
 
 @contextmanager
