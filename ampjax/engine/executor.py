@@ -298,25 +298,21 @@ class Executor:
 
     def is_idle(self, worker: int) -> bool:
         """Whether a worker's device has done what was issued to it."""
-        space, arenas = self.plan.spaces[worker], self.arenas
-        for of in (arenas.grads, arenas.values):  # most of what is at work writes to one of these: a quick look first
-            for key, array in of.items():
-                if key[0] == space and array is not None and not _is_ready(array):
-                    return False
         return all(_is_ready(array) for array in self._written(worker))
 
     def wait_for(self, worker: int) -> None:
         """Blocks until a worker's device has done what was issued to it."""
-        jax.block_until_ready(self._written(worker))
+        jax.block_until_ready(list(self._written(worker)))
 
-    def _written(self, worker: int) -> list[jax.Array]:
-        """What is on a worker's device and changes: arenas, parameters, accumulators, sums of losses."""
+    def _written(self, worker: int) -> Iterator[jax.Array]:
+        """What is on a worker's device and changes: arenas first, to which most of what is at work writes; parameters, accumulators, sums of losses."""
         space = self.plan.spaces[worker]
-        arenas = [a for of in (self.arenas.values, self.arenas.grads) for key, a in of.items() if key[0] == space]
+        for of in (self.arenas.grads, self.arenas.values):
+            yield from (array for key, array in of.items() if key[0] == space and array is not None)
         nodes = [node for node, host in self.plan.worker_of.items() if self.plan.spaces[host] == space]
         trees = [(self.params.get(node), self.accumulators.get(node)) for node in nodes]
         sums = [value for (number, _), value in self._sums.items() if self.plan.stages[number].space == space]
-        return jax.tree.leaves((arenas, trees, sums))
+        yield from jax.tree.leaves((trees, sums))
 
     def wait(self) -> None:
         """Blocks until all devices have done what was issued."""

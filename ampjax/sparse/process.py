@@ -122,7 +122,7 @@ class ServerProcess:
         assert self._channel is not None
         try:
             while isinstance(message := self._channel.receive(), Wanted):
-                self._channel.send(_program(rules[message.rule], message))
+                self._channel.send(_to_send(rules[message.rule], message))
         except (EOFError, OSError):
             raise self._ended(request.method) from None
         assert isinstance(message, Answer)
@@ -171,7 +171,7 @@ class ServerProcess:
         return ServerError(name, f"an answer to `{method}`", self._fate, _RESTORE)
 
 
-def _program(rule: RowRule, wanted: Wanted) -> bytes | AmpError:
+def _to_send(rule: RowRule, wanted: Wanted) -> bytes | AmpError:
     """A function that a server wants, or why it can't be had: then the server's answer says so."""
     try:
         return exported(rule, wanted.name, wanted.shapes)
