@@ -1,6 +1,7 @@
 """What every test gets: four CPU devices, the Hypothesis profiles, and room for compiled kernels."""
 
 import os
+import signal
 from pathlib import Path
 
 # Read by JAX when it is imported, so it has to be set before anything of ours is.
@@ -14,6 +15,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# A program that a shell started in the background ignores Ctrl-C; the tests of Ctrl-C, and the programs that they start, must not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MAPS = Path("/proc/self/maps")
 

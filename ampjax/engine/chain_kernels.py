@@ -30,6 +30,7 @@ from ampjax.engine.kernels import (
 )
 from ampjax.engine.program import ChainProgram, Program
 from ampjax.engine.residuals import Kept, over_rows, row_vjp
+from ampjax.engine.scatter import set_rows
 
 Sizes = tuple[int, ...]
 """The padded number of edges of each way."""
@@ -82,7 +83,7 @@ def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Callable
             collected = _repeated(_real(wiring, pack), collected)
             outs, values = kept.forward(program.rows, own, (collected, *inputs), of_rows)
             values = (collected, *values) if records else ()
-            records = [r.at[pack[wiring.device_ports]].set(x) for r, x in zip(records, values, strict=True)]
+            records = [set_rows(r, pack[wiring.device_ports], x) for r, x in zip(records, values, strict=True)]
         return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
 
     return kernel

@@ -20,6 +20,7 @@ from jax import Array
 
 from ampjax.engine.program import Program
 from ampjax.engine.residuals import Kept, over_rows
+from ampjax.engine.scatter import add_rows, read_rows, set_rows
 from ampjax.ir.payload import metric_parts
 from ampjax.optim.update import combine, trainable
 
@@ -64,7 +65,7 @@ def gathered(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...],
         if place is None:
             rows.append(next(from_host))
         else:
-            rows.append(arenas[place][pack[line]])
+            rows.append(read_rows(arenas[place], pack[line]))
             line += 1
     return tuple(rows)
 
@@ -92,7 +93,7 @@ def add_gradients(
 
 
 def _put(grads: Array, slots: Array, cotangents: Array, sole: bool) -> Array:
-    return grads.at[slots].set(cotangents) if sole else grads.at[slots].add(cotangents)
+    return (set_rows if sole else add_rows)(grads, slots, cotangents)
 
 
 def accumulate(accumulators: tuple[Any, ...], grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -129,7 +130,7 @@ def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Callable[...,
         if kept.leaves:
             outs, values = kept.forward(program, params, inputs, seeds)
             slots = pack[wiring.device_ports]
-            records = [r.at[slots].set(x) for r, x in zip(records, values, strict=True)]
+            records = [set_rows(r, slots, x) for r, x in zip(records, values, strict=True)]
         else:
             outs = over_rows(program, seeds)(params, inputs)
         return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
@@ -142,7 +143,7 @@ def new_gradients(wiring: Wiring, grads: tuple[Array, ...], pack: Array) -> tupl
     new = list(grads)
     for j, place in enumerate(wiring.outputs):
         if new[place] is not None and not wiring.written[j]:
-            new[place] = new[place].at[pack[wiring.device_ports + j]].set(0)
+            new[place] = set_rows(new[place], pack[wiring.device_ports + j], 0)
     return tuple(new)
 
 
@@ -155,7 +156,7 @@ def cotangents(
         if grads[place] is None:
             found.append(jnp.zeros(y.shape, jax.dtypes.float0))
         else:
-            found.append(masked(mask, grads[place][pack[wiring.device_ports + j]]))
+            found.append(masked(mask, read_rows(grads[place], pack[wiring.device_ports + j])))
     return tuple(found)
 
 
@@ -176,7 +177,7 @@ def backward(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]
         inputs = gathered(wiring, arenas, host, pack)
         # Padding reads the first row's: nothing may ever have been recorded in the trash slot, and 0 over 0 is no number.
         slots = jnp.where(mask, pack[wiring.device_ports], pack[wiring.device_ports, 0])
-        outs, pull = kept.backward(program, params, inputs, seeds, [r[slots] for r in records])
+        outs, pull = kept.backward(program, params, inputs, seeds, [read_rows(r, slots) for r in records])
         weight_grads, *input_grads = pull(cotangents(wiring, grads, pack, mask, outs))
         return add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads), accumulate(
             accumulators, weight_grads
@@ -189,7 +190,7 @@ def written_rows(wiring: Wiring, arenas: tuple[Array, ...], pack: Array, outs: t
     """The output arenas with the output rows in their slots."""
     new = list(arenas)
     for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
-        new[place] = new[place].at[pack[wiring.device_ports + j]].set(y)
+        new[place] = set_rows(new[place], pack[wiring.device_ports + j], y)
     return tuple(new)
 
 
@@ -285,8 +286,8 @@ def segments_forward(function: Reduction | Collection, wiring: Wiring) -> Callab
     def kernel(written: Any, grads: Any, read: Any, host: Any, slots: Any, ids: Any, out: Any) -> Any:
         rows = _segment_rows(wiring, (*written, *read), host, slots)
         y = function(rows, ids, out.shape[0])
-        grad = grads[0] if grads[0] is None or wiring.written[0] else grads[0].at[out].set(0)
-        return (written[0].at[out].set(y),), (grad,)
+        grad = grads[0] if grads[0] is None or wiring.written[0] else set_rows(grads[0], out, 0)
+        return (set_rows(written[0], out, y),), (grad,)
 
     return kernel
 
@@ -304,7 +305,7 @@ def segments_backward(function: Reduction | Collection, wiring: Wiring) -> Calla
         for place, where, i, g in zip(wiring.ports, slots, ids, pull(cotangent), strict=True):
             if place is not None and new[place] is not None:
                 real = i < out.shape[0]
-                new[place] = new[place].at[jnp.where(real, where, TRASH)].add(masked(real, g))
+                new[place] = add_rows(new[place], jnp.where(real, where, TRASH), masked(real, g))
         return tuple(new)
 
     return kernel
@@ -323,7 +324,7 @@ def _segment_rows(
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def put_rows(arena: Array, grads: Array | None, slots: Array, rows: Array) -> tuple[Array, Array | None]:
     """Writes rows to slots and, unless `grads` is None, sets their adjoint rows to zero."""
-    return arena.at[slots].set(rows), grads if grads is None else grads.at[slots].set(0)
+    return set_rows(arena, slots, rows), grads if grads is None else set_rows(grads, slots, 0)
 
 
 @jax.jit

@@ -49,8 +49,7 @@ def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Cal
       turn into a step.
     * `extra`: optax's extra arguments, for example `staleness`; dropped where `tx` takes none.
 
-    It returns the accumulator set to zero (by a choice that XLA can't foresee: a constant would be built elsewhere and copied into the
-    donated buffer, at five times the price). All three results have the structure, shapes and dtypes of what came in: one
+    It returns the accumulator set to zero. All three results have the structure, shapes and dtypes of what came in: one
     compilation each, and all of it may be donated.
 
     Args:
@@ -81,10 +80,22 @@ def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Cal
         grads = jax.tree.map(lambda p, a: (a / divisor).astype(jnp.result_type(p)), old, accumulator)
         updates, opt_state = step.update(grads, opt_state, old, **extra)
         new = optax.apply_updates(old, updates)
-        empty = jax.tree.map(lambda a: jnp.where(jnp.asarray(count) < 0, a, 0), accumulator)
+        empty = jax.tree.map(lambda a, p: _emptied(a, p, jnp.asarray(count) < 0), accumulator, new)
         return combine(params, new), opt_state, empty
 
     return update
+
+
+def _emptied(accumulator: jax.Array, new: jax.Array, never: jax.Array) -> jax.Array:
+    """Zeros in place of an accumulator, once the new parameter is known, by a choice that XLA can't foresee.
+
+    A constant would be built elsewhere and copied into the donated buffer, and where the zeros could come first, XLA copies what they
+    overwrite: a third of the update's time.
+    """
+    if not new.size:
+        return accumulator
+    keep = jnp.where(never, jnp.abs(new.reshape(-1)[0]), -1) >= 0
+    return jnp.where(keep, accumulator, 0)
 
 
 def _is_float(leaf: Any) -> bool:

@@ -152,3 +152,11 @@ def test_an_accumulator_is_emptied_whatever_it_held(gradient):
     for count in (0.0, 3.0):
         _, _, empty = jax.jit(make_update(tx, gradient))({"w": jnp.ones(3)}, tx.init(None), held, count)
         np.testing.assert_array_equal(empty["w"], np.zeros(3))
+
+
+@pytest.mark.parametrize("tx", [optax.sgd(0.1), optax.adagrad(0.1), optax.adam(0.1)], ids=["sgd", "adagrad", "adam"])
+def test_an_update_copies_nothing(tx):
+    """All that it changes may be donated; a copy of a large table would cost as much as its update."""
+    table = jnp.ones((211, 8))
+    compiled = jax.jit(make_update(tx), donate_argnums=(0, 1, 2)).lower(table, tx.init(table), table, 4.0).compile()
+    assert "f32[211,8]" in compiled.as_text() and not re.search(r"f32\[211,8\]\S* copy\(", compiled.as_text())
