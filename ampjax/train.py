@@ -331,9 +331,7 @@ class Trainer:
         """
         instances = self._data(data)
         with Reporter(progress) as reporter:
-            await self._preparation.prepare(instances, None, reporter, train=False)
-            order = Orders(self.settings.group_by_size).settled(instances)
-            await self._run(instances, order, False, reporter, "evaluate")
+            await self._infer(instances, reporter, "evaluate")
         return metrics_of(self._executor.take_sums(False))
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
@@ -359,9 +357,7 @@ class Trainer:
         self._scheduler.without_losses = self._executor.keep_outputs = True
         try:
             with Reporter(progress) as reporter:
-                await self._preparation.prepare(instances, None, reporter, train=False)
-                order = Orders(self.settings.group_by_size).settled(instances)
-                await self._run(instances, order, False, reporter, "predict")
+                await self._infer(instances, reporter, "predict")
             return gather_predictions(self.plan, self._executor.outputs, sinks)
         finally:
             self._scheduler.without_losses = self._executor.keep_outputs = False
@@ -380,6 +376,11 @@ class Trainer:
         return blocking(self._accumulate(self._data(data), update, trace))
 
     # -- parts
+
+    async def _infer(self, instances: AnyInstances, reporter: Reporter, what: str) -> None:
+        await self._preparation.prepare(instances, None, reporter, train=False)
+        order = Orders(self.settings.group_by_size).settled(instances)
+        await self._run(instances, order, False, reporter, what)
 
     async def _accumulate(self, instances: AnyInstances, update: bool, trace: Trace | None) -> dict[str, float]:
         await self._preparation.prepare(instances, None, Reporter(False), warm=False)

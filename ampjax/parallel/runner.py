@@ -101,10 +101,10 @@ class Runner:
             outcome = step(self.steps + 1, parts, bool(wanted))
         except KeyboardInterrupt:
             if step.n_updates > made:  # it had waited until all was written: the step counts
-                self.steps, self.counted = self.steps + 1, self.counted + 1
+                self._count()
             raise
         read = fetched(wanted, self._readable(outcome.gradients())) if wanted else {}
-        self.steps, self.counted = self.steps + 1, self.counted + 1
+        self._count()
         self._alpha.update(outcome.alpha)
         if self._searches is not None and not self._searches.is_over:
             jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
@@ -270,6 +270,9 @@ class Runner:
             self._restore(path)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        self.steps, self.counted = self.steps + 1, self.counted + 1
 
     def _built(self, parts: Sequence[Tree]) -> Step:
         if self._step is None:

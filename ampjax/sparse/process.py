@@ -42,6 +42,7 @@ class ServerProcess:
 
     def __init__(self, number: int):
         self.number = number
+        self._owner = os.getpid()
         self.traffic: dict[int, Traffic] = {}
         self.dropped: collections.deque[tuple[Key, int]] = collections.deque()
         self.closed: collections.deque[Key] = collections.deque()
@@ -93,8 +94,11 @@ class ServerProcess:
         """Sends a request, with all that was forgotten since the last one.
 
         Raises:
-          ServerError: If its process has ended.
+          ServerError: If its process has ended, or this one was forked from the one that made it.
         """
+        if os.getpid() != self._owner:
+            got = f"a call from process {os.getpid()}, which was forked from process {self._owner}"
+            raise ServerError(self._name, "calls from the process that made it", got, "Start others with `spawn`.")
         if self._channel is None:
             fix = _ANEW if self._fate == CLOSED else _RESTORE
             raise ServerError(self._name, f"an answer to `{request.method}`", self._fate, fix)

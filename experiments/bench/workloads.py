@@ -209,15 +209,15 @@ class PermutationBench(Workload):
     """
 
     experiment = "permutation"
-    n_train: int = 10_000
-    max_active_keys: tuple[int, ...] = (2048, 512)
+    n_train: int = 16_384
+    max_active_keys: tuple[int, ...] = (8192, 2048, 512)
     batch: tuple[int, ...] = (100, 512)
     operations: int = 8
     hidden: int = 128
 
     def best(self) -> dict[str, Any]:
         """Instances enter many at once: dispatches are fuller."""
-        return {"min_admission": 1024}
+        return {"min_admission": 2048, "max_dispatch_size": 1024}
 
     def peers(self) -> Iterable[Entry]:
         """All operations at each step, of which a mask keeps one; in JAX and PyTorch."""

@@ -332,6 +332,16 @@ def test_nothing_is_kept_for_servers_that_are_never_asked():
         assert not any(server.dropped for server in servers._servers)
 
 
+def test_a_forked_process_is_refused(processes, monkeypatch):
+    """Its requests would go through the socket of the process that it was forked from, and take that one's answers."""
+    t = table(processes)
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: 1)
+        with pytest.raises(ServerError, match="forked from process"):
+            t.pull([0])
+    np.testing.assert_array_equal(t.pull([0]), VALUES[:1])
+
+
 def test_servers_end_with_a_script_however_that_ends():
     """Servers share the script's output, so what waits for the end of that waits for them too. No script has a guard of `__main__`."""
     script = """
