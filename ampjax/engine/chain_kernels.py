@@ -20,7 +20,6 @@ from jax import Array
 from ampjax.engine.kernels import (
     TRASH,
     Wiring,
-    accumulate,
     add_gradients,
     cotangents,
     gathered,
@@ -28,6 +27,7 @@ from ampjax.engine.kernels import (
     new_gradients,
     written_rows,
 )
+from ampjax.engine.learning import accumulate
 from ampjax.engine.program import ChainProgram, Program
 from ampjax.engine.residuals import Kept, over_rows, row_vjp
 from ampjax.engine.scatter import set_rows

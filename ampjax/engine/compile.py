@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -10,9 +11,9 @@ import numpy as np
 
 from ampjax.engine.executor import Executor
 from ampjax.engine.runner import ladder_for, segment_ladder, segment_sizes
-from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.edges import Edges
-from ampjax.sched.queues import BACKWARD, INFER
+from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stages import HOST, Stage
 from ampjax.sched.stats import StageStats
@@ -70,7 +71,11 @@ def warm_up(
             if most <= scheduler.cap_of(stage, direction):
                 continue
             for n, m in _sizes(stage, rows, messages):
-                yield lambda s=stage, d=direction, n=n, m=m: executor.warm(_idle(scheduler, s, d, n, m), scheduler)
+                idle = _idle(scheduler, stage, direction, n, m)
+                yield partial(executor.warm, idle, scheduler)
+                if _may_update(executor, scheduler, idle):
+                    updates = [Update(node, n) for node in stage.params]
+                    yield partial(executor.warm, replace(idle, changes=updates), scheduler)
             yield partial(scheduler.cap, stage, direction, most)  # last: what is interrupted is taken up again
 
 
@@ -119,6 +124,15 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
         edges=_no_edges(stage, n),
         scatter=[rows] * len(stage.ports) if stage.kind == "collect" else [],
     )
+
+
+def _may_update(executor: Executor, scheduler: Scheduler, dispatch: Dispatch) -> bool:
+    """Whether a dispatch of that size can bring all the gradient rows of an update of its stage's nodes."""
+    stage = dispatch.stage
+    assert stage is not None
+    brings = dispatch.direction == BACKWARD or (stage.kind == "loss" and dispatch.direction == FORWARD)
+    due = bool(stage.params) and scheduler.updates.are_due_after(stage.params, dispatch.n_rows)
+    return brings and due and executor.learns_at_once(stage, dispatch)
 
 
 def _no_edges(stage: Stage, n: int) -> Edges | None:

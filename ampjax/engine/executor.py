@@ -20,6 +20,7 @@ import optax
 from ampjax.engine.arenas import Arenas
 from ampjax.engine.draws import Draws
 from ampjax.engine.edge_sizes import EdgeSizes
+from ampjax.engine.learning import ACCUMULATING, Learning, Updating
 from ampjax.engine.metrics import LossSums
 from ampjax.engine.runner import StageRunner
 from ampjax.errors import MessageError
@@ -81,6 +82,7 @@ class Executor:
         self._readings: dict[int, Any] = {}
         self._metric_names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
         self._sums: dict[tuple[int, bool], jax.Array] = {}
+        self._updated: Dispatch | None = None  # its kernel has made its updates
         self.outputs: list[tuple[str, np.ndarray, Any, Dispatch]] = []
         self.keep_outputs = True
 
@@ -139,9 +141,11 @@ class Executor:
         return np.asarray(self._readings.pop(dispatch.number))[: dispatch.n_rows]
 
     def change(self, dispatch: Dispatch) -> None:
-        """Issues the parameter changes that follow a dispatch."""
-        for change in dispatch.changes:
-            self._change(change)
+        """Issues the parameter changes that follow a dispatch, those that its kernel has made already left out."""
+        if dispatch is not self._updated:
+            for change in dispatch.changes:
+                self._change(change)
+        self._updated = None
         for key in dispatch.drop:
             self._stash.pop(key, None)
 
@@ -160,10 +164,12 @@ class Executor:
             self.arenas.ensure(port.arena, scheduler.pool(port.arena).capacity)
         n_outputs, keep_outputs, self.keep_outputs = len(self.outputs), self.keep_outputs, True
         try:
-            with _on_copies((self.accumulators, stage.params), (self._sums, [*self._sums]), (self._readings, ())):
+            changed = [change.node for change in dispatch.changes if isinstance(change, Update)]
+            learnt = (self.accumulators, stage.params), (self.params, changed), (self.opt_state, changed)
+            with _on_copies(*learnt, (self._sums, [*self._sums]), (self._readings, ())):
                 self.run(dispatch, scheduler)
         finally:
-            self.keep_outputs = keep_outputs
+            self.keep_outputs, self._updated = keep_outputs, None
             del self.outputs[n_outputs:]
 
     def warm_update(self, node: str) -> None:
@@ -189,24 +195,52 @@ class Executor:
             train = dispatch.direction != INFER
             sums = self._sums_of(stage, train)
             if train:
-                accumulators = tuple([self.accumulators[node] for node in stage.params])
-                accumulators, sums = runner.loss_train(dispatch, params, accumulators, sums)
-                self.accumulators.update(zip(stage.params, accumulators, strict=True))
+                learning = self._learning(stage, dispatch)
+                learnt, sums = runner.loss_train(dispatch, params, *learning, sums)
+                self._learn(stage, learning[0], learnt)
             else:
                 sums = runner.loss_infer(dispatch, params, sums)
             self._sums[stage.number, train] = sums
         elif dispatch.direction == BACKWARD:
             if dispatch.versions is not None:
                 params = self._stash[stage.number, dispatch.versions]
-            accumulators = tuple([self.accumulators[node] for node in stage.params])
-            accumulators = runner.backward(dispatch, params, accumulators)
-            self.accumulators.update(zip(stage.params, accumulators, strict=True))
+            learning = self._learning(stage, dispatch)
+            self._learn(stage, learning[0], runner.backward(dispatch, params, *learning))
         else:
             if dispatch.versions is not None:
                 self._stash.setdefault((stage.number, dispatch.versions), params)
             runner.forward(dispatch, params)
             if dispatch.reads:
                 self._readings[dispatch.number] = runner.read(dispatch, 1)
+
+    def learns_at_once(self, stage: Stage, dispatch: Dispatch) -> bool:
+        """Whether a dispatch's kernel can make updates: it computes weight gradients, and nobody keeps the parameters."""
+        return self._runners[stage.number].learns_at_once(dispatch) and self._stashed.isdisjoint(stage.params)
+
+    def _learning(self, stage: Stage, dispatch: Dispatch) -> tuple[Learning, tuple[Any, ...], np.ndarray | None]:
+        """What becomes of a dispatch's weight gradients, what it needs of each node, and what it is told of the updates.
+
+        They make updates at once where nothing else is in these: what is in them is what the dispatch brings.
+        """
+        updates = {change.node: change for change in dispatch.changes if isinstance(change, Update)}
+        alone = len(updates) == len(dispatch.changes) and all(
+            node in updates and updates[node].count == dispatch.rows_at(node) for node in stage.params
+        )
+        if updates and alone and self.learns_at_once(stage, dispatch):
+            self._updated = dispatch
+            rules = tuple([(self._training[node].tx, self._training[node].gradient) for node in stage.params])
+            told = [(updates[node].count, updates[node].mean_staleness) for node in stage.params]
+            states = tuple([self.opt_state[node] for node in stage.params])
+            return Updating(rules), states, np.array(told, np.float32)
+        return ACCUMULATING, tuple([self.accumulators[node] for node in stage.params]), None
+
+    def _learn(self, stage: Stage, learning: Learning, learnt: tuple[Any, ...]) -> None:
+        """Takes over what a kernel has made of its weight gradients."""
+        if isinstance(learning, Updating):
+            for node, (params, opt_state) in zip(stage.params, learnt, strict=True):
+                self.params[node], self.opt_state[node] = params, opt_state
+        else:
+            self.accumulators.update(zip(stage.params, learnt, strict=True))
 
     # -- parameters
 

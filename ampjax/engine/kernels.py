@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ampjax.engine.learning import Learning
 from ampjax.engine.program import Program
 from ampjax.engine.residuals import Kept, over_rows
 from ampjax.engine.scatter import add_rows, read_rows, set_rows
@@ -96,11 +97,6 @@ def _put(grads: Array, slots: Array, cotangents: Array, sole: bool) -> Array:
     return (set_rows if sole else add_rows)(grads, slots, cotangents)
 
 
-def accumulate(accumulators: tuple[Any, ...], grads: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The accumulators with weight gradients added."""
-    return jax.tree.map(lambda a, g: a + g.astype(a.dtype), accumulators, grads)
-
-
 @functools.cache
 def forward(program: Program, wiring: Wiring) -> Callable[..., Any]:
     """`kernel(params, written, read, host, pack) -> written`: a `rows` stage in inference.
@@ -161,17 +157,17 @@ def cotangents(
 
 
 @functools.cache
-def backward(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]:
-    """`kernel(params, arenas, grads, accumulators, records, host, pack, seeds) -> (grads, accumulators)`: the adjoint of a `rows` stage.
+def backward(program: Program, wiring: Wiring, kept: Kept, learning: Learning) -> Callable[..., Any]:
+    """`kernel(params, arenas, grads, learnt, records, host, pack, seeds, told) -> (grads, learnt)`: the adjoint of a `rows` stage.
 
-    Output cotangents are read from the adjoint rows of the output slots; input cotangents are added to those of the input slots,
-    weight gradients to the accumulators. Activations that depend on parameters come from `records`. `grads` and `accumulators` are
-    donated; both arena tuples are in the same order.
+    Output cotangents are read from the adjoint rows of the output slots; input cotangents are added to those of the input slots;
+    weight gradients go to `learning`. Activations that depend on parameters come from `records`. `grads` and `learnt` are
+    donated, and so are parameters that change; both arena tuples are in the same order.
     """
 
-    @functools.partial(jax.jit, donate_argnums=(2, 3))
+    @functools.partial(jax.jit, donate_argnums=(*learning.donated, 2, 3))
     def kernel(
-        params: Any, arenas: Any, grads: Any, accumulators: Any, records: Any, host: Any, pack: Any, seeds: Any
+        params: Any, arenas: Any, grads: Any, learnt: Any, records: Any, host: Any, pack: Any, seeds: Any, told: Any
     ) -> Any:
         mask = _mask(pack)
         inputs = gathered(wiring, arenas, host, pack)
@@ -179,9 +175,8 @@ def backward(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]
         slots = jnp.where(mask, pack[wiring.device_ports], pack[wiring.device_ports, 0])
         outs, pull = kept.backward(program, params, inputs, seeds, [read_rows(r, slots) for r in records])
         weight_grads, *input_grads = pull(cotangents(wiring, grads, pack, mask, outs))
-        return add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads), accumulate(
-            accumulators, weight_grads
-        )
+        given_back = add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads)
+        return given_back, learning(params, learnt, weight_grads, told, input_grads)
 
     return kernel
 
@@ -207,12 +202,12 @@ def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array, seeds: A
 
 
 @functools.cache
-def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
-    """`kernel(params, arenas, grads, accumulators, metrics, host, pack, seeds) -> (grads, accumulators, metrics)`: loss and adjoint at once."""
+def loss_train(program: Program, wiring: Wiring, learning: Learning) -> Callable[..., Any]:
+    """`kernel(params, arenas, grads, learnt, metrics, host, pack, seeds, told) -> (grads, learnt, metrics)`: loss and adjoint at once."""
 
-    @functools.partial(jax.jit, donate_argnums=(2, 3, 4))
+    @functools.partial(jax.jit, donate_argnums=(*learning.donated, 2, 3, 4))
     def kernel(
-        params: Any, arenas: Any, grads: Any, accumulators: Any, metrics: Any, host: Any, pack: Any, seeds: Any
+        params: Any, arenas: Any, grads: Any, learnt: Any, metrics: Any, host: Any, pack: Any, seeds: Any, told: Any
     ) -> Any:
         mask = _mask(pack)
         inputs = gathered(wiring, arenas, host, pack)
@@ -229,7 +224,7 @@ def loss_train(program: Program, wiring: Wiring) -> Callable[..., Any]:
         )
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads),
-            accumulate(accumulators, weight_grads),
+            learning(params, learnt, weight_grads, told, input_grads),
             metrics + sums,
         )
 

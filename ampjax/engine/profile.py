@@ -177,9 +177,10 @@ def _dispatches(loop: Loop) -> Iterator[tuple[Dispatch, int]]:
 def _carry_out(
     dispatch: Dispatch, loop: Loop, executor: Executor, run: Callable[[str, int, Callable[[], None]], None]
 ) -> None:
-    """Hands the parts of a dispatch to `run`: what it is kept under, its rows, and what issues it."""
+    """Hands the parts of a dispatch to `run`: what it is kept under, its rows, and what issues it. Updates are parts of their own."""
     if dispatch.stage is not None:
-        run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, dispatch, loop.scheduler))
+        alone = replace(dispatch, changes=[])
+        run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, alone, loop.scheduler))
     for change in dispatch.changes:
         what = f"update {change.node}" if isinstance(change, Update) else "replicas"
         run(what, 1, partial(executor.change, replace(dispatch, changes=[change])))

@@ -16,6 +16,7 @@ from ampjax.engine.arenas import Arenas, grow, zeros
 from ampjax.engine.draws import Draws
 from ampjax.engine.edge_sizes import EdgeSizes, padded_edges
 from ampjax.engine.kernels import TRASH, Collection, Reduction, Wiring
+from ampjax.engine.learning import Learning
 from ampjax.engine.program import make_chain_program, make_program
 from ampjax.engine.residuals import Kept, find_chain_kept, find_kept, shapes_of
 from ampjax.parallel.sync import Device
@@ -35,13 +36,33 @@ def ladder(n: int) -> int:
 
 
 def fine_ladder(n: int) -> int:
-    """The padded size of a dispatch of `n` wide rows: the next power of two or three quarters of one, so that less is wasted.
+    """The padded size of a dispatch of `n` very wide rows: the next power of two or three quarters of one, so that less is wasted.
 
     >>> [fine_ladder(n) for n in (0, 1, 3, 4, 5, 6, 7, 64, 65, 97)]
     [1, 1, 3, 4, 6, 6, 8, 64, 96, 128]
     """
     top = ladder(n)
     return 3 * top // 4 if top >= 4 and 4 * n <= 3 * top else top
+
+
+def wide_ladder(n: int) -> int:
+    """The padded size of a dispatch of `n` wide rows: 1, 4, 16, then as `fine_ladder`.
+
+    Small dispatches cost what their calls cost and what reading the weights does; each size costs a compilation of every kernel.
+
+    >>> [wide_ladder(n) for n in (0, 1, 2, 5, 17, 64, 65, 97)]
+    [1, 1, 4, 16, 24, 64, 96, 128]
+    """
+    return fine_ladder(n) if n > 16 else segment_ladder(n)
+
+
+def narrow_ladder(n: int) -> int:
+    """The padded size of a dispatch of `n` narrow rows: 1, 4, 16, then powers of two.
+
+    >>> [narrow_ladder(n) for n in (0, 1, 2, 5, 17, 64, 65, 97)]
+    [1, 1, 4, 16, 32, 64, 128, 128]
+    """
+    return ladder(n) if n > 16 else segment_ladder(n)
 
 
 def graph_ladder(n: int) -> int:
@@ -61,14 +82,17 @@ def graph_ladder(n: int) -> int:
 WIDE = 100
 """Elements of a row from which padding costs more than a few further compilations."""
 
+VERY_WIDE = 4096
+"""Elements of a row, as of a batch that is one message, from which that holds for a few rows too."""
+
 
 def ladder_for(stage: Stage) -> Callable[[int], int]:
     """The ladder of a stage's dispatch sizes."""
     if stage.chain is not None:
         return graph_ladder
     rows = [*(port.type.shape for port in stage.ports), *(out.shape for out in stage.outputs)]
-    wide = stage.kind in ("rows", "loss") and max(map(math.prod, rows)) >= WIDE
-    return fine_ladder if wide else ladder
+    widest = max(map(math.prod, rows)) if stage.kind in ("rows", "loss") else 0
+    return fine_ladder if widest >= VERY_WIDE else wide_ladder if widest >= WIDE else narrow_ladder
 
 
 def segment_ladder(n: int) -> int:
@@ -123,8 +147,8 @@ class StageRunner:
         self._kept: Kept | None = None
         self._recorded: tuple[jax.Array, ...] = ()
         self._record_capacity = 0
-        self._forward_train: Any = None  # these two are known with the parameters' shapes
-        self._backward: Any = None
+        self._forward_train: Any = None  # a kernel, known with the parameters' shapes
+        self._backward: Any = None  # makes one, for what becomes of weight gradients
         self.edge_sizes: EdgeSizes | None = None
         self._chain = make_chain_program(stage) if stage.chain is not None else None
         if self._chain is not None:
@@ -134,7 +158,6 @@ class StageRunner:
             self.program = make_program(stage)
             self._random = self.program.random
             self._forward = kernels.forward(self.program, self._wiring)
-            self._loss_train = kernels.loss_train(self.program, self._wiring)
             self._loss_infer = kernels.loss_infer(self.program, self._wiring)
         elif stage.kind in ("reduce", "collect"):
             self._segments = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
@@ -175,23 +198,32 @@ class StageRunner:
         for key, value, grad in zip(self._out_keys, written, grads, strict=True):
             a.values[key], a.grads[key] = value, grad
 
-    def backward(self, dispatch: Dispatch, params: tuple[Any, ...], accumulators: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The adjoint; returns the accumulators with this dispatch's weight gradients added."""
+    def learns_at_once(self, dispatch: Dispatch) -> bool:
+        """Whether a dispatch's kernel computes weight gradients, and can use them for an update (`engine.learning.Updating`)."""
+        computes = self.stage.kind == "loss" or (self.stage.kind == "rows" and self.needs_backward)
+        return computes and dispatch.n_rows > 0
+
+    def backward(
+        self, dispatch: Dispatch, params: tuple[Any, ...], learning: Learning, learnt: Any, told: Any
+    ) -> tuple[Any, ...]:
+        """The adjoint; returns what `learning` makes of `learnt` (of a chain: accumulators) and this dispatch's weight gradients."""
         kind, a = self.stage.kind, self._arenas
         if not self.needs_backward or (_is_empty(dispatch) and kind in ("rows", "edges", "transfer")):
-            return accumulators
+            return learnt
         if kind == "transfer":
             self._transfer_backward(dispatch)
-            return accumulators
+            return learnt
         values = tuple([a.values[k] for k in self._keys])
         grads = tuple([a.grads[k] for k in self._keys])
         if kind in ("rows", "edges"):
             pack, host, *edges = self._pack(dispatch)
             records = self._records(params)
             seeds = self._seeds(dispatch, pack.shape[1], *edges[1:])
-            grads, accumulators = self._backward(
-                params, values, grads, accumulators, records, host, pack, seeds, *edges
-            )
+            arguments = params, values, grads, learnt, records, host, pack, seeds
+            if kind == "edges":
+                grads, learnt = self._backward()(*arguments, *edges)
+            else:
+                grads, learnt = self._backward(learning)(*arguments, told)
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             grads = kernels.segments_backward(self._segments, self._wiring)(
@@ -199,23 +231,30 @@ class StageRunner:
             )
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
-        return accumulators
+        return learnt
 
     def loss_train(
-        self, dispatch: Dispatch, params: tuple[Any, ...], accumulators: tuple[Any, ...], metrics: jax.Array
-    ) -> tuple[tuple[Any, ...], jax.Array]:
-        """Loss and adjoint at once; returns accumulators and metrics with this dispatch's sums added."""
+        self,
+        dispatch: Dispatch,
+        params: tuple[Any, ...],
+        learning: Learning,
+        learnt: Any,
+        told: Any,
+        metrics: jax.Array,
+    ) -> tuple[Any, jax.Array]:
+        """Loss and adjoint at once; returns what `backward` does, and the metrics with this dispatch's sums added."""
         if not dispatch.n_rows:
-            return accumulators, metrics
+            return learnt, metrics
         a = self._arenas
         values = tuple([a.values[k] for k in self._keys])
         grads = tuple([a.grads[k] for k in self._keys])
         pack, host, *_ = self._pack(dispatch)
         seeds = self._seeds(dispatch, pack.shape[1])
-        grads, accumulators, metrics = self._loss_train(params, values, grads, accumulators, metrics, host, pack, seeds)
+        kernel = kernels.loss_train(self.program, self._wiring, learning)
+        grads, learnt, metrics = kernel(params, values, grads, learnt, metrics, host, pack, seeds, told)
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
-        return accumulators, metrics
+        return learnt, metrics
 
     def loss_infer(self, dispatch: Dispatch, params: tuple[Any, ...], metrics: jax.Array) -> jax.Array:
         """The loss alone; returns the metrics with this dispatch's sums added."""
@@ -230,7 +269,7 @@ class StageRunner:
         key, slots = self.stage.ports[port].arena, dispatch.in_rows[port]
         if key[0] == HOST:
             return self._arenas.host[key][slots]
-        return kernels.get_rows(self._arenas.values[key], _padded(slots, ladder(dispatch.n_rows), True))
+        return kernels.get_rows(self._arenas.values[key], _padded(slots, self._ladder(dispatch.n_rows), True))
 
     # -- arguments
 
@@ -276,7 +315,7 @@ class StageRunner:
             kept: Kept = find(self.program, rows, shapes_of(params)) if self.needs_backward else Kept()
             of: Any = kernels if self._chain is None else chain_kernels
             self._forward_train = of.forward_train(self.program, self._wiring, kept)
-            self._backward = of.backward(self.program, self._wiring, kept)
+            self._backward = functools.partial(of.backward, self.program, self._wiring, kept)
             self._kept = kept
         return self._kept
 
@@ -320,7 +359,7 @@ class StageRunner:
         n = dispatch.n_rows
         if not n:
             return
-        a, k = self._arenas, ladder(n)
+        a, k = self._arenas, self._ladder(n)
         source, target = self.stage.ports[0].arena, self._out_keys[0]
         slots = _padded(dispatch.in_rows[0], k, True)
         if source[0] == HOST:
@@ -335,7 +374,7 @@ class StageRunner:
             a.grads[target] = zeroed
 
     def _transfer_backward(self, dispatch: Dispatch) -> None:
-        a, k = self._arenas, ladder(dispatch.n_rows)
+        a, k = self._arenas, self._ladder(dispatch.n_rows)
         source, target = self.stage.ports[0].arena, self._out_keys[0]
         here, there = a.grads[target], a.grads[source]
         assert here is not None and there is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +104,10 @@ class Updates:
         count = self.counts[node] = self.counts[node] + rows
         due = self._local and count >= self._intervals[node] and not self.frozen
         return self._update(node, stats) if due else []
+
+    def are_due_after(self, nodes: Iterable[str], rows: int) -> bool:
+        """Whether so many gradient rows make all of these nodes update by themselves, whatever they hold."""
+        return self._local and all(rows >= self._intervals[node] for node in nodes)
 
     def flush(self, stats: Statistics) -> dict[str, list[Change]]:
         """Updates every node that holds gradients, whatever its interval; by node."""

@@ -29,7 +29,7 @@ def test_compilations_are_counted():
 
 
 def test_the_number_of_compilations_is_bounded_by_the_ladder():
-    """However the dispatches fall out, a stage is compiled at powers of two only."""
+    """However the dispatches fall out, a stage is compiled at the ladder's steps only."""
     data = graphs.chain_data(40)
     e = engine(graphs.chain(2), fuse=False, max_active_keys=40, max_dispatch_size=16)
     sizes = set()
@@ -37,7 +37,7 @@ def test_the_number_of_compilations_is_bounded_by_the_ladder():
     before = compilations()
     for n in (3, 5, 7, 9, 11, 13):
         e.virtual(data[:n])
-    ladder_steps, kernels = 5, 5  # sizes 1 to 16; f0 and f1 in two directions, and the loss
+    ladder_steps, kernels = 3, 5  # sizes 1, 4 and 16; f0 and f1 in two directions, and the loss
     assert compilations() - before <= ladder_steps * kernels
 
 
@@ -119,8 +119,8 @@ def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
 
 def test_a_dispatch_is_never_larger_than_what_has_been_compiled():
     """More instances than the warm-up has seen come in more dispatches, until a warm-up has seen them too."""
-    trainer = amp.Trainer(graphs.chain(2), optax.sgd(1e-2), max_active_keys=64, min_update_interval=4)
-    trainer.fit(graphs.chain_data(3), progress=False)
+    trainer = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), max_active_keys=64, min_update_interval=4)
+    trainer.fit(graphs.chain_data(2), progress=False)
     before = compilations()
     trainer.accumulate(graphs.chain_data(60))
     assert compilations() == before
@@ -151,7 +151,7 @@ def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
     e = engine(graphs.chain(1), fuse=False, max_dispatch_size=8)
     seen = dry_run(e.plan, [columns(e.graph, graphs.chain_data(3))], range(3)).stats.stages
     jobs = list(warm_up(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
-    assert len(jobs) == (4 + 1) * 5  # sizes 1, 2, 4, 8, and the cap; f0 in three directions, and the loss in two
+    assert len(jobs) == (3 + 1) * 5  # sizes 1, 4, 16, and the cap; f0 in three directions, and the loss in two
 
 
 def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_several_messages():

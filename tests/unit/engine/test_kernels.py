@@ -12,7 +12,7 @@ from support.control import plan_for
 from support.engines import engine
 
 import ampjax as amp
-from ampjax.engine.runner import WIDE, fine_ladder, ladder, ladder_for
+from ampjax.engine.runner import VERY_WIDE, WIDE, fine_ladder, ladder, ladder_for, narrow_ladder, wide_ladder
 
 BODIES = {
     "sqrt": lambda w, x: jnp.sqrt(w * x * x),
@@ -282,9 +282,18 @@ def test_the_ladder_doubles():
     assert [ladder(n) for n in (0, 1, 2, 3, 4, 5, 8, 9, 64, 65)] == [1, 1, 2, 4, 4, 8, 8, 16, 64, 128]
 
 
-def test_a_third_of_a_dispatch_of_wide_rows_is_padding_at_most():
+def test_a_third_of_a_dispatch_of_wide_rows_is_padding_at_most_but_for_small_ones():
     assert sorted({fine_ladder(n) for n in range(1, 33)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+    assert sorted({wide_ladder(n) for n in range(1, 65)}) == [1, 4, 16, 24, 32, 48, 64]
+    assert sorted({narrow_ladder(n) for n in range(1, 65)}) == [1, 4, 16, 32, 64]
     assert all(2 * n <= 2 * fine_ladder(n) <= 3 * n for n in range(1, 3000))
-    stages = plan_for(graphs.rnn(features=WIDE)).stages
-    assert {ladder_for(s) for s in stages if s.kind == "rows"} == {fine_ladder}
-    assert {ladder_for(s) for s in plan_for(graphs.rnn()).stages} == {ladder}
+    assert all(wide_ladder(n) == fine_ladder(n) and narrow_ladder(n) == ladder(n) for n in range(17, 3000))
+
+
+def test_stages_take_the_ladder_of_their_widest_rows():
+    def ladders(features):
+        return {ladder_for(s) for s in plan_for(graphs.rnn(features)).stages if s.kind == "rows"}
+
+    assert ladders(4) == {narrow_ladder}
+    assert ladders(WIDE) == {wide_ladder}
+    assert ladders(VERY_WIDE) == {fine_ladder}
