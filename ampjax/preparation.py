@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from ampjax.engine.compile import warm_up
+from ampjax.engine.compile import Ladder, ladders
 from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.executor import Executor
 from ampjax.engine.source import LoopInstances, batches_of
@@ -47,13 +49,20 @@ class Preparation:
         self._limits: tuple[Rows, dict[ArenaKey, float]] | None = None
         self._sized_by_training = False
         self._looked_at: set[tuple[int, bool]] = set()
+        self._left: list[Ladder] = []
 
     def guard(self) -> Guard | None:
         """What keeps instances out that would exceed the memory limit; None before anything is sized."""
         return None if self._limits is None else Guard(self._plan, *self._limits, self._settings.in_flight)
 
     async def prepare(
-        self, data: AnyInstances, valid: AnyInstances | None, reporter: Reporter, train: bool = True, warm: bool = True
+        self,
+        data: AnyInstances,
+        valid: AnyInstances | None,
+        reporter: Reporter,
+        train: bool = True,
+        warm: bool = True,
+        ahead: bool = True,
     ) -> None:
         """Prepares a pass over `data`, then one without training over `valid`; what was prepared before is left as it is.
 
@@ -63,6 +72,7 @@ class Preparation:
           reporter: Shows how far it is.
           train: Whether `data` are trained on.
           warm: False sizes arenas only.
+          ahead: False leaves compilations to whoever needs them first, and those that nobody does to `finish`.
         """
         if not warm and self._sized_by_training:
             return
@@ -74,8 +84,22 @@ class Preparation:
             self._size_arenas([sampled for _, sampled in looks], max(len(data) for data, _ in new))
             self._sized_by_training = train
         if warm:
-            await self._compile(self._jobs(new, looks), train, reporter)
+            found = self._ladders(new, looks)
+            if found and train:
+                found.append(Ladder(self._changes(), _nothing))
+            if ahead:
+                await self._compile([*self._left, *found], reporter)
+                self._left = []
+            else:
+                for ladder in found:
+                    ladder.limit()
+                    self._left.append(replace(ladder, limit=_nothing))
             self._looked_at.update((len(data), train) for data, train in new)
+
+    async def finish(self, reporter: Reporter) -> None:
+        """Compiles what has been left to whoever needs it, unless somebody did."""
+        await self._compile(self._left, reporter)
+        self._left = []
 
     def _look_at(self, data: AnyInstances, train: bool) -> Look:
         """Dry-runs some instances."""
@@ -102,31 +126,38 @@ class Preparation:
         start = {key: mean.get(key, 0.0) for key in arenas}
         in_flight = min(s.in_flight, max(SAMPLED, n_instances))
         self._scheduler.resize(with_limits(self._scheduler.settings, start, limits, in_flight, s.arena_rows))
+        self._left.clear()
         self._looked_at.clear()  # kernels are compiled for the arenas' sizes
 
-    def _jobs(self, passes: Sequence[Pass], looks: Sequence[Look]) -> list[Callable[[], None]]:
+    def _ladders(self, passes: Sequence[Pass], looks: Sequence[Look]) -> list[Ladder]:
         """The kernels that passes will need, as far as the largest sampled instances tell."""
-        jobs = []
+        found = list[Ladder]()
         for (data, train), (ids, sampled) in zip(passes, looks, strict=True):
             largest = ids[sampled.largest(self._settings.in_flight)]
             size = self._settings.max_dispatch_size
             stats = dry_run(self._plan, batches_of(data, largest), largest.tolist(), train, size).stats
             directions = [FORWARD, BACKWARD] if train else [INFER]
-            jobs += warm_up(self._executor, self._scheduler, stats.stages, directions)
-        return jobs
+            found += ladders(self._executor, self._scheduler, stats.stages, directions)
+        return found
 
-    async def _compile(self, jobs: Sequence[Callable[[], None]], train: bool, reporter: Reporter) -> None:
-        if not jobs:
-            return
-        with reporter.part("compile", len(jobs)) as advance:
-            if train:
-                for node in self._plan.graph.parameterised:
-                    self._executor.warm_update(node)
-                for nodes in self._scheduler.replica_groups.values():
-                    self._executor.warm_average(nodes)
-            for job in jobs:
-                job()
-                advance(1)
-                await asyncio.sleep(0)  # a Ctrl-C is heard here
-            for worker in range(self._plan.workers):
-                self._executor.mark(worker)
+    def _changes(self) -> list[Callable[[], None]]:
+        """The compilations of parameter changes, and of the marks that tell how far a device is."""
+        executor = self._executor
+        return [
+            *(partial(executor.warm_update, node) for node in self._plan.graph.parameterised),
+            *(partial(executor.warm_average, nodes) for nodes in self._scheduler.replica_groups.values()),
+            *(partial(executor.mark, worker) for worker in range(self._plan.workers)),
+        ]
+
+    async def _compile(self, found: Sequence[Ladder], reporter: Reporter) -> None:
+        with reporter.part("compile", sum(len(ladder.compilations) for ladder in found)) as advance:
+            for ladder in found:
+                for compile_kernel in ladder.compilations:
+                    compile_kernel()
+                    advance(1)
+                    await asyncio.sleep(0)  # a Ctrl-C is heard here
+                ladder.limit()  # last: what is interrupted is taken up again
+
+
+def _nothing() -> None:
+    pass

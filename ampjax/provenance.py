@@ -21,7 +21,7 @@ from ampjax.settings import Settings
 
 PACKAGES = ("jax", "jaxlib", "numpy", "ampjax")
 
-FREE = ("policy", "run_ahead", "check")
+FREE = ("policy", "run_ahead", "compile_ahead", "check")
 """Settings that a replay may choose: the policy's choices are recorded, the others change no decision."""
 
 

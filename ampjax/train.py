@@ -297,13 +297,14 @@ class Trainer:
         with Reporter(progress) as reporter:
             try:
                 data, held_out = self._both(train, valid)
-                await self._preparation.prepare(data, held_out, reporter)
+                await self._preparation.prepare(data, held_out, reporter, ahead=self.settings.compile_ahead)
                 for _ in range(epochs):
                     if self._follower is not None and self._follower.over:
                         self._follower.require_end()
                         break
                     data = data.reshuffle(self._rng) if hasattr(data, "reshuffle") else data  # type: ignore[attr-defined]
                     epoch = await self._epoch(data, held_out, orders, reporter, started, trace)
+                    await self._preparation.finish(reporter)
                     history.epochs.append(epoch)
                     reporter.line(epoch.line())
                     warned = warned or divergence.warn_of(

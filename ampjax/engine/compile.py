@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -35,15 +35,28 @@ def _count(event: str, duration_secs: float, **kwargs: str | int) -> None:
         _counts["compilations"] += 1
 
 
-def warm_up(
+@dataclass(frozen=True)
+class Ladder:
+    """The sizes of a stage's dispatches in one direction.
+
+    Args:
+      compilations: Each compiles a kernel of one size, unless that has been done.
+      limit: Keeps dispatches to these sizes from then on.
+    """
+
+    compilations: Sequence[Callable[[], None]]
+    limit: Callable[[], None]
+
+
+def ladders(
     executor: Executor, scheduler: Scheduler, sizes: Mapping[str, StageStats], directions: Iterable[str]
-) -> Iterator[Callable[[], None]]:
-    """The compilations to do, each a function: every stage of the dry run at every size of its ladder, in each direction.
+) -> Iterator[Ladder]:
+    """What to compile: every stage of the dry run at every size of its ladder, in each direction.
 
-    What an earlier warm-up has compiled is left out.
+    What dispatches have been limited to before is left out.
 
-    The ladder ends at twice the largest dispatch of a dry run (a message counts for a row at least), or at `max_dispatch_size`; the
-    scheduler makes no larger ones from then on, single ragged messages apart. Only the trash slot is read and written.
+    A ladder ends at twice the largest dispatch of a dry run (a message counts for a row at least), or at `max_dispatch_size`; single ragged
+    messages may be larger. Only the trash slot is read and written.
 
     Args:
       executor: Runs them.
@@ -70,13 +83,14 @@ def warm_up(
             most = ladder_for(stage)(rows)
             if most <= scheduler.cap_of(stage, direction):
                 continue
+            jobs: list[Callable[[], None]] = []
             for n, m in _sizes(stage, rows, messages):
                 idle = _idle(scheduler, stage, direction, n, m)
-                yield partial(executor.warm, idle, scheduler)
+                jobs.append(partial(executor.warm, idle, scheduler))
                 if _may_update(executor, scheduler, idle):
                     updates = [Update(node, n) for node in stage.params]
-                    yield partial(executor.warm, replace(idle, changes=updates), scheduler)
-            yield partial(scheduler.cap, stage, direction, most)  # last: what is interrupted is taken up again
+                    jobs.append(partial(executor.warm, replace(idle, changes=updates), scheduler))
+            yield Ladder(jobs, partial(scheduler.cap, stage, direction, most))
 
 
 def _sizes(stage: Stage, rows: int, messages: int) -> list[tuple[int, int]]:

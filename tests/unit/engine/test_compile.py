@@ -12,7 +12,7 @@ from support.control import columns
 from support.engines import engine
 
 import ampjax as amp
-from ampjax.engine.compile import _sizes, compilations, warm_up
+from ampjax.engine.compile import _sizes, compilations, ladders
 from ampjax.engine.executor import Executor
 from ampjax.engine.runner import segment_sizes
 from ampjax.sched.demand import dry_run
@@ -73,6 +73,35 @@ def test_a_warm_up_of_its_own_changes_nothing_but_when_things_are_compiled():
         histories.append(trainer.fit(data, data, epochs=1, progress=False))
         assert not warm or compilations() == before
     assert histories[0][0].train == histories[1][0].train and histories[0][0].valid == histories[1][0].valid
+
+
+def test_kernels_may_be_compiled_when_they_are_needed():
+    """The first update comes sooner; nothing else differs, and after the first epoch nothing is compiled."""
+    data, histories, first = graphs.rnn_data([3, 1, 2, 5] * 4, features=6), [], []
+    for ahead in (False, True):
+        jax.clear_caches()
+        trainer = amp.Trainer(graphs.rnn(6), optax.sgd(1e-2), min_update_interval=4, compile_ahead=ahead)
+        before = compilations()
+        trace = amp.Trace()
+        histories.append(trainer.fit(data, data[:3], epochs=3, progress=False, trace=trace))
+        first.append([epoch.compilations for epoch in histories[-1].epochs])
+        assert compilations() > before
+    assert first[0][0] > 0 == first[0][1] == first[0][2] and first[1] == [0, 0, 0]
+    assert [epoch.train for epoch in histories[0].epochs] == [epoch.train for epoch in histories[1].epochs]
+
+
+def test_what_nobody_has_needed_is_compiled_after_the_first_epoch(monkeypatch):
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), min_update_interval=4, compile_ahead=False)
+    warmed, warm = [], Executor.warm
+    monkeypatch.setattr(
+        Executor, "warm", lambda self, dispatch, scheduler: (warmed.append(dispatch), warm(self, dispatch, scheduler))
+    )
+    seen = []
+    callback = lambda trainer, epoch: seen.append(len(warmed))
+    trainer.fit(graphs.rnn_data([1, 2, 3]), epochs=2, callbacks=[callback], progress=False)
+    assert seen[0] == seen[1] > 0
+    trainer.fit(graphs.rnn_data([1, 2, 3]), progress=False)
+    assert len(warmed) == seen[0]
 
 
 def test_a_warm_up_that_was_interrupted_is_taken_up_again(monkeypatch):
@@ -150,8 +179,10 @@ def test_equal_graphs_share_their_kernels():
 def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
     e = engine(graphs.chain(1), fuse=False, max_dispatch_size=8)
     seen = dry_run(e.plan, [columns(e.graph, graphs.chain_data(3))], range(3)).stats.stages
-    jobs = list(warm_up(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
-    assert len(jobs) == (3 + 1) * 5  # sizes 1, 4, 16, and the cap; f0 in three directions, and the loss in two
+    found = list(ladders(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
+    assert [len(ladder.compilations) for ladder in found] == [
+        3
+    ] * 5  # sizes 1, 4, 16; f0 in three directions, and the loss in two
 
 
 def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_several_messages():

@@ -10,7 +10,7 @@ from support.control import columns
 from support.engines import engine, spread
 
 import ampjax as amp
-from ampjax.engine.compile import warm_up
+from ampjax.engine.compile import ladders
 from ampjax.errors import MessageError
 from ampjax.sched.demand import dry_run
 from ampjax.sched.dispatch import Average, Contribute, Dispatch, Merge, Update
@@ -198,8 +198,9 @@ def test_warming_up_leaves_no_trace():
     e = engine(graphs.two_outputs(), fuse=False)
     seen = dry_run(e.plan, [columns(e.graph, graphs.two_outputs_data(2))], range(2)).stats.stages
     before = jax.tree.map(np.asarray, (e.executor.params, e.executor.accumulators))
-    for job in warm_up(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]):
-        job()
+    for ladder in ladders(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]):
+        for compile_kernel in ladder.compilations:
+            compile_kernel()
     after = jax.tree.map(np.asarray, (e.executor.params, e.executor.accumulators))
     jax.tree.map(np.testing.assert_array_equal, before, after)
     assert e.executor.outputs == [] and e.metrics(True) == e.metrics(False) == {}
@@ -221,7 +222,7 @@ def test_a_warm_up_that_fails_leaves_no_trace_either():
     before = e.executor.accumulators["f"]
     fails.append(True)
     with pytest.raises(KeyboardInterrupt):
-        next(warm_up(e.executor, e.scheduler, seen, ["forward"]))()
+        next(ladders(e.executor, e.scheduler, seen, ["forward"])).compilations[0]()
     assert e.executor.accumulators["f"] is before and not e.executor.keep_outputs and e.metrics() == {}
 
 
