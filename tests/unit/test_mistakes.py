@@ -131,7 +131,7 @@ MISTAKES = {
     "a misspelled setting": (
         lambda: trainer(max_activ_keys=4),
         SettingsError,
-        "setting `max_activ_keys`: expected one of ['affinity', 'arena_rows', 'check', 'device_memory', 'fuse', 'gradient', 'group_by_size', 'max_active_keys', "
+        "setting `max_activ_keys`: expected one of ['affinity', 'arena_rows', 'check', 'compile_ahead', 'device_memory', 'fuse', 'gradient', 'group_by_size', 'max_active_keys', "
         "'max_dispatch_size', 'memory_limit', 'min_admission', 'min_update_interval', 'mode', 'policy', 'replica_sync', 'run_ahead', 'seed', "
         "'weights', 'workers'], got an unknown setting. Check its spelling.",
     ),

@@ -31,7 +31,7 @@ from experiments.bench.peers.wikiner_jax import padded
 def test_the_peers_start_like_ours_and_learn() -> None:
     arguments = {"n_train": 400, "n_valid": 200, "epochs": 1}
     ours, mask, lengths = (
-        Ours("list-reduction", max_active_keys=4, **arguments),
+        Ours("list-reduction", max_active_keys=4, max_dispatch_size=2, **arguments),
         list_reduction_jax.padded(**arguments),
         list_reduction_jax.per_length(**arguments),
     )
@@ -67,7 +67,10 @@ def test_trees_by_levels_have_our_gradients(cell: str) -> None:
 
 def test_the_sentiment_programs_start_alike_and_learn() -> None:
     arguments = {"n_train": 60, "cell": "tai", "embedding": 8, "hidden": 6, "synthetic": True, "data_dir": None}
-    ours, levels = Ours("sentiment", max_active_keys=4, **arguments), Model(batch=10, rehearsals=1, **arguments)
+    ours, levels = (
+        Ours("sentiment", max_active_keys=4, max_dispatch_size=4, **arguments),
+        Model(batch=10, rehearsals=1, **arguments),
+    )
     assert ours.evaluate() == pytest.approx(levels.evaluate(), abs=1e-3)
     for program in (ours, levels):
         before = program.evaluate()
