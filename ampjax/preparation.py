@@ -140,7 +140,7 @@ class Preparation:
             found += ladders(self._executor, self._scheduler, stats.stages, directions)
         return found
 
-    def _changes(self) -> list[Callable[[], None]]:
+    def _changes(self) -> list[Callable[[], object]]:
         """The compilations of parameter changes, and of the marks that tell how far a device is."""
         executor = self._executor
         return [

@@ -44,7 +44,7 @@ class Ladder:
       limit: Keeps dispatches to these sizes from then on.
     """
 
-    compilations: Sequence[Callable[[], None]]
+    compilations: Sequence[Callable[[], object]]
     limit: Callable[[], None]
 
 
@@ -83,7 +83,7 @@ def ladders(
             most = ladder_for(stage)(rows)
             if most <= scheduler.cap_of(stage, direction):
                 continue
-            jobs: list[Callable[[], None]] = []
+            jobs: list[Callable[[], object]] = []
             for n, m in _sizes(stage, rows, messages):
                 idle = _idle(scheduler, stage, direction, n, m)
                 jobs.append(partial(executor.warm, idle, scheduler))
