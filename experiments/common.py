@@ -259,18 +259,22 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
         stop = partial(_reached, options, task.metric)
         trainer.fit(task.train, task.valid, epochs=options.epochs, callbacks=[write, stop], history=history)
         histories[f"seed {seed}"] = history
-        console.print(history.table())
+        if len(history):
+            console.print(history.table())
         if history.interrupted:
             console.print("interrupted")
             break
-    if task is not None and trainer is not None:
+    seeds = f"seed {' '.join(map(str, options.seed))}"
+    if task is None or trainer is None or not any(map(len, histories.values())):
+        console.print(f"{seeds}; no epoch has ended, so nothing was written")
+    else:
         _summary(console, histories, options.target, task.metric)
         if not options.keep_going and any(
             0 < len(h) < options.epochs and not h.interrupted for h in histories.values()
         ):
             console.print("Runs end at the target; with --keep-going they train all epochs.", soft_wrap=True)
         _pictures(folder, name, histories, options, task, trainer)
-    console.print(f"seed {' '.join(map(str, options.seed))}; history, convergence plot and Gantt chart are in {folder}")
+        console.print(f"{seeds}; history, convergence plot and Gantt chart are in {folder}")
     return list(histories.values())
 
 
@@ -398,8 +402,6 @@ def _pictures(
 ) -> None:
     """The convergence plot of all runs, and a Gantt chart and a trace for Perfetto of some more instances of the last one."""
     runs = {label: history.records() for label, history in histories.items() if len(history)}
-    if not runs:
-        return
     convergence(runs, folder / "convergence.png", f"valid_{task.metric}", options.target)
     s = task.settings
     n, trace = min(max(4, min(2 * s.in_flight, 16)), len(task.train)), Trace(every=1)

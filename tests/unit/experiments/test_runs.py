@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import ampjax as amp
+from ampjax.engine.executor import Executor
 from ampjax.errors import SettingsError
 from ampjax.history import History
 from experiments import (
@@ -291,6 +292,19 @@ def test_a_run_that_was_ended_by_ctrl_c_tells_so_by_its_status(monkeypatch: pyte
     for interrupted, status in ((False, 0), (True, 130)):
         monkeypatch.setattr(list_reduction, "main", lambda _, ended=interrupted: [History(interrupted=ended)])
         assert main(["list-reduction"]) == status
+
+
+def test_what_is_interrupted_before_an_epoch_has_ended_writes_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Executor, "warm", interrupted)
+    (history,) = list_reduction.main(small(tmp_path))
+    told = capsys.readouterr().out
+    assert history.interrupted and "interrupted" in told and "no epoch has ended, so nothing was written" in told
+    assert not list((tmp_path / "out").iterdir()) and not (tmp_path / "epochs.jsonl").read_text()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
