@@ -85,11 +85,11 @@ class Preparation:
             self._sized_by_training = train
         if warm:
             found = self._ladders(new, looks)
-            if found and train:
-                found.append(Ladder(self._changes(), _nothing))
+            if found:
+                changes = [Ladder(self._changes(), _nothing)] if train else []
+                found = [*changes, *found, Ladder(self._marks(), _nothing)]
             if ahead:
-                await self._compile([*self._left, *found], reporter)
-                self._left = []
+                await self._compile(found, reporter)
             else:
                 for ladder in found:
                     ladder.limit()
@@ -141,13 +141,16 @@ class Preparation:
         return found
 
     def _changes(self) -> list[Callable[[], object]]:
-        """The compilations of parameter changes, and of the marks that tell how far a device is."""
+        """The compilations of parameter changes."""
         executor = self._executor
         return [
             *(partial(executor.warm_update, node) for node in self._plan.graph.parameterised),
             *(partial(executor.warm_average, nodes) for nodes in self._scheduler.replica_groups.values()),
-            *(partial(executor.mark, worker) for worker in range(self._plan.workers)),
         ]
+
+    def _marks(self) -> list[Callable[[], object]]:
+        """The compilations of the marks that tell how far a device is; they need arenas."""
+        return [partial(self._executor.mark, worker) for worker in range(self._plan.workers)]
 
     async def _compile(self, found: Sequence[Ladder], reporter: Reporter) -> None:
         with reporter.part("compile", sum(len(ladder.compilations) for ladder in found)) as advance:

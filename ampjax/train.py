@@ -204,6 +204,7 @@ class Trainer:
         """
         with Reporter(progress) as reporter:
             blocking(self._preparation.prepare(*self._both(train, valid), reporter))
+            blocking(self._preparation.finish(reporter))
 
     def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
         """Trains; see `fit_async`. Works also where an event loop runs, as in a notebook."""
@@ -303,8 +304,9 @@ class Trainer:
                         self._follower.require_end()
                         break
                     data = data.reshuffle(self._rng) if hasattr(data, "reshuffle") else data  # type: ignore[attr-defined]
+                    if self._epochs:
+                        await self._preparation.finish(reporter)
                     epoch = await self._epoch(data, held_out, orders, reporter, started, trace)
-                    await self._preparation.finish(reporter)
                     history.epochs.append(epoch)
                     reporter.line(epoch.line())
                     warned = warned or divergence.warn_of(
@@ -379,7 +381,7 @@ class Trainer:
     # -- parts
 
     async def _infer(self, instances: AnyInstances, reporter: Reporter, what: str) -> None:
-        await self._preparation.prepare(instances, None, reporter, train=False)
+        await self._preparation.prepare(instances, None, reporter, train=False, ahead=self.settings.compile_ahead)
         order = Orders(self.settings.group_by_size).settled(instances)
         await self._run(instances, order, False, reporter, what)
 

@@ -77,6 +77,10 @@ class Executor:
         for node, value in params.items():
             self.set_params(node, value)
             self.reset_optimizer(node)
+        self._updating = {
+            s.number: Updating(tuple((self._training[n].tx, self._training[n].gradient) for n in s.params))
+            for s in plan.stages
+        }
         self._stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
         self._handed_in: dict[str, dict[str, Any]] = {}
         self._readings: dict[int, Any] = {}
@@ -228,10 +232,9 @@ class Executor:
         )
         if updates and alone and self.learns_at_once(stage, dispatch):
             self._updated = dispatch
-            rules = tuple([(self._training[node].tx, self._training[node].gradient) for node in stage.params])
             told = [(updates[node].count, updates[node].mean_staleness) for node in stage.params]
             states = tuple([self.opt_state[node] for node in stage.params])
-            return Updating(rules), states, np.array(told, np.float32)
+            return self._updating[stage.number], states, np.array(told, np.float32)
         return ACCUMULATING, tuple([self.accumulators[node] for node in stage.params]), None
 
     def _learn(self, stage: Stage, learning: Learning, learnt: tuple[Any, ...]) -> None:

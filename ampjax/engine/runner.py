@@ -90,6 +90,8 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
     """The ladder of a stage's dispatch sizes."""
     if stage.chain is not None:
         return graph_ladder
+    if stage.kind in ("reduce", "collect"):
+        return ladder  # their kernels have two sizes, which `segment_sizes` ties together
     rows = [*(port.type.shape for port in stage.ports), *(out.shape for out in stage.outputs)]
     widest = max(map(math.prod, rows)) if stage.kind in ("rows", "loss") else 0
     return fine_ladder if widest >= VERY_WIDE else wide_ladder if widest >= WIDE else narrow_ladder
@@ -148,7 +150,8 @@ class StageRunner:
         self._recorded: tuple[jax.Array, ...] = ()
         self._record_capacity = 0
         self._forward_train: Any = None  # a kernel, known with the parameters' shapes
-        self._backward: Any = None  # makes one, for what becomes of weight gradients
+        self._make_adjoint: Any = None  # makes one, for what becomes of weight gradients
+        self._adjoints: dict[Learning, Any] = {}  # finding them by their programs would cost as much as a message
         self.edge_sizes: EdgeSizes | None = None
         self._chain = make_chain_program(stage) if stage.chain is not None else None
         if self._chain is not None:
@@ -159,6 +162,7 @@ class StageRunner:
             self._random = self.program.random
             self._forward = kernels.forward(self.program, self._wiring)
             self._loss_infer = kernels.loss_infer(self.program, self._wiring)
+            self._make_adjoint = functools.partial(kernels.loss_train, self.program, self._wiring)
         elif stage.kind in ("reduce", "collect"):
             self._segments = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
 
@@ -219,11 +223,9 @@ class StageRunner:
             pack, host, *edges = self._pack(dispatch)
             records = self._records(params)
             seeds = self._seeds(dispatch, pack.shape[1], *edges[1:])
-            arguments = params, values, grads, learnt, records, host, pack, seeds
-            if kind == "edges":
-                grads, learnt = self._backward()(*arguments, *edges)
-            else:
-                grads, learnt = self._backward(learning)(*arguments, told)
+            more = edges if kind == "edges" else (told,)
+            kernel = self._adjoint(learning)
+            grads, learnt = kernel(params, values, grads, learnt, records, host, pack, seeds, *more)
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             grads = kernels.segments_backward(self._segments, self._wiring)(
@@ -250,7 +252,7 @@ class StageRunner:
         grads = tuple([a.grads[k] for k in self._keys])
         pack, host, *_ = self._pack(dispatch)
         seeds = self._seeds(dispatch, pack.shape[1])
-        kernel = kernels.loss_train(self.program, self._wiring, learning)
+        kernel = self._adjoint(learning)
         grads, learnt, metrics = kernel(params, values, grads, learnt, metrics, host, pack, seeds, told)
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
@@ -315,9 +317,17 @@ class StageRunner:
             kept: Kept = find(self.program, rows, shapes_of(params)) if self.needs_backward else Kept()
             of: Any = kernels if self._chain is None else chain_kernels
             self._forward_train = of.forward_train(self.program, self._wiring, kept)
-            self._backward = functools.partial(of.backward, self.program, self._wiring, kept)
+            self._make_adjoint = functools.partial(of.backward, self.program, self._wiring, kept)
             self._kept = kept
         return self._kept
+
+    def _adjoint(self, learning: Learning) -> Any:
+        """The kernel of the adjoint, and of a loss with it; that of a chain accumulates."""
+        kernel = self._adjoints.get(learning)
+        if kernel is None:
+            kernel = self._make_adjoint() if self._chain is not None else self._make_adjoint(learning)
+            self._adjoints[learning] = kernel
+        return kernel
 
     def record_row_bytes(self, params: tuple[Any, ...]) -> int:
         """Bytes of the recorded activations of one row."""

@@ -91,17 +91,46 @@ def test_kernels_may_be_compiled_when_they_are_needed():
 
 
 def test_what_nobody_has_needed_is_compiled_after_the_first_epoch(monkeypatch):
+    data, warmed, warm, seen = graphs.rnn_data([1, 2, 3]), [], Executor.warm, []
     trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), min_update_interval=4, compile_ahead=False)
-    warmed, warm = [], Executor.warm
-    monkeypatch.setattr(
-        Executor, "warm", lambda self, dispatch, scheduler: (warmed.append(dispatch), warm(self, dispatch, scheduler))
-    )
-    seen = []
-    callback = lambda trainer, epoch: seen.append(len(warmed))
-    trainer.fit(graphs.rnn_data([1, 2, 3]), epochs=2, callbacks=[callback], progress=False)
-    assert seen[0] == seen[1] > 0
-    trainer.fit(graphs.rnn_data([1, 2, 3]), progress=False)
-    assert len(warmed) == seen[0]
+    monkeypatch.setattr(Executor, "warm", lambda *args: (warmed.append(args), warm(*args)))
+
+    def note(trainer, epoch):
+        seen.append(len(warmed))
+
+    trainer.evaluate(data)
+    trainer.fit(data, epochs=3, callbacks=[note], progress=False)
+    trainer.fit(data, callbacks=[note], progress=False)
+    assert seen[0] == 0 < seen[1] == seen[2] == seen[3]
+
+
+def test_an_interrupted_compilation_after_the_first_epoch_loses_no_epoch(monkeypatch):
+    data = graphs.rnn_data([1, 2, 3])
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), min_update_interval=4, compile_ahead=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(Executor, "warm", interrupted_at(2, Executor.warm))
+        history = trainer.fit(data, epochs=3, progress=False)
+    assert history.interrupted and [epoch.epoch for epoch in history.epochs] == [1]
+    trainer.fit(data, epochs=2, progress=False, history=history)
+    assert [epoch.epoch for epoch in history.epochs] == [1, 2, 3] and history.epochs[-1].compilations == 0
+
+
+def test_a_pass_without_training_is_prepared_whole():
+    with amp.Graph() as g:
+        amp.sink("y", amp.ppt("f", amp.nn.Linear(9, 3))(amp.pump("x", (9,))))  # a shape that no other test has
+    trainer = amp.Trainer(g, arena_rows=77)
+    data = [{"x": np.ones(9, np.float32)}] * 40
+    before = []
+    run = trainer._run
+
+    async def noted(*args):
+        before.append(compilations())
+        await run(*args)
+        before.append(compilations())
+
+    trainer._run = noted
+    trainer.predict(data)
+    assert before[0] == before[1]
 
 
 def test_a_warm_up_that_was_interrupted_is_taken_up_again(monkeypatch):
