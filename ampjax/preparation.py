@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -86,14 +85,14 @@ class Preparation:
         if warm:
             found = self._ladders(new, looks)
             if found:
-                changes = [Ladder(self._changes(), _nothing)] if train else []
-                found = [*changes, *found, Ladder(self._marks(), _nothing)]
+                changes = [Ladder(self._changes())] if train else []
+                found = [*changes, *found, Ladder(self._marks())]
             if ahead:
                 await self._compile(found, reporter)
             else:
                 for ladder in found:
                     ladder.limit()
-                    self._left.append(replace(ladder, limit=_nothing))
+                    self._left.append(Ladder(ladder.compilations))
             self._looked_at.update((len(data), train) for data, train in new)
 
     async def finish(self, reporter: Reporter) -> None:
@@ -160,7 +159,3 @@ class Preparation:
                     advance(1)
                     await asyncio.sleep(0)  # a Ctrl-C is heard here
                 ladder.limit()  # last: what is interrupted is taken up again
-
-
-def _nothing() -> None:
-    pass

@@ -42,7 +42,7 @@ class Settings:
       arena_rows: Rows that each arena starts with; by default a dry run of the first instances tells. Arenas grow by doubling.
       fuse: Whether chains of payload nodes run as one kernel.
       compile_ahead: Whether all kernels are compiled before training, so that rates are true from the first epoch on. False: each when it is first
-        needed, and at the end of the first epoch those that nobody has needed; the first step comes sooner.
+        needed, and before the second epoch those that nobody has needed; the first step comes sooner.
       run_ahead: Dispatches that may be issued to a device before it has done them, about.
       seed: Of parameters, the order of instances, random bodies, and the random affinity rule.
       check: Check the scheduler's invariants after every event (slow).

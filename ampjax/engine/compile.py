@@ -41,11 +41,11 @@ class Ladder:
 
     Args:
       compilations: Each compiles a kernel of one size, unless that has been done.
-      limit: Keeps dispatches to these sizes from then on.
+      limit: Keeps dispatches to these sizes from then on; by default nothing.
     """
 
     compilations: Sequence[Callable[[], object]]
-    limit: Callable[[], None]
+    limit: Callable[[], None] = lambda: None
 
 
 def ladders(

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ampjax.optim.update import make_update
+from ampjax.optim.update import false_after, make_update
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class Updating:
 
         `read` are values for which old parameters are needed: these are known to be read when new ones are written, so they need not be copied.
         """
-        never = told[0, 0] < 0
-        first = [x.reshape(-1)[0].astype(float) for x in read if x.size]
-        keep = jnp.where(never, jnp.abs(jnp.stack(first)).sum(), -1) >= 0 if first else False  # XLA can't foresee it
+        keep = false_after(told[0, 0] < 0, *read)
         made = []
         for (tx, gradient), old, state, grad, (count, staleness) in zip(
             self.rules, params, opt_states, grads, told, strict=True

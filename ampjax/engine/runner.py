@@ -161,8 +161,9 @@ class StageRunner:
             self.program = make_program(stage)
             self._random = self.program.random
             self._forward = kernels.forward(self.program, self._wiring)
-            self._loss_infer = kernels.loss_infer(self.program, self._wiring)
-            self._make_adjoint = functools.partial(kernels.loss_train, self.program, self._wiring)
+            if stage.kind == "loss":
+                self._loss_infer = kernels.loss_infer(self.program, self._wiring)
+                self._make_adjoint = functools.partial(kernels.loss_train, self.program, self._wiring)
         elif stage.kind in ("reduce", "collect"):
             self._segments = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
 

@@ -92,10 +92,18 @@ def _emptied(accumulator: jax.Array, new: jax.Array, never: jax.Array) -> jax.Ar
     A constant would be built elsewhere and copied into the donated buffer, and where the zeros could come first, XLA copies what they
     overwrite: a third of the update's time.
     """
-    if not new.size:
-        return accumulator
-    keep = jnp.where(never, jnp.abs(new.reshape(-1)[0]), -1) >= 0
-    return jnp.where(keep, accumulator, 0)
+    return jnp.where(false_after(never, new), accumulator, 0)
+
+
+def false_after(never: jax.Array, *values: jax.Array) -> jax.Array:
+    """False, but as far as XLA can see only once some values are known: what is chosen by it is written after they have been computed.
+
+    Args:
+      never: A condition that is never true, which XLA can't know.
+      *values: Arrays; one element of each is looked at.
+    """
+    first = [jnp.abs(value.reshape(-1)[0]) for value in values if value.size]
+    return jnp.where(never, sum(first), -1) >= 0 if first else jnp.asarray(False)
 
 
 def _is_float(leaf: Any) -> bool:

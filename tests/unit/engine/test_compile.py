@@ -209,9 +209,8 @@ def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
     e = engine(graphs.chain(1), fuse=False, max_dispatch_size=8)
     seen = dry_run(e.plan, [columns(e.graph, graphs.chain_data(3))], range(3)).stats.stages
     found = list(ladders(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
-    assert [len(ladder.compilations) for ladder in found] == [
-        3
-    ] * 5  # sizes 1, 4, 16; f0 in three directions, and the loss in two
+    # Sizes 1, 4, 16; f0 in three directions, and the loss in two.
+    assert [len(ladder.compilations) for ladder in found] == [3] * 5
 
 
 def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_several_messages():
