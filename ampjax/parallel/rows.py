@@ -168,10 +168,13 @@ class Served:
 
     def _counted(self, machine: int, call: Callable[[], Any]) -> Any:
         """A call to the table; what went to or from other machines is put down for the ends that counted it."""
+        homes = self._resources.servers[: self.table.n_servers]
+        if all(home == machine for home in homes):
+            return call()
         before = self.table.traffic
         result = call()
         after = self.table.traffic
-        for server, home in enumerate(self._resources.servers[: len(before[0])]):
+        for server, home in enumerate(homes):
             if home == machine:
                 continue
             for end, old, new in zip((machine, home), before, after, strict=True):
