@@ -23,14 +23,17 @@ from ampjax.sched.dispatch import Dispatch
 EACH = 2
 """Dispatches of each stage, direction and size that are timed when they first come."""
 
-SHARE = 0.01
+SHARE = 0.005
 """The part of a run's time, about, that may be lost by waiting for dispatches that are timed."""
 
-CREDIT_NS = 5_000_000
+CREDIT_NS = 2_000_000
 """What may be lost before that, so that a short run has something to go by."""
 
-PATIENCE = 64
+PATIENCE = 512
 """Dispatches for which one that should be timed is put off while the device is at work: to wait until it has caught up would cost the host its lead."""
+
+LATEST = 256
+"""Dispatches that are kept as they are until it is taken down what a trace wants of them."""
 
 _BEHIND_NS = 20_000
 """A wait that takes longer was for a device that was still at work, so its end is the device's."""
@@ -97,10 +100,12 @@ class Sampled:
     def __init__(self, tracer: Tracer, executor: Executor, every: int):
         self._tracer, self._executor, self._every = tracer, executor, every
         self._clock, self._most = tracer.clock, tracer.trace.max_slices
-        self._left, self._n_timed, self._n_put_off, self._compilations = every, 0, 0, 0
+        self._due, self._n_timed, self._n_put_off, self._compilations = every, 0, 0, 0
         self._timed: dict[tuple[int, str, bool, int], int] = {}
+        self._latest: list[tuple[Dispatch, int, int, Timing | None]] = []
         self._issues: list[tuple[Any, ...]] = []
         self._first_ns, self._lost_ns, self._n_begun = tracer.clock(), 0.0, 0
+        self._earned_ns = 0.0  # before, what was lost has not been earned
         self._begun_ns = self._start_ns = 0
         self._idle_ns: int | None = None
         self._costs = 0, 0
@@ -125,10 +130,9 @@ class Sampled:
         """All of it has been issued."""
         changes_ns = self._clock() if dispatch.changes else 0
         timing = None if self._idle_ns is None else self._timing(dispatch, self._idle_ns, changes_ns)
-        if len(self._issues) < self._most:  # a plain tuple: there are many
-            self._issues.append((*tell(dispatch), self._start_ns, changes_ns, timing))
-        else:
-            self._tracer.trace.drop()
+        self._latest.append((dispatch, self._start_ns, changes_ns, timing))
+        if len(self._latest) >= LATEST:
+            self._keep()
 
     def wait(self) -> None:
         """Blocks until devices have done what was issued."""
@@ -136,8 +140,17 @@ class Sampled:
 
     def finish(self) -> None:
         """Hands everything to the trace, which works the times out when it is read; `wait` first, unless the run has failed."""
+        self._keep()
         self._tracer.trace.put_off(partial(_add, self._issues, self._clock()))
         self._issues = []
+
+    def _keep(self) -> None:
+        """Takes down what a trace keeps of the latest dispatches, as plain tuples: there are many. All together that takes a third of the time."""
+        room = max(0, self._most - len(self._issues))
+        self._issues += [(*tell(dispatch), *times) for dispatch, *times in self._latest[:room]]
+        if len(self._latest) > room:
+            self._tracer.trace.drop(len(self._latest) - room)
+        self._latest.clear()
 
     def _timing(self, dispatch: Dispatch, idle_ns: int, changes_ns: int) -> Timing:
         """Waits for the parameter changes of a dispatch that is timed, and counts what is lost by it.
@@ -151,17 +164,17 @@ class Sampled:
         waited_ns = idle_ns - self._begun_ns
         passed_ns = self._begun_ns - self._first_ns - self._lost_ns
         self._lost_ns += min(waited_ns + sum(self._costs), passed_ns / self._n_begun)
+        self._earned_ns = self._first_ns + (self._lost_ns - CREDIT_NS) / SHARE
         return Timing(idle_ns, waited_ns > _BEHIND_NS, self._costs, compilations() > self._compilations)
 
     def _is_due(self, dispatch: Dispatch) -> bool:
         """Whether to time it: the first few of its kind, then one in about so many, lest a schedule that repeats hides some kinds."""
-        self._left -= 1
-        if self._lost_ns > CREDIT_NS + SHARE * (self._begun_ns - self._first_ns):
+        if self._begun_ns < self._earned_ns:
             return False
         number = -1 if dispatch.stage is None else dispatch.stage.number
         key = number, dispatch.direction, bool(dispatch.changes), dispatch.n_rows.bit_length()
         timed = self._timed.get(key, 0)
-        if timed >= EACH and self._left > 0:
+        if timed >= EACH and self._n_begun < self._due:
             return False
         if self._n_put_off < PATIENCE and not self._executor.is_idle(dispatch.worker):
             self._n_put_off += 1
@@ -169,8 +182,8 @@ class Sampled:
         self._n_put_off = 0
         self._timed[key] = timed + 1
         self._n_timed += 1
-        if self._left <= 0:
-            self._left = self._every + 5 * self._n_timed % 8
+        if self._n_begun >= self._due:
+            self._due = self._n_begun + self._every + 5 * self._n_timed % 8
         return True
 
 

@@ -65,10 +65,12 @@ class Tracer:
       trace: What is filled.
       loop: The run.
       clock: Gives the time, in nanoseconds.
+      every: Of one dispatch in so many it is noted what waits.
     """
 
-    def __init__(self, trace: Trace, loop: Loop, clock: Callable[[], int]):
+    def __init__(self, trace: Trace, loop: Loop, clock: Callable[[], int], every: int = 1):
         self.trace, self.clock, self._loop = trace, clock, loop
+        self._every, self._left = every, 1
         self._waits: dict[int, tuple[str, int]] = {}
         self._samples: list[_Sample] = []
         self._begun = clock()
@@ -77,11 +79,13 @@ class Tracer:
         self._before = {node: stats.histogram.copy() for node, stats in scheduler.stats.nodes.items()}
 
     def begin(self, dispatch: Dispatch) -> int:
-        """Notes that a worker has got a dispatch, and what waits for it; gives the time."""
+        """Notes that a worker has got a dispatch, and now and then what waits for it; gives the time."""
         now, stage = self.clock(), dispatch.stage
         if self._waits:
             self._close(dispatch.worker, now)
-        if stage is not None:
+        self._left -= 1
+        if self._left <= 0 and stage is not None:
+            self._left = self._every
             self._sample(dispatch.worker, now, (stage.name, dispatch.direction, len(dispatch.states)))
         return now
 

@@ -32,8 +32,8 @@ class TracingOptions:
     """
 
     sizes: tuple[int, ...] = (32, 64, 128)
-    messages: int = 80_000
-    passes: int = 9
+    messages: int = 200_000
+    passes: int = 15
     hidden: int = 128
     every: int = 64
     json: Path | None = None
