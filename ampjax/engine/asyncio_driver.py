@@ -126,9 +126,13 @@ class AsyncioDriver:
         executor = self._loop.executor
         if executor is not None and trace.every == 1:
             executor.warm_marks()
-        waited = executor is None or trace.every == 1
-        tracer = self._tracer = Tracer(trace, self._loop, time.perf_counter_ns, 1 if waited else QUEUES_EVERY)
-        self._watch = Waited(tracer, executor) if waited else Sampled(tracer, executor, trace.every)
+        tracer = partial(Tracer, trace, self._loop, time.perf_counter_ns)
+        if executor is None or trace.every == 1:
+            self._tracer = tracer()
+            self._watch = Waited(self._tracer, executor)
+        else:
+            self._tracer = tracer(every=QUEUES_EVERY)
+            self._watch = Sampled(self._tracer, executor, trace.every)
 
     def _end_trace(self) -> None:
         if isinstance(self._watch, Sampled):

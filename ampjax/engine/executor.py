@@ -221,17 +221,15 @@ class Executor:
         """Whether a dispatch's kernel can make updates: it computes weight gradients, and nobody keeps the parameters."""
         return self._runners[stage.number].learns_at_once(dispatch) and self._stashed.isdisjoint(stage.params)
 
-    def _learning(self, stage: Stage, dispatch: Dispatch) -> tuple[Learning, tuple[Any, ...], np.ndarray | None]:
-        """What becomes of a dispatch's weight gradients, what it needs of each node, and what it is told of the updates.
+    def updates_at_once(self, dispatch: Dispatch) -> bool:
+        """Whether a dispatch's kernel makes its updates: nothing is in them but what it brings."""
+        return dispatch.stage is not None and dispatch.brings_updates and self.learns_at_once(dispatch.stage, dispatch)
 
-        They make updates at once where nothing else is in these: what is in them is what the dispatch brings.
-        """
-        updates = {change.node: change for change in dispatch.changes if isinstance(change, Update)}
-        alone = len(updates) == len(dispatch.changes) and all(
-            node in updates and updates[node].count == dispatch.rows_at(node) for node in stage.params
-        )
-        if updates and alone and self.learns_at_once(stage, dispatch):
+    def _learning(self, stage: Stage, dispatch: Dispatch) -> tuple[Learning, tuple[Any, ...], np.ndarray | None]:
+        """What becomes of a dispatch's weight gradients, what it needs of each node, and what it is told of the updates."""
+        if self.updates_at_once(dispatch):
             self._updated = dispatch
+            updates = {change.node: change for change in dispatch.changes if isinstance(change, Update)}
             told = [(updates[node].count, updates[node].mean_staleness) for node in stage.params]
             states = tuple([self.opt_state[node] for node in stage.params])
             return self._updating[stage.number], states, np.array(told, np.float32)

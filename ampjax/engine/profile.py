@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +25,7 @@ from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.queues import FORWARD, INFER
 
 Times = Mapping[str, Mapping[int, float]]
-"""By `direction stage`, or `update node`: from rows to nanoseconds."""
+"""By `direction stage`, with `, updating` or without, or `update node`: from rows to nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Profile:
     """Times of stages and updates on a machine.
 
     Args:
-      times: By `direction stage` (`forward linear1`, ...) and `update node`: nanoseconds for some numbers of rows (an update's is 1), from
-        the call until the device is done, of a machine that does nothing else.
+      times: By `direction stage` (`forward linear1`, ...), `update node`, and `direction stage, updating` where a kernel makes the updates of what
+        it brings: nanoseconds for some numbers of rows (an update's is 1), from the call until the device is done, of a machine that does nothing else.
       kernels: The same: the part of them that is the device's.
       issue: The same: what the call takes of the host's thread while devices work.
       control: The same: what the scheduler takes of it to choose a dispatch and to let its messages travel on.
@@ -124,8 +125,9 @@ def measure_devices(loop: Loop, executor: Executor) -> Measured:
         _note(found, "times", what, rows, total)
         _note(found, "kernels", what, rows, max(0.0, total - of_host))
 
+    turns = Counter[str]()
     for dispatch, _ in _dispatches(loop):
-        _carry_out(dispatch, loop, executor, run)
+        _carry_out(dispatch, loop, executor, run, turns)
         loop.done(dispatch)
     return found
 
@@ -137,6 +139,7 @@ def measure_host(loop: Loop, executor: Executor) -> Measured:
     Takes and gives what `measure_devices` does.
     """
     found: Measured = {}
+    turns = Counter[str]()
 
     def run(what: str, rows: int, call: Callable[[], None]) -> None:
         start = time.thread_time_ns()
@@ -144,7 +147,7 @@ def measure_host(loop: Loop, executor: Executor) -> Measured:
         _note(found, "issue", what, rows, time.thread_time_ns() - start)
 
     for n, (dispatch, choosing_ns) in enumerate(_dispatches(loop)):
-        _carry_out(dispatch, loop, executor, run)
+        _carry_out(dispatch, loop, executor, run, turns)
         start = time.thread_time_ns()
         loop.done(dispatch)
         if dispatch.stage is not None:
@@ -174,10 +177,19 @@ def _dispatches(loop: Loop) -> Iterator[tuple[Dispatch, int]]:
             return
 
 
-def _carry_out(
-    dispatch: Dispatch, loop: Loop, executor: Executor, run: Callable[[str, int, Callable[[], None]], None]
-) -> None:
-    """Hands the parts of a dispatch to `run`: what it is kept under, its rows, and what issues it. Updates are parts of their own."""
+Run = Callable[[str, int, Callable[[], None]], None]
+"""`run(what, rows, call)`: makes a call and keeps its time."""
+
+
+def _carry_out(dispatch: Dispatch, loop: Loop, executor: Executor, run: Run, turns: Counter[str]) -> None:
+    """Hands the parts of a dispatch to `run`. Updates are parts of their own; where the kernel can make them, every second time only."""
+    if executor.updates_at_once(dispatch):
+        both = updating(dispatch)
+        turns[both] += 1
+        if turns[both] % 2 == 0:
+            run(both, max(1, dispatch.n_rows), partial(executor.run, dispatch, loop.scheduler))
+            executor.change(dispatch)
+            return
     if dispatch.stage is not None:
         alone = replace(dispatch, changes=[])
         run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, alone, loop.scheduler))
@@ -191,6 +203,11 @@ def what_of(dispatch: Dispatch) -> str:
     """What a dispatch's time is kept under; inference takes the time of training's way forward, where alone it was measured."""
     assert dispatch.stage is not None
     return f"{FORWARD if dispatch.direction == INFER else dispatch.direction} {dispatch.stage.name}"
+
+
+def updating(dispatch: Dispatch) -> str:
+    """What the time of a dispatch is kept under whose kernel makes its updates."""
+    return f"{what_of(dispatch)}, updating"
 
 
 def medians(passes: Sequence[Measured]) -> Profile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ampjax.engine.cost import FlopsCost
-from ampjax.engine.profile import Profile, what_of
+from ampjax.engine.profile import Profile, updating, what_of
 from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.plan import Plan
 
@@ -31,7 +31,7 @@ class ProfileCost:
         """Nanoseconds that a dispatch takes."""
         if self.flops is not None and self.flops.has_layers(dispatch):
             return self.flops(dispatch)
-        return round(sum(self.profile.ns(what, rows) for what, rows in parts_of(dispatch)))
+        return round(sum(self.profile.ns(what, rows) for what, rows in parts_of(dispatch, self.profile)))
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,18 @@ class HostedCost:
 
     def host_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that a dispatch keeps the host busy."""
-        issue = sum(self.profile.ns(what, rows, "issue") for what, rows in parts_of(dispatch))
+        issue = sum(self.profile.ns(what, rows, "issue") for what, rows in parts_of(dispatch, self.profile))
         return issue + sum(self.profile.ns(what, rows, "control") for what, rows in _run_by(dispatch))
 
     def device_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that its worker's device needs for it, once it has been issued."""
-        return sum(self.profile.ns(what, rows, "kernels") for what, rows in parts_of(dispatch))
+        return sum(self.profile.ns(what, rows, "kernels") for what, rows in parts_of(dispatch, self.profile))
 
 
-def parts_of(dispatch: Dispatch) -> list[tuple[str, int]]:
-    """What a dispatch's time is made of: what it runs and updates, and the rows of each."""
+def parts_of(dispatch: Dispatch, profile: Profile) -> list[tuple[str, int]]:
+    """What a dispatch's time is made of: what it runs and updates, and the rows of each; both in one where that was measured."""
+    if dispatch.brings_updates and (both := updating(dispatch)) in profile.times:
+        return [(both, dispatch.n_rows)]
     updates = [(f"update {change.node}", 1) for change in dispatch.changes if isinstance(change, Update)]
     return _run_by(dispatch) + updates
 

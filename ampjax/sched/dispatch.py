@@ -109,6 +109,15 @@ class Dispatch:
         return self.n_rows if self.edges is None or sizes is None else int(sizes.sum())
 
     @property
+    def brings_updates(self) -> bool:
+        """Whether all its parameter changes are updates of its stage's nodes, of each, from nothing but gradients that it brings itself."""
+        if self.stage is None or not self.changes:
+            return False
+        updates = {change.node: change.count for change in self.changes if isinstance(change, Update)}
+        nodes = self.stage.params
+        return len(updates) == len(self.changes) and all(updates.get(node) == self.rows_at(node) for node in nodes)
+
+    @property
     def n_messages(self) -> int:
         """Messages in it."""
         return len(self.states)
