@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ampjax.engine.executor import Executor
-from ampjax.engine.runner import ladder_for, segment_ladder, segment_sizes
+from ampjax.engine.ladders import ladder_for, segment_ladder, segment_sizes
 from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.edges import Edges
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER

@@ -14,7 +14,7 @@ from support.engines import engine
 import ampjax as amp
 from ampjax.engine.compile import _sizes, compilations, ladders
 from ampjax.engine.executor import Executor
-from ampjax.engine.runner import segment_sizes
+from ampjax.engine.ladders import segment_sizes
 from ampjax.sched.demand import dry_run
 
 
