@@ -10,6 +10,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ampjax import errors
+
+MISTAKE = 3
+"""The status of a process whose last line is an error of ours rather than a result."""
+
 
 def in_a_process(function: Callable[..., Any], arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
     """What a module's function returns in a fresh process.
@@ -20,11 +25,15 @@ def in_a_process(function: Callable[..., Any], arguments: Mapping[str, Any], env
       environment: Environment variables that differ.
 
     Raises:
-      RuntimeError: If the process fails; its errors are on the terminal.
+      AmpError: What the function raises of these.
+      RuntimeError: If the process fails otherwise; its errors are on the terminal.
     """
     where = f"{function.__module__}:{function.__name__}"
     command = [sys.executable, "-m", "experiments.bench.children", where, json.dumps(dict(arguments))]
     done = subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+    if done.returncode == MISTAKE:
+        name, *parts = json.loads(done.stdout.splitlines()[-1])
+        raise getattr(errors, name)(*parts)
     if done.returncode:
         raise RuntimeError(f"bench, `{where}`: its process ended with status {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -33,7 +42,12 @@ def in_a_process(function: Callable[..., Any], arguments: Mapping[str, Any], env
 def run(where: str, arguments: str) -> None:
     """What such a process does."""
     module, _, name = where.partition(":")
-    print(json.dumps(getattr(importlib.import_module(module), name)(**json.loads(arguments))))
+    try:
+        result = getattr(importlib.import_module(module), name)(**json.loads(arguments))
+    except errors.AmpError as error:
+        print(json.dumps([type(error).__name__, error.where, error.expected, error.got, error.fix]))
+        sys.exit(MISTAKE)
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ampjax.errors import SettingsError
+from ampjax.errors import DataError, SettingsError
 from experiments.__main__ import COMMANDS
 from experiments.bench import common, engine, memory, start_up, tracing, workers, workload
 from experiments.bench.program import Entry
@@ -136,6 +136,12 @@ def test_the_start_is_measured_cold_and_with_a_cache(monkeypatch: pytest.MonkeyP
     assert len((tmp_path / "start.jsonl").read_text().splitlines()) == 4
     with pytest.raises(SettingsError, match="bench start-up, options"):
         start_up.main(start_up.StartUpBench(epochs=0))
+
+
+def test_a_mistake_in_a_process_of_its_own_is_told_like_any_other(tmp_path):
+    """A missing file was two tracebacks."""
+    with pytest.raises(DataError, match=r"data set `sst`: expected the file train.txt, got no such file"):
+        start_up.main(start_up.StartUpBench(data_dir=tmp_path))
 
 
 def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
