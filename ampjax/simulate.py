@@ -23,7 +23,7 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.hosted_driver import HostedDriver
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import metrics_of
-from ampjax.engine.profile import Profile, measure_devices, measure_host, medians
+from ampjax.engine.profile import Measured, Profile, has_updating, measure_devices, measure_host, medians
 from ampjax.engine.profile_cost import HostedCost
 from ampjax.engine.source import Source
 from ampjax.engine.trace import Trace, scaled
@@ -133,8 +133,8 @@ def profile(
 ) -> Profile:
     """Measures how long each kernel takes on this machine, and the host for each, for simulations of machines like it.
 
-    The instances are trained on once to compile, and then `passes` times one dispatch at a time, for the devices' part, and as often with the host
-    ahead of the devices, for its own; medians count.
+    The instances are trained on to compile, and then `passes` times one dispatch at a time, for the devices' part, and as often with the host
+    ahead of the devices, for its own; medians count. Where kernels can make updates, all that is done once with these and once without.
 
     Args:
       graph: A closed graph.
@@ -156,11 +156,15 @@ def profile(
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
-    measured = []
-    for measure in (measure_host, *passes * (measure_devices, measure_host)):
+
+    def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool) -> Measured:
         source = Source(scheduler, executor, instances, np.arange(len(instances)), True)
-        measured.append(measure(Loop(scheduler, executor, [source]), executor))
-    return medians(measured[1:])
+        return by(Loop(scheduler, executor, [source]), executor, together)
+
+    # Once each to compile everything, and to see whether there are updates that kernels can make.
+    measured(measure_host, False)
+    ways = (False, True) if has_updating(measured(measure_host, True)) else (False,)
+    return medians([measured(by, way) for _ in range(passes) for by in (measure_devices, measure_host) for way in ways])
 
 
 def _driver(loop: Loop, cost: Cost | HostedCost, trace: Trace | None, s: Settings) -> VirtualDriver | HostedDriver:

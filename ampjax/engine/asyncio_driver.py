@@ -25,9 +25,6 @@ from ampjax.sched.dispatch import Dispatch
 STRIDE = 16
 """Dispatches between two marks on a worker's device."""
 
-QUEUES_EVERY = 4
-"""Of one dispatch in so many a trace notes what waits in queues, where not every dispatch is waited for."""
-
 
 class AsyncioDriver:
     """Drives a run in the current event loop.
@@ -126,13 +123,11 @@ class AsyncioDriver:
         executor = self._loop.executor
         if executor is not None and trace.every == 1:
             executor.warm_marks()
-        tracer = partial(Tracer, trace, self._loop, time.perf_counter_ns)
+        tracer = self._tracer = Tracer(trace, self._loop, time.perf_counter_ns)
         if executor is None or trace.every == 1:
-            self._tracer = tracer()
-            self._watch = Waited(self._tracer, executor)
+            self._watch = Waited(tracer, executor)
         else:
-            self._tracer = tracer(every=QUEUES_EVERY)
-            self._watch = Sampled(self._tracer, executor, trace.every)
+            self._watch = Sampled(tracer, executor, trace.every)
 
     def _end_trace(self) -> None:
         if isinstance(self._watch, Sampled):

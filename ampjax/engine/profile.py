@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.engine.compile import compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.loop import Loop
 from ampjax.errors import DataError, SettingsError
@@ -92,6 +92,8 @@ class Profile:
         return "\n".join([f"Profile of {len(self.times)} kernels", *lines])
 
 
+_UPDATING = ", updating"
+
 PARTS = ("times", "kernels", "issue", "control")
 
 AHEAD = 16
@@ -101,14 +103,15 @@ Measured = dict[str, dict[str, dict[int, list[float]]]]
 """By part of a profile, as `Times`, with each time that was measured."""
 
 
-def measure_devices(loop: Loop, executor: Executor) -> Measured:
+def measure_devices(loop: Loop, executor: Executor, together: bool) -> Measured:
     """Runs a loop to its end, one dispatch at a time, each waited for: what takes how long (`times`), and the devices' part of it (`kernels`).
 
-    Kernels that are compiled on the way count with their compilation, so run the same once before.
+    What is compiled on the way is left out, so run the same once before.
 
     Args:
       loop: The run, of this executor.
       executor: Its executor.
+      together: Whether kernels that can make updates do; if not, updates come after them.
 
     Returns:
       All times in nanoseconds.
@@ -117,37 +120,37 @@ def measure_devices(loop: Loop, executor: Executor) -> Measured:
     waiting_ns = _waiting_ns(executor)
 
     def run(what: str, rows: int, call: Callable[[], None]) -> None:
-        start, of_host = time.perf_counter_ns(), time.thread_time_ns()
+        before, start, of_host = compilations(), time.perf_counter_ns(), time.thread_time_ns()
         call()
         of_host = time.thread_time_ns() - of_host
         executor.wait()
         total = max(0.0, time.perf_counter_ns() - start - waiting_ns)
-        _note(found, "times", what, rows, total)
-        _note(found, "kernels", what, rows, max(0.0, total - of_host))
+        is_clean = compilations() == before
+        _note(found, "times", what, rows, total if is_clean else None)
+        _note(found, "kernels", what, rows, max(0.0, total - of_host) if is_clean else None)
 
-    turns = Counter[str]()
     for dispatch, _ in _dispatches(loop):
-        _carry_out(dispatch, loop, executor, run, turns)
+        _carry_out(dispatch, loop, executor, run, together)
         loop.done(dispatch)
     return found
 
 
-def measure_host(loop: Loop, executor: Executor) -> Measured:
+def measure_host(loop: Loop, executor: Executor, together: bool) -> Measured:
     """Runs a loop to its end, the host some dispatches ahead of the devices: the processor time of the host's thread (`issue` and `control`).
 
     Processor time, since a call that issues a kernel may return when the kernel is done, the operating system having given the core to it.
     Takes and gives what `measure_devices` does.
     """
     found: Measured = {}
-    turns = Counter[str]()
 
     def run(what: str, rows: int, call: Callable[[], None]) -> None:
-        start = time.thread_time_ns()
+        before, start = compilations(), time.thread_time_ns()
         call()
-        _note(found, "issue", what, rows, time.thread_time_ns() - start)
+        of_host = time.thread_time_ns() - start
+        _note(found, "issue", what, rows, of_host if compilations() == before else None)
 
     for n, (dispatch, choosing_ns) in enumerate(_dispatches(loop)):
-        _carry_out(dispatch, loop, executor, run, turns)
+        _carry_out(dispatch, loop, executor, run, together)
         start = time.thread_time_ns()
         loop.done(dispatch)
         if dispatch.stage is not None:
@@ -159,8 +162,11 @@ def measure_host(loop: Loop, executor: Executor) -> Measured:
     return found
 
 
-def _note(found: Measured, part: str, what: str, rows: int, ns: float) -> None:
-    found.setdefault(part, {}).setdefault(what, {}).setdefault(rows, []).append(ns)
+def _note(found: Measured, part: str, what: str, rows: int, ns: float | None) -> None:
+    """Keeps a time, or only that it occurred where there is none."""
+    times = found.setdefault(part, {}).setdefault(what, {}).setdefault(rows, [])
+    if ns is not None:
+        times.append(ns)
 
 
 def _dispatches(loop: Loop) -> Iterator[tuple[Dispatch, int]]:
@@ -181,15 +187,12 @@ Run = Callable[[str, int, Callable[[], None]], None]
 """`run(what, rows, call)`: makes a call and keeps its time."""
 
 
-def _carry_out(dispatch: Dispatch, loop: Loop, executor: Executor, run: Run, turns: Counter[str]) -> None:
-    """Hands the parts of a dispatch to `run`. Updates are parts of their own; where the kernel can make them, every second time only."""
-    if executor.updates_at_once(dispatch):
-        both = updating(dispatch)
-        turns[both] += 1
-        if turns[both] % 2 == 0:
-            run(both, max(1, dispatch.n_rows), partial(executor.run, dispatch, loop.scheduler))
-            executor.change(dispatch)
-            return
+def _carry_out(dispatch: Dispatch, loop: Loop, executor: Executor, run: Run, together: bool) -> None:
+    """Hands the parts of a dispatch to `run`. Updates are parts of their own, or `together` with the kernel that can make them."""
+    if together and executor.updates_at_once(dispatch):
+        run(updating(dispatch), max(1, dispatch.n_rows), partial(executor.run, dispatch, loop.scheduler))
+        executor.change(dispatch)
+        return
     if dispatch.stage is not None:
         alone = replace(dispatch, changes=[])
         run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, alone, loop.scheduler))
@@ -207,7 +210,12 @@ def what_of(dispatch: Dispatch) -> str:
 
 def updating(dispatch: Dispatch) -> str:
     """What the time of a dispatch is kept under whose kernel makes its updates."""
-    return f"{what_of(dispatch)}, updating"
+    return what_of(dispatch) + _UPDATING
+
+
+def has_updating(found: Measured) -> bool:
+    """Whether kernels have made updates."""
+    return any(what.endswith(_UPDATING) for what in found.get("issue", ()))
 
 
 def medians(passes: Sequence[Measured]) -> Profile:
@@ -216,7 +224,8 @@ def medians(passes: Sequence[Measured]) -> Profile:
     for part, found in ((part, found) for tables in passes for part, found in tables.items()):
         for what, sizes in found.items():
             for rows, ns in sizes.items():
-                joined[part].setdefault(what, {}).setdefault(rows, []).extend(ns)
+                if ns:
+                    joined[part].setdefault(what, {}).setdefault(rows, []).extend(ns)
     return Profile(
         **{
             part: {what: {rows: float(np.median(ns)) for rows, ns in sizes.items()} for what, sizes in found.items()}

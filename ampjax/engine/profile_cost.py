@@ -31,7 +31,7 @@ class ProfileCost:
         """Nanoseconds that a dispatch takes."""
         if self.flops is not None and self.flops.has_layers(dispatch):
             return self.flops(dispatch)
-        return round(sum(self.profile.ns(what, rows) for what, rows in parts_of(dispatch, self.profile)))
+        return round(_sum(dispatch, self.profile, "times"))
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,24 @@ class HostedCost:
 
     def host_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that a dispatch keeps the host busy."""
-        issue = sum(self.profile.ns(what, rows, "issue") for what, rows in parts_of(dispatch, self.profile))
-        return issue + sum(self.profile.ns(what, rows, "control") for what, rows in _run_by(dispatch))
+        return _sum(dispatch, self.profile, "issue") + sum(
+            self.profile.ns(what, rows, "control") for what, rows in _run_by(dispatch)
+        )
 
     def device_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that its worker's device needs for it, once it has been issued."""
-        return sum(self.profile.ns(what, rows, "kernels") for what, rows in parts_of(dispatch, self.profile))
+        return _sum(dispatch, self.profile, "kernels")
 
 
-def parts_of(dispatch: Dispatch, profile: Profile) -> list[tuple[str, int]]:
-    """What a dispatch's time is made of: what it runs and updates, and the rows of each; both in one where that was measured."""
-    if dispatch.brings_updates and (both := updating(dispatch)) in profile.times:
-        return [(both, dispatch.n_rows)]
+def _sum(dispatch: Dispatch, profile: Profile, part: str) -> float:
+    """Nanoseconds of what a dispatch's time is made of: what it runs and updates; both in one where that was measured for so many rows, or fewer and more."""
+    if dispatch.brings_updates:
+        both = updating(dispatch)
+        sizes = getattr(profile, part).get(both, ())
+        if sizes and min(sizes) <= dispatch.n_rows <= max(sizes):
+            return profile.ns(both, dispatch.n_rows, part)
     updates = [(f"update {change.node}", 1) for change in dispatch.changes if isinstance(change, Update)]
-    return _run_by(dispatch) + updates
+    return sum(profile.ns(what, rows, part) for what, rows in _run_by(dispatch) + updates)
 
 
 def _run_by(dispatch: Dispatch) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ so that they end when the device was seen to be done with them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from statistics import median_low
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
 from ampjax.sched.dispatch import Dispatch
 
 EACH = 2
-"""Dispatches of each stage, direction and size that are timed when they first come."""
+"""Dispatches of each stage, direction and size that are timed soon after they first come."""
 
 SHARE = 0.005
 """The part of a run's time, about, that may be lost by waiting for dispatches that are timed."""
@@ -29,11 +29,12 @@ SHARE = 0.005
 CREDIT_NS = 2_000_000
 """What may be lost before that, so that a short run has something to go by."""
 
-PATIENCE = 512
-"""Dispatches for which one that should be timed is put off while the device is at work: to wait until it has caught up would cost the host its lead."""
+PATIENCE = 64, 512
+"""Dispatches for which one that should be timed is put off while the device is at work, the first few of its kind and later ones: to wait until it has caught
+up costs the host its lead, which comes back slowly."""
 
-LATEST = 256
-"""Dispatches that are kept as they are until it is taken down what a trace wants of them."""
+LATEST = 256, 32_768
+"""Dispatches, and messages in them, that are kept as they are until it is taken down what a trace wants of them; more would leave the processor's caches."""
 
 _BEHIND_NS = 20_000
 """A wait that takes longer was for a device that was still at work, so its end is the device's."""
@@ -102,8 +103,10 @@ class Sampled:
         self._clock, self._most = tracer.clock, tracer.trace.max_slices
         self._due, self._n_timed, self._n_put_off, self._compilations = every, 0, 0, 0
         self._timed: dict[tuple[int, str, bool, int], int] = {}
-        self._latest: list[tuple[Dispatch, int, int, Timing | None]] = []
-        self._issues: list[tuple[Any, ...]] = []
+        # Flat: each container that lives on brings the next search for garbage among all that there is nearer.
+        self._latest: list[Any] = []  # of each dispatch itself, start, start of changes, timing
+        self._n_held = 0
+        self._issues: list[Any] = []  # of each what `tell` gives, and these
         self._first_ns, self._lost_ns, self._n_begun = tracer.clock(), 0.0, 0
         self._earned_ns = 0.0  # before, what was lost has not been earned
         self._begun_ns = self._start_ns = 0
@@ -130,8 +133,9 @@ class Sampled:
         """All of it has been issued."""
         changes_ns = self._clock() if dispatch.changes else 0
         timing = None if self._idle_ns is None else self._timing(dispatch, self._idle_ns, changes_ns)
-        self._latest.append((dispatch, self._start_ns, changes_ns, timing))
-        if len(self._latest) >= LATEST:
+        self._latest += dispatch, self._start_ns, changes_ns, timing
+        self._n_held += len(dispatch.states)
+        if len(self._latest) >= 4 * LATEST[0] or self._n_held >= LATEST[1]:
             self._keep()
 
     def wait(self) -> None:
@@ -145,12 +149,13 @@ class Sampled:
         self._issues = []
 
     def _keep(self) -> None:
-        """Takes down what a trace keeps of the latest dispatches, as plain tuples: there are many. All together that takes a third of the time."""
-        room = max(0, self._most - len(self._issues))
-        self._issues += [(*tell(dispatch), *times) for dispatch, *times in self._latest[:room]]
-        if len(self._latest) > room:
-            self._tracer.trace.drop(len(self._latest) - room)
-        self._latest.clear()
+        """Takes down what a trace keeps of the latest dispatches: of all together that takes a third of the time."""
+        latest, self._latest, self._n_held = self._latest, [], 0
+        for dispatch, *times in _in_parts(latest, 4):
+            if len(self._issues) < _FIELDS * self._most:
+                self._issues += (*tell(dispatch), *times)
+            else:
+                self._tracer.trace.drop()
 
     def _timing(self, dispatch: Dispatch, idle_ns: int, changes_ns: int) -> Timing:
         """Waits for the parameter changes of a dispatch that is timed, and counts what is lost by it.
@@ -176,7 +181,7 @@ class Sampled:
         timed = self._timed.get(key, 0)
         if timed >= EACH and self._n_begun < self._due:
             return False
-        if self._n_put_off < PATIENCE and not self._executor.is_idle(dispatch.worker):
+        if self._n_put_off < PATIENCE[timed >= EACH] and not self._executor.is_idle(dispatch.worker):
             self._n_put_off += 1
             return False
         self._n_put_off = 0
@@ -187,9 +192,18 @@ class Sampled:
         return True
 
 
-def _add(told: Sequence[tuple[Any, ...]], done_ns: int, trace: Trace) -> None:
+_FIELDS = 9
+"""Of a dispatch: those of a note, and three more."""
+
+
+def _in_parts(flat: Sequence[Any], n: int) -> Iterator[tuple[Any, ...]]:
+    """A flat list, n entries at a time."""
+    return zip(*[iter(flat)] * n, strict=True)
+
+
+def _add(told: Sequence[Any], done_ns: int, trace: Trace) -> None:
     """Works out the times of a run's dispatches, and adds them to its trace."""
-    issues = [Issue(Note(*note), *times) for *note, times in ((*t[:-3], t[-3:]) for t in told)]
+    issues = [Issue(Note(*issue[:-3]), *issue[-3:]) for issue in _in_parts(told, _FIELDS)]
     costs = Costs(issues)
     by_worker: dict[int, list[Issue]] = defaultdict(list)
     for issue in issues:

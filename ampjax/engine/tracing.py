@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from ampjax.engine.loop import Loop
 from ampjax.engine.trace import Trace
 from ampjax.ir.state import INSTANCE
 from ampjax.sched.dispatch import Change, Dispatch, Update
-from ampjax.sched.queues import Queue
 from ampjax.sched.stages import Stage
 
 
@@ -65,27 +64,26 @@ class Tracer:
       trace: What is filled.
       loop: The run.
       clock: Gives the time, in nanoseconds.
-      every: Of one dispatch in so many it is noted what waits.
     """
 
-    def __init__(self, trace: Trace, loop: Loop, clock: Callable[[], int], every: int = 1):
+    def __init__(self, trace: Trace, loop: Loop, clock: Callable[[], int]):
         self.trace, self.clock, self._loop = trace, clock, loop
-        self._every, self._left = every, 1
         self._waits: dict[int, tuple[str, int]] = {}
-        self._samples: list[_Sample] = []
+        self._n_samples = 0
+        self._samples: list[
+            Any
+        ] = []  # flat: each container that lives on brings the next search for garbage among all that there is nearer
         self._begun = clock()
         scheduler = loop.scheduler
         trace.stages.update({s.name: tuple(n.name for n in s.nodes) for s in scheduler.plan.stages})
         self._before = {node: stats.histogram.copy() for node, stats in scheduler.stats.nodes.items()}
 
     def begin(self, dispatch: Dispatch) -> int:
-        """Notes that a worker has got a dispatch, and now and then what waits for it; gives the time."""
+        """Notes that a worker has got a dispatch, and what waits for it; gives the time."""
         now, stage = self.clock(), dispatch.stage
         if self._waits:
             self._close(dispatch.worker, now)
-        self._left -= 1
-        if self._left <= 0 and stage is not None:
-            self._left = self._every
+        if stage is not None:
             self._sample(dispatch.worker, now, (stage.name, dispatch.direction, len(dispatch.states)))
         return now
 
@@ -117,19 +115,20 @@ class Tracer:
 
     def _sample(self, worker: int, now: int, taken: tuple[str, str, int] | None = None) -> None:
         """Notes the messages in a worker's queues; what it has just taken from one is added when the trace is read."""
-        if len(self._samples) < self.trace.max_slices:
-            queues = [(queue, queue.items) for queue in self._loop.scheduler.waiting_for(worker)]
-            self._samples.append((worker, now, queues, taken))
+        if self._n_samples < self.trace.max_slices:
+            self._n_samples += 1
+            self._samples += worker, now, taken
+            for queue in self._loop.scheduler.waiting_for(worker):
+                self._samples += queue, queue.items
+            self._samples.append(None)
 
 
-_Sample = tuple[int, int, list[tuple[Queue, int]], tuple[str, str, int] | None]
-"""A worker, the time, its queues with the messages in each, and what it has just taken: stage, direction, messages."""
-
-
-def _add_queues(samples: Sequence[_Sample], trace: Trace) -> None:
-    """Adds what waited to a trace."""
-    for worker, time, queues, taken in samples:
-        found = {(queue.stage.name, queue.direction): n for queue, n in queues}
+def _add_queues(samples: Sequence[Any], trace: Trace) -> None:
+    """Adds what waited to a trace: of each sample the worker, the time, what it has just taken, its queues with the messages in each, and None."""
+    rest = iter(samples)
+    for worker in rest:
+        time, taken = next(rest), next(rest)
+        found = {(queue.stage.name, queue.direction): next(rest) for queue in iter(partial(next, rest), None)}
         if taken is not None:
             found[taken[:2]] = found.get(taken[:2], 0) + taken[2]
         trace.add_queues(worker, time, [(*of, n) for of, n in found.items()])

@@ -57,6 +57,32 @@ def test_every_kernel_of_a_graph_is_measured_and_a_simulation_adds_them_up():
     assert run.seconds == pytest.approx(6 * one_each / 1e9, rel=0.01), "one at a time: nothing overlaps"
 
 
+def test_every_size_is_measured_with_its_updates_and_apart():
+    """A size that came only with updates at once was said to take 64 times that of one row."""
+    settings = {
+        "max_active_keys": 4,
+        "max_dispatch_size": 4,
+        "min_update_interval": 1,
+        "fuse": False,
+        "policy": "largest",
+    }
+    measured = profile(mlp((4, 5, 3), 2), instances(5), passes=1, **settings)
+    for part in (measured.times, measured.kernels, measured.issue):
+        assert part["backward linear1"].keys() == part["backward linear1, updating"].keys() == {1, 4}
+
+
+def test_a_size_that_was_not_measured_with_its_updates_takes_the_parts_time():
+    ways = {f"{way} {name}": {1: 0.0} for way in ("forward", "backward") for name in ("relu1", "linear1", "linear2")}
+    parts = {**ways, "forward xent": {1: 0.0}, "backward linear1": {1: 100.0, 4: 100.0}, "update linear1": {1: 30.0}}
+    times = {**parts, "update linear2": {1: 0.0}, "backward linear1, updating": {2: 1.0, 4: 1.0}}
+    settings = {"max_active_keys": 1, "fuse": False, "min_update_interval": 1}
+    run = amp.simulate(mlp((4, 5, 3), 2), instances(3), cost=lambda plan: ProfileCost(plan, Profile(times)), **settings)
+    assert run.seconds == pytest.approx(3 * 130e-9)
+    more = {**times, "backward linear1, updating": {1: 110.0, 4: 110.0}}
+    run = amp.simulate(mlp((4, 5, 3), 2), instances(3), cost=lambda plan: ProfileCost(plan, Profile(more)), **settings)
+    assert run.seconds == pytest.approx(3 * 110e-9)
+
+
 def test_layers_by_flops_and_the_rest_as_measured():
     graph, settings = mlp((4, 5, 3), 2), {"max_active_keys": 1, "fuse": False, "max_dispatch_size": 1}
     flops = amp.simulate(graph, instances(4), cost=partial(FlopsCost, flops=1e6), **settings).seconds
