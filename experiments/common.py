@@ -406,7 +406,8 @@ def _pictures(
     s = task.settings
     n, trace = min(max(4, min(2 * s.in_flight, 16)), len(task.train)), Trace(every=1)
     trainer.accumulate(sample(task.train, n, s.seed), trace=trace)
-    gantt(trace, folder / "gantt.png", title=f"{name}, {s.mode}, {n} instances; each dispatch is waited for")
+    how = "each dispatch is waited for" if options.flops is None else "virtual time"
+    gantt(trace, folder / "gantt.png", title=f"{name}, {s.mode}, {n} instances; {how}")
     to_perfetto(trace, folder / "trace.json")
 
 

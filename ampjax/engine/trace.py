@@ -272,3 +272,13 @@ def scaled(time_ns: float) -> tuple[float, str]:
         if abs(time_ns) >= factor:
             return time_ns / factor, unit
     return float(time_ns), "ns"
+
+
+def duration(time_ns: float) -> str:
+    """A time for a picture: three digits, in the unit that suits it.
+
+    >>> duration(2_500_000), duration(2_171_000_000_000)
+    ('2.5 ms', '2,170 s')
+    """
+    value, unit = scaled(time_ns)
+    return f"{float(f'{value:.3g}'):,g} {unit.replace('us', 'µs')}"

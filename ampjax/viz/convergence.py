@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ampjax.colours import SERIES
-from ampjax.engine.trace import scaled
+from ampjax.engine.trace import duration, scaled
 from ampjax.errors import SettingsError
 from ampjax.history import falls, reaches
 from ampjax.viz.figure import new_figure, save
@@ -109,8 +109,7 @@ def _columns(histories: Histories, target: float | None) -> int:
 def _reached(epochs: Sequence[Mapping[str, Any]], metric: str, target: float) -> str:
     for e in epochs:
         if reaches(e[metric], target, metric):
-            value, unit = scaled(1e9 * float(e["seconds"]))
-            return f"epoch {e['epoch']}, {value:.3g} {unit.replace('us', 'µs')}"
+            return f"epoch {e['epoch']}, {duration(1e9 * float(e['seconds']))}"
     values = [float(e[metric]) for e in epochs if not math.isnan(e[metric])]
     best = (min if falls(metric) else max)(values) if values else math.nan
     return f"not reached (best {_number(metric, best)})"

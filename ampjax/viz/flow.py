@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ampjax.engine.trace import Trace, scaled
+from ampjax.engine.trace import Trace, duration
 from ampjax.ir.graph import Graph, Node
 from ampjax.ir.wires import Wire
 
@@ -56,7 +56,7 @@ def notes_of(graph: Graph, trace: Trace) -> Notes:
             continue
         there, back = time[stage, "forward"] + time[stage, "infer"], time[stage, "backward"]
         last = nodes[-1].name
-        lines[last] = [f"{FORWARD} {_time(there)}" + (f"   {BACKWARD} {_time(back)}" if back else "")]
+        lines[last] = [f"{FORWARD} {duration(there)}" + (f"   {BACKWARD} {duration(back)}" if back else "")]
         lines.update({node.name: [f"runs in {last}"] for node in nodes[:-1]})
         shares[last] = (there / total, back / total) if total else (0.0, 0.0)
         for node in nodes:
@@ -64,11 +64,6 @@ def notes_of(graph: Graph, trace: Trace) -> Notes:
     for name, n in updates.items():
         lines.setdefault(name, []).append(f"{n:,} update{'s' * (n > 1)}")
     return Notes({name: tuple(found) for name, found in lines.items()}, _spread(graph, known), shares)
-
-
-def _time(time_ns: int) -> str:
-    value, unit = scaled(time_ns)
-    return f"{value:.3g} {unit.replace('us', 'µs')}"
 
 
 def _wires(node: Node) -> list[Wire]:

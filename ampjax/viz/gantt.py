@@ -16,7 +16,7 @@ from matplotlib.textpath import TextToPath
 
 from ampjax.colours import SLICES
 from ampjax.engine.records import Slice
-from ampjax.engine.trace import in_lanes, scaled
+from ampjax.engine.trace import duration, in_lanes, scaled
 from ampjax.errors import SettingsError
 from ampjax.viz.figure import new_figure, save
 
@@ -134,8 +134,7 @@ def _draw(axes: Axes, run: _Run, per_unit: float, points: float, row: float | No
     if row is not None:
         _labels(axes, boxes, points, row, named=_n_nodes(run.slices) > len(run.rows))
     if run.name:
-        value, unit = scaled(run.span_ns)
-        axes.set_title(f"{run.name}: {value:.3g} {unit.replace('us', 'µs')}", loc="left", fontsize=10, pad=4)
+        axes.set_title(f"{run.name}: {duration(run.span_ns)}", loc="left", fontsize=10, pad=4)
 
 
 def _legend(figure: Figure, slices: list[Slice]) -> None:

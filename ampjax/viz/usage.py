@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ampjax.colours import BLACK, GREY, SLICES, WAITS, WHITE
-from ampjax.engine.trace import Trace, scaled
+from ampjax.engine.trace import Trace, duration
 from ampjax.engine.usage import USES, usage
 from ampjax.errors import SettingsError
 from ampjax.viz.figure import new_figure, save
@@ -68,8 +68,7 @@ def time_spent(trace: Trace, path: str | Path | None = None, *, title: str | Non
     shown = list(times)[:: max(1, round(0.17 / row))]
     axes.set_yticks([list(times).index(worker) for worker in shown], [f"worker {worker}" for worker in shown])
     axes.set(xlim=(0, 100), ylim=(len(times) - 0.45, -0.55))
-    value, unit = scaled(total)
-    axes.set_xlabel(f"time [% of {value:.3g} {unit.replace('us', 'µs')}]")
+    axes.set_xlabel(f"time [% of {duration(total)}]")
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     handles = [Patch(label=MEANINGS[use], **_look(use)) for use in used]
