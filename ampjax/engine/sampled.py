@@ -33,7 +33,7 @@ PATIENCE = 64, 512
 """Dispatches for which one that should be timed is put off while the device is at work, the first few of its kind and later ones: to wait until it has caught
 up costs the host its lead, which comes back slowly."""
 
-LATEST = 256, 32_768
+LATEST = 32, 2_048
 """Dispatches, and messages in them, that are kept as they are until it is taken down what a trace wants of them; more would leave the processor's caches."""
 
 _BEHIND_NS = 20_000
@@ -172,6 +172,10 @@ class Sampled:
         self._earned_ns = self._first_ns + (self._lost_ns - CREDIT_NS) / SHARE
         return Timing(idle_ns, waited_ns > _BEHIND_NS, self._costs, compilations() > self._compilations)
 
+    def _is_at_work(self, worker: int) -> bool:
+        """Whether a worker's device is, as far as is known: to ask costs as much as all the rest, so that is done every eighth time only."""
+        return self._n_put_off % 8 > 0 or not self._executor.is_idle(worker)
+
     def _is_due(self, dispatch: Dispatch) -> bool:
         """Whether to time it: the first few of its kind, then one in about so many, lest a schedule that repeats hides some kinds."""
         if self._begun_ns < self._earned_ns:
@@ -181,7 +185,7 @@ class Sampled:
         timed = self._timed.get(key, 0)
         if timed >= EACH and self._n_begun < self._due:
             return False
-        if self._n_put_off < PATIENCE[timed >= EACH] and not self._executor.is_idle(dispatch.worker):
+        if self._n_put_off < PATIENCE[timed >= EACH] and self._is_at_work(dispatch.worker):
             self._n_put_off += 1
             return False
         self._n_put_off = 0
