@@ -36,6 +36,9 @@ up costs the host its lead, which comes back slowly."""
 LATEST = 32, 2_048
 """Dispatches, and messages in them, that are kept as they are until it is taken down what a trace wants of them; more would leave the processor's caches."""
 
+_HELD, _TOLD = 4, 9
+"""Entries of a dispatch in the lists of those that are held, and of those that have been taken down."""
+
 _BEHIND_NS = 20_000
 """A wait that takes longer was for a device that was still at work, so its end is the device's."""
 
@@ -104,9 +107,9 @@ class Sampled:
         self._due, self._n_timed, self._n_put_off, self._compilations = every, 0, 0, 0
         self._timed: dict[tuple[int, str, bool, int], int] = {}
         # Flat: each container that lives on brings the next search for garbage among all that there is nearer.
-        self._latest: list[Any] = []  # of each dispatch itself, start, start of changes, timing
+        self._latest: list[Any] = []  # of each dispatch `_HELD` entries: itself, start, start of changes, timing
         self._n_held = 0
-        self._issues: list[Any] = []  # of each what `tell` gives, and these
+        self._issues: list[Any] = []  # of each `_TOLD`: what `tell` gives, and these times
         self._first_ns, self._lost_ns, self._n_begun = tracer.clock(), 0.0, 0
         self._earned_ns = 0.0  # before, what was lost has not been earned
         self._begun_ns = self._start_ns = 0
@@ -135,7 +138,7 @@ class Sampled:
         timing = None if self._idle_ns is None else self._timing(dispatch, self._idle_ns, changes_ns)
         self._latest += dispatch, self._start_ns, changes_ns, timing
         self._n_held += len(dispatch.states)
-        if len(self._latest) >= 4 * LATEST[0] or self._n_held >= LATEST[1]:
+        if len(self._latest) >= _HELD * LATEST[0] or self._n_held >= LATEST[1]:
             self._keep()
 
     def wait(self) -> None:
@@ -151,8 +154,8 @@ class Sampled:
     def _keep(self) -> None:
         """Takes down what a trace keeps of the latest dispatches: of all together that takes a third of the time."""
         latest, self._latest, self._n_held = self._latest, [], 0
-        for dispatch, *times in _in_parts(latest, 4):
-            if len(self._issues) < _FIELDS * self._most:
+        for dispatch, *times in _in_parts(latest, _HELD):
+            if len(self._issues) < _TOLD * self._most:
                 self._issues += (*tell(dispatch), *times)
             else:
                 self._tracer.trace.drop()
@@ -196,10 +199,6 @@ class Sampled:
         return True
 
 
-_FIELDS = 9
-"""Of a dispatch: those of a note, and three more."""
-
-
 def _in_parts(flat: Sequence[Any], n: int) -> Iterator[tuple[Any, ...]]:
     """A flat list, n entries at a time."""
     return zip(*[iter(flat)] * n, strict=True)
@@ -207,7 +206,7 @@ def _in_parts(flat: Sequence[Any], n: int) -> Iterator[tuple[Any, ...]]:
 
 def _add(told: Sequence[Any], done_ns: int, trace: Trace) -> None:
     """Works out the times of a run's dispatches, and adds them to its trace."""
-    issues = [Issue(Note(*issue[:-3]), *issue[-3:]) for issue in _in_parts(told, _FIELDS)]
+    issues = [Issue(Note(*issue[:-3]), *issue[-3:]) for issue in _in_parts(told, _TOLD)]
     costs = Costs(issues)
     by_worker: dict[int, list[Issue]] = defaultdict(list)
     for issue in issues:

@@ -70,9 +70,7 @@ class Tracer:
         self.trace, self.clock, self._loop = trace, clock, loop
         self._waits: dict[int, tuple[str, int]] = {}
         self._n_samples = 0
-        self._samples: list[
-            Any
-        ] = []  # flat: each container that lives on brings the next search for garbage among all that there is nearer
+        self._samples: list[Any] = []  # flat, as `_add_queues` reads it: see decision 15
         self._begun = clock()
         scheduler = loop.scheduler
         trace.stages.update({s.name: tuple(n.name for n in s.nodes) for s in scheduler.plan.stages})
