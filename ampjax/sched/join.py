@@ -11,7 +11,7 @@ from ampjax.errors import MessageError
 from ampjax.ir.control import Key
 from ampjax.ir.state import Layout, State
 from ampjax.sched.cells import Lines
-from ampjax.sched.keys import KeyNumbers
+from ampjax.sched.keys import CODED_LIMIT, KeyNumbers
 
 
 class Join:
@@ -23,13 +23,20 @@ class Join:
       by: What makes messages belong together.
       fields: Each port's state fields.
       layout: Where the fields stand.
+      room: Lines that its tables may have where keys are not looked up in a dictionary.
     """
 
     def __init__(
-        self, where: str, ports: tuple[str, ...], by: Key, fields: tuple[tuple[str, ...], ...], layout: Layout
+        self,
+        where: str,
+        ports: tuple[str, ...],
+        by: Key,
+        fields: tuple[tuple[str, ...], ...],
+        layout: Layout,
+        room: int = CODED_LIMIT,
     ):
         self.where, self.ports, self._fields, self._layout = where, ports, fields, layout
-        self._keys = KeyNumbers(by, fields[0], layout, where)
+        self._keys = KeyNumbers(by, fields[0], layout, where, room)
         self._resize(0)
 
     @property

@@ -18,6 +18,9 @@ DIRECT_LIMIT = 1 << 18
 CODED_LIMIT = 1 << 20
 """Numbers that instances and combinations may make."""
 
+FIRST = 64
+"""Numbers that a dictionary has room for at first."""
+
 UNKNOWN = -1
 
 
@@ -29,9 +32,11 @@ class KeyNumbers:
       fields: The state fields of the messages.
       layout: Where the fields stand.
       where: The node's name, for messages.
+      room: Numbers at most, beyond which a dictionary gives them: each is a line of a table.
     """
 
-    def __init__(self, by: Key, fields: tuple[str, ...], layout: Layout, where: str):
+    def __init__(self, by: Key, fields: tuple[str, ...], layout: Layout, where: str, room: int = CODED_LIMIT):
+        self._direct_limit, self._coded_limit = min(DIRECT_LIMIT, room), min(CODED_LIMIT, room)
         self._function = by if callable(by) else None
         self._layout, self._where = layout, where
         names = by if isinstance(by, tuple) else fields
@@ -90,11 +95,11 @@ class KeyNumbers:
         self._negative = bool(low.any())
         self._low = low
         n_slots, combinations = spans[0], float(np.prod([float(span) for span in spans[1:]]))
-        if n_slots * combinations > DIRECT_LIMIT:
-            coded = combinations <= DIRECT_LIMIT and self._fit_codes(values - low, n_slots, int(combinations), spans)
-            if not coded:
-                self._dictionary, self.size = {}, 1024
-                self._free = list(range(1023, -1, -1))
+        if n_slots * combinations > self._direct_limit:
+            few = combinations <= self._direct_limit
+            if not (few and self._fit_codes(values - low, n_slots, int(combinations), spans)):
+                self._dictionary, self.size = {}, FIRST
+                self._free = list(range(FIRST - 1, -1, -1))
             return
         self._outside = ~(np.array(spans, np.int64) - 1)
         # The instances' slots vary fastest: messages that travel together stand together, and lines of keys that never come are never touched.
@@ -116,14 +121,14 @@ class KeyNumbers:
         self._codes, self.size = np.full(combinations, UNKNOWN, np.int64), n_slots
         fits = self._add_codes(values @ self._strides)
         # Half of the room is kept for combinations to come: else it would soon have to be fitted again, and again.
-        return fits and 2 * self._n_codes * n_slots <= CODED_LIMIT
+        return fits and 2 * self._n_codes * n_slots <= self._coded_limit
 
     def _add_codes(self, places: np.ndarray) -> bool:
         """Gives combinations that are new their codes; False if there is no room for them."""
         assert self._codes is not None
         new = np.unique(places)
         n_codes = self._n_codes + len(new)
-        if n_codes * self._n_slots > CODED_LIMIT:
+        if n_codes * self._n_slots > self._coded_limit:
             return False
         self._codes[new] = np.arange(self._n_codes, n_codes)
         self._n_codes = n_codes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ampjax.ir.payload import RouteBy
-from ampjax.ir.state import SLOT, State
+from ampjax.ir.state import SLOT, Layout, State
 from ampjax.sched.backlog import Backlog
 from ampjax.sched.build import Builder
 from ampjax.sched.cells import Cells
@@ -26,6 +26,9 @@ from ampjax.sched.updates import Updates
 
 ONE = np.ones((), np.int64)
 """NumPy adds an array to an array in half the time that it needs for a Python number."""
+
+JOIN_LINES = 1 << 23
+"""Lines of all joins' tables: with a thousand copies of a node, each has few of them and looks its keys up in a dictionary."""
 
 
 class Traffic:
@@ -63,13 +66,8 @@ class Traffic:
         self.inflight = InFlight()
         self.builder = Builder(plan, self.cells, self.inflight, updates, stashed, pool)
         self._router = Router(layout, self.cells, self.inflight.topologies, self._deliver)
-        self.joins = {
-            s.number: Join(
-                s.name, tuple(p.name for p in s.ports), s.join, tuple(p.type.fields for p in s.ports), layout
-            )
-            for s in plan.stages
-            if len(s.ports) > 1 and s.kind != "group"
-        }
+        joining = [s for s in plan.stages if len(s.ports) > 1 and s.kind != "group"]
+        self.joins = {s.number: _join(s, layout, JOIN_LINES // len(joining)) for s in joining}
         self.groups = {s.number: Groups(s, layout) for s in plan.stages if s.kind == "group"}
         self.tables: list[list[Join | Groups]] = [[] for _ in range(plan.workers)]
         for number, table in (*self.joins.items(), *self.groups.items()):
@@ -261,3 +259,9 @@ class Traffic:
         self._pool(arena).give(self.cells.rows_of(cells)[0] if ragged else self.cells.row[cells])
         self.cells.give(cells)
         self.inflight.release(instances)
+
+
+def _join(stage: Stage, layout: Layout, room: int) -> Join:
+    """The join of a stage's ports."""
+    ports, fields = (tuple(of) for of in zip(*((p.name, p.type.fields) for p in stage.ports), strict=True))
+    return Join(stage.name, ports, stage.join, fields, layout, room)

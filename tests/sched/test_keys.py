@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ampjax as amp
 from ampjax.ir.state import SLOT, Layout
+from ampjax.sched import traffic
 from ampjax.sched.join import Join
 from ampjax.sched.keys import CODED_LIMIT, DIRECT_LIMIT, KeyNumbers
+from ampjax.testing.random_graphs import random_case
 
 LAYOUT = Layout(("t", "k"))
 
@@ -72,10 +75,10 @@ def test_keys_of_instances_alone_have_numbers_however_many_there_are(slot):
     assert keys.in_dictionary == (slot >= CODED_LIMIT // 2)
 
 
-@pytest.mark.parametrize("slots", [4, 4096])
-def test_a_join_of_many_instances_is_as_of_few(slots):
+@pytest.mark.parametrize(("slots", "room"), [(4, CODED_LIMIT), (4096, CODED_LIMIT), (4, 8), (4096, 8192), (4096, 0)])
+def test_a_join_of_many_instances_is_as_of_few(slots, room):
     """Each instance's messages of ten steps come wave by wave, at one port in rising and at the other in falling order."""
-    join, cells = Join("node", ("a", "b"), None, (("t", "k"),) * 2, LAYOUT), np.arange(1, slots + 1)
+    join, cells = Join("node", ("a", "b"), None, (("t", "k"),) * 2, LAYOUT, room), np.arange(1, slots + 1)
     for k in range(10):
         keys = [(slot, k, 10) for slot in range(slots)]
         assert len(join.put(0, states(keys), cells)[0]) == 0
@@ -84,3 +87,23 @@ def test_a_join_of_many_instances_is_as_of_few(slots):
         found, inputs = join.put(1, states([(slot, k, 10) for slot in range(slots)]), cells)
         assert found[:, 2].tolist() == [k] * slots and (inputs[:, 0] == cells).all()
     assert join.waiting == 0
+
+
+@pytest.mark.parametrize("copies", [1, 40, 1000])
+def test_joins_share_their_lines(copies):
+    """A thousand joins for as many instances in flight would need a line for each pair."""
+    total, slots = 1 << 20, 1000
+    joins = [KeyNumbers(None, ("t", "k"), LAYOUT, "node", total // copies) for _ in range(copies)]
+    for keys in joins:
+        keys.fit(states([(slot, t, 0) for slot in (0, slots - 1) for t in range(4)])[:, 1:])
+    assert sum(keys.size for keys in joins) <= total
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_schedule_does_not_depend_on_how_keys_are_numbered(seed, monkeypatch):
+    case, found = random_case(seed), []
+    for lines in (traffic.JOIN_LINES, 0):
+        monkeypatch.setattr(traffic, "JOIN_LINES", lines)
+        run = amp.simulate(case.graph, case.instances, workers=2, max_active_keys=4, max_dispatch_size=3, check=True)
+        found.append((run.seconds, run.stats.messages, run.stats.dispatches, run.stats.updates))
+    assert found[0] == found[1]
