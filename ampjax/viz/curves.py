@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogFormatter, NullLocator
 
 from ampjax.colours import SERIES
 from ampjax.errors import SettingsError
@@ -77,4 +77,16 @@ def _logarithmic(axes: Axes, xs: Sequence[float]) -> None:
     axes.set_yscale("log")
     axes.set_xticks(xs, [f"{x:g}" for x in xs])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.yaxis.set_minor_formatter(_Between())
+
+
+def _plain(value: float, at: int | None = None) -> str:
+    return f"{value:,.10g}"
+
+
+class _Between(LogFormatter):
+    """Labels between the powers of ten as plain numbers, where the axis is so short that it needs some."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return _plain(x) if super().__call__(x, pos) else ""

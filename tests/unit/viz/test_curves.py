@@ -19,6 +19,18 @@ def test_a_line_for_each_series_and_guide(tmp_path: Path) -> None:
     assert "ideal" in (tmp_path / "c.svg").read_text()
 
 
+@pytest.mark.parametrize(
+    ("most", "labels"), [(400.0, ["200", "300", "400"]), (40_000.0, ["1,000", "10,000"])], ids=["short", "long"]
+)
+def test_logarithmic_axes_have_plain_numbers(most: float, labels: list[str]) -> None:
+    figure = curves({"a": [(1.0, 150.0), (2.0, most)]}, x="x", y="y", log=True)
+    figure.canvas.draw()
+    low, high = figure.axes[0].get_ylim()
+    ticks = figure.axes[0].yaxis.get_ticklabels(which="both")
+    shown = [(t.get_position()[1], t.get_text()) for t in ticks if low <= t.get_position()[1] <= high]
+    assert [text for _, text in sorted(shown) if text] == labels
+
+
 @pytest.mark.parametrize(("line", "log"), [([(0.0, 1.0)], True), ([(1.0, float("inf"))], False), ([], False)])
 def test_what_can_not_be_drawn_is_told(line: list[tuple[float, float]], log: bool) -> None:
     with pytest.raises(SettingsError, match="curves: expected points of finite numbers"):
