@@ -148,7 +148,8 @@ def _throttle(s: Snapshot) -> Iterator[str]:
         f"in flight: {count[True]} training and {count[False]} inference instance(s), at most {s.max_active_keys} of each; "
         f"they enter {s.min_admission} at once at least"
     )
-    waiting = [f"{q.direction} of `{q.stage.name}` {q.items}" for q in s.traffic.queues.values() if q.items]
+    queues = sorted(s.traffic.queues.values(), key=lambda queue: queue.stage.number)
+    waiting = [f"{q.direction} of `{q.stage.name}` {q.items}" for q in queues if q.items]
     yield "queues: " + (", ".join(waiting[:SHOWN]) if waiting else "empty")
 
 

@@ -18,6 +18,9 @@ DIRECT_LIMIT = 1 << 18
 CODED_LIMIT = 1 << 20
 """Numbers that instances and combinations may make."""
 
+FEWEST_CODES = 32
+"""Combinations for which there must be room, if there may be as many: with less it would have to be made again and again."""
+
 FIRST = 64
 """Numbers that a dictionary has room for at first."""
 
@@ -36,6 +39,7 @@ class KeyNumbers:
     """
 
     def __init__(self, by: Key, fields: tuple[str, ...], layout: Layout, where: str, room: int = CODED_LIMIT):
+        room = 1 << (room.bit_length() - 1) if room else 0  # sizes are powers of two
         self._direct_limit, self._coded_limit = min(DIRECT_LIMIT, room), min(CODED_LIMIT, room)
         self._function = by if callable(by) else None
         self._layout, self._where = layout, where
@@ -96,9 +100,9 @@ class KeyNumbers:
         self._low = low
         n_slots, combinations = spans[0], float(np.prod([float(span) for span in spans[1:]]))
         if n_slots * combinations > self._direct_limit:
-            few = combinations <= self._direct_limit
+            few = combinations <= self._direct_limit and n_slots * min(combinations, FEWEST_CODES) <= self._coded_limit
             if not (few and self._fit_codes(values - low, n_slots, int(combinations), spans)):
-                self._dictionary, self.size = {}, FIRST
+                self._codes, self._dictionary, self.size = None, {}, FIRST
                 self._free = list(range(FIRST - 1, -1, -1))
             return
         self._outside = ~(np.array(spans, np.int64) - 1)

@@ -28,7 +28,27 @@ ONE = np.ones((), np.int64)
 """NumPy adds an array to an array in half the time that it needs for a Python number."""
 
 JOIN_LINES = 1 << 23
-"""Lines of all joins' tables: with a thousand copies of a node, each has few of them and looks its keys up in a dictionary."""
+"""Lines of all joins' tables, an equal part for each, beyond which a join looks its keys up in a dictionary: as fast for a message at a time, several times
+slower for many. So up to eight joins have all that they can use; a thousand copies of a node, whose dispatches are small, have few."""
+
+
+class Queues(dict[tuple[int, str], Queue]):
+    """Queues by stage and direction, made when they are first asked for: few of the ways between a thousand copies of a node are ever taken.
+
+    Args:
+      plan: The plan.
+      max_rows: Rows in one dispatch of a stage in a direction at most.
+    """
+
+    def __init__(self, plan: Plan, max_rows: Callable[[Stage, str], int]):
+        super().__init__()
+        self._plan, self._max_rows = plan, max_rows
+
+    def __missing__(self, key: tuple[int, str]) -> Queue:
+        number, direction = key
+        stage = self._plan.stages[number]
+        queue = self[key] = Queue(stage, direction, self._max_rows(stage, direction))
+        return queue
 
 
 class Traffic:
@@ -73,12 +93,7 @@ class Traffic:
         for number, table in (*self.joins.items(), *self.groups.items()):
             self.tables[plan.stages[number].worker].append(table)
         self.parts: dict[int, np.ndarray] = {}
-        self.queues = {
-            (s.number, d): Queue(s, d, max_rows(s, d))
-            for s in plan.stages
-            if s.kind != "group"
-            for d in (FORWARD, BACKWARD, INFER)
-        }
+        self.queues = Queues(plan, max_rows)
         self.backlogs = [Backlog(policy) for _ in range(plan.workers)]
         self.stirred: set[int] = set()
         types = [node.op.type for node in plan.graph.pumps.values()]

@@ -9,7 +9,7 @@ import ampjax as amp
 from ampjax.ir.state import SLOT, Layout
 from ampjax.sched import traffic
 from ampjax.sched.join import Join
-from ampjax.sched.keys import CODED_LIMIT, DIRECT_LIMIT, KeyNumbers
+from ampjax.sched.keys import CODED_LIMIT, DIRECT_LIMIT, FEWEST_CODES, KeyNumbers
 from ampjax.testing.random_graphs import random_case
 
 LAYOUT = Layout(("t", "k"))
@@ -89,21 +89,44 @@ def test_a_join_of_many_instances_is_as_of_few(slots, room):
     assert join.waiting == 0
 
 
-@pytest.mark.parametrize("copies", [1, 40, 1000])
+@pytest.mark.parametrize("copies", [1, 10, 40, 1000])
 def test_joins_share_their_lines(copies):
-    """A thousand joins for as many instances in flight would need a line for each pair."""
+    """A thousand joins for as many instances in flight would need a line for each pair; what is coded grows until its part is full."""
     total, slots = 1 << 20, 1000
-    joins = [KeyNumbers(None, ("t", "k"), LAYOUT, "node", total // copies) for _ in range(copies)]
-    for keys in joins:
-        keys.fit(states([(slot, t, 0) for slot in (0, slots - 1) for t in range(4)])[:, 1:])
-    assert sum(keys.size for keys in joins) <= total
+    keys = KeyNumbers(None, ("t", "k"), LAYOUT, "node", total // copies)
+    keys.fit(states([(0, 0, 0), (slots - 1, 255, 15)])[:, 1:])
+    for t in range(256):
+        if keys.in_dictionary or keys.numbers(states([(0, t, t % 16)])[:, 1:]) is None:
+            break
+    assert copies * keys.size <= total and keys.in_dictionary == (copies > 20)
+
+
+def test_codes_that_have_no_room_left_are_given_anew(monkeypatch):
+    """Keys that come and go, of ever other combinations: 32 of them have room."""
+    join = Join("node", ("a", "b"), None, (("t", "k"),) * 2, LAYOUT, 64 * FEWEST_CODES)
+    widened = []
+    monkeypatch.setattr(
+        join, "_widen", lambda values, widen=join._widen: (widened.append(len(values)), widen(values))[1]
+    )
+    join.put(0, states([(63, 31, 15)]), np.array([1]))
+    join.put(1, states([(63, 31, 15)]), np.array([2]))
+    for n in range(1000):
+        key = states([(n % 64, n % 31, n % 16)])
+        assert len(join.put(0, key, np.array([n + 1]))[0]) == 0
+        found, inputs = join.put(1, key, np.array([n + 2]))
+        assert found.tolist() == key.tolist() and inputs.tolist() == [[n + 1, n + 2]]
+    assert join.waiting == 0 and not join._keys.in_dictionary
+    assert 1 < len(widened) <= 1000 / (FEWEST_CODES - 2) + 2
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_schedule_does_not_depend_on_how_keys_are_numbered(seed, monkeypatch):
-    case, found = random_case(seed), []
+    case, found, rooms = random_case(seed), [], []
+    monkeypatch.setattr(traffic, "Join", lambda *of: (rooms.append(of[-1]), Join(*of))[1])
     for lines in (traffic.JOIN_LINES, 0):
+        rooms.clear()
         monkeypatch.setattr(traffic, "JOIN_LINES", lines)
         run = amp.simulate(case.graph, case.instances, workers=2, max_active_keys=4, max_dispatch_size=3, check=True)
         found.append((run.seconds, run.stats.messages, run.stats.dispatches, run.stats.updates))
+        assert rooms and (max(rooms) == 0) == (lines == 0)
     assert found[0] == found[1]
