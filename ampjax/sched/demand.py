@@ -164,14 +164,14 @@ def row_limits(
     return {key: max(2, int(memory_limit * size / total[key[0]] / size_of[key])) for key, size in bytes_of.items()}
 
 
-FAR = 32
-"""Instances may be this many times larger than those that were sampled before a limit that is not being counted can bind."""
+FAR, LARGER = 32, 4
+"""One instance may be this many times as large as the largest that was sampled, and all others in flight so many times, before a limit that is not being counted can bind."""
 
 
 class Guard:
     """Holds instances back that would not fit beside those in flight.
 
-    While the limits are far away (`FAR` times what `max_active_keys` of the largest sampled instances need), nothing is counted.
+    While the limits are far away (see `FAR`), nothing is counted: counting takes as long as running without numbers does.
 
     Args:
       plan: The plan.
@@ -182,7 +182,8 @@ class Guard:
 
     def __init__(self, plan: Plan, limits: Rows, per_instance: Mapping[ArenaKey, float], max_active_keys: int):
         self._plan, self._limits = plan, limits
-        self.tight = any(limits[key] < FAR * max_active_keys * rows for key, rows in per_instance.items())
+        most = FAR + LARGER * (max_active_keys - 1)
+        self.tight = any(limits[key] < most * rows for key, rows in per_instance.items())
         self._reserved: dict[tuple[int, bool], Rows] = {}
         self._total: Rows = {}
 

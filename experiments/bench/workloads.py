@@ -109,13 +109,13 @@ class WikinerBench(Workload):
     """
 
     experiment = "wikiner"
-    max_active_keys: tuple[int, ...] = (64, 32)
+    max_active_keys: tuple[int, ...] = (256, 64, 32)
     batch: tuple[int, ...] = (4, 32)
     n_valid: int = 500
 
     def best(self) -> dict[str, Any]:
         """Sentences of about the same length enter together, and so go through the cells in step to the end."""
-        return {"min_admission": 64, "group_by_size": 64}
+        return {"min_admission": 256, "group_by_size": 256, "max_dispatch_size": 2048}
 
     def peers(self) -> Iterable[Entry]:
         """Padded and bucketed in JAX; packed, and sentence by sentence, in PyTorch."""
