@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ampjax.errors import DataError, SettingsError
 from experiments.__main__ import COMMANDS
-from experiments.bench import common, engine, memory, start_up, tracing, workers, workload
+from experiments.bench import common, engine, growth, memory, start_up, tracing, workers, workload
 from experiments.bench.program import Entry
 from experiments.bench.workload import Workload
 from experiments.bench.workloads import Qm9Bench, SentimentBench
@@ -152,6 +154,55 @@ def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyP
     assert row["ratio"] == row["live"] / (row["arenas"] + row["params"] + row["opt_state"])
     with pytest.raises(SettingsError, match="bench memory, options"):
         memory.main(memory.MemoryBench(epochs=0))
+
+
+@given(st.data())
+def test_a_comb_has_the_leaves_and_the_depth_that_are_asked_for(data: st.DataObject) -> None:
+    leaves = data.draw(st.integers(1, 200))
+    depth = data.draw(st.integers((leaves - 1).bit_length(), leaves - 1))
+    line = growth.comb(depth, leaves)
+    open_ = list(itertools.accumulate((char == "(") - (char == ")") for char in line))
+    assert line.count("word") == leaves and max(open_) == depth + 1 and open_[-1] == 0
+    for wrong in {leaves, (leaves - 1).bit_length() - 1} - {0, -1}:
+        with pytest.raises(SettingsError, match=r"for .* leaves"):
+            growth.comb(wrong, leaves)
+
+
+def test_growth_is_measured_against_trees_in_flight_and_depth(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def instead(function: Any, arguments: dict[str, Any], environment: dict[str, str]) -> list[dict[str, Any]]:
+        inspect.signature(function).bind(**arguments)
+        return (
+            function(**arguments)
+            if function is growth.by_depth
+            else [{"at": 2, "us": 2.0, "host_us": 1.0, "dispatches": 1.0, "mean_dispatch": 3.0}]
+        )
+
+    monkeypatch.setattr(growth, "cache_compilations", lambda: None)
+    monkeypatch.setattr(growth, "in_a_process", instead)
+    sizes: dict[str, Any] = {"n_train": 4, "passes": 1, "embedding": 6, "hidden": 4}
+    depths: dict[str, Any] = {"depths": (3,), "leaves": 5}
+    options = growth.GrowthBench(
+        max_active_keys=(2,),
+        synthetic=True,
+        **sizes,
+        **depths,
+        depth_keys=4,
+        json=tmp_path / "rows.jsonl",
+        out=tmp_path,
+    )
+    rows = growth.main(options)
+    assert [(row["against"], row["at"]) for row in rows] == [("trees in flight", 2), ("depth", 3)]
+    assert rows[1]["host_us"] > 0 and rows[1]["us"] > 0
+    # Four trees at once: leaves, three levels of branches and the classifier, there and back, and the loss.
+    assert rows[1]["dispatches"] * 4 == 2 * (1 + 3 + 1) + 1
+    assert {path.name for path in tmp_path.glob("*.png")} == {"trees-in-flight.png", "depth.png"}
+    assert [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == rows
+    with pytest.raises(SettingsError, match="bench growth, options"):
+        growth.main(growth.GrowthBench(max_active_keys=(0,)))
+    with pytest.raises(
+        SettingsError, match="bench growth, --depths: expected a depth from 3 to 4, for 5 leaves, got 9"
+    ):
+        growth.main(growth.GrowthBench(depths=(9,), leaves=5))
 
 
 def test_workers_are_compared_at_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
