@@ -12,9 +12,9 @@ from ampjax.engine.compile import Ladder, ladders
 from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.executor import Executor
 from ampjax.engine.source import LoopInstances, batches_of
-from ampjax.ir.instances import Instances
+from ampjax.ir.instances import Instances, told_sizes
 from ampjax.progress import Reporter
-from ampjax.sched.demand import DryRun, Guard, Rows, dry_run, row_limits, with_limits, with_unseen
+from ampjax.sched.demand import FAR, KNOWN, DryRun, Guard, Rows, dry_run, row_limits, with_limits, with_unseen
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
@@ -46,13 +46,28 @@ class Preparation:
         self._plan, self._settings, self._scheduler, self._executor = plan, settings, scheduler, executor
         self._memory_limit = memory_limit
         self._limits: tuple[Rows, dict[ArenaKey, float]] | None = None
+        self._largest = 0.0  # among the sizes that data tell, of those that the guard knows
         self._sized_by_training = False
         self._looked_at: set[tuple[int, bool]] = set()
         self._left: list[Ladder] = []
 
-    def guard(self) -> Guard | None:
-        """What keeps instances out that would exceed the memory limit; None before anything is sized."""
-        return None if self._limits is None else Guard(self._plan, *self._limits, self._settings.in_flight)
+    def guard(self, data: AnyInstances) -> Guard | None:
+        """What keeps instances of a data set out that would exceed the memory limit; None before anything is sized."""
+        if self._limits is None:
+            return None
+        sizes = told_sizes(data)
+        if sizes is not None and len(sizes) and not sizes.max() <= self._largest:
+            self._count_largest(data, sizes)
+        return Guard(self._plan, *self._limits, self._settings.in_flight, FAR if sizes is None else KNOWN)
+
+    def _count_largest(self, data: AnyInstances, sizes: np.ndarray) -> None:
+        """Finds out what the largest instances need: the guard must know, though arenas and kernels are made for what is usual."""
+        assert self._limits is not None
+        ids = np.argsort(-sizes, kind="stable")[:SAMPLED]
+        _, most = self._limits
+        for key, counts in dry_run(self._plan, batches_of(data, ids), ids.tolist(), train=False).each.items():
+            most[key] = max(most.get(key, 0), int(counts.max()))
+        self._largest = float(sizes.max())
 
     async def prepare(
         self,
@@ -121,7 +136,7 @@ class Preparation:
         seen = {n: [part for sampled in looks for part in sampled.edges.get(n, ())] for n in numbers}
         self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
         limits = row_limits(with_unseen(mean, arenas), self._memory_limit, self._executor.record_row_bytes())
-        self._limits = limits, with_unseen(most, arenas)
+        self._limits, self._largest = (limits, with_unseen(most, arenas)), 0.0
         start = {key: mean.get(key, 0.0) for key in arenas}
         in_flight = min(s.in_flight, max(SAMPLED, n_instances))
         self._scheduler.resize(with_limits(self._scheduler.settings, start, limits, in_flight, s.arena_rows))

@@ -463,7 +463,7 @@ class Trainer:
     ) -> None:
         if len(ids):
             self._scheduler.reset_statistics()
-        guard = self._preparation.guard()
+        guard = self._preparation.guard(data)
         if isinstance(data, LoopInstances):
             source: Source = LoopSource(self._scheduler, self._executor, data, ids, train, guard)
         else:

@@ -164,26 +164,37 @@ def row_limits(
     return {key: max(2, int(memory_limit * size / total[key[0]] / size_of[key])) for key, size in bytes_of.items()}
 
 
-FAR, LARGER = 32, 4
-"""One instance may be this many times as large as the largest that was sampled, and all others in flight so many times, before a limit that is not being counted can bind."""
+FAR = 32
+"""Instances may be this many times larger than those that were sampled before a limit that is not being counted can bind."""
+
+KNOWN = 2
+"""The same where data say how large their instances are, so that the largest ones are among the sampled."""
 
 
 class Guard:
     """Holds instances back that would not fit beside those in flight.
 
-    While the limits are far away (see `FAR`), nothing is counted: counting takes as long as running without numbers does.
+    While the limits are far away (`margin` times what `max_active_keys` of the largest sampled instances need), nothing is counted: to dry-run every
+    instance takes longer than its kernels may.
 
     Args:
       plan: The plan.
       limits: Rows of each arena at most.
       per_instance: The largest demand among sampled instances, rows of each arena.
       max_active_keys: Instances in flight at most.
+      margin: `FAR`, or `KNOWN`.
     """
 
-    def __init__(self, plan: Plan, limits: Rows, per_instance: Mapping[ArenaKey, float], max_active_keys: int):
+    def __init__(
+        self,
+        plan: Plan,
+        limits: Rows,
+        per_instance: Mapping[ArenaKey, float],
+        max_active_keys: int,
+        margin: int = FAR,
+    ):
         self._plan, self._limits = plan, limits
-        most = FAR + LARGER * (max_active_keys - 1)
-        self.tight = any(limits[key] < most * rows for key, rows in per_instance.items())
+        self.tight = any(limits[key] < margin * max_active_keys * rows for key, rows in per_instance.items())
         self._reserved: dict[tuple[int, bool], Rows] = {}
         self._total: Rows = {}
 

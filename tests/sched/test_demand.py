@@ -8,7 +8,7 @@ from support import graphs
 from support.control import admit, assert_empty, columns, drain, plan_for, scheduler_for, step
 
 from ampjax.errors import LimitError
-from ampjax.sched.demand import FAR, LARGER, Guard, dry_run, row_bytes, row_limits, with_limits, with_unseen
+from ampjax.sched.demand import FAR, KNOWN, Guard, dry_run, row_bytes, row_limits, with_limits, with_unseen
 from ampjax.sched.policy import POLICIES
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 from ampjax.sched.stages import HOST
@@ -167,12 +167,12 @@ def test_instances_counted_together_need_what_each_needs_alone():
     assert [need[0, (4,), "float32"] for need in together] == [4, 2, 6]
 
 
-@pytest.mark.parametrize("in_flight", [1, 8, 1_000])
-def test_nothing_is_counted_where_one_far_larger_instance_and_many_larger_ones_fit(in_flight):
+@pytest.mark.parametrize("margin", [FAR, KNOWN])
+@pytest.mark.parametrize("spare", [0, -1])
+def test_far_from_the_limit_nothing_is_counted(margin, spare):
     key = (0, (4,), "float32")
-    needed = 5 * FAR + 5 * LARGER * (in_flight - 1)
-    for limit, tight in ((needed, False), (needed - 1, True)):
-        assert Guard(plan_for(graphs.rnn()), {key: limit}, {key: 5}, in_flight).tight == tight
+    guard = Guard(plan_for(graphs.rnn()), {key: margin * 8 * 5 + spare}, {key: 5}, 8, margin)
+    assert guard.tight == (spare < 0)
 
 
 def test_training_and_inference_of_one_instance_are_counted_apart():

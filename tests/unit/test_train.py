@@ -731,6 +731,31 @@ def test_instances_that_are_larger_than_the_sampled_ones_are_held_back_too():
     assert trainer.accumulate(graphs.rnn_data([1] * 60 + [30] * 4))["loss"] > 0
 
 
+class Sized(amp.InstanceList):
+    """Sequences that say how long they are."""
+
+    def __init__(self, lengths):
+        super().__init__(graphs.rnn_data(lengths))
+        self.sizes = np.array(lengths)
+
+
+def outside_of_samples(n, n_long):
+    """Lengths: the long ones are those that a trainer with seed 0 would look at last."""
+    lengths = np.ones(n, int)
+    lengths[np.random.default_rng(0).permutation(n)[-n_long:]] = 16
+    return lengths.tolist()
+
+
+@pytest.mark.parametrize("parts", [[outside_of_samples(400, 16)], [[1] * 64, [16] * 64]], ids=["once", "later"])
+def test_the_largest_instances_are_known_where_data_tell_sizes(parts):
+    """None of the long ones is sampled, and sixteen at once do not fit; the guard counts from twice what they need on, not from 32 times."""
+    options = {"max_active_keys": 16, "group_by_size": 16, "compile_ahead": False, "seed": 0}
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-3), memory_limit=12_000, **options)
+    for lengths in parts:
+        trainer.fit(Sized(lengths), **QUIET)
+    assert 1 < trainer.statistics.most_in_flight <= 16
+
+
 def test_a_branch_that_no_sampled_instance_took_has_room_too():
     with amp.Graph() as g:
         common, rare = amp.cond(amp.pump("x", (2,)), lambda s: s.instance < 100)
