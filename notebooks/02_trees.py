@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Trees
 #
-# A sentence's parse is a binary tree, and every sentence has another one. A Tree-LSTM reads it from the leaves to the root: a word becomes a
+# A sentence's parse is a binary tree, and every sentence has a different one. A Tree-LSTM reads it from the leaves to the root: a word becomes a
 # state, and two children's states become their parent's. What is computed is always the same cell; *which two rows it is applied to* differs
 # from tree to tree. So a batch of trees is no array, and one usually writes either a loop in Python or a batching of one's own.
 #
@@ -167,7 +167,7 @@ with amp.Graph() as g:
 g
 
 # %% [markdown]
-# Eight lines of nodes for every tree there is. Is it right? `verify` compares loss and gradients with `jax.grad` of the composed function, which a small
+# A dozen lines of nodes for every tree there is. Is it right? `verify` compares loss and gradients with `jax.grad` of the composed function, which a small
 # interpreter of graphs computes one message at a time.
 
 # %%
@@ -214,7 +214,7 @@ axes.legend(frameon=False)
 figure
 
 # %% [markdown]
-# One tree alone gives about one branch at a time: dispatches are small and the machine idles between them. With many in flight the calls get larger, the more so
+# One tree alone gives one or two branches at a time: dispatches are small and the machine idles between them. With many in flight the calls get larger, the more so
 # where trees travel in step. That is all that "dynamic batching" needs to be here; no code of ours says which nodes go together.
 
 # %%

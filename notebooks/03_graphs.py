@@ -166,7 +166,10 @@ each_node
 NEVER = 10**9
 start = amp.Trainer(one_message, optax.sgd(0.1)).params
 sums = {}
-for name, graph, encoding in (("one message", one_message, "collect"), ("a message a node", each_node, "flatmap")):
+for name, graph, encoding in (
+    ("a message a graph", one_message, "collect"),
+    ("a message a node", each_node, "flatmap"),
+):
     trainer = amp.Trainer(graph, optax.sgd(0.1), params=start, min_update_interval=NEVER)
     loss = trainer.accumulate(qm9.split(molecules, n_valid=1, seed=2, n_train=6, encoding=encoding).train)["loss_sum"]
     sums[name] = SimpleNamespace(loss=loss, gradients=trainer.gradients, stats=trainer.statistics)
@@ -204,7 +207,7 @@ figure
 # %% [markdown]
 # ## Training
 #
-# Nodes of this graph see very different numbers of gradient rows: `update` one for each atom and step, `edge2` one for each triple bond, direction and step, `readout` one for
+# Nodes of this graph see different numbers of gradient rows: `update` one for each atom and step, `edge2` one for each triple bond, direction and step, `readout` one for
 # each atom. With one interval for all, some would update long before others. So each waits for as many as 10 molecules bring on average; a run of the scheduler alone counts them.
 
 # %%

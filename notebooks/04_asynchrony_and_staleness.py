@@ -19,10 +19,10 @@
 # > staleness = (updates that the node has made when the gradient arrives) − (updates that it had made at the forward pass).
 #
 # Two settings rule it. `max_active_keys` (the paper's *mak*) says how many instances are in flight; `min_update_interval` (the paper's *muf*) how many gradient rows a node gathers before it updates.
-# This notebook measures what both do, and ends with the paper's figure 5: throughput against epochs.
+# This notebook measures what both do, draws the paper's figure 5, throughput against epochs, and ends with what helps against staleness.
 #
 # All of it happens in *virtual time*: the scheduler is the real one, the numbers are really computed, but the clock is that of four devices of
-# 10¹² operations a second. So the results are the same on every machine, and no cores are needed.
+# 10¹² operations a second. So the results are the same on every machine, and this machine's cores don't matter.
 
 # %%
 import itertools
@@ -89,7 +89,7 @@ runs = {name: amp.simulate(g, train[:12], trace=traces[name], **PAPER, **way) fo
 gantts(traces, title="Twelve batches on four workers")
 
 # %% [markdown]
-# Worker 3 has the last, small layer. The asynchronous run is as good as the pipeline in the middle of a round, and has no rounds to end. The same traces say where the workers' time went:
+# Worker 3 has the last, small layer. The asynchronous run is as good as the pipeline in the middle of a round, and has no rounds to end. Traces of longer runs say where the workers' time went:
 
 # %% tags=["picture"]
 from ampjax.viz.usage import time_spent
@@ -150,7 +150,7 @@ assert mean[1, 1] == 0, "one batch in flight: nothing is stale"
 # ## Figure 5a: throughput against epochs
 #
 # Staleness by itself is no harm; what counts is how many epochs it costs, against how much faster they are. Each point below is a training run until 85 % of the validation points are right: to the right are more
-# examples a second, further down fewer epochs. On a dashed line the time to the target is the same, so *lower lines are better*.
+# examples a second, further down fewer epochs. On a dashed line the time to the target is the same, so *flatter dashed lines are better*.
 
 # %%
 TARGET, MOST = 0.85, 10
@@ -194,7 +194,7 @@ for (mode, n), history in histories.items():
 front(series, n_train=BATCH * len(train))
 
 # %% [markdown]
-# Asynchronous training takes about as many epochs as synchronous training, each of which is over in a third of the time: up to about four batches in flight staleness costs next to nothing. With eight there is
+# Asynchronous training takes about as many epochs as synchronous training, each of which is over in half the time with two batches in flight and in a third with four or more: up to about four staleness costs next to nothing. With eight there is
 # nothing more to gain, and an epoch is lost. The pipeline makes too few updates to get there at all in this time.
 
 # %%
@@ -205,7 +205,7 @@ print(
 assert free.seconds < 0.6 * sync.seconds
 
 # %% [markdown]
-# A pipeline of three equal layers can be at most 3m / (m + 2) times as fast as synchronous training with m batches to a round: each round has m + 2 steps of the longest layer where 3m are done one after the other.
+# A pipeline of three equal layers can be at most about 3m / (m + 2) times as fast as synchronous training with m batches to a round: each round has m + 2 steps of the longest layer where 3m are done one after the other.
 # (The small fourth layer adds a few percent.)
 # It pays for that with m times fewer updates, each of m times as many examples. Asynchronous training has neither limit; what it pays with is staleness.
 

@@ -123,7 +123,7 @@ assert with_rest.per_s < alone.per_s
 # %% [markdown]
 # ## How far does it scale?
 #
-# More copies help only as long as there are enough buckets in flight to give each some work, and as long as nothing else becomes the bottleneck. A few hundred thousand messages, no numbers, a few seconds:
+# More copies help only as long as there are enough buckets in flight to give each some work, and as long as nothing else becomes the bottleneck. Eighty thousand messages, no numbers, a few seconds:
 
 # %% tags=["picture"]
 copies, in_flight = (1, 2, 4, 8, 16), (4, 16, 64)
@@ -156,7 +156,7 @@ assert per_s[8, 64] > 4 * per_s[1, 64]
 # %% [markdown]
 # ## Links are not free
 #
-# `latency_ns` and `bytes_per_s` make every transfer between workers take time. What has to wait for a message leaves its worker free for another one, so latency is hidden as long as there are enough instances in flight.
+# `latency_ns` and `bytes_per_s` make every transfer between workers take time. What has to wait for a message leaves its worker free for another one, so the more instances are in flight, the more latency is hidden.
 
 # %% tags=["picture"]
 latencies = (0, 1, 2, 5, 10, 20, 50)  # microseconds
@@ -199,7 +199,7 @@ print(
 time_spent(trace, title="Worker 0 takes three times as long")
 
 # %% [markdown]
-# A cost model is any function from a dispatch to nanoseconds, made from the plan. So this one, a machine whose kernels now and then take ten times as long, needs four lines:
+# A cost model is any function from a dispatch to nanoseconds, made from the plan. So this one, a machine whose kernels now and then take ten times as long, needs three lines:
 
 
 # %%

@@ -184,7 +184,7 @@ figure.legend(loc="outside right upper", frameon=False, fontsize=9)
 figure
 
 # %% [markdown]
-# Dense variables cost the same bytes either way, 4·w·(N−1)/N for N machines; AllReduce spreads them evenly by itself. Rows at servers cost 4·α·w·(N−1)/N, gathered everywhere 2·α·w·(N−1), more the more machines there are.
+# Dense variables cost the same bytes either way, 4·w·(N−1)/N for N machines; AllReduce spreads them evenly by itself. Here w are the variable's bytes, and α is the part of its rows that a step reads. Rows at servers cost 4·α·w·(N−1)/N; gathered everywhere 2·α·w·(N−1), more the more machines there are, and as often as they occur: the bar of `ar` is longer than the formula says, since nobody merges rows that occur twice.
 
 # %%
 totals = {option: sum(own.values()) for option, own in sent.items()}
@@ -192,7 +192,7 @@ assert totals["hybrid"] < totals["ar"] < dense / 10
 assert totals["hybrid"] < 1.05 * totals["ps"]
 
 # %% [markdown]
-# How much a table costs depends on alpha alone. It grows with the batch, and slowly, since frequent words repeat: a row that several examples (or several replicas of a machine) read travels once. Above `alpha_threshold` the runner keeps a table dense.
+# How much a table of a given size costs on given machines depends on alpha alone. Alpha grows with the batch, and slowly, since frequent words repeat: a row that several examples (or several replicas of a machine) read travels to and from its server once. Above `alpha_threshold` the runner keeps a table dense.
 
 # %% tags=["picture"]
 n_words = 2 ** np.arange(6, 19)
@@ -295,7 +295,7 @@ from flax import nnx
 
 
 class Topics(nnx.Module):
-    """The same model as a module."""
+    """The linear part of the model as a module."""
 
     def __init__(self, rngs):
         self.words = nnx.Embed(WORDS, DIM, rngs=rngs)
@@ -317,7 +317,7 @@ def module_loss(params, batch):
 module_runner = px.get_runner(module_loss, variables, tx, resources)
 print(module_runner.run(train[0]))
 nnx.update(model, module_runner.params)
-print(module_runner.explain())
+module_runner.explain()
 
 # %%
 unseen = batches(10, seed=99)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ampjax.colours import BLUE, VERMILION, WHITE
+from ampjax.colours import BLUE, VERMILION
 from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
 from ampjax.viz.figure import new_figure, save
@@ -41,7 +41,7 @@ def staleness(trace: Trace, path: str | Path | None = None, *, title: str | None
     shown = {node: rows for node, rows in counts.items() if node in stalest}
     columns = min(len(shown), 4)
     lines = -(-len(shown) // columns)
-    figure = new_figure(2.6 * columns + 0.6, 1.9 * lines + 0.75, layout="constrained")
+    figure = new_figure(2.6 * columns + 0.6, 2.1 * lines + 0.75, layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
     end = max(int(np.flatnonzero(rows)[-1]) for rows in shown.values())
     for axes, (node, rows) in zip(grid.flat, shown.items(), strict=False):
@@ -68,10 +68,9 @@ def _histogram(axes: Axes, node: str, rows: np.ndarray, end: int) -> None:
     axes.axvline(centre, color=VERMILION, linewidth=1.2, linestyle="--")
     largest = int(np.flatnonzero(rows)[-1])
     bound = "≥ " if largest == len(rows) - 1 else ""
-    axes.set_title(node, fontsize=9.5, fontweight="bold", parse_math=False)
-    box = {"facecolor": WHITE, "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
-    at = {"transform": axes.transAxes, "ha": "right", "va": "top", "size": 8, "bbox": box}
-    axes.text(0.97, 0.93, f"mean {centre:.1f}\nmax {bound}{largest}\n{n:,} rows", **at)
+    axes.set_title(node, fontsize=9.5, fontweight="bold", parse_math=False, pad=16)
+    told = f"mean {centre:.1f}, max {bound}{largest}, {n:,} rows"
+    axes.text(0.5, 1.02, told, transform=axes.transAxes, ha="center", va="bottom", size=8)
     axes.set(xlim=(-0.6, max(end, 3) + 0.6), ylim=(0, 105))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=""))

@@ -35,7 +35,7 @@ class Zoomable:
         )
         images = "".join(
             f'<img alt="{html.escape(self.name)}, {2**i} times as wide" src="data:image/png;base64,{_text(png)}" '
-            f'style="max-width: none; width: {round(width * _PIXELS_PER_INCH)}px{"; display: none" if i else ""}">'
+            f'style="max-width: {"none" if i else "100%"}; width: {round(width * _PIXELS_PER_INCH)}px{"; display: none" if i else ""}">'
             for i, (png, width) in enumerate(self.charts)
         )
         return f'<div><div>zoom {buttons}</div><div style="overflow-x: auto">{images}</div></div>'

@@ -16,13 +16,15 @@ MISTAKE = 3
 """The status of a process whose last line is an error of ours rather than a result."""
 
 
-def in_a_process(function: Callable[..., Any], arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+def in_a_process(
+    function: Callable[..., Any], arguments: Mapping[str, Any], environment: Mapping[str, str | None]
+) -> Any:
     """What a module's function returns in a fresh process.
 
     Args:
       function: The function; its result survives JSON.
       arguments: Its keyword arguments, which survive JSON too.
-      environment: Environment variables that differ.
+      environment: Environment variables that differ; None takes one away.
 
     Raises:
       AmpError: What the function raises of these.
@@ -30,7 +32,8 @@ def in_a_process(function: Callable[..., Any], arguments: Mapping[str, Any], env
     """
     where = f"{function.__module__}:{function.__name__}"
     command = [sys.executable, "-m", "experiments.bench.children", where, json.dumps(dict(arguments))]
-    done = subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+    variables = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True)
     if done.returncode == MISTAKE:
         name, *parts = json.loads(done.stdout.splitlines()[-1])
         raise getattr(errors, name)(*parts)

@@ -1,7 +1,4 @@
-"""How the time for a tree grows with the trees in flight, and with the depth of trees of one size.
-
-Gradients are averaged, not summed as in the experiment: with hundreds of trees in flight it would diverge, and nobody looks at what is learnt here.
-"""
+"""How the time for a tree grows with the trees in flight, and with the depth of trees of one size."""
 
 from __future__ import annotations
 
@@ -9,10 +6,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import optax
 from rich.console import Console
 
 import ampjax as amp
@@ -24,20 +23,21 @@ from ampjax.settings import Settings
 from ampjax.tables import compact
 from ampjax.viz.curves import curves
 from experiments.bench.children import in_a_process
-from experiments.bench.ours import set_up
+from experiments.bench.workload import SPREAD
 from experiments.common import cache_compilations
 from experiments.records import append
 from experiments.sentiment import adagrad
 
-ONE_DEVICE = {"JAX_NUM_CPU_DEVICES": "1"}
-"""Whose kernels XLA may spread over the cores."""
+INTERVAL = 1150
+"""Gradient rows to an update, as many as 64 trees of the treebank bring, and more than any dispatch holds: fuller dispatches do not mean fewer updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthBench:
     """Microseconds for a tree of the Tree-LSTM, and of the host's thread for it, as more trees are in flight and as trees are deeper.
 
-    The deep ones all have as many leaves, so the work in them is the same; only its order differs. Against the number of workers: `scaling`.
+    The deep ones are all alike and have as many leaves, so the work in them is the same; only its order differs. Trees enter together, from 128 in flight on
+    64 at a time. Against the number of workers: `scaling`.
 
     Args:
       max_active_keys: Trees in flight.
@@ -83,16 +83,17 @@ def main(options: GrowthBench, console: Console | None = None) -> list[dict[str,
         comb(depth, options.leaves)
     console = console or Console(highlight=False)
     data = {"synthetic": options.synthetic, "data_dir": str(options.data_dir) if options.data_dir else None}
-    found = {
-        "trees in flight": in_a_process(in_flight, {"counts": options.max_active_keys, **sizes, **data}, ONE_DEVICE)
-    }
+    found = {"trees in flight": in_a_process(in_flight, {"counts": options.max_active_keys, **sizes, **data}, SPREAD)}
     if options.depths:
         shape = {"depths": options.depths, "leaves": options.leaves, "keys": options.depth_keys}
-        found["depth"] = in_a_process(by_depth, {**shape, **sizes}, ONE_DEVICE)
+        found["depth"] = in_a_process(by_depth, {**shape, **sizes}, SPREAD)
+    settings = {**sizes, "leaves": options.leaves, "depth_keys": options.depth_keys}
+    every = [
+        {"bench": "growth", "against": against, **row, **settings} for against, rows in found.items() for row in rows
+    ]
+    append(options.json, every)
     for against, rows in found.items():
         _show(console, options.out, against, rows)
-    every = [{"bench": "growth", "against": against, **row} for against, rows in found.items() for row in rows]
-    append(options.json, every)
     console.print(f"pictures are in {options.out}")
     return every
 
@@ -111,15 +112,15 @@ def _show(console: Console, out: Path, against: str, rows: Sequence[Mapping[str,
         curves(series, path, x=against, y="time per tree [µs]", log=True)
 
 
-def in_flight(counts: Sequence[int], passes: int, **arguments: Any) -> list[dict[str, Any]]:
+def in_flight(
+    counts: Sequence[int], n_train: int, passes: int, embedding: int, hidden: int, synthetic: bool, data_dir: str | None
+) -> list[dict[str, Any]]:
     """Trees of the treebank, so many in flight; measured here."""
     cache_compilations()
-    _, task = set_up("sentiment", cell="tai", policy="wavefront", **arguments)
-    rows = []
-    for keys in counts:
-        settings = replace(task.settings, max_active_keys=keys, min_admission=min(64, keys), gradient="mean")
-        rows.append({"at": keys, **measured(task.graph, task.tx, settings, task.train, passes)})
-    return rows
+    trees, _ = sst.synthetic(n_train) if synthetic else sst.load(data_dir)
+    data = amp.Subset(sst.TreeInstances(trees), np.arange(min(n_train, len(trees))))
+    cells = Cells("tai", embedding, hidden, 0.5)
+    return [{"at": keys, **measured(trees, data, cells, keys, passes)} for keys in counts]
 
 
 def by_depth(
@@ -133,21 +134,22 @@ def by_depth(
             file = Path(folder) / "trees.txt"
             file.write_text(n_train * f"{comb(depth, leaves)}\n")
             trees = sst.read_trees(file)
-        graph = tree_lstm(len(trees.vocabulary), Cells("tai", embedding, hidden, 0.5), 1000, adagrad(0.05))
-        settings = Settings(
-            policy="wavefront",
-            max_active_keys=keys,
-            min_admission=min(64, keys),
-            min_update_interval=50,
-            max_dispatch_size=512,
-        )
-        rows.append({"at": depth, **measured(graph, adagrad(0.05), settings, sst.TreeInstances(trees), passes)})
+        cells = Cells("tai", embedding, hidden, 0.5)
+        rows.append({"at": depth, **measured(trees, sst.TreeInstances(trees), cells, keys, passes)})
     return rows
 
 
-def measured(graph: amp.Graph, tx: Any, settings: Settings, data: Instances, passes: int) -> dict[str, Any]:
+def measured(trees: sst.Trees, data: Instances, cells: Cells, keys: int, passes: int) -> dict[str, Any]:
     """Trains on the trees; gives medians of microseconds a tree, all in all and of the host's thread, and what dispatches hold."""
-    trainer = amp.Trainer(graph, tx, settings=settings)
+    graph = tree_lstm(len(trees.vocabulary), cells, INTERVAL, optax.sgd(0.1))
+    settings = Settings(
+        policy="wavefront",
+        max_active_keys=keys,
+        min_admission=min(64, keys),
+        min_update_interval=INTERVAL,
+        max_dispatch_size=512,
+    )
+    trainer = amp.Trainer(graph, adagrad(0.05), settings=settings)
     trainer.warm_up(data, progress=False)
     trainer.fit(data, epochs=1, progress=False)
     walls, hosts = [], []
@@ -166,7 +168,7 @@ def measured(graph: amp.Graph, tx: Any, settings: Settings, data: Instances, pas
 
 
 def comb(depth: int, leaves: int) -> str:
-    """A binary tree as a line of the treebank: one leaf after the other splits off as long as the rest is deep enough.
+    """A binary tree as a line of the treebank: leaves split off one by one as long as the rest fits below; from there on it is balanced.
 
     Raises:
       SettingsError: If there is none.
@@ -174,7 +176,7 @@ def comb(depth: int, leaves: int) -> str:
     >>> comb(2, 3)
     '(2 (2 word) (2 (2 word) (2 word)))'
     """
-    if not depth < leaves <= 2**depth and (depth, leaves) != (0, 1):
+    if not 0 < depth < leaves <= 2**depth:
         expected = f"a depth from {(leaves - 1).bit_length()} to {leaves - 1}, for {leaves} leaves"
         raise SettingsError("bench growth, --depths", expected, f"{depth}", "Change depths or leaves.")
     split = []
