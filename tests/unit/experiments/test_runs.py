@@ -327,8 +327,8 @@ def test_help_lists_all_experiments_with_a_line_or_two_each(
         name = ""
         for line in capsys.readouterr().out.partition("subcommands")[2].splitlines():
             if "•" in line:
-                name = " ".join([*arguments[:-1], line.split()[2]])
-            if name and line.startswith("│"):
+                name = " ".join([*arguments[:-1], line.partition("•")[2].split()[0]])
+            if name and line.strip(" │╰─╯"):
                 lines[name] += 1
     assert set(lines) == {*COMMANDS, "bench"}
     assert {name: n for name, n in lines.items() if n > 2} == {}
