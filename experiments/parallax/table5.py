@@ -47,8 +47,8 @@ def main(options: Table5Options, console: Console | None = None) -> list[dict[st
     """
     console = console or Console(highlight=False)
     table = compact(
-        "model", "search\nP", "samples", "samples\nat most", "brute\nforce P", "tried", "search\nper s", "brute force\nper s",
-        "search\nover it", "noise", title=f"{options.workers} replicas, hybrid",
+        "model", "search\nP", "samples", "at\nmost", "brute\nforce P", "tried", "search\nper s", "brute\nper s", "search\nover it",
+        "noise", title=f"{options.workers} replicas, hybrid",
     )  # fmt: skip
     rows = []
     for model in options.models:

@@ -179,19 +179,21 @@ def test_table_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row["partitions"], row["per_s"], row["paper"]) for row in rows] == [(1, 1 / 15, None), (8, 1 / 12, 50.5e3)]
 
 
-def test_table_5(tmp_path: Path) -> None:
+def test_table_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = table5.Table5Options(models=("lm",), iterations=2, last=4, out=tmp_path, **FAST)
     (row,) = table5.main(options)
     assert row["samples"] <= row["allowed"]
     assert (tmp_path / "lm.png").exists()
+    assert "…" not in capsys.readouterr().out  # a number that is cut off can't be read
 
 
-def test_table_6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(table6, "WAYS", ("hybrid", "AR", "naive PS", "optimised PS"))
     options = table6.Table6Options(words=(2,), batch=1, units=4, rounds=1, steps=1, out=tmp_path, json=tmp_path / "j")
     (row,) = table6.main(options)
     assert (row["alpha"], row["tables"]) == (pytest.approx(2 / 120), 3)
     assert (tmp_path / "sweep.png").exists()
+    assert "…" not in capsys.readouterr().out
     with pytest.raises(SettingsError, match="120"):
         table6.main(table6.Table6Options(words=(121,)))
 
