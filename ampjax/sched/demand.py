@@ -1,7 +1,7 @@
 """How many arena rows an instance needs, found by routing its messages without numbers.
 
-Control never reads a payload, so a dry run of the scheduler tells the demand exactly. With it the controller admits only what is
-sure to fit: an instance's forward pass can always finish, so a memory limit holds instances back but never blocks half-way.
+Control never reads a payload, so a dry run of the scheduler tells the demand exactly. Near the memory limit the controller admits by it only
+what is sure to fit: an instance's forward pass can always finish, so a limit holds instances back but never blocks half-way.
 """
 
 from __future__ import annotations

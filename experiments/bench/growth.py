@@ -44,7 +44,7 @@ class GrowthBench:
       depths: Branches on the way from the root to the deepest leaf.
       depth_keys: Trees of these depths in flight.
       leaves: Leaves of the trees of these depths.
-      n_train: Trees in a pass.
+      n_train: Trees in a pass: several times as many as are in flight, since a pass begins and ends with fewer.
       passes: Measured passes of each; medians count.
       embedding: Features of a word vector.
       hidden: Features of a node's state.
@@ -58,7 +58,7 @@ class GrowthBench:
     depths: tuple[int, ...] = (6, 8, 16, 32, 63)
     depth_keys: int = 64
     leaves: int = 64
-    n_train: int = 1024
+    n_train: int = 4096
     passes: int = 3
     embedding: int = 300
     hidden: int = 150
@@ -83,9 +83,11 @@ def main(options: GrowthBench, console: Console | None = None) -> list[dict[str,
         comb(depth, options.leaves)
     console = console or Console(highlight=False)
     data = {"synthetic": options.synthetic, "data_dir": str(options.data_dir) if options.data_dir else None}
-    found = {"trees in flight": in_a_process(in_flight, {"counts": options.max_active_keys, **sizes, **data}, SPREAD)}
+    found = {
+        "trees in flight": in_a_process(in_flight, {"counts": sorted(options.max_active_keys), **sizes, **data}, SPREAD)
+    }
     if options.depths:
-        shape = {"depths": options.depths, "leaves": options.leaves, "keys": options.depth_keys}
+        shape = {"depths": sorted(options.depths), "leaves": options.leaves, "keys": options.depth_keys}
         found["depth"] = in_a_process(by_depth, {**shape, **sizes}, SPREAD)
     settings = {**sizes, "leaves": options.leaves, "depth_keys": options.depth_keys}
     every = [
