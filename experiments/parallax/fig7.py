@@ -87,7 +87,10 @@ def main(options: Fig7Options, console: Console | None = None) -> list[dict[str,
     for model in options.models:
         task = _task(options, model)
         target = task.target if options.target is None else options.target
-        curves = train(options, task, target)
+        console.print(
+            f"{paper.NAMES[model]}: until {task.score} is {target:g}, {options.steps} steps at most; compiling first"
+        )
+        curves = train(options, task, target, console)
         rows += _records(model, task, target, curves)
         drawn = {way: curve.points for way, curve in curves.items()}
         lines(drawn, "training time [s]", task.score, options.out / f"{model}.png", title=paper.NAMES[model])
@@ -96,13 +99,14 @@ def main(options: Fig7Options, console: Console | None = None) -> list[dict[str,
     return rows
 
 
-def train(options: Fig7Options, task: Task, target: float) -> dict[str, Curve]:
+def train(options: Fig7Options, task: Task, target: float, console: Console) -> dict[str, Curve]:
     """Trains in every way, in turn, until each has reached the target or taken all steps.
 
     Args:
       options: Of the experiment.
       task: What is trained.
       target: The score to reach.
+      console: Gets a line for each turn.
     """
     programs = make_all(task.work, options.ways, machines(1, options.replicas))
     for program in programs.values():
@@ -118,6 +122,8 @@ def train(options: Fig7Options, task: Task, target: float) -> dict[str, Curve]:
             curve.points.append((curve.points[-1][0] + seconds, score))
             curve.steps += options.every
             curve.done = score >= target if task.higher else score <= target
+        now = (f"{way} {curves[way].points[-1][1]:.4g} at {curves[way].points[-1][0]:.1f} s" for way in going)
+        console.print(f"step {max(curve.steps for curve in curves.values())}: {', '.join(now)}")
     return curves
 
 

@@ -232,7 +232,7 @@ def a_line() -> Task:
     return Task(work, "error", False, 0.1, lambda params: float(abs(params["w"][0] - 2)), lambda number: iter([batch]))
 
 
-def test_figure_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(fig7, "learn_lm", lambda replicas, seed: a_line())
     options = fig7.Fig7Options(
         models=("lm",), ways=("hybrid", "pmap"), every=2, steps=40, out=tmp_path, json=tmp_path / "j"
@@ -242,6 +242,7 @@ def test_figure_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[0]["steps"] == rows[1]["steps"] < 40  # both reach the target, after as many steps
     assert max(row["speedup"] for row in rows) >= 1
     assert (tmp_path / "lm.png").exists()
+    assert "step 2: hybrid" in capsys.readouterr().out
     (never,) = fig7.main(fig7.Fig7Options(models=("lm",), ways=("pmap",), every=1, steps=1, target=0.0, out=tmp_path))
     assert never["seconds"] is None
 
