@@ -94,5 +94,5 @@ def no_room(queue: Queue, pools: Sequence[SlotPool], in_flight: int) -> LimitErr
         f"instance {int(queue.first.states[0, INSTANCE])}, stage `{stage.name}`",
         f"room for its rows of shape {key[1]} {key[2]}",
         f"{pool.used} of at most {pool.limit - 1} rows in use by {in_flight} instance(s) in flight",
-        "Raise `memory_limit`, or lower `max_active_keys`.",
+        f"Raise `memory_limit`, or {'lower `max_active_keys`' if in_flight > 1 else 'split the instance'}.",
     )
