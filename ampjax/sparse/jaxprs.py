@@ -5,6 +5,7 @@ Owns the shapes of the primitives' parameters. Knows nothing of tables and rows.
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Sequence
 from pathlib import Path as File
 from typing import Any
@@ -94,12 +95,14 @@ def blank(aval: Any) -> Any:
 
 
 def source_line(eqn: Any) -> str:
-    """The user's line behind an equation as `file.py:12`; empty where JAX did not keep it."""
+    """The user's line behind an equation as `file.py:12`, a notebook's as it is written; empty where JAX did not keep it."""
     traceback = getattr(eqn.source_info, "traceback", None)
     for frame in getattr(traceback, "frames", ()):
         file = File(frame.file_name)
         if not _is_library(file):
-            return f"{file.name}:{frame.line_num}"
+            # A cell is a file with a number for a name, which nobody knows.
+            in_cell = file.parent.name.startswith("ipykernel_") and linecache.getline(str(file), frame.line_num).strip()
+            return f"`{in_cell}`" if in_cell else f"{file.name}:{frame.line_num}"
     return ""
 
 

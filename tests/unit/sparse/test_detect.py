@@ -1,5 +1,6 @@
 """Detection: little programs with the right answer known, and what is said about them."""
 
+import linecache
 import re
 
 import jax
@@ -32,6 +33,18 @@ def test_the_right_answer(program):
         if leaf(variable) in program.why:
             assert not variable.sparse
             assert program.why[leaf(variable)] in variable.reason
+
+
+def test_a_notebooks_line_is_given_as_it_is_written(monkeypatch):
+    cell, file = (
+        "def loss(params, batch):\n    rows = params['T'][batch]\n    return rows.sum()\n",
+        "/tmp/ipykernel_12/34.py",
+    )
+    monkeypatch.setitem(linecache.cache, file, (len(cell), None, cell.splitlines(True), file))
+    scope = {}
+    exec(compile(cell, file, "exec"), scope)
+    (variable,) = find_sparse(scope["loss"], {"T": np.ones((9, 2), np.float32)}, np.array([1, 2]))
+    assert variable.sparse and "(`rows = params['T'][batch]`)" in variable.reason
 
 
 @pytest.mark.parametrize("name", ["tied softmax", "take", "nested jit"])
