@@ -16,6 +16,8 @@ from ampjax.errors import SettingsError
 Samples = dict[int, float]
 """Seconds of an iteration for each number of partitions that was tried, in the order of trying."""
 
+ROUNDING = 1e-9  # of a time: no clock tells less
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -116,7 +118,7 @@ def _bracketed(samples: Samples) -> bool:
 
 
 def fit(samples: Samples) -> Fit | None:
-    """Least squares of θ0 + θ1/P + θ2·P; None with fewer than three samples.
+    """Least squares of θ0 + θ1/P + θ2·P; None with fewer than three samples. A term of the size of rounding errors is 0.
 
     >>> fit({1: 13.0, 2: 9.0, 4: 8.5}).minimum
     3.16...
@@ -124,8 +126,9 @@ def fit(samples: Samples) -> Fit | None:
     if len(samples) < 3:
         return None
     counts = np.array(list(samples), np.float64)
-    columns = np.stack([np.ones_like(counts), 1 / counts, counts], axis=1)
-    theta = np.linalg.lstsq(columns, np.array(list(samples.values())), rcond=None)[0]
+    columns, seconds = np.stack([np.ones_like(counts), 1 / counts, counts], axis=1), np.array(list(samples.values()))
+    theta = np.linalg.lstsq(columns, seconds, rcond=None)[0]
+    theta[np.abs(theta * columns).max(0) < ROUNDING * seconds.max()] = 0
     return Fit(*(float(value) for value in theta))
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampjax.errors import SettingsError
-from ampjax.parallel.search import best_count, fit, next_count, search
+from ampjax.parallel.search import Fit, best_count, fit, next_count, search
 from ampjax.viz.partitions import partition_search
 
 
@@ -49,8 +49,11 @@ def test_noise_ends_too_and_stays_inside(noise, start, low, more):
     assert all(low <= count <= low + more for count in result.samples)
 
 
-def test_a_flat_time_takes_what_was_fastest():
-    assert search("emb", lambda count: 1.0, 4).partitions == 4
+@pytest.mark.parametrize("rounding", [0, 1e-15])
+def test_a_flat_time_takes_what_was_fastest(rounding):
+    result = search("emb", lambda count: 1.0 + rounding * (9 / count + count), 4)
+    assert result.partitions == min(result.samples, key=result.samples.__getitem__)
+    assert result.fit == Fit(pytest.approx(1.0), 0, 0)
 
 
 def test_the_fit_is_exact_on_the_model_and_needs_three_samples():
