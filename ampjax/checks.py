@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 from ampjax.errors import SettingsError
@@ -14,7 +15,12 @@ def at_least(name: str, value: Any, least: int) -> None:
       SettingsError: If it is no integer, or less than `least`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", "Change the setting.")
+        fix = (
+            "Change the setting."
+            if isinstance(value, int) or not isinstance(value, Integral)
+            else "Convert it with `int`."
+        )
+        raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", fix)
 
 
 def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:

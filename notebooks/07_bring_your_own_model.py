@@ -175,6 +175,16 @@ def count_rounds(trainer, epoch):
 history = await trainer.fit_async(train, valid, epochs=20, callbacks=[count_rounds], progress=False)  # noqa: F704
 history
 
+# %% tags=["picture"]
+figure = new_figure(7.6, 2.6, layout="constrained")
+left, right = figure.subplots(1, 2)
+epochs = range(1, len(history) + 1)
+left.plot(epochs, [epoch.valid["accuracy"] for epoch in history], marker="o", markersize=3, color=COLOURS[0])
+right.plot(epochs, rounds, marker="o", markersize=3, color=COLOURS[0])
+left.set(xlabel="epoch", ylabel="validation accuracy", ylim=(0, 1))
+right.set(xlabel="epoch", ylabel="mean rounds of thinking", ylim=(0, MOST + 0.3))
+figure
+
 # %%
 print("mean rounds of thinking after each epoch:", np.round(rounds, 2))
 assert max(epoch.valid["accuracy"] for epoch in history) > 0.85

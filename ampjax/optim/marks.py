@@ -13,7 +13,7 @@ from ampjax.errors import TableError
 from ampjax.optim.flat import Equation, Flat, Var, is_literal
 from ampjax.optim.rowwise import is_reduction, is_rowwise
 
-_ROW_WISE = "Take a transform that treats each row of the table for itself, or keep the variable dense."
+_ROW_WISE = "Take a transform that treats each row of the table for itself, or keep the variable dense (`ParallaxConfig(keep_dense=...)`)."
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def get_runner(
     Args:
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes. With the mean over
         examples and `mean` in the settings (or sums and `sum`), replicas together make the single-device step.
-      params: A pytree of float arrays.
+      params: A pytree of float arrays; copied at the first batch.
       tx: An optax transform; row by row on sparse variables. If there is none and no server, it gets the loss as `value`.
       resource_info: A resource file, `Resources`, or None for all local devices as one machine.
       config: The settings.
@@ -76,11 +76,10 @@ def get_runner(
         raise SettingsError(
             "config", "a ParallaxConfig or None", type(config).__name__, 'Write `ParallaxConfig(run_option="ps")`.'
         )
-    for own in partitioners:
-        if not isinstance(own, Partitioner):
-            raise SettingsError(
-                "partitioners", "partitioners", f"{own!r} among them", 'Write `[partitioner("embedding")]`.'
-            )
+    if not isinstance(partitioners, Sequence) or not all(isinstance(own, Partitioner) for own in partitioners):
+        raise SettingsError(
+            "partitioners", "a list of partitioners", f"{partitioners!r}", 'Write `[partitioner("embedding")]`.'
+        )
     resources = find_resources(resource_info)
     config = config or ParallaxConfig()
     processes = ServerProcesses(len(resources.servers)) if config.server_processes else None

@@ -83,7 +83,7 @@ class ParallaxConfig:
         checkpoint of as many machines takes what was found.
       sample: How a number of partitions is timed.
       partitions: Partitions of sparse variables that no partitioner names, and of all where there is no search.
-        By default one for each machine.
+        By default one for each machine. A group of tables gets the nearest number that it may have (see `partitioner`).
       alpha_threshold: From which share of rows touched by a worker in a step a sparse variable is kept dense. A touched row at a
         server costs about two and a half times what a row of a dense update does, so 0.4 is where both take as long (two CPU
         replicas, a table of 100,000 × 64: a table wins by a half at 0.3, the dense update by nearly as much more at 0.5).
@@ -182,7 +182,7 @@ def _instance(name: str, value: Any, kind: Any) -> None:
 
 
 def _patterns(name: str, value: Any) -> None:
-    if isinstance(value, str) or not all(isinstance(pattern, str) and pattern for pattern in value):
+    if not isinstance(value, tuple | list) or not all(isinstance(pattern, str) and pattern for pattern in value):
         raise SettingsError(f"setting `{name}`", "a tuple of patterns", f"{value!r}", 'Write `("embedding",)`.')
 
 

@@ -75,6 +75,9 @@ class Runner:
     def run(self, batch: Tree, fetch: str | Sequence[str] = ()) -> Metrics:
         """One step over all replicas.
 
+        Ids outside of a table do what they do on one device, by JAX's gather mode: ids from -n to -1 count from the end of n rows; beyond
+        that `x[ids]` reads the nearest row, and `jnp.take` NaN, which stops the step; neither has a gradient.
+
         Args:
           batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them.
           fetch: What of the aggregated gradients to read: `gradients` (by path: an array, or `RowGrads` for a sparse variable),

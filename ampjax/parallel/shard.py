@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.checks import at_least
 from ampjax.errors import DataError, SettingsError
 from ampjax.parallel.keys import is_key
 from ampjax.parallel.paths import by_path
@@ -102,12 +103,17 @@ def shard(
       `Parts` for arrays, else something to iterate that gives `Parts`; with `index`, that replica's part in the data's own kind.
 
     Raises:
-      SettingsError: If `index` is not below `count`, arrays have fewer rows than there are replicas or differ in them, or
+      SettingsError: If `count` is no integer above 0 or `index` none below `count`, arrays have fewer rows than there are replicas or differ in them, or
         the data can't be iterated.
     """
     n = len(find_resources(resource_info).devices) if count is None else count
-    if n < 1 or not (index is None or 0 <= index < n):
-        raise SettingsError("shard", "0 <= index < count", f"index {index}, count {n}", "Number the replicas from 0.")
+    at_least("count", n, 1)
+    if index is not None:
+        at_least("index", index, 0)
+        if index >= n:
+            raise SettingsError(
+                "shard", "0 <= index < count", f"index {index}, count {n}", "Number the replicas from 0."
+            )
     if _is_arrays(data):
         batches = tuple(_rows(data, i, n) for i in range(n))
         return Parts(batches) if index is None else batches[index]
@@ -135,7 +141,7 @@ def split_batch(batch: Tree | Parts, n: int) -> tuple[Tree, ...]:
 
     Raises:
       SettingsError: If n does not divide a leading size, leaves differ in it, or there are not n parts alike.
-      DataError: If a leaf is nothing that JAX takes.
+      DataError: If there is no leaf, or one is nothing that JAX takes.
     """
     if isinstance(batch, Parts):
         return _checked(Parts(tuple(_arrays(own) for own in batch.batches)), n)
@@ -151,10 +157,13 @@ def _arrays(batch: Tree) -> Tree:
     """A batch with arrays in place of Python's numbers.
 
     Raises:
-      DataError: If a leaf is nothing that JAX takes.
+      DataError: If there is no leaf, or one is nothing that JAX takes.
     """
     batch = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.asarray(leaf), batch)
-    for path, leaf in by_path(batch).items():
+    leaves = by_path(batch)
+    if not leaves:
+        raise DataError("batch", "a pytree of arrays", f"{batch!r}, without any", "Pass what the loss function takes.")
+    for path, leaf in leaves.items():
         if not is_key(leaf) and leaf.dtype.kind in "OUSMm":
             fix = "Leave out what JAX can't trace, or encode it as numbers."
             raise DataError(f"batch, leaf `{path}`", "numbers", f"{leaf.dtype}", fix)

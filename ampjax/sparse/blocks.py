@@ -27,7 +27,7 @@ def of_values(values: Any, kernels: Kernels) -> Iterator[Block]:
       TableError: If a value is not finite.
     """
     for start, stop in ranges(values.shape[0], row_bytes(values.shape[1:], np.dtype(values.dtype))):
-        rows = check_finite(np.array(values[start:stop]), "values")
+        rows = check_finite(np.array(values[start:stop]), range(start, stop), "values")
         yield start, [rows, *kernels.init(rows)]
 
 

@@ -36,5 +36,7 @@ class Received:
                 local, grads = merge(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
                 with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
                     grads = grads.astype(self._dtype, copy=False)
-                self._received[partition] = [(local, check_finite(grads, "apply, gradients"))]
+                self._received[partition] = [
+                    (local, check_finite(grads, local, f"apply, gradients of partition {partition}"))
+                ]
         return {partition: parts[0] for partition, parts in sorted(self._received.items())}

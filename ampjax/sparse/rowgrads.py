@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,14 @@ def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
     return ids.astype(np.int64, copy=False)
 
 
-def checked_grads(row_grads: Any, n: int, row: tuple[int, ...], dtypes: tuple[np.dtype, ...], call: str) -> np.ndarray:
+def checked_grads(
+    row_grads: Any, ids: np.ndarray, row: tuple[int, ...], dtypes: tuple[np.dtype, ...], call: str
+) -> np.ndarray:
     """Row gradients as an array `[n, *row]`.
 
     Args:
       row_grads: What came.
-      n: The number of row ids.
+      ids: Their rows, `[n]`.
       row: The shape of one row.
       dtypes: What is taken.
       call: The caller's name, for messages.
@@ -48,18 +51,23 @@ def checked_grads(row_grads: Any, n: int, row: tuple[int, ...], dtypes: tuple[np
       TableError: If the shape or the dtype is wrong, or something is not finite.
     """
     grads = np.asarray(row_grads)
-    if grads.shape != (n, *row):
+    if grads.shape != (shape := (len(ids), *row)):
         raise TableError(
-            f"{call}, gradients", f"shape {(n, *row)}", f"{grads.shape}", "Give one row of gradients for each id."
+            f"{call}, gradients", f"shape {shape}", f"{grads.shape}", "Give one row of gradients for each id."
         )
     if grads.dtype not in dtypes:
         names = " or ".join(dict.fromkeys(str(dtype) for dtype in dtypes))
         raise TableError(f"{call}, gradients", names, f"{grads.dtype}", f"Cast them with `.astype('{dtypes[0]}')`.")
-    return check_finite(grads, f"{call}, gradients")
+    return check_finite(grads, ids, f"{call}, gradients")
 
 
-def check_finite(rows: np.ndarray, where: str) -> np.ndarray:
+def check_finite(rows: np.ndarray, ids: Sequence[int] | np.ndarray, where: str) -> np.ndarray:
     """The rows themselves.
+
+    Args:
+      rows: `[n, *row]`.
+      ids: What each of them is called, `[n]`.
+      where: For messages.
 
     Raises:
       TableError: If a number is NaN or infinite.
@@ -67,10 +75,13 @@ def check_finite(rows: np.ndarray, where: str) -> np.ndarray:
     if np.isfinite(rows).all():
         return rows
     bad = ~np.isfinite(rows)
-    row = int(np.flatnonzero(bad.reshape(len(rows), -1).any(1))[0])
-    value = rows[row][bad[row]].flat[0]
+    first = int(np.flatnonzero(bad.reshape(len(rows), -1).any(1))[0])
+    value = rows[first][bad[first]].flat[0]
     raise TableError(
-        where, "finite numbers", f"{value} in row {row}", "Look at the loss: a smaller step or clipping may help."
+        where,
+        "finite numbers",
+        f"{value} in row {ids[first]}",
+        "Look at the loss: a smaller step or clipping may help.",
     )
 
 

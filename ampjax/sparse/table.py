@@ -260,11 +260,11 @@ class Table:
         """
         ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self._rule.shape)
         wire = self._settings.wire
-        grads = checked_grads(grads, len(ids), self._rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
+        grads = checked_grads(grads, ids, self._rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
         ids, sums = merge(ids, grads)
         sums = sums.astype(wire, copy=False)
         if sums is not grads:  # a sum or a cast may have overflowed
-            check_finite(sums, "push, gradients")
+            check_finite(sums, ids, "push, gradients")
         with self._lock:
             pending = self._shards.pending() if into is None else into
             self._shards.own(pending)

@@ -76,7 +76,22 @@ BEFORE_THE_FIRST_STEP = {
     "no partitioner": (
         lambda: make(partitioners=["table"]),
         SettingsError,
-        "partitioners: expected partitioners, got 'table'",
+        "partitioners: expected a list of partitioners, got \\['table'\\]",
+    ),
+    "a partitioner alone": (
+        lambda: make(partitioners=px.partitioner("table")),
+        SettingsError,
+        "partitioners: expected a list of partitioners, got Partitioner",
+    ),
+    "no patterns": (
+        lambda: px.ParallaxConfig(keep_dense=None),  # type: ignore[arg-type]
+        SettingsError,
+        "setting `keep_dense`: expected a tuple of patterns, got None",
+    ),
+    "a number of NumPy": (
+        lambda: px.ParallaxConfig(partitions=np.int64(4)),  # type: ignore[arg-type]
+        SettingsError,
+        "setting `partitions`: expected an integer of at least 1, got .*4.*\\. Convert it with `int`",
     ),
     "no resources": (
         lambda: px.get_runner(loss, parameters(), TX, 3),
@@ -92,6 +107,11 @@ BEFORE_THE_FIRST_STEP = {
         lambda: make(config=px.ParallaxConfig(keep_dense=("tabel",))).run(a_batch()),
         SettingsError,
         "setting `keep_dense`, `tabel`: expected a name in one of \\['table', 'w'\\], got no match",
+    ),
+    "no batch": (
+        lambda: make().run(None),
+        DataError,
+        "batch: expected a pytree of arrays, got None, without any",
     ),
     "no examples": (
         lambda: make().run(a_batch(0)),

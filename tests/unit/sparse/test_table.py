@@ -367,9 +367,9 @@ PUSHES = {
     "wrong row": ([0, 1, 2], np.ones((3, 2), np.float32), "push, gradients: expected shape (3, 3), got (3, 2)."),
     "float64": ([0, 1, 2], np.ones((3, 3)), "push, gradients: expected float32, got float64."),
     "integers": ([0, 1, 2], np.ones((3, 3), np.int32), "push, gradients: expected float32, got int32."),
-    "NaN": ([0, 1, 2], NAN, "push, gradients: expected finite numbers, got nan in row 1."),
-    "infinite": ([0, 1, 2], INF, "push, gradients: expected finite numbers, got inf in row 2."),
-    "sum overflows": ([0, 0, 0], ONES * 3e38, "push, gradients: expected finite numbers, got inf in row 0."),
+    "NaN": ([0, 20, 2], NAN, "push, gradients: expected finite numbers, got nan in row 20."),
+    "infinite": ([0, 1, 21], INF, "push, gradients: expected finite numbers, got inf in row 21."),
+    "sum overflows": ([7, 7, 7], ONES * 3e38, "push, gradients: expected finite numbers, got inf in row 7."),
 }  # fmt: skip
 
 
@@ -395,7 +395,9 @@ def test_a_bad_push_changes_nothing(name):
 def test_gradients_of_clients_that_overflow_together_change_nothing():
     t = table()
     pending = t.aggregate([1], ONES[:1] * 3e38, into=t.aggregate([1], ONES[:1] * 3e38))
-    with pytest.raises(TableError, match=re.escape("apply, gradients: expected finite numbers, got inf in row 0")):
+    with pytest.raises(
+        TableError, match=re.escape("apply, gradients of partition 0: expected finite numbers, got inf in row 1")
+    ):
         t.apply(pending)
     assert t.version == 0 and (t.dense() == VALUES).all()
 
@@ -406,7 +408,9 @@ def test_gradients_that_are_too_large_for_the_table_change_nothing(wire_dtype, s
     t, pending = table(values=values, wire_dtype=wire_dtype), None
     for _ in range(clients):
         pending = t.aggregate([1], ONES[:1] * np.float32(size), into=pending)
-    with pytest.raises(TableError, match=re.escape("apply, gradients: expected finite numbers, got inf in row 0")):
+    with pytest.raises(
+        TableError, match=re.escape("apply, gradients of partition 0: expected finite numbers, got inf in row 1")
+    ):
         t.apply(pending)
     assert t.version == 0 and (t.dense() == values).all()
 
