@@ -111,7 +111,7 @@ def simulate(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
     executor = _executor(plan, s, tx, params) if numerics else None
-    loop = Loop(scheduler, executor, [Source(scheduler, executor, instances, np.arange(len(instances)), train)])
+    loop = Loop(scheduler, executor, [Source(scheduler, instances, np.arange(len(instances)), train)])
     seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
     return Simulation(
         len(instances),
@@ -158,7 +158,7 @@ def profile(
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
 
     def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool) -> Measured:
-        source = Source(scheduler, executor, instances, np.arange(len(instances)), True)
+        source = Source(scheduler, instances, np.arange(len(instances)), True)
         return by(Loop(scheduler, executor, [source]), executor, together)
 
     # Once each to compile everything, and to see whether there are updates that kernels can make.

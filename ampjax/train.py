@@ -465,9 +465,9 @@ class Trainer:
             self._scheduler.reset_statistics()
         guard = self._preparation.guard(data)
         if isinstance(data, LoopInstances):
-            source: Source = LoopSource(self._scheduler, self._executor, data, ids, train, guard)
+            source: Source = LoopSource(self._scheduler, data, ids, train, guard)
         else:
-            source = Source(self._scheduler, self._executor, data, ids, train, guard)
+            source = Source(self._scheduler, data, ids, train, guard)
         journal = self._journal
         with reporter.part(what, len(ids)) as advance:
             loop = Loop(self._scheduler, self._executor, [source], lambda n, _: advance(n), journal=journal)
@@ -481,6 +481,7 @@ class Trainer:
             except BaseException as error:
                 if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
                     self.left_over = self._scheduler.report()
+                loop.abandon()
                 self._abandon()
                 raise
 

@@ -68,8 +68,9 @@ class AsyncioDriver:
     async def _worker(self, worker: int) -> None:
         issued = 0
         while not self._over:
-            dispatch = self._loop.issue(worker, self._watch)
+            dispatch = self._loop.decide(worker)
             if dispatch is None:
+                self._loop.carry_out()
                 if self._loop.settle():  # what has been pumped may be for a worker that is waiting
                     self._moved.set()
                     continue
@@ -85,8 +86,10 @@ class AsyncioDriver:
                         await self._moved.wait()
                 continue
             if isinstance(self._watch, Waited):
+                self._loop.carry_out()
                 await self._watch.wait(dispatch)
             if dispatch.reads and self._loop.executor is not None:
+                self._loop.carry_out()
                 reader = self._group.create_task(self._read(self._loop.executor, dispatch))
                 self._readers.add(reader)
                 reader.add_done_callback(self._readers.discard)
@@ -105,6 +108,7 @@ class AsyncioDriver:
 
     async def _keep_pace(self, worker: int, dispatch: Dispatch) -> None:
         """Marks the device's queue, and waits for an old mark if too many are not reached."""
+        self._loop.carry_out()
         executor = self._loop.executor
         marks = self._marks[worker]
         if executor is not None:
@@ -128,6 +132,7 @@ class AsyncioDriver:
             self._watch = Waited(tracer, executor)
         else:
             self._watch = Sampled(tracer, executor, trace.every)
+        self._loop.watch = self._watch
 
     def _end_trace(self) -> None:
         if isinstance(self._watch, Sampled):

@@ -118,13 +118,8 @@ class Executor:
             self._runners[number].edge_sizes = sizes
 
     def feed(self, feeds: Sequence[Feed], scheduler: Scheduler) -> None:
-        """Writes pumped payloads to host arenas.
-
-        Raises:
-          MessageError: If a payload has another shape than its pump, or a dtype that does not fit.
-        """
+        """Writes pumped payloads, which `check_payload` has passed, to host arenas."""
         for feed in feeds:
-            _check_payload(feed)
             self.arenas.ensure(feed.arena, scheduler.pool(feed.arena).capacity)
             self.arenas.host[feed.arena][feed.slots] = feed.payload
 
@@ -399,7 +394,12 @@ def _metrics_of(node: Node) -> list[str]:
     return list(metric_shapes(node, eval_body(node, node.op.body, types)))
 
 
-def _check_payload(feed: Feed) -> None:
+def check_payload(feed: Feed) -> None:
+    """Checks what has been pumped.
+
+    Raises:
+      MessageError: If a payload has another shape than its pump, or a dtype that does not fit.
+    """
     _, shape, dtype = feed.arena
     payload = np.asarray(feed.payload)
     where = f"pump `{feed.pump}`, payload"

@@ -1,21 +1,30 @@
-"""What all drivers share: ask the scheduler, run the dispatch, admit instances, notice the end or a standstill."""
+"""What all drivers share: ask the scheduler, run the dispatch, admit instances, notice the end or a standstill.
+
+Control never waits for a payload (but where it reads one), so a driver may let it decide on several dispatches before the first is issued: that
+way the scheduler's lines and XLA's each stay in the processor's caches for a while, in place of pushing one another out for every dispatch.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor import Executor, check_payload
 from ampjax.engine.journal import Journal
 from ampjax.engine.source import Source
 from ampjax.ir.state import State
 from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.pump import Feed
 from ampjax.sched.scheduler import Scheduler
 
 PATIENCE = 20_000
 """Messages for each instance in flight, without any of them ending, from which on a loop is suspected never to end."""
+
+AHEAD = 16, 2_048
+"""Dispatches, and messages in them, that are decided on before they are carried out; more would leave the caches again."""
 
 Progress = Callable[[int, bool], None]
 """`progress(n, train)`: `n` more instances have ended."""
@@ -24,8 +33,11 @@ Progress = Callable[[int, bool], None]
 class Watch(Protocol):
     """Told how a dispatch is issued, for a trace."""
 
-    def begin(self, dispatch: Dispatch) -> None:
+    def decided(self, dispatch: Dispatch) -> None:
         """The scheduler has chosen it."""
+
+    def begin(self, dispatch: Dispatch) -> None:
+        """It is issued now."""
 
     def kernels_issued(self, dispatch: Dispatch) -> None:
         """Its kernels have been issued; its parameter changes follow. Not called where only control runs."""
@@ -42,8 +54,11 @@ class Loop:
       executor: Runs the dispatches; None if only control runs.
       sources: What is pumped; training and inference sources may run at the same time.
       progress: Told of instances that have ended.
-      on_dispatch: Told of every dispatch, in order of issue.
+      on_dispatch: Told of every dispatch before it is issued.
       journal: Told of every decision.
+
+    Attributes:
+      watch: Told how each dispatch is issued.
     """
 
     def __init__(
@@ -57,10 +72,19 @@ class Loop:
     ):
         self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
         self._progress, self._on_dispatch, self._journal = progress, on_dispatch, journal
+        self.watch: Watch | None = None
         self._fruitless = 0  # messages since an instance ended; below 0 once it has been told
+        self._decided: deque[Dispatch | Sequence[Feed]] = deque()
+        self._n_messages = 0
 
-    def issue(self, worker: int, watch: Watch | None = None) -> Dispatch | None:
-        """Takes the worker's next action and runs it."""
+    def issue(self, worker: int) -> Dispatch | None:
+        """Takes the worker's next action and carries it out."""
+        dispatch = self.decide(worker)
+        self.carry_out()
+        return dispatch
+
+    def decide(self, worker: int) -> Dispatch | None:
+        """Takes the worker's next action; with others it waits to be carried out. It may be `done` before, unless it reads payloads."""
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
@@ -69,22 +93,40 @@ class Loop:
             self._suspect()
         if self._journal is not None:
             self._journal.issued(dispatch)
-        if watch is not None:
-            watch.begin(dispatch)
-        if self._on_dispatch is not None:
-            self._on_dispatch(dispatch)
-        if self.executor is not None:
-            try:
-                self.executor.run(dispatch, self.scheduler)
-                if watch is not None:
-                    watch.kernels_issued(dispatch)
-                self.executor.change(dispatch)
-            except Exception as error:
-                error.add_note(describe(dispatch, self.scheduler))
-                raise
-        if watch is not None:
-            watch.issued(dispatch)
+        if self.watch is not None:
+            self.watch.decided(dispatch)
+        self._decided.append(dispatch)
+        self._n_messages += dispatch.n_messages
+        if self.executor is None or len(self._decided) >= AHEAD[0] or self._n_messages >= AHEAD[1]:
+            self.carry_out()
         return dispatch
+
+    def carry_out(self) -> None:
+        """Issues all that has been decided, in that order, and puts payloads that have been pumped since where they belong."""
+        waiting = self._decided
+        while waiting:
+            what = waiting.popleft()
+            if isinstance(what, Dispatch):
+                self._issue(what)
+            elif self.executor is not None:
+                self.executor.feed(what, self.scheduler)
+        self._n_messages = 0
+
+    def abandon(self) -> None:
+        """Carries out what has been decided, after an interrupt or an error, as far as it can be: what nodes have accumulated is what they have counted.
+
+        What can't be carried out loses its gradients, as all that is in flight does; updates that were due are made.
+        """
+        executor, waiting, self.watch = self.executor, self._decided, None
+        while waiting and executor is not None:
+            what = waiting.popleft()
+            with suppress(Exception):
+                if isinstance(what, Dispatch):
+                    executor.run(what, self.scheduler)
+                else:
+                    executor.feed(what, self.scheduler)
+            if isinstance(what, Dispatch):
+                executor.change(what)
 
     def done(self, dispatch: Dispatch) -> None:
         """Lets its messages travel on, with what was read from their payloads, and admits what there is room for."""
@@ -104,10 +146,40 @@ class Loop:
         admitted = 0
         for source in self.sources:
             if not source.exhausted:
-                admitted += source.admit()
+                admitted += source.admit(self._feed)
         if self._journal is not None and (ended or admitted):
             self._journal.settled(len(ended), admitted)
         return admitted > 0
+
+    def _issue(self, dispatch: Dispatch) -> None:
+        """Issues a dispatch: its kernels, then its parameter changes."""
+        watch = self.watch
+        if watch is not None:
+            watch.begin(dispatch)
+        if self._on_dispatch is not None:
+            self._on_dispatch(dispatch)
+        if self.executor is not None:
+            try:
+                self.executor.run(dispatch, self.scheduler)
+                if watch is not None:
+                    watch.kernels_issued(dispatch)
+                self.executor.change(dispatch)
+            except Exception as error:
+                error.add_note(describe(dispatch, self.scheduler))
+                raise
+        if watch is not None:
+            watch.issued(dispatch)
+
+    def _feed(self, feeds: Sequence[Feed]) -> None:
+        """Puts pumped payloads where they belong: not before dispatches that were decided on earlier have read what lies there."""
+        if self.executor is None:
+            return
+        for feed in feeds:
+            check_payload(feed)
+        if self._decided:
+            self._decided.append(feeds)
+        else:
+            self.executor.feed(feeds, self.scheduler)
 
     def _tell(self, ended: Sequence[tuple[int, bool]]) -> None:
         """Tells sources, and whoever follows the progress, of instances that have ended."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from ampjax.engine.compile import compilations
 from ampjax.engine.executor import Executor
-from ampjax.engine.loop import Loop
+from ampjax.engine.loop import AHEAD, Loop
 from ampjax.errors import DataError, SettingsError
 from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.queues import FORWARD, INFER
@@ -96,9 +96,6 @@ _UPDATING = ", updating"
 
 PARTS = ("times", "kernels", "issue", "control")
 
-AHEAD = 16
-"""Dispatches that the host issues before it waits for the devices, while its own time is measured."""
-
 Measured = dict[str, dict[str, dict[int, list[float]]]]
 """By part of a profile, as `Times`, with each time that was measured."""
 
@@ -138,7 +135,8 @@ def measure_devices(loop: Loop, executor: Executor, together: bool) -> Measured:
 def measure_host(loop: Loop, executor: Executor, together: bool) -> Measured:
     """Runs a loop to its end, the host some dispatches ahead of the devices: the processor time of the host's thread (`issue` and `control`).
 
-    Processor time, since a call that issues a kernel may return when the kernel is done, the operating system having given the core to it.
+    As the asyncio driver does, it decides on several dispatches (`engine.loop.AHEAD`) and then issues them. Payloads are put where they belong at once, so a
+    kernel may see those of a later instance: only times come out. Processor time, since a call that issues a kernel may return when the kernel is done, the operating system having given the core to it.
     Takes and gives what `measure_devices` does.
     """
     found: Measured = {}
@@ -149,15 +147,26 @@ def measure_host(loop: Loop, executor: Executor, together: bool) -> Measured:
         of_host = time.thread_time_ns() - start
         _note(found, "issue", what, rows, of_host if compilations() == before else None)
 
-    for n, (dispatch, choosing_ns) in enumerate(_dispatches(loop)):
-        _carry_out(dispatch, loop, executor, run, together)
+    waiting: list[Dispatch] = []
+
+    def carry_out() -> None:
+        for dispatch in waiting:
+            _carry_out(dispatch, loop, executor, run, together)
+        waiting.clear()
+
+    for dispatch, choosing_ns in _dispatches(loop):
+        waiting.append(dispatch)
+        if dispatch.reads:
+            carry_out()
         start = time.thread_time_ns()
         loop.done(dispatch)
         if dispatch.stage is not None:
             ns = choosing_ns + time.thread_time_ns() - start
             _note(found, "control", what_of(dispatch), max(1, dispatch.n_rows), ns)
-        if n % AHEAD == 0:
+        if len(waiting) >= AHEAD[0] or sum(d.n_messages for d in waiting) >= AHEAD[1]:
+            carry_out()
             executor.wait()
+    carry_out()
     executor.wait()
     return found
 

@@ -116,9 +116,13 @@ class Sampled:
         self._idle_ns: int | None = None
         self._costs = 0, 0
 
-    def begin(self, dispatch: Dispatch) -> None:
+    def decided(self, dispatch: Dispatch) -> None:
         """The scheduler has chosen a dispatch."""
-        self._begun_ns = self._tracer.begin(dispatch)
+        self._tracer.begin(dispatch)
+
+    def begin(self, dispatch: Dispatch) -> None:
+        """It is issued now."""
+        self._begun_ns = self._clock()
         self._n_begun += 1
         self._idle_ns = None
         if self._is_due(dispatch):

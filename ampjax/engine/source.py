@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.executor import Executor
 from ampjax.ir.instances import InstanceList, Instances, Messages
 from ampjax.sched.demand import Guard, Rows
+from ampjax.sched.pump import Feed
 from ampjax.sched.scheduler import Scheduler
+
+Put = Callable[[Sequence[Feed]], None]
+"""Puts payloads where they belong."""
 
 Loop = Callable[[Any], Iterator[Mapping[str, Any]]]
 """A user-written controller loop: from an example to the dictionaries of messages that are pumped for it, one after the other.
@@ -35,7 +38,6 @@ class Source:
 
     Args:
       scheduler: Where instances go.
-      executor: Where payloads go; None if only control runs.
       data: The instances.
       ids: Which of them, in order.
       train: False for inference.
@@ -45,13 +47,12 @@ class Source:
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: Executor | None,
         data: Instances | LoopInstances,
         ids: np.ndarray,
         train: bool,
         guard: Guard | None = None,
     ):
-        self._scheduler, self._executor, self._data, self._ids = scheduler, executor, data, np.asarray(ids)
+        self._scheduler, self._data, self._ids = scheduler, data, np.asarray(ids)
         self.train, self._guard, self._next = train, guard, 0
         self._needs: dict[int, Rows] = {}  # of instances to come, by their place in the order
 
@@ -65,8 +66,11 @@ class Source:
         """Whether instances are held back near the memory limit."""
         return self._guard is not None and self._guard.tight and self._next < len(self._ids)
 
-    def admit(self) -> int:
+    def admit(self, put: Put) -> int:
         """Admits as many instances as there is room for now; says how many.
+
+        Args:
+          put: Gets their payloads.
 
         Raises:
           LimitError: If an instance can't fit within the memory limit.
@@ -79,7 +83,7 @@ class Source:
         ids = self._ids[self._next : self._next + n]
         self._next += n
         if n:
-            self._start(ids)
+            self._start(ids, put)
         return n
 
     def ended(self, instances: Sequence[int]) -> None:
@@ -108,17 +112,12 @@ class Source:
         needs = self._guard.demands(different.tolist(), batches_of(self._data, different))
         self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
 
-    def _start(self, ids: np.ndarray) -> None:
+    def _start(self, ids: np.ndarray, put: Put) -> None:
         """Lets instances in."""
         slots = self._scheduler.open(ids, self.train)
         for batch in batches_of(self._data, ids):
-            self._feed(slots, batch)
+            put(self._scheduler.pump(slots, batch))
         self._scheduler.close(slots)
-
-    def _feed(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> None:
-        feeds = self._scheduler.pump(slots, batch)
-        if self._executor is not None:
-            self._executor.feed(feeds, self._scheduler)
 
 
 class LoopInstances:
@@ -169,7 +168,6 @@ class LoopSource(Source):
 
     Args:
       scheduler: Where instances go.
-      executor: Where payloads go.
       data: The examples and their loop.
       ids: Which of them, in order.
       train: False for inference.
@@ -179,13 +177,12 @@ class LoopSource(Source):
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: Executor | None,
         data: LoopInstances,
         ids: np.ndarray,
         train: bool,
         guard: Guard | None = None,
     ):
-        super().__init__(scheduler, executor, data, ids, train, guard)
+        super().__init__(scheduler, data, ids, train, guard)
         self._loops = data
         self._running: dict[int, tuple[int, Iterator[Mapping[str, Any]]]] = {}  # by slot: the example and its loop
 
@@ -194,9 +191,9 @@ class LoopSource(Source):
         """Whether every loop has ended."""
         return super().exhausted and not self._running
 
-    def admit(self) -> int:
+    def admit(self, put: Put) -> int:
         """Starts loops as far as there is room, and lets each running one pump its next messages; says how many did."""
-        super().admit()
+        super().admit(put)
         steps = 0
         for slot, (example, loop) in list(self._running.items()):
             steps += 1
@@ -205,9 +202,10 @@ class LoopSource(Source):
                 del self._running[slot]
                 self._scheduler.close(np.array([slot]))
                 continue
-            self._feed(np.array([slot]), self._loops.columns({example: pumped}, {example: 0}))
+            put(self._scheduler.pump(np.array([slot]), self._loops.columns({example: pumped}, {example: 0})))
         return steps
 
-    def _start(self, ids: np.ndarray) -> None:
+    def _start(self, ids: np.ndarray, put: Put) -> None:
+        del put  # the loops pump
         for slot, i in zip(self._scheduler.open(ids, self.train).tolist(), ids.tolist(), strict=True):
             self._running[slot] = (i, self._loops.start(i))

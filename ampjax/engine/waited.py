@@ -25,9 +25,12 @@ class Waited:
         self._start_ns = 0
         self._kernels: list[jax.Array] = []
 
-    def begin(self, dispatch: Dispatch) -> None:
-        """The scheduler has chosen a dispatch."""
+    def decided(self, dispatch: Dispatch) -> None:
+        """The scheduler has chosen a dispatch, which is issued at once."""
         self._start_ns, self._kernels = self._tracer.begin(dispatch), []
+
+    def begin(self, dispatch: Dispatch) -> None:
+        """It is issued now."""
 
     def kernels_issued(self, dispatch: Dispatch) -> None:
         """Its kernels have been issued."""

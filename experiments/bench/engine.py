@@ -166,6 +166,6 @@ class Bench:
         self._executor.wait()
 
     def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:
-        source = Source(scheduler, executor, self._data, np.arange(len(self._data)), True)
+        source = Source(scheduler, self._data, np.arange(len(self._data)), True)
         note = self._issued.append if executor is not None else None
         return Loop(scheduler, executor, [source], on_dispatch=note)

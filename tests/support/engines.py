@@ -32,7 +32,7 @@ class Engine:
     def sources(self, instances, train=True, guard=None):
         ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
         data = instances if hasattr(instances, "gather") else InstanceList(instances, ragged)
-        return [Source(self.scheduler, self.executor, data, np.arange(len(data)), train, guard)]
+        return [Source(self.scheduler, data, np.arange(len(data)), train, guard)]
 
     def virtual(self, instances, train=True, cost=lambda d: 1 + d.n_rows, on_dispatch=None):
         """A run in virtual time; returns what `VirtualDriver.run` does."""

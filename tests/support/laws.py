@@ -155,7 +155,7 @@ class Engine:
     def run(self, data, train=True, also=()):
         """Runs instances; `also` are further `(data, train)` that are in flight at the same time. Keeps the dispatches."""
         sources = [
-            Source(self.scheduler, self.executor, self._instances(each), np.arange(len(each)), is_train)
+            Source(self.scheduler, self._instances(each), np.arange(len(each)), is_train)
             for each, is_train in ((data, train), *also)
         ]
         loop = Loop(self.scheduler, self.executor, sources, on_dispatch=self._note, journal=self.journal)

@@ -85,17 +85,18 @@ def largest_forward(queues, now):
 def test_growth_while_kernels_are_under_way_changes_nothing(spaces):
     """DESIGN, rule 9: the arenas double many times in the middle of a run."""
     results = []
-    for capacity in (2, 64):
+    for capacity in (2, 1024):
         e = engine(
             graphs.chain(2),
             {"f1": len(spaces) - 1},
             spaces,
             fuse=False,
             capacity=capacity,
+            max_active_keys=200,
             max_dispatch_size=4,
             policy=largest_forward,
         )
-        e.wall(graphs.chain_data(11))
+        e.wall(graphs.chain_data(200))
         results.append(e)
     small, large = results
     assert small.executor.arenas.grown >= 2 and large.executor.arenas.grown == 0

@@ -109,7 +109,7 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
         for name in "abc":
             yield {name: np.float32(example)}
 
-    source = LoopSource(e.scheduler, None, LoopInstances(controller, [1, 2, 3]), np.arange(3), True)
+    source = LoopSource(e.scheduler, LoopInstances(controller, [1, 2, 3]), np.arange(3), True)
     loop = Loop(e.scheduler, None, [source])
     within(200, AsyncioDriver(loop).run())
     assert e.scheduler.idle and source.exhausted

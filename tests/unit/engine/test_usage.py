@@ -124,5 +124,5 @@ def test_a_controllers_loop_that_runs_on_does_not_throttle():
     def controller(example):
         yield example
 
-    source = LoopSource(e.scheduler, None, LoopInstances(controller, graphs.chain_data(2)), np.arange(2), True)
+    source = LoopSource(e.scheduler, LoopInstances(controller, graphs.chain_data(2)), np.arange(2), True)
     assert {reason for _, reason, *_ in reasons(e, [source])} <= {"starved", "join"}
