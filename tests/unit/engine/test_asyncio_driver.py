@@ -115,6 +115,59 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
     assert e.scheduler.idle and source.exhausted
 
 
+# Decisions ahead of issue
+
+
+def sum_of_inputs():
+    """A node whose gradient is the sum of what has come in."""
+    with amp.Graph() as g:
+        amp.loss("loss", lambda x: x)(amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x")))
+    return g
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_a_payload_does_not_take_the_place_of_one_that_is_still_to_be_read(in_flight):
+    """An instance ends for the scheduler before its kernels are issued; the next one's payload gets the same slot."""
+    e = engine(sum_of_inputs(), max_active_keys=in_flight)
+    e.wall([{"x": np.float32(2**i)} for i in range(12)])
+    assert e.gradients["f"] == 2**12 - 1
+    assert e.scheduler.pool((-1, (), "float32")).peak == in_flight
+
+
+@pytest.mark.parametrize("stops_at", [3, 9, 18])
+def test_what_was_decided_before_an_interrupt_is_carried_out(stops_at):
+    """So nodes have accumulated as many gradient rows as they have counted."""
+
+    def policy(queues, now):
+        if now >= stops_at:
+            raise KeyboardInterrupt
+        return queues[0]
+
+    e = engine(sum_of_inputs(), max_active_keys=2, policy=policy)
+    loop = Loop(e.scheduler, e.executor, e.sources([{"x": np.float32(1)}] * 40))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(AsyncioDriver(loop).run())
+    loop.abandon()
+    assert e.gradients["f"] == e.scheduler.updates.counts["f"] > 0
+
+
+def test_what_a_mistake_left_undone_does_not_stop_the_rest():
+    """A kernel that can't be compiled loses its own gradients; updates that were decided on with it are made."""
+    body = Broken()
+    with amp.Graph() as g:
+        x, y = amp.pump("x"), amp.pump("y")
+        amp.loss("loss", lambda x: x)(amp.ppt("f", graphs.times, params=graphs.one())(x))
+        amp.sink("end", amp.npt("broken", body)(y))
+    e = engine(g, interval=1, max_active_keys=8)
+    body.armed, before = True, float(e.executor.params["f"])
+    loop = Loop(e.scheduler, e.executor, e.sources([{"x": np.float32(1), "y": np.float32(1)}] * 4))
+    with pytest.raises(ZeroDivisionError, match="a mistake in the body"):
+        asyncio.run(AsyncioDriver(loop).run())
+    loop.abandon()
+    np.testing.assert_allclose(e.executor.params["f"], before - 0.1 * 4, rtol=1e-6)
+    assert e.scheduler.updates.versions["f"] > 0 and e.gradients["f"] == 0
+
+
 # Errors
 
 
