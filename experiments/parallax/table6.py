@@ -43,7 +43,7 @@ class Table6Options:
     machines: int = 1
     replicas: int = 2
     rounds: int = 7
-    steps: int = 2
+    steps: int = 6
     seed: int = 0
     json: Path | None = None
     out: Path = Path("runs/parallax-table6")
