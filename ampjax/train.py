@@ -7,7 +7,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ from ampjax.predictions import Predictions, gather_predictions
 from ampjax.preparation import AnyInstances, Preparation
 from ampjax.progress import Reporter
 from ampjax.provenance import differences, provenance, require_same
+from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import Plan
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
@@ -481,8 +482,11 @@ class Trainer:
             except BaseException as error:
                 if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
                     self.left_over = self._scheduler.report()
-                loop.abandon()
-                self._abandon()
+                try:
+                    with suppress(Exception):
+                        loop.carry_out()  # what has been decided before an interrupt
+                finally:
+                    self._abandon(loop.undone)
                 raise
 
     async def _drive(self, loop: Loop, trace: Trace | None) -> None:
@@ -500,11 +504,18 @@ class Trainer:
         """Seconds on the clock that the run goes by; a replay goes by this machine's."""
         return time.perf_counter() if self._cost is None or self._follower is not None else self._virtual_ns / 1e9
 
-    def _abandon(self) -> None:
-        """Forgets all that is in flight and what came of it, so that the next run starts clean; updates that were due are made."""
+    def _abandon(self, undone: Sequence[Dispatch] = ()) -> None:
+        """Forgets all that is in flight and what came of it, so that the next run starts clean.
+
+        Updates that were due are made; but if something has failed, neither they nor the dispatches `undone` since: what nodes had accumulated before stays.
+        """
+        due = self._scheduler.abandon()
+        if undone:
+            self._scheduler.updates.take_back([*undone, *due])
+        else:
+            for changes in due:
+                self._executor.change(changes)
         self._executor.abandon()
-        for changes in self._scheduler.abandon():
-            self._executor.change(changes)
 
     def _both(self, train: Data, valid: Data | None) -> tuple[AnyInstances, AnyInstances | None]:
         return self._data(train, "training data"), None if valid is None else self._data(valid, "validation data")

@@ -1,6 +1,6 @@
 """The asyncio driver: one task per worker, on real devices.
 
-Routing depends on issued dispatches only, so the loop runs ahead of the devices and never blocks on one: when a worker is too far
+Routing depends on decisions only, so the loop runs ahead of the devices and never blocks on one: when a worker is too far
 ahead, its task waits in a helper thread for an earlier dispatch to end.
 """
 
@@ -139,6 +139,7 @@ class AsyncioDriver:
             self._watch.finish()
         if self._tracer is not None:
             self._tracer.finish()
+        self._loop.watch = None
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:

@@ -149,8 +149,10 @@ class Executor:
             self._stash.pop(key, None)
 
     def abandon(self) -> None:
-        """Forgets what belongs to instances that are given up: parameters stashed for them, sums of losses, outputs."""
+        """Forgets what belongs to instances that are given up (parameters stashed for them, sums of losses, outputs), and what replicas have handed in."""
         self._stash.clear()
+        self._handed_in.clear()
+        self._updated = None
         self._sums.clear()
         self._readings.clear()
         self.outputs.clear()

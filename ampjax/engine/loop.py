@@ -9,8 +9,10 @@ from __future__ import annotations
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
+
+import numpy as np
 
 from ampjax.engine.executor import Executor, check_payload
 from ampjax.engine.journal import Journal
@@ -75,7 +77,8 @@ class Loop:
         self.watch: Watch | None = None
         self._fruitless = 0  # messages since an instance ended; below 0 once it has been told
         self._decided: deque[Dispatch | Sequence[Feed]] = deque()
-        self._n_messages = 0
+        self._n_dispatches = self._n_messages = 0  # in it
+        self._is_broken = False
 
     def issue(self, worker: int) -> Dispatch | None:
         """Takes the worker's next action and carries it out."""
@@ -96,37 +99,32 @@ class Loop:
         if self.watch is not None:
             self.watch.decided(dispatch)
         self._decided.append(dispatch)
+        self._n_dispatches += 1
         self._n_messages += dispatch.n_messages
-        if self.executor is None or len(self._decided) >= AHEAD[0] or self._n_messages >= AHEAD[1]:
+        if self.executor is None or self._n_dispatches >= AHEAD[0] or self._n_messages >= AHEAD[1]:
             self.carry_out()
         return dispatch
 
     def carry_out(self) -> None:
-        """Issues all that has been decided, in that order, and puts payloads that have been pumped since where they belong."""
+        """Issues all that has been decided, in that order, and puts payloads that have been pumped since where they belong.
+
+        Once something has failed, or was interrupted, nothing more is issued: what follows may need what was not computed (see `undone`).
+        """
         waiting = self._decided
-        while waiting:
-            what = waiting.popleft()
+        while waiting and not self._is_broken:
+            what, self._is_broken = waiting[0], True
             if isinstance(what, Dispatch):
                 self._issue(what)
             elif self.executor is not None:
                 self.executor.feed(what, self.scheduler)
-        self._n_messages = 0
+            waiting.popleft()
+            self._is_broken = False
+        self._n_dispatches = self._n_messages = 0
 
-    def abandon(self) -> None:
-        """Carries out what has been decided, after an interrupt or an error, as far as it can be: what nodes have accumulated is what they have counted.
-
-        What can't be carried out loses its gradients, as all that is in flight does; updates that were due are made.
-        """
-        executor, waiting, self.watch = self.executor, self._decided, None
-        while waiting and executor is not None:
-            what = waiting.popleft()
-            with suppress(Exception):
-                if isinstance(what, Dispatch):
-                    executor.run(what, self.scheduler)
-                else:
-                    executor.feed(what, self.scheduler)
-            if isinstance(what, Dispatch):
-                executor.change(what)
+    @property
+    def undone(self) -> list[Dispatch]:
+        """What has been decided and not carried out, in order: after an error or an interrupt, from the dispatch on in which it came."""
+        return [what for what in self._decided if isinstance(what, Dispatch)]
 
     def done(self, dispatch: Dispatch) -> None:
         """Lets its messages travel on, with what was read from their payloads, and admits what there is room for."""
@@ -177,7 +175,8 @@ class Loop:
         for feed in feeds:
             check_payload(feed)
         if self._decided:
-            self._decided.append(feeds)
+            # Copies: a data set may use its buffers again.
+            self._decided.append([replace(feed, payload=np.array(feed.payload)) for feed in feeds])
         else:
             self.executor.feed(feeds, self.scheduler)
 
@@ -236,7 +235,7 @@ def describe(dispatch: Dispatch, scheduler: Scheduler) -> str:
     if dispatch.stage is None or not len(dispatch.states):
         return f"ampjax: in {dispatch!r}"
     state = State(dispatch.states[:1], scheduler.plan.layout, dispatch.stage.ports[0].type.fields)
-    story: list[Any] = scheduler.story(int(dispatch.states[0, 0]))[-6:]
+    story: list[Any] = scheduler.story(int(dispatch.states[0, 0]), until=dispatch.number)[-6:]
     return "\n".join(
         [f"ampjax: in {dispatch!r}; first message {state!r}; its story:", *(f"  {line}" for line in story)]
     )

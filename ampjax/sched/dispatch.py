@@ -109,6 +109,14 @@ class Dispatch:
         return self.n_rows if self.edges is None or sizes is None else int(sizes.sum())
 
     @property
+    def brings_gradients(self) -> bool:
+        """Whether its kernels compute weight gradients: a way back, or a loss in training."""
+        stage = self.stage
+        return stage is not None and (
+            self.direction == "backward" or (self.direction == "forward" and stage.kind == "loss")
+        )
+
+    @property
     def brings_updates(self) -> bool:
         """Whether all its parameter changes are updates of its stage's nodes, of each, from nothing but gradients that it brings itself."""
         if self.stage is None or not self.changes:

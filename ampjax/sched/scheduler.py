@@ -94,7 +94,7 @@ class Scheduler:
         return slots
 
     def pump(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
-        """Pumps messages for open instances; returns where the driver must put their payloads, before the next dispatch.
+        """Pumps messages for open instances; returns where the driver must put their payloads: after the dispatches so far have read theirs, before the next one does.
 
         Args:
           slots: The instances' slots `[n]`; `Messages.instance` counts positions in it.
@@ -184,6 +184,7 @@ class Scheduler:
           The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
         """
         due = [changes for waiting in self._changes.values() for changes in waiting]
+        self.updates.forget_handed_in()
         for key, pool in list(self.pools.items()):
             self.pools[key] = SlotPool(pool.capacity, pool.limit)
         self._clear()
@@ -259,9 +260,10 @@ class Scheduler:
         """Who waits for what: one line per message in a join, and per open group."""
         return [str(one) for one in explain.find_waiting(self.plan, self._traffic.joins, self._traffic.groups)]
 
-    def story(self, instance: int, **fields: int) -> list[str]:
-        """What happened to an instance's messages (with these state fields), as far as the history goes back."""
-        return explain.story(self.plan, self.history, instance, fields)
+    def story(self, instance: int, *, until: int | None = None, **fields: int) -> list[str]:
+        """What happened to an instance's messages (with these state fields), as far as the history goes back; up to dispatch `until`, if it is given."""
+        past = (d for d in self.history if until is None or d.number <= until)
+        return explain.story(self.plan, past, instance, fields)
 
     def diagnose(self) -> LimitError | DeadlockError:
         """Why nothing can move."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.sched.dispatch import Average, Change, Contribute, Merge, Update
+from ampjax.sched.dispatch import Average, Change, Contribute, Dispatch, Merge, Update
 from ampjax.sched.stats import NodeStats, Statistics
 
 
@@ -130,7 +130,34 @@ class Updates:
         for node, total in state["staleness"].items():
             self._staleness[node].start(total)
         for name, group in self._groups.items():
-            group.since, group.handed_in, group.triggered = dict(state["since"][name]), {}, False
+            group.since = dict(state["since"][name])
+        self.forget_handed_in()
+
+    def take_back(self, dispatches: Iterable[Dispatch]) -> None:
+        """Uncounts the gradients and updates of the latest dispatches, in order, which were never carried out: nodes have counted what they have accumulated.
+
+        Versions stay what they are, so that none means two things.
+        """
+        brought: dict[str, int] = {}
+        held: dict[str, tuple[int, float]] = {}
+        for dispatch in dispatches:
+            if dispatch.stage is not None and dispatch.brings_gradients:
+                for node in dispatch.stage.params:
+                    brought[node] = brought.get(node, 0) + dispatch.rows_at(node)
+            for change in dispatch.changes:
+                if isinstance(change, Update):
+                    held.setdefault(change.node, (change.count - brought.get(change.node, 0), change.mean_staleness))
+        for node, rows in brought.items():
+            count = self.counts[node]
+            held.setdefault(node, (count - rows, self._staleness[node].total / max(count, 1)))
+        for node, (count, mean) in held.items():
+            self.counts[node] = count
+            self._staleness[node].start(round(mean * count))
+
+    def forget_handed_in(self) -> None:
+        """Lets replicas begin their next mean anew: what they have handed in for it is no longer there."""
+        for group in self._groups.values():
+            group.handed_in, group.triggered = {}, False
 
     def end_of_epoch(self) -> list[Change]:
         """What the end of an epoch asks of the replicas."""
@@ -139,8 +166,8 @@ class Updates:
         changes: list[Change] = []
         for name, group in self._groups.items():
             group.since = dict.fromkeys(group.nodes, 0)
-            group.handed_in, group.triggered = {}, False
             changes.append(Average(name, group.nodes))
+        self.forget_handed_in()
         return changes
 
     def _update(self, node: str, stats: NodeStats) -> list[Change]:

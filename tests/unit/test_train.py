@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import io
+import itertools
 import json
 
 import jax
@@ -503,6 +504,56 @@ def test_an_update_that_was_due_when_a_run_ended_is_made(mode):
     plain.accumulate([good])
     close(trainer.params, plain.params)
     close({node: grads for node, (grads, _) in trainer.gradients.items()}, {"f0": np.float32(0)})
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 5, 12, 19])
+def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monkeypatch):
+    """Dispatches that were decided on behind it are not carried out; nodes have counted what they have accumulated."""
+    with amp.Graph() as g:
+        amp.loss("loss", lambda y: y)(amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x")))
+    options = {"max_active_keys": 2, "min_update_interval": 3, "gradient": "sum", "fuse": False}
+    trainer = amp.Trainer(g, optax.sgd(0.1), **options)
+    data, before = [{"x": np.float32(1)}] * 30, float(trainer.params["f"])
+    run, n, rows = trainer._executor.run, 0, 0
+
+    def fails(dispatch, scheduler):
+        nonlocal n, rows
+        n += 1
+        if n == fails_at:
+            raise MemoryError
+        run(dispatch, scheduler)
+        rows += dispatch.n_rows if dispatch.direction == "backward" else 0
+
+    monkeypatch.setattr(trainer._executor, "run", fails)
+    with pytest.raises(MemoryError):
+        trainer.accumulate(data)
+    for _ in range(2):
+        held, count = trainer.gradients["f"]
+        assert held == count
+        np.testing.assert_allclose(trainer.params["f"], before - 0.1 * (rows - count), rtol=1e-5)
+        trainer.accumulate(data)
+    assert rows > 30
+
+
+def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
+    with amp.Graph() as g:
+        wire = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.pump("x"))
+        amp.loss("loss", graphs.square)(wire, amp.pump("label"))
+    trainer = amp.Trainer(g, optax.sgd(0.01), max_active_keys=4, replica_sync=("message", 2), max_dispatch_size=1)
+    run = trainer._executor.run
+    for fails_at in (9, 17, 30):
+        calls = itertools.count(1)
+
+        def fails(dispatch, scheduler, calls=calls, fails_at=fails_at):
+            if next(calls) == fails_at:
+                raise MemoryError
+            run(dispatch, scheduler)
+
+        monkeypatch.setattr(trainer._executor, "run", fails)
+        with pytest.raises(MemoryError):
+            trainer.accumulate(graphs.chain_data(20))
+        monkeypatch.setattr(trainer._executor, "run", run)
+        trainer.accumulate(graphs.chain_data(20))
 
 
 # Found in review
