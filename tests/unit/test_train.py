@@ -539,9 +539,9 @@ def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
     with amp.Graph() as g:
         wire = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.pump("x"))
         amp.loss("loss", graphs.square)(wire, amp.pump("label"))
-    trainer = amp.Trainer(g, optax.sgd(0.01), max_active_keys=4, replica_sync=("message", 2), max_dispatch_size=1)
+    trainer = amp.Trainer(g, optax.sgd(0.01), max_active_keys=3, replica_sync=("message", 3), max_dispatch_size=1)
     run = trainer._executor.run
-    for fails_at in (9, 17, 30):
+    for fails_at in range(2, 40):
         calls = itertools.count(1)
 
         def fails(dispatch, scheduler, calls=calls, fails_at=fails_at):
