@@ -123,6 +123,11 @@ class Executor:
             self.arenas.ensure(feed.arena, scheduler.pool(feed.arena).capacity)
             self.arenas.host[feed.arena][feed.slots] = feed.payload
 
+    def issue(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
+        """Carries a dispatch out: issues its kernels, then its parameter changes."""
+        self.run(dispatch, scheduler)
+        self.change(dispatch)
+
     def run(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
         """Carries a dispatch out: issues its kernels. `change` must follow, before anything else is issued."""
         stage = dispatch.stage

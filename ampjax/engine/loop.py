@@ -33,19 +33,17 @@ Progress = Callable[[int, bool], None]
 
 
 class Watch(Protocol):
-    """Told how a dispatch is issued, for a trace."""
+    """Issues dispatches in the executor's place, and takes times for a trace."""
 
-    def decided(self, dispatch: Dispatch) -> None:
-        """The scheduler has chosen it."""
+    def decided(self, dispatch: Dispatch) -> bool:
+        """The scheduler has chosen it; says whether what was decided before should be carried out first, so that devices have time to be done with it."""
+        ...
 
-    def begin(self, dispatch: Dispatch) -> None:
-        """It is issued now."""
+    def issue(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
+        """Issues it, as `Executor.issue` does. Not called where only control runs."""
 
-    def kernels_issued(self, dispatch: Dispatch) -> None:
-        """Its kernels have been issued; its parameter changes follow. Not called where only control runs."""
-
-    def issued(self, dispatch: Dispatch) -> None:
-        """All of it has been issued."""
+    def carried_out(self) -> None:
+        """All that had been decided has been issued."""
 
 
 class Loop:
@@ -60,7 +58,7 @@ class Loop:
       journal: Told of every decision.
 
     Attributes:
-      watch: Told how each dispatch is issued.
+      watch: Issues dispatches, if it is there, and takes their times.
     """
 
     def __init__(
@@ -96,22 +94,22 @@ class Loop:
             self._suspect()
         if self._journal is not None:
             self._journal.issued(dispatch)
-        if self.watch is not None:
-            self.watch.decided(dispatch)
         self._decided.append(dispatch)
+        if self.watch is not None and self.watch.decided(dispatch):
+            self.carry_out(all_but=1)
         self._n_dispatches += 1
         self._n_messages += dispatch.n_messages
         if self.executor is None or self._n_dispatches >= AHEAD[0] or self._n_messages >= AHEAD[1]:
             self.carry_out()
         return dispatch
 
-    def carry_out(self) -> None:
-        """Issues all that has been decided, in that order, and puts payloads that have been pumped since where they belong.
+    def carry_out(self, all_but: int = 0) -> None:
+        """Issues what has been decided, in that order, all or `all_but` the last few; and puts payloads that have been pumped since where they belong.
 
         Once something has failed, or was interrupted, nothing more is issued: what follows may need what was not computed (see `undone`).
         """
         waiting = self._decided
-        while waiting and not self._is_broken:
+        while len(waiting) > all_but and not self._is_broken:
             what, self._is_broken = waiting[0], True
             if isinstance(what, Dispatch):
                 self._issue(what)
@@ -119,6 +117,8 @@ class Loop:
                 self.executor.feed(what, self.scheduler)
             waiting.popleft()
             self._is_broken = False
+        if self.watch is not None and self._n_dispatches:
+            self.watch.carried_out()
         self._n_dispatches = self._n_messages = 0
 
     @property
@@ -151,22 +151,14 @@ class Loop:
 
     def _issue(self, dispatch: Dispatch) -> None:
         """Issues a dispatch: its kernels, then its parameter changes."""
-        watch = self.watch
-        if watch is not None:
-            watch.begin(dispatch)
         if self._on_dispatch is not None:
             self._on_dispatch(dispatch)
         if self.executor is not None:
             try:
-                self.executor.run(dispatch, self.scheduler)
-                if watch is not None:
-                    watch.kernels_issued(dispatch)
-                self.executor.change(dispatch)
+                (self.watch or self.executor).issue(dispatch, self.scheduler)
             except Exception as error:
                 error.add_note(describe(dispatch, self.scheduler))
                 raise
-        if watch is not None:
-            watch.issued(dispatch)
 
     def _feed(self, feeds: Sequence[Feed]) -> None:
         """Puts pumped payloads where they belong: not before dispatches that were decided on earlier have read what lies there."""

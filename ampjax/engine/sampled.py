@@ -8,7 +8,7 @@ so that they end when the device was seen to be done with them.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from statistics import median_low
@@ -19,6 +19,7 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
 from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.scheduler import Scheduler
 
 EACH = 2
 """Dispatches of each stage, direction and size that are timed soon after they first come."""
@@ -26,24 +27,24 @@ EACH = 2
 SHARE = 0.005
 """The part of a run's time, about, that may be lost by waiting for dispatches that are timed."""
 
-CREDIT_NS = 2_000_000
+CREDIT_NS = 4_000_000
 """What may be lost before that, so that a short run has something to go by."""
 
-PATIENCE = 64, 512
-"""Dispatches for which one that should be timed is put off while the device is at work, the first few of its kind and later ones: to wait until it has caught
-up costs the host its lead, which comes back slowly."""
+TRIES = 4, 32
+"""How often one that should be timed is let go while the device is at work, the first few of its kind and later ones: to wait until it has caught up costs the host its
+lead, which comes back slowly."""
 
-LATEST = 32, 2_048
-"""Dispatches, and messages in them, that are kept as they are until it is taken down what a trace wants of them; more would leave the processor's caches."""
+APART = 17
+"""Dispatches between two such tries: of what is decided together one at most, and not always the same of a schedule that repeats."""
 
 _HELD, _TOLD = 4, 9
 """Entries of a dispatch in the lists of those that are held, and of those that have been taken down."""
 
-_BEHIND_NS = 20_000
-"""A wait that takes longer was for a device that was still at work, so its end is the device's."""
-
 Times = tuple[int, int, int, int]
 """When a dispatch's kernels start and end, and when its parameter changes do."""
+
+Kind = tuple[int, str, bool, int]
+"""A stage's number, a direction, whether parameters change, and the size: rows, in powers of two."""
 
 Work = tuple[int, str, bool]
 """A stage's number, a direction, and whether parameters change."""
@@ -104,46 +105,45 @@ class Sampled:
     def __init__(self, tracer: Tracer, executor: Executor, every: int):
         self._tracer, self._executor, self._every = tracer, executor, every
         self._clock, self._most = tracer.clock, tracer.trace.max_slices
-        self._due, self._n_timed, self._n_put_off, self._compilations = every, 0, 0, 0
-        self._timed: dict[tuple[int, str, bool, int], int] = {}
+        self._timed: Counter[Kind] = Counter()
+        self._n_tries = self._n_timed = 0  # since the last one that was timed; of these
+        self._to_time: Dispatch | None = None
+        self._kind: Kind = (-1, "", False, 0)  # of that one
+        # Numbers of dispatches: the run's first, the next that is due, the next that may be tried.
+        self._first = self._due = self._again = 0
         # Flat: each container that lives on brings the next search for garbage among all that there is nearer.
         self._latest: list[Any] = []  # of each dispatch `_HELD` entries: itself, start, start of changes, timing
-        self._n_held = 0
         self._issues: list[Any] = []  # of each `_TOLD`: what `tell` gives, and these times
-        self._first_ns, self._lost_ns, self._n_begun = tracer.clock(), 0.0, 0
+        self._first_ns, self._lost_ns = tracer.clock(), 0.0
         self._earned_ns = 0.0  # before, what was lost has not been earned
-        self._begun_ns = self._start_ns = 0
-        self._idle_ns: int | None = None
-        self._costs = 0, 0
 
-    def decided(self, dispatch: Dispatch) -> None:
-        """The scheduler has chosen a dispatch."""
-        self._tracer.begin(dispatch)
+    def decided(self, dispatch: Dispatch) -> bool:
+        """The scheduler has chosen a dispatch; says whether it is to be timed, and so should be the first of those that are issued together."""
+        return self._tracer.begin(dispatch) >= self._earned_ns and self._is_due(dispatch)
 
-    def begin(self, dispatch: Dispatch) -> None:
-        """It is issued now."""
-        self._begun_ns = self._clock()
-        self._n_begun += 1
-        self._idle_ns = None
-        if self._is_due(dispatch):
-            self._executor.wait_for(dispatch.worker)
-            self._idle_ns, self._compilations = self._clock(), compilations()
+    def issue(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
+        """Issues it, and notes when."""
+        if dispatch is self._to_time:
+            self._to_time, asked_ns = None, self._clock()
+            is_idle = self._executor.is_idle(dispatch.worker)
+            if self._should_wait(dispatch, is_idle):
+                self._time(dispatch, scheduler, asked_ns, is_idle)
+                return
+            self._lose(self._clock() - asked_ns)
+        self._executor.run(dispatch, scheduler)
+        start_ns = self._clock()
+        self._executor.change(dispatch)
+        changes_ns = self._clock() if dispatch.changes else start_ns
+        self._latest += dispatch, start_ns, changes_ns, None
 
-    def kernels_issued(self, dispatch: Dispatch) -> None:
-        """Its kernels have been issued."""
-        self._start_ns = self._clock()
-        if self._idle_ns is not None:
-            self._executor.wait_for(dispatch.worker)
-            self._costs = self._clock() - self._start_ns, 0
-
-    def issued(self, dispatch: Dispatch) -> None:
-        """All of it has been issued."""
-        changes_ns = self._clock() if dispatch.changes else 0
-        timing = None if self._idle_ns is None else self._timing(dispatch, self._idle_ns, changes_ns)
-        self._latest += dispatch, self._start_ns, changes_ns, timing
-        self._n_held += len(dispatch.states)
-        if len(self._latest) >= _HELD * LATEST[0] or self._n_held >= LATEST[1]:
-            self._keep()
+    def carried_out(self) -> None:
+        """Takes down what a trace keeps of the latest dispatches: of all together that takes a third of the time."""
+        latest, self._latest = self._latest, []
+        for dispatch, *times in _in_parts(latest, _HELD):
+            if len(self._issues) < _TOLD * self._most:
+                self._issues += (*tell(dispatch), *times)
+            else:
+                self._tracer.trace.drop()
 
     def wait(self) -> None:
         """Blocks until devices have done what was issued."""
@@ -151,56 +151,64 @@ class Sampled:
 
     def finish(self) -> None:
         """Hands everything to the trace, which works the times out when it is read; `wait` first, unless the run has failed."""
-        self._keep()
+        self.carried_out()
         self._tracer.trace.put_off(partial(_add, self._issues, self._clock()))
         self._issues = []
 
-    def _keep(self) -> None:
-        """Takes down what a trace keeps of the latest dispatches: of all together that takes a third of the time."""
-        latest, self._latest, self._n_held = self._latest, [], 0
-        for dispatch, *times in _in_parts(latest, _HELD):
-            if len(self._issues) < _TOLD * self._most:
-                self._issues += (*tell(dispatch), *times)
-            else:
-                self._tracer.trace.drop()
-
-    def _timing(self, dispatch: Dispatch, idle_ns: int, changes_ns: int) -> Timing:
-        """Waits for the parameter changes of a dispatch that is timed, and counts what is lost by it.
-
-        If the host sets the pace, that is the waiting. If the device does, which goes on working meanwhile, it is the time in which the host issues the
-        next dispatch; and that is less than passes from one to the next.
-        """
-        if dispatch.changes:
-            self._executor.wait_for(dispatch.worker)
-            self._costs = self._costs[0], self._clock() - changes_ns
-        waited_ns = idle_ns - self._begun_ns
-        passed_ns = self._begun_ns - self._first_ns - self._lost_ns
-        self._lost_ns += min(waited_ns + sum(self._costs), passed_ns / self._n_begun)
-        self._earned_ns = self._first_ns + (self._lost_ns - CREDIT_NS) / SHARE
-        return Timing(idle_ns, waited_ns > _BEHIND_NS, self._costs, compilations() > self._compilations)
-
-    def _is_at_work(self, worker: int) -> bool:
-        """Whether a worker's device is, as far as is known: to ask costs as much as all the rest, so that is done every eighth time only."""
-        return self._n_put_off % 8 > 0 or not self._executor.is_idle(worker)
-
     def _is_due(self, dispatch: Dispatch) -> bool:
         """Whether to time it: the first few of its kind, then one in about so many, lest a schedule that repeats hides some kinds."""
-        if self._begun_ns < self._earned_ns:
+        if not self._first:
+            self._first, self._due = dispatch.number, dispatch.number + self._every
+        if self._to_time is not None or dispatch.number < self._again:
             return False
         number = -1 if dispatch.stage is None else dispatch.stage.number
-        key = number, dispatch.direction, bool(dispatch.changes), dispatch.n_rows.bit_length()
-        timed = self._timed.get(key, 0)
-        if timed >= EACH and self._n_begun < self._due:
+        kind = number, dispatch.direction, bool(dispatch.changes), dispatch.n_rows.bit_length()
+        if self._timed[kind] >= EACH and dispatch.number < self._due:
             return False
-        if self._n_put_off < PATIENCE[timed >= EACH] and self._is_at_work(dispatch.worker):
-            self._n_put_off += 1
-            return False
-        self._n_put_off = 0
-        self._timed[key] = timed + 1
-        self._n_timed += 1
-        if self._n_begun >= self._due:
-            self._due = self._n_begun + self._every + 5 * self._n_timed % 8
+        self._to_time, self._kind = dispatch, kind
         return True
+
+    def _should_wait(self, dispatch: Dispatch, is_idle: bool) -> bool:
+        """Whether one that is due is timed now: if its device has nothing to do, or had something too often."""
+        if not is_idle and self._n_tries < TRIES[self._timed[self._kind] >= EACH]:
+            self._n_tries += 1
+            self._again = dispatch.number + APART
+            return False
+        self._n_tries = 0
+        self._n_timed += 1
+        self._timed[self._kind] += 1
+        if dispatch.number >= self._due:
+            self._due = dispatch.number + self._every + 5 * self._n_timed % 8
+        return True
+
+    def _time(self, dispatch: Dispatch, scheduler: Scheduler, asked_ns: int, is_idle: bool) -> None:
+        """Issues a dispatch and waits for it, and counts what has been lost by that since `asked_ns`.
+
+        If the host sets the pace, that is all, unless something unusual takes long. If the device does, which goes on working meanwhile, it is the
+        time in which the host issues the next dispatch; and that is less than passes from one to the next.
+        """
+        clock, executor = self._clock, self._executor
+        if not is_idle:
+            executor.wait_for(dispatch.worker)
+        idle_ns, compiled = clock(), compilations()
+        executor.run(dispatch, scheduler)
+        start_ns = clock()
+        executor.wait_for(dispatch.worker)
+        costs = clock() - start_ns, 0
+        executor.change(dispatch)
+        changes_ns = clock()
+        if dispatch.changes:
+            executor.wait_for(dispatch.worker)
+            costs = costs[0], clock() - changes_ns
+        timing = Timing(idle_ns, not is_idle, costs, compilations() > compiled)
+        self._latest += dispatch, start_ns, changes_ns, timing
+        usual_ns = (asked_ns - self._first_ns - self._lost_ns) / (dispatch.number - self._first + 1)
+        self._lose(min(clock() - asked_ns, usual_ns * (4 if is_idle and not timing.compiled else 1)))
+
+    def _lose(self, ns: float) -> None:
+        """Counts time that has been lost; no dispatch is timed before it has been earned."""
+        self._lost_ns += ns
+        self._earned_ns = self._first_ns + (self._lost_ns - CREDIT_NS) / SHARE
 
 
 def _in_parts(flat: Sequence[Any], n: int) -> Iterator[tuple[Any, ...]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,9 @@ from ampjax.engine.trace import Trace
 from ampjax.ir.state import INSTANCE
 from ampjax.sched.dispatch import Change, Dispatch, Update
 from ampjax.sched.stages import Stage
+
+_ITEMS = attrgetter("items")
+"""The messages in a queue."""
 
 
 class Note(NamedTuple):
@@ -82,7 +87,7 @@ class Tracer:
         if self._waits:
             self._close(dispatch.worker, now)
         if stage is not None:
-            self._sample(dispatch.worker, now, (stage.name, dispatch.direction, len(dispatch.states)))
+            self._sample(dispatch.worker, now, stage.name, dispatch.direction, len(dispatch.states))
         return now
 
     def idle(self, worker: int) -> None:
@@ -111,25 +116,25 @@ class Tracer:
         if open_ is not None:
             self.trace.add_wait(worker, *open_, now)
 
-    def _sample(self, worker: int, now: int, taken: tuple[str, str, int] | None = None) -> None:
+    def _sample(self, worker: int, now: int, stage: str = "", direction: str = "", taken: int = 0) -> None:
         """Notes the messages in a worker's queues; what it has just taken from one is added when the trace is read."""
         if self._n_samples < self.trace.max_slices:
             self._n_samples += 1
-            self._samples += worker, now, taken
-            for queue in self._loop.scheduler.waiting_for(worker):
-                self._samples += queue, queue.items
-            self._samples.append(None)
+            queues, samples = self._loop.scheduler.waiting_for(worker), self._samples
+            samples += worker, now, stage, direction, taken, len(queues)
+            samples += queues
+            samples += map(_ITEMS, queues)
 
 
 def _add_queues(samples: Sequence[Any], trace: Trace) -> None:
-    """Adds what waited to a trace: of each sample the worker, the time, what it has just taken, its queues with the messages in each, and None."""
+    """Adds what waited to a trace: of each sample the worker, the time, what it has just taken (stage, direction, messages), how many queues, these, and the messages in each."""
     rest = iter(samples)
-    for worker in rest:
-        time, taken = next(rest), next(rest)
-        found = {(queue.stage.name, queue.direction): next(rest) for queue in iter(partial(next, rest), None)}
-        if taken is not None:
-            found[taken[:2]] = found.get(taken[:2], 0) + taken[2]
-        trace.add_queues(worker, time, [(*of, n) for of, n in found.items()])
+    for worker, time, stage, direction, taken, n in zip(*[rest] * 6, strict=False):
+        of = [(queue.stage.name, queue.direction) for queue in islice(rest, n)]
+        found = dict(zip(of, islice(rest, n), strict=True))
+        if taken:
+            found[stage, direction] = found.get((stage, direction), 0) + taken
+        trace.add_queues(worker, time, [(*queue, n) for queue, n in found.items()])
 
 
 def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_ns: int, changed_ns: int) -> None:

@@ -10,6 +10,7 @@ import jax
 from ampjax.engine.executor import Executor
 from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
 from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.scheduler import Scheduler
 
 
 class Waited:
@@ -25,20 +26,20 @@ class Waited:
         self._start_ns = 0
         self._kernels: list[jax.Array] = []
 
-    def decided(self, dispatch: Dispatch) -> None:
+    def decided(self, dispatch: Dispatch) -> bool:
         """The scheduler has chosen a dispatch, which is issued at once."""
         self._start_ns, self._kernels = self._tracer.begin(dispatch), []
+        return False
 
-    def begin(self, dispatch: Dispatch) -> None:
-        """It is issued now."""
+    def issue(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
+        """Issues it, and marks the end of its kernels; `wait` follows, before anything else is issued by this worker."""
+        assert self._executor is not None
+        self._executor.run(dispatch, scheduler)
+        self._kernels = self._executor.kernel_marks(dispatch)
+        self._executor.change(dispatch)
 
-    def kernels_issued(self, dispatch: Dispatch) -> None:
-        """Its kernels have been issued."""
-        if self._executor is not None:
-            self._kernels = self._executor.kernel_marks(dispatch)
-
-    def issued(self, dispatch: Dispatch) -> None:
-        """All of it has been issued; `wait` follows, before anything else is issued by this worker."""
+    def carried_out(self) -> None:
+        """All has been issued."""
 
     async def wait(self, dispatch: Dispatch) -> None:
         """Waits for the kernels of a dispatch that has just been issued, then for its parameter changes, while other workers go on."""

@@ -21,10 +21,14 @@ class Backlog:
 
     Args:
       policy: Which queue goes next.
+
+    Attributes:
+      queues: The queues, in the order in which they ceased to be empty.
     """
 
     def __init__(self, policy: Policy):
         self._since: dict[Queue, int] = {}
+        self.queues = self._since.keys()
         self._clock = 0
         self.decide_by(policy)
 
@@ -42,8 +46,7 @@ class Backlog:
         return queue in self._since
 
     def __iter__(self) -> Iterator[Queue]:
-        """The queues, in the order in which they ceased to be empty."""
-        return iter(self._since)
+        return iter(self.queues)
 
     def add(self, queue: Queue) -> None:
         """Notes that messages have come to a queue."""

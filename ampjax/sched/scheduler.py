@@ -224,7 +224,7 @@ class Scheduler:
 
     def waiting_for(self, worker: int) -> Collection[Queue]:
         """A worker's queues that are not empty."""
-        return self._backlogs[worker]
+        return self._backlogs[worker].queues
 
     def stirred(self) -> set[int]:
         """Workers for whom something has come since this was last asked. Another that had no action, and for whom nothing waits, has none now."""

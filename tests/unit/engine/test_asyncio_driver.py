@@ -171,6 +171,56 @@ def test_nothing_is_issued_after_a_mistake():
     assert "dispatch 3" not in "".join(failure.value.__notes__), "the story ends with the dispatch that failed"
 
 
+class Heads:
+    """A watch that wants some dispatches to be the first of those that are issued together."""
+
+    def __init__(self, executor, wanted):
+        self.executor, self.wanted, self.batches = executor, wanted, [[]]
+
+    def decided(self, dispatch):
+        return dispatch.number in self.wanted
+
+    def issue(self, dispatch, scheduler):
+        self.batches[-1].append(dispatch.number)
+        self.executor.issue(dispatch, scheduler)
+
+    def carried_out(self):
+        self.batches.append([])
+
+
+def decided(watch_for, n=40):
+    """A loop with a watch that has decided on some dispatches, one after the other."""
+    e = engine(graphs.chain(3), fuse=False)
+    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(n)))
+    loop.watch = Heads(e.executor, watch_for)
+    loop.settle()
+    return e, loop
+
+
+def test_what_a_watch_wants_first_begins_those_that_are_issued_together():
+    _, loop = decided({3, 4, 9})
+    for _ in range(12):
+        loop.done(loop.decide(0))
+    loop.carry_out()
+    loop.carry_out()
+    assert [batch for batch in loop.watch.batches if batch] == [[1, 2], [3], [4, 5, 6, 7, 8], [9, 10, 11, 12]]
+    assert loop.watch.batches[-2] != [], "nothing has been carried out where nothing had been decided"
+
+
+def test_one_that_a_watch_wants_first_is_undone_too_if_what_comes_before_fails():
+    e, loop = decided({4})
+    for _ in range(3):
+        loop.done(loop.decide(0))
+
+    def fails(dispatch, scheduler):
+        raise MemoryError
+
+    e.executor.run = fails
+    with pytest.raises(MemoryError):
+        loop.decide(0)
+    assert [dispatch.number for dispatch in loop.undone] == [1, 2, 3, 4]
+
+
 def test_payloads_that_are_put_off_are_copies():
     """A data set may fill the same buffer for each instance."""
 

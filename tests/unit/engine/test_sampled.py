@@ -12,10 +12,10 @@ from support.engines import engine
 
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.loop import Loop
-from ampjax.engine.sampled import Costs, Issue, Timing, place
+from ampjax.engine.sampled import APART, CREDIT_NS, EACH, SHARE, Costs, Issue, Sampled, Timing, place
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Note
-from ampjax.sched.dispatch import Update
+from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.stages import Stage
 
 KERNELS, CHANGES = {"a": 100, "b": 40}, 30
@@ -112,6 +112,67 @@ def test_what_was_never_timed_with_changes_takes_the_kernels_time_without_and_th
     issues, _ = device([("a", changes, 0)], 1)
     note = Note(0, STAGES["a"], "forward", np.array([1]), 8, [Update("w", 1)] * (not changes))
     assert Costs(issues).of(Issue(note, 0, 0)) == (KERNELS["a"], 0.0)
+
+
+# What timing costs, with a host and a device whose times are known
+
+
+class Machine:
+    """Stands for the clock, the tracer and the executor of one worker."""
+
+    def __init__(self, is_busy=False):
+        self.ns, self.is_busy, self.n_waits, self.trace = 0, is_busy, 0, Trace()
+
+    def clock(self):
+        return self.ns
+
+    def begin(self, dispatch):
+        self.ns += 50_000
+        return self.ns
+
+    def run(self, dispatch, scheduler):
+        self.ns += 50_000
+
+    def change(self, dispatch):
+        self.ns += 1_000
+
+    def is_idle(self, worker):
+        self.ns += 40_000
+        return not self.is_busy
+
+    def wait_for(self, worker):
+        self.n_waits += 1
+        self.ns += 150_000
+
+    def pass_(self, watch, n):
+        """Decides on dispatches and issues them, one after the other; gives how many were wanted first."""
+        states, none = np.zeros((8, 1), np.int64), np.zeros(0, np.int64)
+        wanted = 0
+        for number in range(1, n + 1):
+            dispatch = Dispatch(number, 0, STAGES["a"], "forward", states, none, none)
+            wanted += watch.decided(dispatch)
+            watch.issue(dispatch, None)
+        watch.carried_out()
+        return wanted
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_timing_takes_no_more_of_a_run_than_its_share(is_busy):
+    """All of what it takes is counted: the question whether a device is idle, and the waiting."""
+    machine = Machine(is_busy)
+    watch = Sampled(machine, machine, every=64)
+    wanted = machine.pass_(watch, 40_000)
+    without = 40_000 * 101_000
+    assert machine.n_waits > 0 and 0 < machine.ns - without <= 1.3 * SHARE * machine.ns + CREDIT_NS
+    assert wanted < 40_000 / APART, "batches are cut short by few"
+
+
+def test_a_run_that_is_short_has_its_kinds_timed():
+    machine = Machine()
+    watch = Sampled(machine, machine, every=64)
+    machine.pass_(watch, 10)
+    watch.finish()
+    assert machine.n_waits == EACH, "an idle device is not waited for before"
 
 
 # On a real device
