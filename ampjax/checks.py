@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 from ampjax.errors import SettingsError
@@ -21,6 +23,17 @@ def at_least(name: str, value: Any, least: int) -> None:
             else "Convert it with `int`."
         )
         raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", fix)
+
+
+def a_path(name: str, value: Any) -> Path:
+    """A path that was given as text or as a path.
+
+    Raises:
+      SettingsError: If it is neither.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise SettingsError(f"`{name}`", "a path, as text or as a `Path`", f"{value!r}", "Pass a path.")
+    return Path(value)
 
 
 def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,5 +143,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 130 if any(isinstance(run, History) and run.interrupted for run in runs) else 0
 
 
+def run() -> int:
+    """Runs one experiment from the command line; gives the exit status: 141, as other programs do, if nobody reads on (`... --help | head`)."""
+    try:
+        try:
+            return main()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more when it ends
+        return 141
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -35,21 +35,22 @@ class Arenas:
         """Makes an arena at least `capacity` rows long, keeping what it holds."""
         if self.capacity.get(key, 0) >= capacity:
             return
-        self.grown += key in self.capacity and key[0] != HOST
-        self.capacity[key] = capacity
         space, shape, dtype = key
         if space == HOST:
             new = np.zeros((capacity, *shape), dtype)
             old = self.host.get(key, new[:0])
             new[: len(old)] = old
-            self.host[key] = new
+            self.host[key], self.capacity[key] = new, capacity
             return
         device = self._devices[space]
         nothing = zeros(device, 0, shape, dtype)
-        self.values[key] = grow(self.values.get(key, nothing), capacity)
+        values = grow(self.values.get(key, nothing), capacity)
         old_grads = self.grads.get(key)
         floats = jnp.issubdtype(dtype, jnp.inexact)
         self.grads[key] = grow(nothing if old_grads is None else old_grads, capacity) if floats else None
+        self.values[key] = values
+        self.grown += key in self.capacity
+        self.capacity[key] = capacity
 
     @property
     def device_bytes(self) -> int:

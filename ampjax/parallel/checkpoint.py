@@ -19,6 +19,7 @@ import jax
 import numpy as np
 import optax
 
+from ampjax.checks import a_path
 from ampjax.errors import DataError
 from ampjax.optim.rows import split_rows
 from ampjax.optim.rule import RowRule
@@ -86,7 +87,7 @@ def save(
     Raises:
       DataError: If the folder holds anything else, or is the one in which the program runs.
     """
-    folder = Path(folder).resolve()
+    folder = a_path("path", folder).resolve()
     _check_place(folder)
     fresh = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.new")
     for number, table in enumerate(tables.values()):
@@ -230,7 +231,7 @@ def _replace(folder: Path, fresh: Path) -> None:
 
 def _whole_one(folder: str | Path) -> Path:
     """The folder, or what it was before a save that was cut off between two names."""
-    folder = Path(folder).resolve()
+    folder = a_path("path", folder).resolve()
     return folder if folder.exists() else next(iter(_replaced(folder)), folder)
 
 

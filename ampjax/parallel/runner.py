@@ -246,7 +246,7 @@ class Runner:
           path: The folder; a checkpoint that is there is replaced.
 
         Raises:
-          SettingsError: Before the first batch.
+          SettingsError: Before the first batch, or if the path is none.
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         step = self._settled()

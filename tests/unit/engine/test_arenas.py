@@ -6,6 +6,7 @@ import pytest
 from support import graphs
 from support.engines import engine
 
+from ampjax.engine import arenas as arenas_module
 from ampjax.engine.arenas import Arenas
 from ampjax.sched.stages import HOST
 
@@ -63,6 +64,27 @@ def test_host_arenas_are_numpy_and_keep_their_rows():
     a.host[key][1] = 5
     a.ensure(key, 6)
     assert a.host[key].tolist() == [[0, 0], [5, 5]] + [[0, 0]] * 4 and a.grown == 0
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_an_arena_for_which_there_was_no_memory_grows_when_it_is_asked_for_again(monkeypatch, fails_at):
+    a = arenas()
+    a.ensure(KEY, 4)
+    a.values[KEY] = a.values[KEY].at[2].set(7.0)
+    grow, calls = arenas_module.grow, []
+
+    def short(array, capacity):
+        calls.append(capacity)
+        if len(calls) == fails_at:
+            raise MemoryError
+        return grow(array, capacity)
+
+    monkeypatch.setattr(arenas_module, "grow", short)
+    with pytest.raises(MemoryError):
+        a.ensure(KEY, 16)
+    assert a.capacity[KEY] == 4 and a.values[KEY][2].tolist() == [7.0] * 3
+    a.ensure(KEY, 16)
+    assert len(a.values[KEY]) == len(a.grads[KEY]) == 16 and a.grown == 1
 
 
 def test_bytes_and_print():

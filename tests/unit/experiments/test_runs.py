@@ -1,6 +1,8 @@
 """Small runs of the experiments, end to end: files, JSON keys, pictures, and what is refused."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -314,6 +316,16 @@ def test_every_experiment_tells_what_it_does_and_can_be_run(name: str, capsys: p
         parse([*name.split(), "--help"])
     assert stop.value.code == 0 and f"usage: python -m experiments {name} " in capsys.readouterr().out
     assert callable(COMMANDS[name].main)
+
+
+def test_nothing_is_said_when_nobody_reads_on() -> None:
+    """As in `python -m experiments --help | head -1`."""
+    ours = subprocess.Popen(
+        [sys.executable, "-m", "experiments", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert ours.stdout is not None and ours.stderr is not None
+    ours.stdout.close()
+    assert ours.stderr.read() == "" and ours.wait() == 141
 
 
 def test_help_lists_all_experiments_with_a_line_or_two_each(
