@@ -28,6 +28,7 @@ from ampjax.engine.kernels import (
     written_rows,
 )
 from ampjax.engine.learning import accumulate
+from ampjax.engine.products import over_one_axis
 from ampjax.engine.program import ChainProgram, Program
 from ampjax.engine.residuals import Kept, over_rows, row_vjp
 from ampjax.engine.scatter import set_rows
@@ -118,7 +119,8 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Callable[...,
             slots = pack[wiring.device_ports]
             collected, *rest = (r[jnp.where(real, slots, slots[0])] for r in records)
             outs, pull = kept.backward(program.rows, own, (collected, *inputs), of_rows, rest)
-            row_grads, back, *to_inputs = pull(cotangents(wiring, grads, pack, real, outs))
+            returned = cotangents(wiring, grads, pack, real, outs)
+            row_grads, back, *to_inputs = over_one_axis(lambda: pull(returned))
             back = masked(real, back)
         way_grads, to_senders = _to_senders(program, ways, inputs[0], back, edges, sizes, of_edges)
         if to_senders is not None:
@@ -158,7 +160,7 @@ def _to_senders(
     )
     for number, (way, own, part, cotangent, there) in enumerate(parts):
         _, pull = row_vjp(way, own, (part,), _seeds(way, seeds, number))
-        own_grads, *to_rows = pull((cotangent,))
+        own_grads, *to_rows = over_one_axis(functools.partial(pull, (cotangent,)))
         # A way without a real edge repeats a row that may be none of its kind: what comes of that is dropped.
         weights += jax.tree.map(functools.partial(_if, there.any()), own_grads)
         sent_back += to_rows

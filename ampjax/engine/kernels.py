@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ampjax.engine.learning import Learning
+from ampjax.engine.products import over_one_axis
 from ampjax.engine.program import Program
 from ampjax.engine.residuals import Kept, over_rows
 from ampjax.engine.scatter import add_rows, read_rows, set_rows
@@ -174,7 +175,8 @@ def backward(program: Program, wiring: Wiring, kept: Kept, learning: Learning) -
         # Padding reads the first row's: nothing may ever have been recorded in the trash slot, and 0 over 0 is no number.
         slots = jnp.where(mask, pack[wiring.device_ports], pack[wiring.device_ports, 0])
         outs, pull = kept.backward(program, params, inputs, seeds, [read_rows(r, slots) for r in records])
-        weight_grads, *input_grads = pull(cotangents(wiring, grads, pack, mask, outs))
+        returned = cotangents(wiring, grads, pack, mask, outs)
+        weight_grads, *input_grads = over_one_axis(lambda: pull(returned))
         given_back = add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads)
         return given_back, learning(params, learnt, weight_grads, told, input_grads)
 
@@ -219,8 +221,9 @@ def loss_train(program: Program, wiring: Wiring, learning: Learning) -> Callable
             joined = tuple(combine(p, f) for p, f in zip(params, floats, strict=True))
             return _loss_sums(program, joined, full, mask, seeds)
 
-        (weight_grads, input_grads), sums = jax.grad(total, argnums=(0, 1), has_aux=True)(
-            tuple(trainable(p) for p in params), float_inputs
+        grad = jax.grad(total, argnums=(0, 1), has_aux=True)
+        (weight_grads, input_grads), sums = over_one_axis(
+            lambda: grad(tuple(trainable(p) for p in params), float_inputs)
         )
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads),
