@@ -35,6 +35,7 @@ def save(
     """Writes everything; a checkpoint that the folder holds is replaced.
 
     Raises:
+      SettingsError: If the folder is no path.
       DataError: If the folder holds anything else, or is the one in which the program runs.
     """
     notes = {"updates": updates.state(), "rng": rng.bit_generator.state, "virtual_ns": standing.virtual_ns}
@@ -45,6 +46,7 @@ def restore(folder: str | Path, executor: Executor, updates: Updates, rng: np.ra
     """Reads everything, and checks it before anything changes.
 
     Raises:
+      SettingsError: If the folder is no path.
       DataError: If what was saved is of another graph or other optimizers, or is no trainer.
       TableError: If files are missing, cut off or altered.
     """

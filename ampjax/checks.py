@@ -32,7 +32,7 @@ def a_path(name: str, value: Any) -> Path:
       SettingsError: If it is neither.
     """
     if not isinstance(value, str | os.PathLike):
-        raise SettingsError(f"`{name}`", "a path, as text or as a `Path`", f"{value!r}", "Pass a path.")
+        raise SettingsError(name, "a path, as text or as a `Path`", f"{value!r}", "Pass a path.")
     return Path(value)
 
 

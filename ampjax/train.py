@@ -147,6 +147,7 @@ class Trainer:
           folder: Where to; a checkpoint that is there is replaced, in one go.
 
         Raises:
+          SettingsError: If the folder is no path.
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         standing = checkpoint.Standing(self._epochs, self._virtual_ns)
@@ -159,6 +160,7 @@ class Trainer:
           folder: What `save` wrote.
 
         Raises:
+          SettingsError: If the folder is no path. Nothing is changed then.
           DataError: If it is of another graph or other optimizers. Nothing is changed then.
           TableError: If files are missing, cut off or altered. Nothing is changed then.
         """

@@ -149,9 +149,12 @@ def run() -> int:
         try:
             return main()
         finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more when it ends
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError as error:
+        if not isinstance(error.__context__, SystemExit | BrokenPipeError | None):
+            raise  # something else had gone wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes standard output once more when it ends
         return 141
 
 

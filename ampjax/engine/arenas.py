@@ -44,11 +44,10 @@ class Arenas:
             return
         device = self._devices[space]
         nothing = zeros(device, 0, shape, dtype)
-        values = grow(self.values.get(key, nothing), capacity)
+        self.values[key] = grow(self.values.get(key, nothing), capacity)
         old_grads = self.grads.get(key)
         floats = jnp.issubdtype(dtype, jnp.inexact)
         self.grads[key] = grow(nothing if old_grads is None else old_grads, capacity) if floats else None
-        self.values[key] = values
         self.grown += key in self.capacity
         self.capacity[key] = capacity
 

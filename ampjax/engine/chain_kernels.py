@@ -120,7 +120,7 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Callable[...,
             collected, *rest = (r[jnp.where(real, slots, slots[0])] for r in records)
             outs, pull = kept.backward(program.rows, own, (collected, *inputs), of_rows, rest)
             returned = cotangents(wiring, grads, pack, real, outs)
-            row_grads, back, *to_inputs = over_one_axis(lambda: pull(returned))
+            row_grads, back, *to_inputs = over_one_axis(lambda: pull(returned), (collected, *inputs, *outs))
             back = masked(real, back)
         way_grads, to_senders = _to_senders(program, ways, inputs[0], back, edges, sizes, of_edges)
         if to_senders is not None:
@@ -160,7 +160,7 @@ def _to_senders(
     )
     for number, (way, own, part, cotangent, there) in enumerate(parts):
         _, pull = row_vjp(way, own, (part,), _seeds(way, seeds, number))
-        own_grads, *to_rows = over_one_axis(functools.partial(pull, (cotangent,)))
+        own_grads, *to_rows = over_one_axis(functools.partial(pull, (cotangent,)), (part, cotangent))
         # A way without a real edge repeats a row that may be none of its kind: what comes of that is dropped.
         weights += jax.tree.map(functools.partial(_if, there.any()), own_grads)
         sent_back += to_rows

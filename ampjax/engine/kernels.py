@@ -176,7 +176,7 @@ def backward(program: Program, wiring: Wiring, kept: Kept, learning: Learning) -
         slots = jnp.where(mask, pack[wiring.device_ports], pack[wiring.device_ports, 0])
         outs, pull = kept.backward(program, params, inputs, seeds, [read_rows(r, slots) for r in records])
         returned = cotangents(wiring, grads, pack, mask, outs)
-        weight_grads, *input_grads = over_one_axis(lambda: pull(returned))
+        weight_grads, *input_grads = over_one_axis(lambda: pull(returned), (*inputs, *outs))
         given_back = add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads)
         return given_back, learning(params, learnt, weight_grads, told, input_grads)
 
@@ -222,9 +222,8 @@ def loss_train(program: Program, wiring: Wiring, learning: Learning) -> Callable
             return _loss_sums(program, joined, full, mask, seeds)
 
         grad = jax.grad(total, argnums=(0, 1), has_aux=True)
-        (weight_grads, input_grads), sums = over_one_axis(
-            lambda: grad(tuple(trainable(p) for p in params), float_inputs)
-        )
+        floats = tuple(trainable(p) for p in params)
+        (weight_grads, input_grads), sums = over_one_axis(lambda: grad(floats, float_inputs), inputs)
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads),
             learning(params, learnt, weight_grads, told, input_grads),

@@ -43,7 +43,7 @@ class Watch(Protocol):
         """Issues it, as `Executor.issue` does. Not called where only control runs."""
 
     def carried_out(self) -> None:
-        """All that had been decided has been issued."""
+        """What had been decided has been issued, all of it or all but the latest."""
 
 
 class Loop:

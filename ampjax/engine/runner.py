@@ -208,10 +208,10 @@ class StageRunner:
         kept = self._plan_records(params)
         capacity = self._arenas.capacity[self._out_keys[0]]
         if self._record_capacity < capacity:
-            self._record_capacity = capacity
             device = self._devices[self.stage.space]
             old = self._recorded or tuple(zeros(device, 0, shape, dtype) for shape, dtype in kept.rows)
             self._recorded = tuple(grow(r, capacity) for r in old)
+            self._record_capacity = capacity
         return self._recorded
 
     def _plan_records(self, params: tuple[Any, ...]) -> Kept:

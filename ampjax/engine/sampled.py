@@ -118,7 +118,7 @@ class Sampled:
         self._earned_ns = 0.0  # before, what was lost has not been earned
 
     def decided(self, dispatch: Dispatch) -> bool:
-        """The scheduler has chosen a dispatch; says whether it is to be timed, and so should be the first of those that are issued together."""
+        """The scheduler has chosen a dispatch; says whether it may be timed, and so should be the first of those that are issued together."""
         return self._tracer.begin(dispatch) >= self._earned_ns and self._is_due(dispatch)
 
     def issue(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
@@ -194,16 +194,22 @@ class Sampled:
         executor.run(dispatch, scheduler)
         start_ns = clock()
         executor.wait_for(dispatch.worker)
-        costs = clock() - start_ns, 0
+        end_ns = clock()
         executor.change(dispatch)
         changes_ns = clock()
+        costs = end_ns - start_ns, 0
         if dispatch.changes:
             executor.wait_for(dispatch.worker)
             costs = costs[0], clock() - changes_ns
         timing = Timing(idle_ns, not is_idle, costs, compilations() > compiled)
         self._latest += dispatch, start_ns, changes_ns, timing
+        spent_ns = clock() - asked_ns
         usual_ns = (asked_ns - self._first_ns - self._lost_ns) / (dispatch.number - self._first + 1)
-        self._lose(min(clock() - asked_ns, usual_ns * (4 if is_idle and not timing.compiled else 1)))
+        if timing.compiled:  # which is no loss, nor a usual time; and it must be timed again
+            compiling_ns = start_ns - idle_ns + changes_ns - end_ns
+            spent_ns, self._first_ns = spent_ns - compiling_ns, self._first_ns + compiling_ns
+            self._timed[self._kind] -= 1
+        self._lose(min(spent_ns, usual_ns * (4 if is_idle else 1)))
 
     def _lose(self, ns: float) -> None:
         """Counts time that has been lost; no dispatch is timed before it has been earned."""

@@ -121,9 +121,7 @@ class Tracer:
         if self._n_samples < self.trace.max_slices:
             self._n_samples += 1
             queues, samples = self._loop.scheduler.waiting_for(worker), self._samples
-            samples += worker, now, stage, direction, taken, len(queues)
-            samples += queues
-            samples += map(_ITEMS, queues)
+            samples += (worker, now, stage, direction, taken, len(queues), *queues, *map(_ITEMS, queues))
 
 
 def _add_queues(samples: Sequence[Any], trace: Trace) -> None:

@@ -80,8 +80,9 @@ def is_literal(atom: Any) -> bool:
 
 
 def bind(equation: Equation, values: Sequence[Any]) -> list[Any]:
-    """The results of one equation on values of the shapes that it was traced with."""
-    result = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+    """The results of one equation on values of the shapes that it was traced with, under the settings with which it was traced."""
+    with equation.ctx.manager:
+        result = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
     return list(result) if equation.primitive.multiple_results else [result]
 
 
@@ -101,14 +102,14 @@ def _evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list
 def _results(equation: Equation, operands: list[Any]) -> list[Any]:
     if equation.primitive.name in _INLINED:
         inner = equation.params["jaxpr"] if "jaxpr" in equation.params else equation.params["call_jaxpr"]
-        return _evaluate(*_opened(inner), operands)
+        return _evaluate(*opened(inner), operands)
     if equation.primitive.name == "cond":  # both branches and a choice, which a selection of rows can do as well
         which, *rest = operands
-        cases = [_evaluate(*_opened(branch), rest) for branch in equation.params["branches"]]
+        cases = [_evaluate(*opened(branch), rest) for branch in equation.params["branches"]]
         return [jax.lax.select_n(which, *case) for case in zip(*cases, strict=True)]
     return bind(equation, operands)
 
 
-def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     """A jaxpr and its constants; there are none where it is not closed."""
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())

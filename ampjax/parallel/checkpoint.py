@@ -85,9 +85,10 @@ def save(
       notes: What the runner wants to know again, in JSON's types.
 
     Raises:
+      SettingsError: If the folder is no path.
       DataError: If the folder holds anything else, or is the one in which the program runs.
     """
-    folder = a_path("path", folder).resolve()
+    folder = a_path("checkpoint, folder", folder).resolve()
     _check_place(folder)
     fresh = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.new")
     for number, table in enumerate(tables.values()):
@@ -106,6 +107,7 @@ def steps(folder: str | Path, params: Tree) -> int:
       params: Parameters like those that were saved, tables among them.
 
     Raises:
+      SettingsError: If the folder is no path.
       DataError: If what was saved is of another model.
       TableError: If there is no manifest, or it was altered.
     """
@@ -129,6 +131,7 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
       tx: The transform that they were trained with.
 
     Raises:
+      SettingsError: If the folder is no path.
       DataError: If what was saved is of another model.
       TableError: If files are missing, cut off or altered, or the transform is not row-wise on what was a table.
     """
@@ -159,6 +162,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
       like: By path a model's tables: how many copies there are, and how they are split and placed.
 
     Raises:
+      SettingsError: If the folder is no path.
       DataError: If what was saved is of another model.
       TableError: If files are missing, cut off or altered.
     """
@@ -231,7 +235,7 @@ def _replace(folder: Path, fresh: Path) -> None:
 
 def _whole_one(folder: str | Path) -> Path:
     """The folder, or what it was before a save that was cut off between two names."""
-    folder = a_path("path", folder).resolve()
+    folder = a_path("checkpoint, folder", folder).resolve()
     return folder if folder.exists() else next(iter(_replaced(folder)), folder)
 
 

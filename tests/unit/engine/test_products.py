@@ -15,6 +15,8 @@ from ampjax.engine import products
 from ampjax.engine.products import over_one_axis
 
 sizes = st.integers(1, 5)
+MATRICES = [jnp.zeros((2, 3, 4))]
+"""Rows of messages that are matrices."""
 
 
 def dots(jaxpr):
@@ -40,11 +42,11 @@ def test_sums_over_leading_axes_are_those_of_tensordot(summed, left, right, nest
     product = functools.partial(jnp.tensordot, axes=(axes, axes))
     if nested:
         product = jax.jit(product)
-    found = over_one_axis(lambda: {"product": product(x, y), "given": x})
+    found = over_one_axis(lambda: {"product": product(x, y), "given": x}, MATRICES)
     wanted = np.tensordot(np.asarray(x), np.asarray(y), (axes, axes))
     assert found["given"] is x or np.array_equal(found["given"], x)
     np.testing.assert_allclose(found["product"], wanted, rtol=1e-5, atol=1e-5)
-    assert dots(jax.make_jaxpr(lambda: over_one_axis(lambda: product(x, y)))().jaxpr) == [(0,)]
+    assert dots(jax.make_jaxpr(lambda: over_one_axis(lambda: product(x, y), MATRICES))().jaxpr) == [(0,)]
 
 
 @pytest.mark.parametrize("axes", [((1, 0), (0, 1)), ((1, 2), (0, 1)), ((0,), (0,))])
@@ -52,8 +54,17 @@ def test_other_products_stay_as_they_are(axes):
     """Sums over other axes, or over these in another order, would need a transposition of their own."""
     x, y = normal(0, 3, 3, 3), normal(1, 3, 3, 2)
     product = functools.partial(jnp.tensordot, x, y, axes=axes)
-    np.testing.assert_array_equal(over_one_axis(product), product())
-    assert dots(jax.make_jaxpr(lambda: over_one_axis(product))().jaxpr) == dots(jax.make_jaxpr(product)().jaxpr)
+    np.testing.assert_array_equal(over_one_axis(product, MATRICES), product())
+    assert dots(jax.make_jaxpr(lambda: over_one_axis(product, MATRICES))().jaxpr) == dots(
+        jax.make_jaxpr(product)().jaxpr
+    )
+
+
+def test_where_no_message_is_a_matrix_nothing_changes():
+    x, y = normal(0, 3, 3, 3), normal(1, 3, 3, 2)
+    product = functools.partial(jnp.tensordot, x, y, axes=((0, 1), (0, 1)))
+    found = jax.make_jaxpr(lambda: over_one_axis(product, [jnp.zeros((2, 3)), jnp.zeros(2)]))()
+    assert dots(found.jaxpr) == [(0, 1)]
 
 
 @pytest.mark.parametrize("fuse", [True, False])

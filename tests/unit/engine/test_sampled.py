@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support import graphs
 from support.engines import engine
 
+from ampjax.engine import sampled
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.loop import Loop
 from ampjax.engine.sampled import APART, CREDIT_NS, EACH, SHARE, Costs, Issue, Sampled, Timing, place
@@ -120,8 +121,9 @@ def test_what_was_never_timed_with_changes_takes_the_kernels_time_without_and_th
 class Machine:
     """Stands for the clock, the tracer and the executor of one worker."""
 
-    def __init__(self, is_busy=False):
+    def __init__(self, is_busy=False, n_to_compile=0):
         self.ns, self.is_busy, self.n_waits, self.trace = 0, is_busy, 0, Trace()
+        self.n_to_compile, self.compilations = n_to_compile, 0
 
     def clock(self):
         return self.ns
@@ -132,6 +134,9 @@ class Machine:
 
     def run(self, dispatch, scheduler):
         self.ns += 50_000
+        if self.compilations < self.n_to_compile:
+            self.ns += 500_000_000
+            self.compilations += 1
 
     def change(self, dispatch):
         self.ns += 1_000
@@ -173,6 +178,15 @@ def test_a_run_that_is_short_has_its_kinds_timed():
     machine.pass_(watch, 10)
     watch.finish()
     assert machine.n_waits == EACH, "an idle device is not waited for before"
+
+
+def test_what_is_compiled_in_a_timed_dispatch_is_no_loss_and_it_is_timed_again(monkeypatch):
+    machine = Machine(n_to_compile=3)
+    monkeypatch.setattr(sampled, "compilations", lambda: machine.compilations)
+    watch = Sampled(machine, machine, every=64)
+    machine.pass_(watch, 400)
+    assert machine.n_waits >= 3 + EACH
+    assert machine.n_waits * 150_000 <= 1.3 * SHARE * 400 * 101_000 + CREDIT_NS
 
 
 # On a real device

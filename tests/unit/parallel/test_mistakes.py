@@ -226,8 +226,16 @@ IN_TRAINING = {
         ParameterError,
         "parameter `table`: expected float32\\[20, 3\\], got float32\\[20, 4\\]",
     ),
-    "no path to save to": (lambda runner, _: runner.save(None), SettingsError, "`path`: expected a path.*got None"),
-    "no path to restore from": (lambda runner, _: runner.restore(3), SettingsError, "`path`: expected a path.*got 3"),
+    "no path to save to": (
+        lambda runner, _: runner.save(None),
+        SettingsError,
+        "checkpoint, folder: expected a path.*got None",
+    ),
+    "no path to restore from": (
+        lambda runner, _: runner.restore(3),
+        SettingsError,
+        "checkpoint, folder: expected a path.*got 3",
+    ),
     "no checkpoint": (
         lambda runner, folder: runner.restore(folder / "none"),
         TableError,
