@@ -1,4 +1,4 @@
-"""Dropout whose masks belong to the rows of a batch, not to their places: parts of a batch drop what the whole batch drops."""
+"""Dropout of a row's features, and that of a batch, whose masks belong to its rows, not to their places: parts of a batch drop what the whole batch drops."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from ampjax.models.bernoulli import bernoulli
+
+
+def dropout(key: Any, x: jax.Array, keep: float) -> jax.Array:
+    """Inverted dropout (Srivastava et al. 2014, section 10).
+
+    Args:
+      key: A PRNG key; without one, as in inference, nothing happens.
+      x: Features, float, of any shape.
+      keep: How likely a feature is kept, above 0; it is then divided by this. With 1 nothing happens.
+    """
+    if key is None or keep == 1:
+        return x
+    return jnp.where(bernoulli(key, keep, x.shape), x / keep, 0.0)
 
 
 @jax.tree_util.register_dataclass
@@ -31,9 +46,7 @@ class Dropout:
         """
         if self.keys is None:
             return x
-        keep = 1 - self.rate
-        mask = jax.vmap(lambda key: jax.random.bernoulli(jax.random.fold_in(key, site), keep, x.shape[1:]))(self.keys)
-        return jnp.where(mask, x / keep, 0)
+        return jax.vmap(lambda key, row: dropout(jax.random.fold_in(key, site), row, 1 - self.rate))(self.keys, x)
 
     def at(self, step: Any) -> Dropout:
         """The same for another step of a loop: its sites are its own."""

@@ -19,6 +19,7 @@ import ampjax as amp
 from ampjax.data.sst import N_CLASSES
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
+from ampjax.models.dropout import dropout
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,6 @@ class Cells:
 
     def _state(self, c: jax.Array, o: jax.Array) -> jax.Array:
         return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c], axis=-1)
-
-
-def dropout(key: Any, x: jax.Array, keep: float) -> jax.Array:
-    """Inverted dropout; nothing happens without a key, as in inference, or with `keep` 1."""
-    if key is None or keep == 1:
-        return x
-    return jnp.where(jax.random.bernoulli(key, keep, x.shape), x / keep, 0.0)
 
 
 def tree_lstm(

@@ -11,7 +11,8 @@ import pytest
 import ampjax as amp
 from ampjax.data import sst
 from ampjax.errors import SettingsError
-from ampjax.models.tree_lstm import Cells, dropout, tree_lstm
+from ampjax.models.dropout import dropout
+from ampjax.models.tree_lstm import Cells, tree_lstm
 
 NEVER = 1 << 40
 E, H = 6, 5
