@@ -296,7 +296,6 @@ class Trainer:
         """Trains, and adds an epoch's record after each; a replay ends with its recording."""
         history.interrupted = False
         callbacks, warned = list(callbacks), False
-        started = self._now() - (history.epochs[-1].seconds if history.epochs else 0.0)
         orders = Orders(self.settings.group_by_size)
         with Reporter(progress) as reporter:
             try:
@@ -309,7 +308,8 @@ class Trainer:
                     data = data.reshuffle(self._rng) if hasattr(data, "reshuffle") else data  # type: ignore[attr-defined]
                     if self._epochs:
                         await self._preparation.finish(reporter)
-                    epoch = await self._epoch(data, held_out, orders, reporter, started, trace)
+                    spent = history.epochs[-1].seconds if history.epochs else 0.0
+                    epoch = await self._epoch(data, held_out, orders, reporter, spent, trace)
                     history.epochs.append(epoch)
                     reporter.line(epoch.line())
                     warned = warned or divergence.warn_of(
@@ -422,18 +422,19 @@ class Trainer:
         valid: AnyInstances | None,
         orders: Orders,
         reporter: Reporter,
-        started: float,
+        spent: float,
         trace: Trace | None,
     ) -> Epoch:
+        """One epoch, after others that took `spent` seconds."""
         self._epochs += 1
         self._executor.draws.epoch = self._epochs
-        compiled, begin = compilations(), self._now()
+        compiled, began = compilations(), self._now()
         order = orders.draw(train, self._rng)
         await self._run(train, order, True, reporter, f"epoch {self._epochs}", trace)
         self._scheduler.end_of_epoch()
         await self._run(train, order[:0], True, reporter, "")
         metrics = metrics_of(self._executor.take_sums(True))
-        train_s, stats = self._now() - begin, self._scheduler.stats
+        train_s, stats = self._now() - began, self._scheduler.stats
         valid_metrics, valid_s = {}, 0.0
         if valid is not None:
             begin = self._now()
@@ -446,7 +447,7 @@ class Trainer:
             valid_metrics,
             _rate(train, train_s),
             _rate(valid, valid_s) if valid is not None else 0.0,
-            self._now() - started,
+            spent + self._now() - began,
             stats.staleness_mean,
             stats.staleness_max,
             stats.messages,

@@ -39,8 +39,8 @@ def bernoulli(key: Array, p: float, shape: tuple[int, ...]) -> Array:
 
 def _is_known(key: Array) -> bool:
     """Whether `jax.random` draws with this key as is done here."""
-    threefry = str(jax.random.key_impl(key)) == "threefry2x32"
-    return threefry and jax.config.jax_threefry_partitionable and jnp.result_type(float) == jnp.float32
+    of_counts: bool = jax.config.jax_threefry_partitionable  # pyright: ignore - jax.config's type does not list its options
+    return of_counts and str(jax.random.key_impl(key)) == "threefry2x32" and jnp.result_type(float) == jnp.float32
 
 
 def _bits(key: Array, n: int) -> Array:

@@ -143,10 +143,13 @@ class Statistics:
         return max((n.staleness_max for n in self.nodes.values()), default=0)
 
     def __repr__(self) -> str:
+        """The sums, then a line for each stage that ran and for each parameterised node."""
         lines = [
             f"{self.instances} instances, {self.messages} messages, {self.dispatches} dispatches, {self.updates} updates"
         ]
         for name, s in self.stages.items():
+            if not s.dispatches:
+                continue
             lines.append(
                 f"  {name}: {s.forward} forward, {s.backward} backward, {s.infer} inference; {s.mean_dispatch:.1f} rows a dispatch, at most {s.largest_dispatch}"
             )

@@ -5,6 +5,7 @@ import functools
 import io
 import itertools
 import json
+import time
 
 import jax
 import jax.numpy as jnp
@@ -424,6 +425,13 @@ def test_a_history_goes_on():
     history = trainer.fit(mlp_data(3), **QUIET)
     assert trainer.fit(mlp_data(3), history=history, **QUIET) is history
     assert [e.epoch for e in history.epochs] == [1, 2] and history[1].seconds >= history[0].seconds
+
+
+def test_seconds_are_those_of_training_and_validation():
+    slow = amp.Trainer(mlp(), optax.sgd(0.1))
+    history = slow.fit(mlp_data(3), mlp_data(2), epochs=2, callbacks=[lambda *_: time.sleep(0.5)], **QUIET)
+    own = [3 / e.train_per_s + 2 / e.valid_per_s for e in history]
+    assert [e.seconds for e in history] == pytest.approx(np.cumsum(own), abs=0.4), "neither compiled nor called back"
 
 
 # Stopping
