@@ -1,7 +1,7 @@
-"""Draws that are true with some probability: those of `jax.random.bernoulli`, in a quarter of its time on a CPU.
+"""Draws that are true with some probability: those of `jax.random.bernoulli`, for many keys in a quarter of its time on a CPU.
 
-JAX compiles its generator, Threefry (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4.2), for CPUs as a loop over its rounds, each of
-which goes through memory. Written out, the rounds are one pass.
+JAX compiles its generator, Threefry (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4.2), for CPUs as a loop of five steps, each of
+which goes through memory. Written out, they are one pass.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ def bernoulli(key: Array, p: float, shape: tuple[int, ...]) -> Array:
 
     Args:
       key: A PRNG key.
-      p: The probability, within [0, 1].
+      p: The probability. A number of another kind than Python's floats, or outside [0, 1], is left to JAX.
       shape: The draws' shape.
 
     Returns:
       Booleans `[*shape]`.
     """
     n = math.prod(shape)
-    if not _is_known(key) or not 0 < n < 1 << 32:
+    plain = isinstance(p, float) and 0 <= p <= 1
+    if not plain or not _is_known(key) or not 0 < n < 1 << 32:
         return jax.random.bernoulli(key, p, shape)
     # A uniform number is its first 23 bits, as a fraction.
     limit = math.ceil(float(np.float32(p)) * (1 << MANTISSA_BITS))
@@ -38,7 +39,9 @@ def bernoulli(key: Array, p: float, shape: tuple[int, ...]) -> Array:
 
 
 def _is_known(key: Array) -> bool:
-    """Whether `jax.random` draws with this key as is done here."""
+    """Whether this is one key, with which `jax.random` draws as is done here."""
+    if jax.random.key_data(key).shape != (2,):
+        return False
     of_counts: bool = jax.config.jax_threefry_partitionable  # pyright: ignore - jax.config's type does not list its options
     return of_counts and str(jax.random.key_impl(key)) == "threefry2x32" and jnp.result_type(float) == jnp.float32
 
@@ -47,7 +50,7 @@ def _bits(key: Array, n: int) -> Array:
     """`[n]`, uint32: the two words of each number's block, one on the other."""
     words = jax.random.key_data(key)
     counts, half = jax.lax.iota(jnp.uint32, n), -(-n // 2)
-    # XLA draws anew in every loop that needs the numbers, with one at a time in some, unless they are put together from parts.
+    # XLA draws anew in every loop that reads the numbers, in some one at a time, unless they are put together from parts.
     return jnp.concatenate([_blocks(words[0], words[1], part) for part in (counts[:half], counts[half:])])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ class Dropout:
     """
 
     keys: jax.Array | None
-    rate: float
+    rate: float = field(metadata={"static": True})
 
     def __call__(self, x: jax.Array, site: Any) -> jax.Array:
         """`x` with features dropped.

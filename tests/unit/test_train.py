@@ -427,9 +427,16 @@ def test_a_history_goes_on():
     assert [e.epoch for e in history.epochs] == [1, 2] and history[1].seconds >= history[0].seconds
 
 
-def test_seconds_are_those_of_training_and_validation():
-    slow = amp.Trainer(mlp(), optax.sgd(0.1))
-    history = slow.fit(mlp_data(3), mlp_data(2), epochs=2, callbacks=[lambda *_: time.sleep(0.5)], **QUIET)
+def test_seconds_are_those_of_training_and_validation(monkeypatch):
+    async def slow(*_, **__):
+        await asyncio.sleep(0.5)
+
+    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+    trainer.warm_up(mlp_data(3), mlp_data(2), progress=False)
+    for name in ("prepare", "finish"):
+        monkeypatch.setattr(trainer._preparation, name, slow)
+    callbacks = [lambda *_: time.sleep(0.5)]
+    history = trainer.fit(mlp_data(3), mlp_data(2), epochs=2, callbacks=callbacks, **QUIET)
     own = [3 / e.train_per_s + 2 / e.valid_per_s for e in history]
     assert [e.seconds for e in history] == pytest.approx(np.cumsum(own), abs=0.4), "neither compiled nor called back"
 

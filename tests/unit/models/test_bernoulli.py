@@ -35,6 +35,24 @@ def test_other_settings(setting):
         jax.config.update(setting, before)
 
 
+@pytest.mark.parametrize("p", [jnp.bfloat16(0.3), np.float16(0.3), np.full(40, 0.3), -0.1, 600.0, float("nan")])
+def test_other_probabilities(p):
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(bernoulli(key, p, (40,)), jax.random.bernoulli(key, p, (40,)))
+
+
+def test_probabilities_that_are_traced():
+    key = jax.random.key(3)
+    draws = jax.jit(lambda p: bernoulli(key, p, (40,)))(0.3)
+    np.testing.assert_array_equal(draws, jax.random.bernoulli(key, 0.3, (40,)))
+
+
+@pytest.mark.parametrize("keys", [jax.random.split(jax.random.key(1), 3), jax.random.split(jax.random.PRNGKey(1), 2)])
+def test_several_keys_are_refused_as_jax_does(keys):
+    with pytest.raises((TypeError, ValueError), match="single key"):
+        bernoulli(keys, 0.5, (4,))
+
+
 def test_a_compiled_loop_over_rows_draws_the_same():
     keys = jax.random.split(jax.random.key(1), 9)
     ours = jax.jit(jax.vmap(lambda key: bernoulli(key, 0.7, (5,))))(keys)
@@ -54,3 +72,10 @@ def test_a_part_of_a_batch_drops_what_the_whole_drops():
     whole = Dropout(keys, 0.4)(x, 3)
     np.testing.assert_array_equal(Dropout(keys[2:4], 0.4)(x[2:4], 3), whole[2:4])
     assert not np.array_equal(Dropout(keys, 0.4)(x, 4), whole)
+
+
+def test_dropout_passes_through_transforms():
+    drop, x = Dropout(jax.random.split(jax.random.key(2), 3), 0.5), jnp.ones((3, 4))
+    np.testing.assert_array_equal(jax.jit(lambda d, x: d(x, 1))(drop, x), drop(x, 1))
+    _, seen = jax.lax.scan(lambda d, step: (d.at(step), d(x, 1)), drop, jnp.arange(2))
+    np.testing.assert_array_equal(seen, [drop(x, 1), drop.at(0)(x, 1)])
