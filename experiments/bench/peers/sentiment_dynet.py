@@ -20,7 +20,7 @@ from experiments.sentiment import cell_sizes  # noqa: E402
 
 
 class Model:
-    """Trains on minibatches of trees, an update for each; the cell is `tai`'s.
+    """Trains on minibatches of trees, an update for each from the sum over their nodes, as ours; the cell is `tai`'s.
 
     Args:
       embedding: Features of a word vector.
@@ -68,7 +68,7 @@ class Model:
             dy.renew_cg()
             ids = order[first : first + self._batch]
             losses = [dy.pickneglogsoftmax(z, y) for i in ids for z, y in self._nodes(self._train, int(i), True)]
-            loss = dy.esum(losses) / self._batch
+            loss = dy.esum(losses)
             loss.value()
             loss.backward()
             for trainer in self._trainers:

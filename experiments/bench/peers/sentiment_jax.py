@@ -43,7 +43,7 @@ def chunks(height: np.ndarray, width: int) -> list[np.ndarray]:
 
 
 class Model:
-    """Trains on minibatches of trees, an update for each.
+    """Trains on minibatches of trees, an update for each from the sum over their nodes, as ours.
 
     Args:
       cell: `fold` or `tai`.
@@ -141,7 +141,7 @@ class Model:
 
     @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2, 3))
     def _step(self, table: Any, params: Any, state: Any, key: Any, words: Any, *arrays: Any) -> Any:
-        loss = jax.grad(lambda rows, params: self.summed_loss(rows, params, key, arrays)[0] / self._batch, (0, 1))
+        loss = jax.grad(lambda rows, params: self.summed_loss(rows, params, key, arrays)[0], (0, 1))
         row_grads, grads = loss(table[words], params)
         updates, state = self._tx.update(grads, state, params)
         return table.at[words].add(-self._rate * row_grads), optax.apply_updates(params, updates), state

@@ -163,7 +163,7 @@ def program(
     seed: int = 0,
     threads: int | None = None,
 ) -> Torch:
-    """Trains on minibatches of trees, an update for each; the arguments are those of the peer in JAX.
+    """Trains on minibatches of trees, an update for each from the sum over their nodes, as ours; the arguments are those of the peer in JAX.
 
     Args:
       states: From cells, parameters and what is laid out to `h` of all nodes.
@@ -191,7 +191,7 @@ def program(
 
     dense = [leaf for name, tree in params.items() if name != "embed" for leaf in jax.tree.leaves(tree)]
     parts = Parts(
-        lambda b: loss(own, params, states(own, params, b[0]), b[1]) / batch,
+        lambda b: loss(own, params, states(own, params, b[0]), b[1]),
         lambda b: hits(still, params, states(still, params, b[0]), b[1]),
         [
             torch.optim.Adagrad(dense, learning_rate, initial_accumulator_value=0.1),
