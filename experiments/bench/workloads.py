@@ -76,13 +76,13 @@ class ListReductionBench(Workload):
             object.__setattr__(self, "batch", (128,) if self.single else (100,))
 
     def spread(self) -> bool:
-        """Those of buckets are."""
-        return not self.single
+        """Those of many buckets are; to a target dispatches are small, so that gradients are not stale."""
+        return not self.single and self.to_target is None
 
     def best(self) -> dict[str, Any]:
-        """Buckets: dispatches as large as they come, while their rows stay in the cache. Single sequences: of one length, in step."""
+        """Buckets: dispatches as large as they come, while their rows stay in the cache; to a target, as the experiment. Single sequences: of one length, in step."""
         if not self.single:
-            return {"policy": "largest", "max_dispatch_size": 8}
+            return {"policy": "largest", "max_dispatch_size": 8} if self.to_target is None else {}
         in_step = {"min_admission": 128, "group_by_size": 128, "max_dispatch_size": 1024, "policy": "wavefront"}
         return {"single": True, **in_step}
 
