@@ -182,10 +182,8 @@ class Trainer:
 
     @property
     def device_bytes(self) -> dict[str, int]:
-        """Bytes on devices: `arenas` (adjoints included), `params` and `opt_state`."""
-        trees = {"params": self._executor.params, "opt_state": self._executor.opt_state}
-        held = {name: sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for name, tree in trees.items()}
-        return {"arenas": self._executor.arenas.device_bytes, **held}
+        """Bytes on devices: `arenas` (adjoints included), `records` beside them (activations that adjoints need), `params`, `opt_state` and gradient `accumulators`."""
+        return self._executor.device_bytes
 
     def story(self, instance: int, **fields: int) -> list[str]:
         """What happened lately to an instance's messages."""

@@ -289,6 +289,19 @@ class Executor:
             )
         return found
 
+    @property
+    def device_bytes(self) -> dict[str, int]:
+        """Bytes on devices: arenas with their adjoints, recorded activations, and what belongs to nodes."""
+        records = [runner.recorded for runner in self._runners.values()]
+        trees = {
+            "records": records,
+            "params": self.params,
+            "opt_state": self.opt_state,
+            "accumulators": self.accumulators,
+        }
+        held = {name: sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for name, tree in trees.items()}
+        return {"arenas": self.arenas.device_bytes, **held}
+
     def record_row_bytes(self) -> dict[ArenaKey, int]:
         """Bytes of recorded activations beside a row of each arena."""
         total: dict[ArenaKey, int] = {}

@@ -33,6 +33,9 @@ class StageRunner:
       arenas: Where payloads lie.
       devices: The device of each memory space.
       draws: Where random bodies' keys come from.
+
+    Attributes:
+      recorded: What the forward pass keeps for the adjoint: arrays of rows, as many as the first output's arena has.
     """
 
     def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[Device, ...], draws: Draws):
@@ -51,7 +54,7 @@ class StageRunner:
             stage.written,
         )
         self._kept: Kept | None = None
-        self._recorded: tuple[jax.Array, ...] = ()
+        self.recorded: tuple[jax.Array, ...] = ()
         self._record_capacity = 0
         self._forward_train: Any = None  # a kernel, known with the parameters' shapes
         self._make_adjoint: Any = None  # makes one, for what becomes of weight gradients
@@ -94,7 +97,7 @@ class StageRunner:
             if dispatch.direction == FORWARD:
                 records = self._records(params)
                 seeds = self._seeds(dispatch, pack.shape[1], *edges[1:])
-                written, grads, self._recorded = self._forward_train(
+                written, grads, self.recorded = self._forward_train(
                     params, written, grads, records, read, host, pack, seeds, *edges
                 )
             else:
@@ -209,10 +212,10 @@ class StageRunner:
         capacity = self._arenas.capacity[self._out_keys[0]]
         if self._record_capacity < capacity:
             device = self._devices[self.stage.space]
-            old = self._recorded or tuple(zeros(device, 0, shape, dtype) for shape, dtype in kept.rows)
-            self._recorded = tuple(grow(r, capacity) for r in old)
+            old = self.recorded or tuple(zeros(device, 0, shape, dtype) for shape, dtype in kept.rows)
+            self.recorded = tuple(grow(r, capacity) for r in old)
             self._record_capacity = capacity
-        return self._recorded
+        return self.recorded
 
     def _plan_records(self, params: tuple[Any, ...]) -> Kept:
         """Which activations are recorded: found once."""

@@ -751,6 +751,16 @@ def test_arenas_start_no_larger_than_the_instances_that_there_are():
     assert many.device_bytes["arenas"] == few.device_bytes["arenas"] > 0
 
 
+def test_device_bytes_count_recorded_activations_and_accumulators():
+    """They were left out, though activations take more than the arenas beside which they lie."""
+    trainer = amp.Trainer(graphs.rnn())
+    trainer.accumulate(graphs.rnn_data([3, 1, 4]))
+    executor, own = trainer._executor, trainer.device_bytes
+    row_bytes = executor.record_row_bytes().items()
+    assert own["records"] == sum(n * executor.arenas.capacity[key] for key, n in row_bytes if n) > 0
+    assert own["accumulators"] == own["params"] > 0  # float32, all of them
+
+
 def test_arenas_that_grow_in_training_change_nothing():
     data, ends = graphs.rnn_data([3, 1, 4, 2]), []
     for rows in (2, None):

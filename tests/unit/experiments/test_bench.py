@@ -151,7 +151,7 @@ def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyP
     sizes = {"max_active_keys": 1, "n_train": 4, "epochs": 2, "embedding": 6, "hidden": 4, "synthetic": True}
     row = memory.measured(data_dir=None, **sizes)
     assert row["live"] > row["arenas"] > 0 and row["params"] > 0 and len(row["resident"]) == 2
-    assert row["ratio"] == row["live"] / (row["arenas"] + row["params"] + row["opt_state"])
+    assert row["ratio"] == row["live"] / (row["arenas"] + row["records"] + row["params"] + row["opt_state"])
     with pytest.raises(SettingsError, match="bench memory, options"):
         memory.main(memory.MemoryBench(epochs=0))
 
