@@ -22,6 +22,7 @@ from experiments.bench.peers import (
     list_reduction_jax,
     mnist_jax,
     permutation_jax,
+    sentiment_jax,
     wikiner_jax,
 )
 from experiments.bench.peers.sentiment_jax import Model, batch_arrays
@@ -63,6 +64,22 @@ def test_trees_by_levels_have_our_gradients(cell: str) -> None:
         return peer.summed_loss(jax.numpy.asarray(params["embed"])[words], params, None, arrays)[0]
 
     parity.assert_equal(parity.summed(loss, params, range(0, len(ids), 5)), tuple(want))
+
+
+def test_a_minibatch_of_trees_by_levels_makes_our_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took the mean over trees where ours takes the sum over nodes, and so learnt slowly: Adagrad's accumulators do not start at 0."""
+    few = sst.synthetic(12, 4)
+    monkeypatch.setattr(sst, "synthetic", lambda: few)
+    monkeypatch.setattr(sentiment_jax, "cell_sizes", lambda cell: (4, 1.0))  # no dropout, whose draws differ
+    arguments = {"cell": "tai", "embedding": 6, "hidden": 4, "synthetic": True}
+    ours = Ours("sentiment", n_train=12, max_active_keys=12, mode="pipeline", keep=1.0, **arguments)
+    levels = Model(batch=12, rehearsals=0, **arguments)
+    assert ours.train() == levels.train() == 12 and ours.updates() == levels.updates() == 1
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
+        {"embed": levels._table, **levels._params},
+        dict(ours._trainer.params),
+    )
 
 
 def test_the_sentiment_programs_start_alike_and_learn() -> None:

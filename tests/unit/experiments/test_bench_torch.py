@@ -25,6 +25,7 @@ from experiments.bench.peers import (  # noqa: E402
     list_reduction_torch,
     mnist_torch,
     permutation_torch,
+    sentiment_jax,
     sentiment_torch,
     wikiner_torch,
 )
@@ -130,6 +131,21 @@ def test_perceptron() -> None:
     values, *want = ours(mlp((784, 5, 10), 6), data)
     params, (batch,) = tensors(values), mnist_torch.minibatches(data)
     assert_equal(with_gradients(params, mnist_torch.loss(mnist_torch.forward, params, batch)), tuple(want))
+
+
+@pytest.mark.parametrize("make", [sentiment_torch.levels, sentiment_torch.eager])
+def test_a_minibatch_of_trees_makes_the_update_of_the_peer_in_jax(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is ours; both took the mean over trees, not the sum over nodes."""
+    few = sst.synthetic(7, 1)
+    monkeypatch.setattr(sst, "synthetic", lambda: few)
+    for peer in (sentiment_torch, sentiment_jax):
+        monkeypatch.setattr(peer, "cell_sizes", lambda cell: (4, 1.0))  # no dropout, whose draws differ
+    arguments = {"embedding": 6, "batch": 7, "synthetic": True}
+    program, levels = make(**arguments), sentiment_jax.Model(rehearsals=0, **arguments)
+    assert program.train() == levels.train() == 7 and program.updates() == levels.updates() == 1
+    dense, table = (optimizer.param_groups[0]["params"] for optimizer in program._parts.optimizers)
+    for got, want in zip([*table, *dense], [levels._table, *jax.tree.leaves(levels._params)], strict=True):
+        np.testing.assert_allclose(got.detach().numpy(), want, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("logits", [permutation_torch.union, permutation_torch.sorted_])
