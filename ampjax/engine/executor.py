@@ -292,9 +292,8 @@ class Executor:
     @property
     def device_bytes(self) -> dict[str, int]:
         """Bytes on devices: arenas with their adjoints, recorded activations, and what belongs to nodes."""
-        records = [runner.recorded for runner in self._runners.values()]
         trees = {
-            "records": records,
+            "records": [runner.recorded for runner in self._runners.values()],
             "params": self.params,
             "opt_state": self.opt_state,
             "accumulators": self.accumulators,

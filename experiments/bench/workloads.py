@@ -81,10 +81,12 @@ class ListReductionBench(Workload):
 
     def best(self) -> dict[str, Any]:
         """Buckets: dispatches as large as they come, while their rows stay in the cache; to a target, as the experiment. Single sequences: of one length, in step."""
-        if not self.single:
-            return {"policy": "largest", "max_dispatch_size": 8} if self.to_target is None else {}
-        in_step = {"min_admission": 128, "group_by_size": 128, "max_dispatch_size": 1024, "policy": "wavefront"}
-        return {"single": True, **in_step}
+        if self.single:
+            in_step = {"min_admission": 128, "group_by_size": 128, "max_dispatch_size": 1024, "policy": "wavefront"}
+            return {"single": True, **in_step}
+        if self.to_target is not None:
+            return {}
+        return {"policy": "largest", "max_dispatch_size": 8}
 
     def data(self, n_train: int | None = None) -> dict[str, Any]:
         """Numbers of sequences: all data are generated."""

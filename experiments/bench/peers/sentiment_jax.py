@@ -141,8 +141,7 @@ class Model:
 
     @functools.partial(jax.jit, static_argnums=0, donate_argnums=(1, 2, 3))
     def _step(self, table: Any, params: Any, state: Any, key: Any, words: Any, *arrays: Any) -> Any:
-        loss = jax.grad(lambda rows, params: self.summed_loss(rows, params, key, arrays)[0], (0, 1))
-        row_grads, grads = loss(table[words], params)
+        (row_grads, grads), _ = jax.grad(self.summed_loss, (0, 1), has_aux=True)(table[words], params, key, arrays)
         updates, state = self._tx.update(grads, state, params)
         return table.at[words].add(-self._rate * row_grads), optax.apply_updates(params, updates), state
 
