@@ -273,13 +273,16 @@ class Executor:
     # -- metrics
 
     def take_sums(self, train: bool) -> list[LossSums]:
-        """What the losses have added up since the last call, one entry per loss node. Waits for devices."""
-        taken = []
+        """What the losses have added up since the last call, one entry per loss node; copies of one are one. Waits for devices."""
+        taken: dict[str, LossSums] = {}
         for (number, is_train), sums in list(self._sums.items()):
             if is_train == train:
                 del self._sums[number, is_train]
-                taken.append(LossSums(self._metric_names[number], np.asarray(sums, np.float64)))
-        return taken
+                node, line = self.plan.stages[number].nodes[-1], np.asarray(sums, np.float64)
+                name = node.options.replica_of or node.name
+                before = taken[name].line if name in taken else 0
+                taken[name] = LossSums(self._metric_names[number], before + line)
+        return list(taken.values())
 
     def _sums_of(self, stage: Stage, train: bool) -> jax.Array:
         found = self._sums.get((stage.number, train))

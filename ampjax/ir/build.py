@@ -105,6 +105,10 @@ class NodeBuilder:
         node = current_graph().add(self.name, op, inputs, n_out, self.options, ports)
         return node.outputs[0] if n_out == 1 else node.outputs or None
 
+    def again(self, *inputs: Wire | None) -> Any:
+        """Adds another node like this one."""
+        return NodeBuilder(self.name, self.kind, self.body, self.options, self.outputs, self.join)(*inputs)
+
     def __repr__(self) -> str:
         return f"{self.kind} `{self.name}`, waiting for its inputs"
 
@@ -388,49 +392,62 @@ def reduce(name: str, function: Callable[..., Any], wire: Wire) -> Wire:
     return _wire(Reduce(function), (wire,), name=name)
 
 
-def replicate(builder: NodeBuilder, n: int, route: str | StateFn = "round_robin") -> Callable[..., Any]:
-    """Puts `n` copies of a PPT behind a cond and a phi (AMPNet, figure 4b); the trainer keeps them together.
+def replicate(
+    part: NodeBuilder | Callable[..., Any], n: int, route: str | StateFn = "round_robin", name: str | None = None
+) -> Callable[..., Any]:
+    """Puts `n` copies of a part of the graph behind a cond and a phi (AMPNet, figure 4b); the trainer keeps them together.
+
+    The part is a node, or a function from wires to wires that builds any number of them, loops and losses included. In a copy, names that the
+    user gives end in the copy's number (`linear1/0`, `linear1/1`, ...), nodes with parameters start from the same values as in the other copies, and losses add up to one.
+    The rule of affinity gives each copy a worker of its own, as far as there are any.
 
     Args:
-      builder: The node, not yet called: `amp.ppt("linear1", layer)`. The copies are called `linear1/0`, `linear1/1`, ...
-      n: Number of copies; 1 leaves the node as it is.
+      part: A node, not yet called: `amp.ppt("linear1", layer)`; or a function of wires that returns a wire, a tuple of wires, or None.
+      n: Number of copies; 1 leaves the part as it is.
       route: `round_robin` (by instance), or a state function that gives the copy's number.
+      name: The part's name; by default the node's, or the function's.
 
     Returns:
-      A function of the input wires that gives the output wire, or a tuple of them if the node has several outputs.
+      A function of the input wires that gives the output wire, or a tuple of them if the part has several outputs. Pumps of topologies are
+      no inputs: a copy reads them as they are.
 
     Raises:
-      GraphError: If n < 1.
+      GraphError: If n < 1; if a function builds pumps or sinks, connects wires from outside that it was not given, or returns in one copy what it does not in another.
     """
+    build = part.again if isinstance(part, NodeBuilder) else part
+    name = name or getattr(part, "name", None) or getattr(part, "__name__", "part")
+    where = f"replicate `{name}`"
     if n < 1:
-        raise GraphError(f"replicate `{builder.name}`", "n >= 1", f"n = {n}", "1 is no replication.")
+        raise GraphError(where, "n >= 1", f"n = {n}", "1 is no replication.")
     if n == 1:
-        return builder
-    choose: StateFn = (lambda s: s.instance % n) if route == "round_robin" else route  # type: ignore[assignment]
-    if not callable(choose):
+        return part
+    in_turn = route == "round_robin"
+    if not in_turn and not callable(route):
         raise GraphError(
-            f"replicate `{builder.name}`, route",
-            "`round_robin` or a state function",
-            f"{route!r}",
-            "Pass a function of the state.",
+            f"{where}, route", "`round_robin` or a state function", f"{route!r}", "Pass a function of the state."
         )
 
-    def build(*inputs: Wire) -> Wire | tuple[Wire, ...]:
-        branches = [cond(wire, choose, n, name=f"{builder.name}/route{i or ''}") for i, wire in enumerate(inputs)]
-        copies = []
+    def copies(*inputs: Wire) -> Wire | tuple[Wire, ...] | None:
+        dealt = current_graph().dealt
+        choose: StateFn = route if callable(route) else lambda s: s.instance // dealt % n
+        branches = [cond(wire, choose, n, name=f"{name}/route{i or ''}") for i, wire in enumerate(inputs)]
+        results = []
         for i in range(n):
-            options = NodeOptions(**{**vars(builder.options), "replica_of": builder.name})
-            copy = NodeBuilder(
-                f"{builder.name}/{i}", builder.kind, builder.body, options, builder.outputs, builder.join
-            )
-            outputs = copy(*[b[i] for b in branches])
-            copies.append(outputs if isinstance(outputs, tuple) else (outputs,))
-        joined = tuple(
-            phi(f"{builder.name}/join{k or ''}", *wires) for k, wires in enumerate(zip(*copies, strict=True))
-        )
-        return joined if builder.outputs > 1 else joined[0]
+            entries = [branch[i] for branch in branches]
+            with current_graph().copy(name, i, entries, n if in_turn else 1):
+                results.append(build(*entries))
+        outputs = [_as_tuple(result) for result in results]
+        if len({len(wires) for wires in outputs}) > 1:
+            got = " and ".join(str(len(wires)) for wires in outputs)
+            raise GraphError(where, "as many outputs of each copy", got, "Build the same in every call.")
+        joined = tuple(phi(f"{name}/join{k or ''}", *wires) for k, wires in enumerate(zip(*outputs, strict=True)))
+        return joined if isinstance(results[0], tuple) else (joined or (None,))[0]
 
-    return build
+    return copies
+
+
+def _as_tuple(result: Wire | tuple[Wire, ...] | None) -> tuple[Wire, ...]:
+    return result if isinstance(result, tuple) else () if result is None else (result,)
 
 
 class _SetField:

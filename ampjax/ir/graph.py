@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ampjax.errors import GraphError
@@ -28,6 +30,7 @@ class NodeOptions:
       gradient: `mean` or `sum` over the accumulated gradient rows.
       worker: The worker that hosts the node.
       replica_of: Name of the replica group that the node belongs to.
+      part: Name of the copy of a part of the graph that the node belongs to; rules of affinity keep such a copy together.
     """
 
     tx: Any = None
@@ -37,6 +40,7 @@ class NodeOptions:
     gradient: str | None = None
     worker: int | None = None
     replica_of: str | None = None
+    part: str | None = None
 
 
 @dataclass(eq=False)
@@ -67,7 +71,7 @@ class Node:
     @property
     def has_params(self) -> bool:
         """Whether the node has parameters."""
-        return isinstance(self.op, Compute) and self.op.body.init is not None
+        return _has_params(self.op)
 
     def source_name(self, port: int) -> str:
         """The name of the wire at a port, for messages."""
@@ -82,6 +86,30 @@ class Node:
         sources = ", ".join(self.source_name(i) for i in range(len(self.inputs)))
         results = ", ".join(str(w.type) for w in self.outputs) or "nothing"
         return f"{self.kind} `{self.name}` ({sources}) -> {results}"
+
+
+@dataclass(eq=False)
+class _Copy:
+    """A copy of a part of the graph that is being built.
+
+    Args:
+      name: The part's name.
+      number: The copy's number; names of its nodes end in it.
+      entries: The wires that lead into it.
+      dealt: Among how many copies instances are dealt in turn; 1 if a function of the state routes them.
+      nodes: Its nodes.
+    """
+
+    name: str
+    number: int
+    entries: tuple[Wire, ...]
+    dealt: int
+    nodes: dict[str, None] = field(default_factory=dict)
+
+    def has(self, wire: Wire) -> bool:
+        """Whether a node of the copy may be fed by a wire."""
+        topology = isinstance(wire.source.op, Pump) and wire.source.op.type.topology
+        return topology or wire.source.name in self.nodes or any(wire is entry for entry in self.entries)
 
 
 class Graph:
@@ -106,6 +134,7 @@ class Graph:
         self.nodes: dict[str, Node] = {}
         self.closed = False
         self._token: Any = None
+        self._copies: list[_Copy] = []
 
     def __enter__(self) -> Graph:
         self._token = _CURRENT.set(self)
@@ -128,9 +157,10 @@ class Graph:
         """Adds a node; infers its types where its inputs' are known.
 
         Raises:
-          GraphError: If the graph is closed, the name is taken, or an input is not a wire of this graph.
+          GraphError: If the graph is closed, the name is taken, an input is not a wire of this graph, or the node can't be in a copy.
         """
-        name = self._free_name(op.kind) if name is None else name
+        options = self._options_in_copy(name, op, options or NodeOptions())
+        name = self._free_name(op.kind) if name is None else self._name(name)
         if self.closed:
             raise GraphError(
                 f"node `{name}`",
@@ -145,9 +175,11 @@ class Graph:
                 f"the name of a {self.nodes[name].kind}",
                 "Give each node its own name.",
             )
-        node = Node(name, op, [], options=options or NodeOptions(), ports=ports)
+        node = Node(name, op, [], options=options, ports=ports)
         node.outputs = tuple(Wire(node, i) for i in range(n_out))
         self.nodes[name] = node
+        for copy in self._copies:
+            copy.nodes[name] = None
         for port, wire in enumerate(inputs):
             node.inputs.append(None)
             if wire is not None:
@@ -176,6 +208,13 @@ class Graph:
                 f"`{wire.name}` of another graph",
                 "Build all nodes inside one `with amp.Graph()` block.",
             )
+        if self._copies and not self._copies[-1].has(wire):
+            raise GraphError(
+                where,
+                "a wire of the same copy",
+                f"`{wire.name}`, which is outside of it",
+                f"Pass it to what `replicate` of `{self._copies[-1].name}` gives, so that it is routed with the others.",
+            )
         if port >= len(node.inputs):
             raise GraphError(where, f"one of the {len(node.inputs)} ports", f"port {port}", "Count ports from 0.")
         if node.inputs[port] is not None:
@@ -187,6 +226,29 @@ class Graph:
             )
         node.inputs[port] = wire
         wire.consumers.append((node, port))
+
+    @contextmanager
+    def copy(self, name: str, number: int, entries: Sequence[Wire], dealt: int) -> Iterator[None]:
+        """Nodes that are made in this block are a copy of a part of the graph.
+
+        Their names get the copy's number. Nodes with parameters are replicas of each other from copy to copy, and so are losses, whose sums are one.
+
+        Args:
+          name: The part's name.
+          number: The copy's number.
+          entries: The wires that lead into the copy.
+          dealt: Among how many copies instances are dealt in turn; 1 if a function of the state routes them.
+        """
+        self._copies.append(_Copy(name, number, tuple(entries), dealt))
+        try:
+            yield
+        finally:
+            self._copies.pop()
+
+    @property
+    def dealt(self) -> int:
+        """Among how many copies instances have been dealt in turn where nodes are being built: instance `i` is the `i // dealt`-th here."""
+        return math.prod(copy.dealt for copy in self._copies)
 
     def close(self) -> None:
         """Checks everything that needs the whole graph: open ports, loops, types.
@@ -263,11 +325,31 @@ class Graph:
         for node in self.nodes.values():
             yield from visit(node)
 
+    def _options_in_copy(self, name: str | None, op: Any, options: NodeOptions) -> NodeOptions:
+        """Options that say which copy a node is in, if it is in one, and whose replica it is."""
+        if not self._copies:
+            return options
+        if isinstance(op, (Pump, Sink)):
+            raise GraphError(
+                f"replicate `{self._copies[-1].name}`",
+                "neither pumps nor sinks in what is copied",
+                f"the {op.kind} `{name}`",
+                "Pass its function what pumps give, and let it return what goes to a sink.",
+            )
+        outermost = self._copies[0]
+        replica_of = name if isinstance(op, Loss) or _has_params(op) else None
+        return replace(options, replica_of=replica_of, part=f"{outermost.name}/{outermost.number}")
+
+    def _name(self, name: str) -> str:
+        """A node's name with the numbers of the copies that it is in."""
+        return "/".join([name, *(str(copy.number) for copy in reversed(self._copies))])
+
     def _free_name(self, kind: str) -> str:
-        number = sum(node.kind == kind for node in self.nodes.values()) + 1
-        while f"{kind.lower()}{number}" in self.nodes:
+        """`concat1`, or in a copy `concat1/0`: the first that is free; copies number their nodes from 1."""
+        number = 1 if self._copies else sum(node.kind == kind for node in self.nodes.values()) + 1
+        while (name := self._name(f"{kind.lower()}{number}")) in self.nodes:
             number += 1
-        return f"{kind.lower()}{number}"
+        return name
 
     def _check_loops(self) -> None:
         """A loop must pass a phi: depth-first search over the wires that do not enter one."""
@@ -366,6 +448,10 @@ def infer(node: Node) -> bool:
         wire.type = wire_type
     node.inferred = True
     return True
+
+
+def _has_params(op: Any) -> bool:
+    return isinstance(op, Compute) and op.body.init is not None
 
 
 def _type(wire: Wire | None) -> WireType | None:

@@ -11,7 +11,9 @@ from ampjax.ir.graph import Graph
 from ampjax.models.losses import labelled_cross_entropy
 
 
-def list_reduction_rnn(hidden: int = 128, batch: int | None = None, replicas: int = 1, whole: bool = False) -> Graph:
+def list_reduction_rnn(
+    hidden: int = 128, batch: int | None = None, replicas: int = 1, whole: bool = False, copies: int = 1
+) -> Graph:
     """The vanilla RNN `h <- relu(linear1([embed(x_t); h]))` with a classifier on its last state.
 
     The state fields `t` and `length` drive the loop: an Isu counts `t` up, a Cond leaves the loop when `t` = `length`. The pumps are those
@@ -22,6 +24,7 @@ def list_reduction_rnn(hidden: int = 128, batch: int | None = None, replicas: in
       batch: Sequences in an instance; None pumps single sequences, whose payloads have no batch axis.
       replicas: Copies of `linear1` behind Cond and Phi, by instance (figure 4b).
       whole: The whole sequence is pumped as one ragged message (figure 2), embedded row by row and ungrouped into its steps.
+      copies: Copies of all of it, by instance: a worker that has one runs a whole step as one kernel, where `replicas` sends each step to a worker and back.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `linear1` (or `linear1/0` ...) and `linear2`, and the loss `xent`
@@ -30,14 +33,12 @@ def list_reduction_rnn(hidden: int = 128, batch: int | None = None, replicas: in
     Raises:
       SettingsError: If a size is below 1.
     """
-    for name, value in (("hidden", hidden), ("batch", 1 if batch is None else batch), ("replicas", replicas)):
+    sizes = {"hidden": hidden, "batch": 1 if batch is None else batch, "replicas": replicas, "copies": copies}
+    for name, value in sizes.items():
         if value < 1:
             raise SettingsError(f"list_reduction_rnn, `{name}`", "at least 1", f"{value}", "Give a positive number.")
-    row = () if batch is None else (batch,)
-    with amp.Graph() as graph:
-        tokens = amp.pump("tokens", row, "int32", ("length",) if whole else ("t", "length"), ragged=whole)
-        h0 = amp.pump("h0", (*row, hidden), fields=("t", "length"))
-        label = amp.pump("label", row, "int32")
+
+    def network(tokens: amp.Wire, h0: amp.Wire, label: amp.Wire) -> None:
         x = amp.ppt("embed", amp.nn.Embed(N_TOKENS, hidden))(tokens)
         if whole:
             x = amp.ungroup(x, "t")
@@ -51,4 +52,11 @@ def list_reduction_rnn(hidden: int = 128, batch: int | None = None, replicas: in
         h.connect(h0, more)
         logits = amp.ppt("linear2", amp.nn.Linear(hidden, N_CLASSES))(done)
         amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+
+    row = () if batch is None else (batch,)
+    with amp.Graph() as graph:
+        tokens = amp.pump("tokens", row, "int32", ("length",) if whole else ("t", "length"), ragged=whole)
+        h0 = amp.pump("h0", (*row, hidden), fields=("t", "length"))
+        label = amp.pump("label", row, "int32")
+        amp.replicate(network, copies)(tokens, h0, label)
     return graph

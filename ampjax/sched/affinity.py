@@ -6,7 +6,8 @@ same map in every process: nothing here iterates over a set of names.
 **Heavy nodes** are those with parameters, counted `h = 0, 1, ...` in the order in which the graph was built. AMPNet (§5 and
 appendix B) gives its heavy operations, the linear layers, to workers of their own, `h mod W`, and deals the light ones out at
 random among the rest. Having parameters is our reading of "heavy": such a node multiplies by a matrix or updates one.
-Replicas are built one after the other, so `h mod W` puts the replicas of a group on successive workers.
+Replicas are built one after the other, so `h mod W` puts the replicas of a group on successive workers. Where a part of the graph with
+several heavy nodes is copied, each copy counts as one, so that it stays on one worker and its chains can be fused.
 """
 
 from __future__ import annotations
@@ -109,7 +110,10 @@ def heavy_neighbours(graph: Graph, hops: int = 1) -> dict[str, list[str]]:
 
 
 def _modulo(nodes: list[Node], workers: int) -> dict[str, int]:
-    return {node.name: h % workers for h, node in enumerate(_heavy(nodes))}
+    number: dict[str, int] = {}
+    for node in (heavy := _heavy(nodes)):
+        number.setdefault(node.options.part or node.name, len(number))
+    return {node.name: number[node.options.part or node.name] % workers for node in heavy}
 
 
 def _colour(nodes: list[Node], pinned: Placement, workers: int, hops: int) -> dict[str, int]:

@@ -243,6 +243,64 @@ def test_replicate_joins_each_output_of_its_own():
     }
 
 
+def parted(n, inner=1):
+    """A loop with a loss and an output, `n` times."""
+
+    def network(x, label):
+        h = amp.phi("h")
+        z = amp.replicate(amp.ppt("times", lambda p, a: p * a, params=jnp.full(D, 0.5)), inner)(h)
+        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        more, done = amp.cond(z, lambda s: s.t < 3)
+        h.connect(x, more)
+        amp.loss("far", lambda a, b: jnp.sum((a - b) ** 2))(done, label)
+        return done
+
+    with amp.Graph() as g:
+        fields = ("t",)
+        x, label = amp.pump("x", (D,), fields=fields), amp.pump("label", (D,), fields=fields)
+        amp.sink("y", amp.replicate(network, n)(x, label))
+    return g
+
+
+PARTED = [
+    {
+        "x": amp.messages(np.full((1, D), i, np.float32), t=i % 3),
+        "label": amp.messages(np.ones((1, D), np.float32), t=3),
+    }
+    for i in range(7)
+]
+
+
+def test_copies_of_a_part_have_a_number_in_their_names_and_are_replicas():
+    g = parted(2)
+    assert {*g.parameterised} == {"times/0", "times/1"}
+    options = {n.name: (n.options.replica_of, n.options.part) for n in g.nodes.values()}
+    assert options["times/1"] == ("times", "network/1") and options["far/0"] == ("far", "network/0")
+    assert options["h/1"] == (None, "network/1") and options["network/route"] == options["network/join"] == (None, None)
+    assert {"isu1/0", "isu1/1", "cond1/0", "cond1/1", "network/route1"} <= {*g.nodes}
+
+
+@pytest.mark.parametrize("inner", [1, 3])
+def test_copies_of_a_part_compute_what_the_part_does(inner):
+    """Loss, outputs and the sum of the copies' gradients, by the reference interpreter."""
+    one, g = parted(1), parted(2, inner)
+    params = {name: jnp.linspace(0.5, 1, D) for name in g.parameterised}
+    got, want = reference(g, params, PARTED), reference(one, {"times": jnp.linspace(0.5, 1, D)}, PARTED)
+    assert got.loss == pytest.approx(want.loss)
+    np.testing.assert_allclose(sum(got.grads.values()), want.grads["times"], rtol=1e-5)
+    assert sum(got.rows.values()) == want.rows["times"] and len(got.rows) == 2 * inner
+    rows = [{s["instance"]: np.asarray(y) for s, y in run.outputs["y"]} for run in (got, want)]
+    assert {*rows[0]} == {*rows[1]} == {*range(7)} and all(np.array_equal(rows[0][i], rows[1][i]) for i in range(7))
+
+
+def test_a_part_without_outputs_and_one_copy():
+    with amp.Graph() as g:
+        x = amp.pump("x", (D,))
+        assert amp.replicate(lambda x: amp.loss("sum", jnp.sum)(x), 2)(x) is None
+        assert amp.replicate(tuple, 1)([x]) == (x,)
+    assert {"sum/0", "sum/1"} <= {*g.nodes}
+
+
 @pytest.mark.parametrize("text", ["tree", "mermaid", "dot"])
 def test_every_kind_has_a_text(text):
     for kind in KINDS:

@@ -372,6 +372,41 @@ def replicate_unknown_route():
     amp.replicate(amp.ppt("layer", amp.nn.Linear(D, D)), 2, "random")
 
 
+def replicate_a_pump():
+    amp.replicate(lambda x: amp.concat(x, pump("y")), 2, name="both")(pump("x"))
+
+
+def replicate_a_sink():
+    def ending(x):
+        amp.sink("end", x)
+
+    amp.replicate(ending, 2)(pump("x"))
+
+
+def replicate_with_a_wire_from_outside():
+    y = pump("y")
+    amp.replicate(lambda x: amp.concat(x, y, name="join"), 2, name="both")(pump("x"))
+
+
+def replicate_with_another_copys_wire():
+    seen = []
+
+    def peeping(x):
+        seen.append(amp.npt("same", lambda x: x)(x))
+        return amp.concat(x, seen[0], name="join")
+
+    amp.replicate(peeping, 2)(pump("x"))
+
+
+def replicate_parts_that_differ():
+    calls = iter([1, 2])
+
+    def growing(x):
+        return tuple(amp.npt(f"same{i}", lambda x: x)(x) for i in range(next(calls)))
+
+    amp.replicate(growing, 2)(pump("x"))
+
+
 MISTAKES = [
     (wrong_shape, "node `lstm`, port 0: expected a payload of shape (128,) float32, got (64,) float32 from node `embed`. Give `embed` 128 features, or put a Linear(64, 128) between them."),
     (wrong_shape_for_a_plain_body, "node `add`: expected payloads that its body takes, got port 0: shape (3,) float32 from `a`, port 1: shape (4,) float32 from `b`; the body raised TypeError: … Mend the body, or what feeds it."),
@@ -448,6 +483,11 @@ MISTAKES = [
     (gradient_max, "node `layer`: expected gradient `mean` or `sum`, got 'max'. Choose one of the two."),
     (tx_by_name, "node `layer`: expected an optax transform as `tx`, got str. Pass for example `optax.adam(1e-3)`."),
     (replicate_no_copies, "replicate `layer`: expected n >= 1, got n = 0. …"),
+    (replicate_a_pump, "replicate `both`: expected neither pumps nor sinks in what is copied, got the Pump `y`. Pass its function what pumps give, and let it return what goes to a sink."),
+    (replicate_a_sink, "replicate `ending`: expected neither pumps nor sinks in what is copied, got the Sink `end`. …"),
+    (replicate_with_a_wire_from_outside, "node `join/0`, port 1: expected a wire of the same copy, got `y`, which is outside of it. Pass it to what `replicate` of `both` gives, so that it is routed with the others."),
+    (replicate_with_another_copys_wire, "node `join/1`, port 1: expected a wire of the same copy, got `same/0`, which is outside of it. …"),
+    (replicate_parts_that_differ, "replicate `growing`: expected as many outputs of each copy, got 1 and 2. Build the same in every call."),
     (replicate_unknown_route, "replicate `layer`, route: expected `round_robin` or a state function, got 'random'. Pass a function of the state."),
 ]  # fmt: skip
 

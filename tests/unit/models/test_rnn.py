@@ -68,15 +68,27 @@ def test_gradients_of_buckets_are_those_of_plain_jax(whole: bool) -> None:
     assert_close(accumulated(graph, Buckets(data, 4, HIDDEN, whole), params), wanted)
 
 
-def test_gradients_of_replicas_add_up_to_those_of_one() -> None:
-    graph = list_reduction_rnn(HIDDEN, replicas=3)
+@pytest.mark.parametrize("options", [{"replicas": 3}, {"copies": 3}, {"copies": 2, "replicas": 2, "whole": True}])
+def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
+    graph = list_reduction_rnn(HIDDEN, **options)
     params = initial_params(graph, {}, 0)
-    found = accumulated(graph, Sequences(DATA, HIDDEN), params, workers=3)
-    copies = [found[f"linear1/{i}"] for i in range(3)]
-    assert all(np.abs(copy["w"]).max() > 0 for copy in copies)
-    one = {"embed": params["embed"], "linear1": params["linear1/0"], "linear2": params["linear2"]}
-    summed = {"embed": found["embed"], "linear1": jax.tree.map(lambda *g: sum(g), *copies), "linear2": found["linear2"]}
+    found = accumulated(graph, Sequences(DATA, HIDDEN, options.get("whole", False)), params, workers=3)
+    assert all(np.abs(np.asarray(leaf)).max() > 0 for leaf in jax.tree.leaves(found))
+    one = {name.split("/")[0]: tree for name, tree in params.items()}
+    summed = {
+        node: jax.tree.map(lambda *g: sum(g), *(tree for name, tree in found.items() if name.split("/")[0] == node))
+        for node in one
+    }
     assert_close(summed, expected(one, DATA))
+
+
+def test_metrics_of_copies_are_those_of_one() -> None:
+    """Two losses would add up; two copies of one loss are one."""
+    found = [
+        amp.Trainer(list_reduction_rnn(HIDDEN, copies=copies), workers=copies).evaluate(Sequences(DATA, HIDDEN))
+        for copies in (1, 3)
+    ]
+    assert found[0] == pytest.approx(found[1]) and {*found[0]} == {"loss", "accuracy"}
 
 
 @pytest.mark.parametrize("wrong", [{"hidden": 0}, {"batch": 0}, {"replicas": -1}])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import ampjax as amp
 from ampjax.errors import SettingsError
+from ampjax.models import list_reduction_rnn
 from ampjax.sched.affinity import assign, heavy_neighbours, hosted
 
 LIGHT, HEAVY, BOTH, LOOSE = range(4)
@@ -218,6 +219,13 @@ def test_without_heavy_nodes_connected_pieces_are_spread():
         for i in range(3):
             amp.sink(f"s{i}", amp.npt(f"y{i}", lambda x: x)(amp.pump(f"x{i}", shape=(1,))))
     assert assign(graph, 3) == {"y0": 0, "s0": 0, "y1": 1, "s1": 1, "y2": 2, "s2": 2}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_copies_of_a_part_stay_together(workers):
+    """Each copy of the network counts as one heavy node, its light nodes and its loss included."""
+    placed = assign(list_reduction_rnn(4, copies=3), workers)
+    assert placed == {name: int(name.split("/")[1]) % workers for name in placed} and len(placed) == 18
 
 
 @pytest.mark.parametrize("rule", ["default", "paper", "coloured"])
