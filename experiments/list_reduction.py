@@ -31,6 +31,7 @@ class ListReductionOptions(Options):
       n_train: Training sequences.
       n_valid: Validation sequences.
       hidden: Features of embedding and hidden state.
+      copies: Copies of the whole network, each on a worker of its own; `replicas` copies `linear1` only.
       learning_rate: Adam's, at the start; it falls to 0 along a cosine over all epochs.
       epochs: Epochs at most; the learning rate's decay is laid out over as many.
       policy: Which messages a worker takes next. Backward first and small dispatches of the oldest instances keep staleness near 2 updates
@@ -45,6 +46,7 @@ class ListReductionOptions(Options):
     n_train: int = 100_000
     n_valid: int = 10_000
     hidden: int = 128
+    copies: int = 1
     learning_rate: float | None = None
     epochs: int = 13
     policy: str = "backward_first"
@@ -70,19 +72,24 @@ def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
     if options.learning_rate is not None:
         require_positive("Adam's default here is 2e-3.", learning_rate=options.learning_rate)
     if options.replica_sync == "auto":
-        options = replace(options, replica_sync="every_k:10" if options.replicas > 2 else "epoch")
+        options = replace(options, replica_sync="every_k:10" if most_copies(options) > 2 else "epoch")
     interval, peak = defaults(options)
 
     def task(seed: int) -> Task:
         settings = options.settings(seed, interval)
         train, valid = (instances(options, part) for part in splits(options.n_train, options.n_valid, seed))
         batch = None if options.single else options.batch_size
-        graph = list_reduction_rnn(options.hidden, batch, options.replicas)
-        shares = {"linear2": MEAN_LENGTH, "linear1": min(2, options.replicas)}
+        graph = list_reduction_rnn(options.hidden, batch, options.replicas, copies=options.copies)
+        several = min(2, options.copies)
+        shares = {
+            "embed": several,
+            "linear1": min(2, most_copies(options)),
+            "linear2": MEAN_LENGTH * several,
+        }
         set_options(
             graph,
             lambda node: {
-                "min_update_interval": max(1, settings.min_update_interval // shares.get(node.split("/")[0], 1))
+                "min_update_interval": max(1, settings.min_update_interval // shares[node.split("/")[0]])
             },
         )
         rate = options.learning_rate or peak
@@ -108,4 +115,9 @@ def defaults(options: ListReductionOptions) -> tuple[int, float]:
     where many buckets are in flight, since each gradient is then as stale as there are updates in the time that a bucket takes.
     """
     rows = MEAN_LENGTH * (100 if options.single else 1)
-    return rows, 3e-3 if options.replicas > 2 else 2e-3
+    return rows, 3e-3 if most_copies(options) > 2 else 2e-3
+
+
+def most_copies(options: ListReductionOptions) -> int:
+    """Copies of `linear1`, the node that has most."""
+    return options.replicas * options.copies

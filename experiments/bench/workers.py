@@ -27,7 +27,7 @@ class WorkersBench:
       n_train: Training instances in a pass.
       max_active_keys: Instances in flight.
       settings: Settings of both, for example max_dispatch_size=8.
-      two: Further settings of two workers, for example replicas=2.
+      two: Further settings of two workers, for example replicas=2; by default two copies of the whole network.
       one: Further settings of one worker.
       passes: Measured passes of each.
       synthetic: Generated data.
@@ -37,9 +37,9 @@ class WorkersBench:
 
     experiment: str = "list-reduction"
     n_train: int = 20_000
-    max_active_keys: int = 16
+    max_active_keys: int = 32
     settings: tuple[str, ...] = ("policy=largest", "max_dispatch_size=4")
-    two: tuple[str, ...] = ("replicas=2",)
+    two: tuple[str, ...] = ("copies=2",)
     one: tuple[str, ...] = ()
     passes: int = 5
     synthetic: bool = False
