@@ -32,7 +32,7 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
         )
     params = {}
     for name, node in graph.parameterised.items():
-        key = jax.random.fold_in(jax.random.key(seed), zlib.crc32((node.options.replica_of or name).encode()))
+        key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(node.role.encode()))
         value = node.op.body.init(key)
         params[name] = check_like(name, value, given.get(name, value))
     return params

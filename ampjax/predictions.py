@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.ir.graph import Node
 from ampjax.ir.state import INSTANCE
 from ampjax.sched.plan import Plan
 
@@ -34,20 +35,20 @@ class Predictions:
 
 
 def gather_predictions(
-    plan: Plan, outputs: Sequence[tuple[str, np.ndarray, Any, Any]], sinks: Sequence[str]
+    plan: Plan, outputs: Sequence[tuple[str, np.ndarray, Any, Any]], sinks: Mapping[str, Node]
 ) -> dict[str, Predictions]:
     """Sorts what sinks have received.
 
     Args:
       plan: The plan.
       outputs: For each dispatch: the sink's name, states, rows (padded), and the dispatch.
-      sinks: The sinks' names.
+      sinks: The sinks by name; of copies of a sink any one.
     """
-    return {sink: _one(plan, [o for o in outputs if o[0] == sink], sink) for sink in sinks}
+    return {name: _one(plan, [o for o in outputs if o[0] == name], node) for name, node in sinks.items()}
 
 
-def _one(plan: Plan, outputs: Sequence[tuple[str, np.ndarray, Any, Any]], sink: str) -> Predictions:
-    wire = plan.graph.nodes[sink].inputs[0]
+def _one(plan: Plan, outputs: Sequence[tuple[str, np.ndarray, Any, Any]], sink: Node) -> Predictions:
+    wire = sink.inputs[0]
     assert wire is not None and wire.type is not None
     empty = np.zeros((0, plan.layout.width), np.int64)
     states = np.concatenate([empty, *(o[1] for o in outputs)])

@@ -349,7 +349,7 @@ class Trainer:
           GraphError: If the graph has no sink.
           Exception: As `fit_async`.
         """
-        sinks = [node.name for node in self.graph.nodes.values() if node.kind == "Sink"]
+        sinks = {node.role: node for node in self.graph.nodes.values() if node.kind == "Sink"}
         if not sinks:
             raise GraphError(
                 "predict",

@@ -79,7 +79,8 @@ def tasks(options: Babi15Options) -> Callable[[int], Task]:
     def task(seed: int) -> Task:
         questions, train, valid = data(options, seed)
         graphs = questions.graphs if options.encoding == "flatmap" else None
-        graph = ggnn_selection(Network(1, options.hidden, options.steps, babi15.N_KINDS, graphs, options.replicas))
+        network = Network(1, options.hidden, options.steps, babi15.N_KINDS, graphs, options.replicas, options.copies)
+        graph = ggnn_selection(network)
         settings = options.settings(seed, 1)
         settings = update_together(graph, train, settings, options, options.batch, "score")
         return Task(graph, train, valid, settings, optax.adam(options.learning_rate))

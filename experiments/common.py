@@ -69,7 +69,8 @@ class Options:
     Args:
       max_active_keys: Instances in flight at most.
       min_update_interval: Gradient rows that a node accumulates at least before it updates; by default the experiment's choice.
-      replicas: Copies of the replicated layers.
+      replicas: Copies of the layers that do most of the work; they share one network's other layers.
+      copies: Copies of the whole network, each on a worker of its own.
       workers: Workers; each has a device of its own.
       epochs: Epochs at most.
       seed: One seed or several; each is a run of its own.
@@ -97,6 +98,7 @@ class Options:
     max_active_keys: int = 16
     min_update_interval: int | None = None
     replicas: int = 1
+    copies: int = 1
     workers: int = 1
     epochs: int = 10
     seed: tuple[int, ...] = (0,)
@@ -342,7 +344,7 @@ def _check(options: Options) -> None:
         raise SettingsError("--rest", "--flops beside it", f"`{options.rest}` alone", "Name the machine: --flops 1e12.")
     if math.isnan(options.target):
         raise SettingsError("--target", "a number", "nan", "Give the accuracy, or for regression the error, to reach.")
-    for name in ("replicas", "epochs"):
+    for name in ("replicas", "copies", "epochs"):
         if getattr(options, name) < 1:
             raise SettingsError(f"--{name}", "at least 1", f"{getattr(options, name)}", "Change the option.")
 

@@ -59,7 +59,8 @@ def update_together(
         return settings
     of_nodes = intervals(rows_per_instance(graph, data, settings), batch)
     set_options(graph, lambda node: {"min_update_interval": of_nodes[node]})
-    return replace(settings, min_update_interval=of_nodes[shown])
+    any_copy = next(node for node in of_nodes if node.split("/")[0] == shown)
+    return replace(settings, min_update_interval=of_nodes[any_copy])
 
 
 def intervals(rows: Mapping[str, float], batch: int) -> dict[str, int]:

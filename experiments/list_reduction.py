@@ -31,7 +31,6 @@ class ListReductionOptions(Options):
       n_train: Training sequences.
       n_valid: Validation sequences.
       hidden: Features of embedding and hidden state.
-      copies: Copies of the whole network, each on a worker of its own; `replicas` copies `linear1` only.
       learning_rate: Adam's, at the start; it falls to 0 along a cosine over all epochs.
       epochs: Epochs at most; the learning rate's decay is laid out over as many.
       policy: Which messages a worker takes next. Backward first and small dispatches of the oldest instances keep staleness near 2 updates
@@ -46,7 +45,6 @@ class ListReductionOptions(Options):
     n_train: int = 100_000
     n_valid: int = 10_000
     hidden: int = 128
-    copies: int = 1
     learning_rate: float | None = None
     epochs: int = 13
     policy: str = "backward_first"
@@ -88,9 +86,7 @@ def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
         }
         set_options(
             graph,
-            lambda node: {
-                "min_update_interval": max(1, settings.min_update_interval // shares[node.split("/")[0]])
-            },
+            lambda node: {"min_update_interval": max(1, settings.min_update_interval // shares[node.split("/")[0]])},
         )
         rate = options.learning_rate or peak
         updates = updates_per_instance(graph, train, settings)

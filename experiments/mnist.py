@@ -63,7 +63,8 @@ def tasks(options: MnistOptions) -> Callable[[int], Task]:
     )
 
     def task(seed: int) -> Task:
-        graph = mlp((784, options.hidden, options.hidden, options.hidden, 10), options.batch_size, options.replicas)
+        sizes = (784, options.hidden, options.hidden, options.hidden, 10)
+        graph = mlp(sizes, options.batch_size, options.replicas, options.copies)
         return Task(graph, train, valid, options.settings(seed, 1), optax.sgd(rate(options)))
 
     return task

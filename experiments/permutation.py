@@ -64,7 +64,7 @@ def tasks(options: PermutationOptions) -> Callable[[int], Task]:
         streams = np.random.SeedSequence(seed).spawn(2)
         sizes = options.n_train, options.n_valid
         train, valid = (Programs(generate(n, options.operations, s)) for n, s in zip(sizes, streams, strict=True))
-        graph = permutation(options.operations, options.hidden, options.replicas)
+        graph = permutation(options.operations, options.hidden, options.replicas, options.copies)
         settings = update_together(graph, train, options.settings(seed, 1), options, options.batch, "output")
         return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
 

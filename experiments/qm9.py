@@ -81,7 +81,8 @@ def tasks(options: Qm9Options) -> Callable[[int], Task]:
     def task(seed: int) -> Task:
         data = qm9.split(molecules, options.n_valid, seed, options.n_train, options.encoding)
         tables = molecules.graphs if options.encoding == "flatmap" else None
-        network = Network(qm9.N_FEATURES, options.hidden, options.steps, qm9.N_KINDS, tables, options.replicas)
+        several = options.replicas, options.copies
+        network = Network(qm9.N_FEATURES, options.hidden, options.steps, qm9.N_KINDS, tables, *several)
         graph = ggnn_regression(network, scale=data.std / qm9.CHEMICAL_ACCURACY)
         settings = options.settings(seed, 1)
         settings = update_together(graph, data.train, settings, options, options.batch, "readout")

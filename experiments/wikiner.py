@@ -72,7 +72,7 @@ def tasks(options: WikinerOptions) -> Callable[[int], Task]:
     instances = wikiner.SentenceInstances(train)
 
     def task(seed: int) -> Task:
-        graph = tagger(words, characters, Sizes(noise=options.noise), options.replicas)
+        graph = tagger(words, characters, Sizes(noise=options.noise), options.replicas, copies=options.copies)
         settings = options.settings(seed, 1, gradient="sum")
         settings = update_together(graph, instances, settings, options, options.batch, "output")
         return Task(graph, instances, wikiner.SentenceInstances(valid), settings, optax.adam(options.learning_rate))

@@ -196,7 +196,7 @@ class Executor:
         params = tuple([self.params[node] for node in stage.params])
         if stage.kind == "sink":
             if self.keep_outputs:
-                self.outputs.append((stage.name, dispatch.states, runner.read(dispatch), dispatch))
+                self.outputs.append((stage.nodes[-1].role, dispatch.states, runner.read(dispatch), dispatch))
         elif stage.kind == "loss":
             train = dispatch.direction != INFER
             sums = self._sums_of(stage, train)
@@ -279,9 +279,8 @@ class Executor:
             if is_train == train:
                 del self._sums[number, is_train]
                 node, line = self.plan.stages[number].nodes[-1], np.asarray(sums, np.float64)
-                name = node.options.replica_of or node.name
-                before = taken[name].line if name in taken else 0
-                taken[name] = LossSums(self._metric_names[number], before + line)
+                before = taken[node.role].line if node.role in taken else 0
+                taken[node.role] = LossSums(self._metric_names[number], before + line)
         return list(taken.values())
 
     def _sums_of(self, stage: Stage, train: bool) -> jax.Array:

@@ -147,7 +147,7 @@ def _calls(nodes: Sequence[Node], entries: dict[Wire, Ref]) -> tuple[Call, ...]:
                 refs.append(entries.setdefault(wire, ("port", len(entries), 0)))
         has_params = op.body.init is not None
         calls.append(
-            Call(op.body, tuple(refs), n_params if has_params else None, _salt(node.name) if op.body.rng else 0)
+            Call(op.body, tuple(refs), n_params if has_params else None, _salt(node.role) if op.body.rng else 0)
         )
         n_params += has_params
     return tuple(calls)

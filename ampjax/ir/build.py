@@ -398,7 +398,7 @@ def replicate(
     """Puts `n` copies of a part of the graph behind a cond and a phi (AMPNet, figure 4b); the trainer keeps them together.
 
     The part is a node, or a function from wires to wires that builds any number of them, loops and losses included. In a copy, names that the
-    user gives end in the copy's number (`linear1/0`, `linear1/1`, ...), nodes with parameters start from the same values as in the other copies, and losses add up to one.
+    user gives end in the copy's number (`linear1/0`, `linear1/1`, ...), nodes with parameters start from the same values as in the other copies, losses add up to one, and what sinks receive comes under one name.
     The rule of affinity gives each copy a worker of its own, as far as there are any.
 
     Args:
@@ -412,7 +412,7 @@ def replicate(
       no inputs: a copy reads them as they are.
 
     Raises:
-      GraphError: If n < 1; if a function builds pumps or sinks, connects wires from outside that it was not given, or returns in one copy what it does not in another.
+      GraphError: If n < 1; if a function builds pumps, connects wires from outside that it was not given, or returns in one copy what it does not in another.
     """
     build = part.again if isinstance(part, NodeBuilder) else part
     name = name or getattr(part, "name", None) or getattr(part, "__name__", "part")

@@ -69,6 +69,11 @@ class Node:
         return isinstance(self.op, CONTROL)
 
     @property
+    def role(self) -> str:
+        """What the user called the node: its name, without the number of a copy."""
+        return self.options.replica_of or self.name
+
+    @property
     def has_params(self) -> bool:
         """Whether the node has parameters."""
         return _has_params(self.op)
@@ -231,7 +236,8 @@ class Graph:
     def copy(self, name: str, number: int, entries: Sequence[Wire], dealt: int) -> Iterator[None]:
         """Nodes that are made in this block are a copy of a part of the graph.
 
-        Their names get the copy's number. Nodes with parameters are replicas of each other from copy to copy, and so are losses, whose sums are one.
+        Their names get the copy's number. Nodes of one name are replicas of each other: their parameters are kept together, they draw the same random numbers, losses add up, and
+        what sinks receive is put together.
 
         Args:
           name: The part's name.
@@ -329,16 +335,15 @@ class Graph:
         """Options that say which copy a node is in, if it is in one, and whose replica it is."""
         if not self._copies:
             return options
-        if isinstance(op, (Pump, Sink)):
+        if isinstance(op, Pump):
             raise GraphError(
                 f"replicate `{self._copies[-1].name}`",
-                "neither pumps nor sinks in what is copied",
-                f"the {op.kind} `{name}`",
-                "Pass its function what pumps give, and let it return what goes to a sink.",
+                "no pumps in what is copied",
+                f"the pump `{name}`",
+                "Make it outside, and pass its wire to the function; a topology's can be used as it is.",
             )
         outermost = self._copies[0]
-        replica_of = name if isinstance(op, Loss) or _has_params(op) else None
-        return replace(options, replica_of=replica_of, part=f"{outermost.name}/{outermost.number}")
+        return replace(options, replica_of=name, part=f"{outermost.name}/{outermost.number}")
 
     def _name(self, name: str) -> str:
         """A node's name with the numbers of the copies that it is in."""

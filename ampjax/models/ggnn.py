@@ -38,6 +38,7 @@ class Network:
       n_kinds: Kinds of directed edges: as many linear maps.
       graphs: The tables of the `flatmap` encoding; without them the encoding is `collect`.
       replicas: Copies of each edge map and of the gated unit, by instance.
+      copies: Copies of all of it, by instance, each on a worker of its own.
       separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may stand on workers of their
         own (arXiv version, figure 7), rather than the one node `update`.
 
@@ -51,10 +52,11 @@ class Network:
     n_kinds: int = 4
     graphs: Graphs | None = None
     replicas: int = 1
+    copies: int = 1
     separate_gates: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("n_features", "hidden", "steps", "n_kinds", "replicas"):
+        for name in ("n_features", "hidden", "steps", "n_kinds", "replicas", "copies"):
             if getattr(self, name) < 1:
                 raise SettingsError(
                     f"ggnn, `{name}`", "at least 1", f"{getattr(self, name)}", "Give a positive number."
@@ -78,13 +80,13 @@ class Network:
         """The fields that tell an instance's messages of one step apart."""
         return ("instance",) if self.graphs is None else ("node",)
 
-    def propagate(self, x: Wire) -> Wire:
-        """Features `[F]` of the nodes to their states `[H]` after T steps."""
+    def propagate(self, x: Wire, edges: Wire | None) -> Wire:
+        """Features `[F]` of the nodes to their states `[H]` after T steps; `edges` is the topology of the encoding `collect`."""
         edge_maps = [amp.ppt(f"edge{kind}", amp.nn.Linear(self.hidden, self.hidden)) for kind in range(self.n_kinds)]
         sends = [amp.replicate(edge_map, self.replicas) for edge_map in edge_maps]
         start = amp.npt("pad", Pad(self.hidden))(x)
         h = amp.phi("h")
-        a = _collected(h, sends) if self.graphs is None else _flatmapped(h, sends, self.graphs)
+        a = _flatmapped(h, sends, self.graphs) if self.graphs is not None else _collected(h, sends, edges)
         h_new = amp.isu(self._updated(a, h), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
         more, done = amp.cond(h_new, lambda s: s.t < self.steps)
         h.connect(start, more)
@@ -124,12 +126,16 @@ def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
       `error`, and the sink `prediction`.
     """
     with amp.Graph() as graph:
-        x, target = network.pump("x", network.n_features), amp.pump("target")
-        readout = GatedReadout(network.hidden, network.n_features)
-        rows = amp.ppt("readout", readout, join=network.within)(network.propagate(x), x)
-        prediction = amp.reduce("sum", _sum, network.per_graph(rows))
-        amp.sink("prediction", prediction)
-        amp.loss("square", _Square(scale), join=("instance",))(prediction, target)
+        edges = amp.topology("edges") if network.graphs is None else None
+
+        def regression(x: Wire, target: Wire) -> None:
+            readout = GatedReadout(network.hidden, network.n_features)
+            rows = amp.ppt("readout", readout, join=network.within)(network.propagate(x, edges), x)
+            prediction = amp.reduce("sum", _sum, network.per_graph(rows))
+            amp.sink("prediction", prediction)
+            amp.loss("square", _Square(scale), join=("instance",))(prediction, target)
+
+        amp.replicate(regression, network.copies)(network.pump("x", network.n_features), amp.pump("target"))
     return graph
 
 
@@ -147,18 +153,21 @@ def ggnn_selection(network: Network) -> Graph:
       sink `scores`.
     """
     with amp.Graph() as graph:
-        x, answer = network.pump("x", network.n_features), network.pump("answer", 1)
-        score = Score(network.hidden, network.n_features)
-        scores = amp.ppt("score", score, join=network.within)(network.propagate(x), x)
-        amp.sink("scores", scores)
-        rows = amp.concat(scores, answer, join=network.within)
-        amp.loss("xent", _selected)(amp.reduce("softmax", _softmax, network.per_graph(rows)))
+        edges = amp.topology("edges") if network.graphs is None else None
+
+        def selection(x: Wire, answer: Wire) -> None:
+            score = Score(network.hidden, network.n_features)
+            scores = amp.ppt("score", score, join=network.within)(network.propagate(x, edges), x)
+            amp.sink("scores", scores)
+            rows = amp.concat(scores, answer, join=network.within)
+            amp.loss("xent", _selected)(amp.reduce("softmax", _softmax, network.per_graph(rows)))
+
+        amp.replicate(selection, network.copies)(network.pump("x", network.n_features), network.pump("answer", 1))
     return graph
 
 
-def _collected(h: Wire, sends: Sequence[Callable[..., Wire]]) -> Wire:
+def _collected(h: Wire, sends: Sequence[Callable[..., Wire]], edges: Wire) -> Wire:
     """What arrives at the nodes: one ragged message per graph, distributed to edge kinds and collected at receivers."""
-    edges = amp.topology("edges")
     wires = amp.distribute(h, edges, len(sends), name="senders")
     return amp.collect([send(wire) for send, wire in zip(sends, wires, strict=True)], edges, name="receivers")
 

@@ -13,7 +13,7 @@ from ampjax.ir.graph import Graph
 from ampjax.models.losses import labelled_cross_entropy
 
 
-def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100, replicas: int = 1) -> Graph:
+def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100, replicas: int = 1, copies: int = 1) -> Graph:
     """Linear layers with ReLU between them, He initialisation, softmax cross entropy.
 
     Each layer `linear1`, `linear2`, ... is a node of its own, so the default affinity puts each on a worker of its own where there are
@@ -23,28 +23,33 @@ def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100, repli
       sizes: Features from the input to the classes.
       batch: Images in an instance.
       replicas: Copies of every layer but the last behind Cond and Phi, by instance (figure 4b).
+      copies: Copies of all of it, by instance, each on a worker of its own.
 
     Returns:
       The graph, with the loss `xent` and the metric `accuracy`.
 
     Raises:
-      SettingsError: If there is no layer, or a size or `replicas` is below 1.
+      SettingsError: If there is no layer, or a size, `replicas` or `copies` is below 1.
     """
-    if len(sizes) < 2 or min(*sizes, batch, replicas) < 1:
+    if len(sizes) < 2 or min(*sizes, batch, replicas, copies) < 1:
         raise SettingsError(
-            "mlp, `sizes`, `batch` and `replicas`",
+            "mlp, `sizes`, `batch`, `replicas` and `copies`",
             "two sizes or more, all at least 1",
-            f"{tuple(sizes)}, {batch} and {replicas}",
+            f"{tuple(sizes)}, {batch}, {replicas} and {copies}",
             "Change them.",
         )
-    with amp.Graph() as graph:
-        x = amp.pump("image", (batch, sizes[0]))
-        label = amp.pump("label", (batch,), "int32")
-        n_layers = len(sizes) - 1
+    n_layers = len(sizes) - 1
+
+    def network(x: amp.Wire, label: amp.Wire) -> None:
         for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes), 1):
             linear = amp.ppt(f"linear{i}", amp.nn.Linear(n_in, n_out, init_scale="he"))
             x = amp.replicate(linear, replicas if i < n_layers else 1)(x)
             if i < n_layers:
                 x = amp.npt(f"relu{i}", jax.nn.relu)(x)
         amp.loss("xent", labelled_cross_entropy)(x, label)
+
+    with amp.Graph() as graph:
+        image = amp.pump("image", (batch, sizes[0]))
+        label = amp.pump("label", (batch,), "int32")
+        amp.replicate(network, copies)(image, label)
     return graph

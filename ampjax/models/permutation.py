@@ -19,7 +19,7 @@ from ampjax.ir.graph import Graph
 from ampjax.models.losses import labelled_cross_entropy
 
 
-def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1) -> Graph:
+def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, copies: int = 1) -> Graph:
     """A state goes through each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
 
     The state field `way` holds the order as a number in base K, and `t` the step: the Cond before the operations reads the digit number `t` of `way`,
@@ -29,6 +29,7 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1) -> 
       n_operations: Operations, K.
       hidden: Features of the state.
       replicas: Copies of each operation behind Cond and Phi, by instance.
+      copies: Copies of all of it, by instance, each on a worker of its own.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `operation0`, `operation1`, ... (or `operation0/0` ...) and `output`, and the loss `xent` with the metric `accuracy`.
@@ -36,11 +37,11 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1) -> 
     Raises:
       SettingsError: If a size is below 1, or there are more than 12 operations.
     """
-    if not 1 <= n_operations <= MOST or min(hidden, replicas) < 1:
+    if not 1 <= n_operations <= MOST or min(hidden, replicas, copies) < 1:
         raise SettingsError(
             "permutation, sizes",
-            f"1 to {MOST} operations, at least 1 feature and 1 replica",
-            f"{n_operations}, {hidden} and {replicas}",
+            f"1 to {MOST} operations, at least 1 feature, 1 replica and 1 copy",
+            f"{n_operations}, {hidden}, {replicas} and {copies}",
             "Change them.",
         )
     places = powers(n_operations)
@@ -48,9 +49,7 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1) -> 
     def next_operation(s: Any) -> Any:
         return s.way // places[np.clip(s.t, 0, n_operations - 1)] % n_operations
 
-    with amp.Graph() as graph:
-        digits = amp.pump("digits", (N_PLACES,), "int32", ("t", "way"))
-        label = amp.pump("label", (), "int32")
+    def network(digits: amp.Wire, label: amp.Wire) -> None:
         h = amp.phi("h")
         results = []
         for k, wire in enumerate(amp.cond(h, next_operation, n_operations)):
@@ -61,6 +60,11 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1) -> 
         h.connect(amp.ppt("embed", embed, params=_tables(hidden))(digits), more)
         logits = amp.ppt("output", amp.nn.Linear(hidden, N_DIGITS))(last)
         amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+
+    with amp.Graph() as graph:
+        digits = amp.pump("digits", (N_PLACES,), "int32", ("t", "way"))
+        label = amp.pump("label", (), "int32")
+        amp.replicate(network, copies)(digits, label)
     return graph
 
 

@@ -66,6 +66,7 @@ def tagger(
     sizes: Sizes = Sizes(),
     replicas: int = 1,
     embedding_interval: int | None = None,
+    copies: int = 1,
 ) -> Graph:
     """A tagger of sentences; the pumps are those of `ampjax.data.wikiner.SentenceInstances`.
 
@@ -79,6 +80,7 @@ def tagger(
       sizes: Sizes and noise.
       replicas: Copies of the two LSTM cells over words, behind Cond and Phi, by instance (figure 4b).
       embedding_interval: `min_update_interval` of the table of words; by default the trainer's.
+      copies: Copies of all of it, by instance, each on a worker of its own.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `char_embed`, `char_input`, `char_forward`, `char_backward`, `word_input`, `word_forward`,
@@ -89,15 +91,13 @@ def tagger(
     Raises:
       SettingsError: If a count is below 1.
     """
-    for name, value in (("n_words", n_words), ("n_characters", n_characters), ("replicas", replicas)):
+    counts = {"n_words": n_words, "n_characters": n_characters, "replicas": replicas, "copies": copies}
+    for name, value in counts.items():
         if value < 1:
             raise SettingsError(f"tagger, `{name}`", "at least 1", f"{value}", "Give a positive number.")
     ends = ("first", "last")
-    with amp.Graph() as graph:
-        words = amp.pump("words", (), "int32", ("t", *ends, "rare"))
-        characters = amp.pump("characters", (), "int32", ("t", "c", *ends))
-        labels = amp.pump("labels", (), "int32", ("t", *ends, "rare"))
 
+    def network(words: Wire, characters: Wire, labels: Wire) -> None:
         table = amp.ppt("char_embed", _look_up, params=_table(n_characters, sizes.char))
         inputs = _inputs("char_input", table(characters), sizes.char, sizes.char_hidden)
         (_, spelled), (_, spelled_back) = _both_ways("char", inputs, "c", sizes.char_hidden)
@@ -117,6 +117,12 @@ def tagger(
         logits = amp.ppt("output", amp.nn.Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot"))(hidden)
         amp.sink("logits", logits)
         amp.loss("xent", _loss)(logits, labels)
+
+    with amp.Graph() as graph:
+        words = amp.pump("words", (), "int32", ("t", *ends, "rare"))
+        characters = amp.pump("characters", (), "int32", ("t", "c", *ends))
+        labels = amp.pump("labels", (), "int32", ("t", *ends, "rare"))
+        amp.replicate(network, copies)(words, characters, labels)
     return graph
 
 

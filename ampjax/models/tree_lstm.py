@@ -101,6 +101,7 @@ def tree_lstm(
     embedding_tx: optax.GradientTransformation | None = None,
     vectors: Callable[[jax.Array], jax.Array] | None = None,
     replicas: int = 1,
+    copies: int = 1,
 ) -> Graph:
     """A Tree-LSTM that classifies every node of a tree; the pumps are those of `ampjax.data.sst.TreeInstances`.
 
@@ -114,24 +115,24 @@ def tree_lstm(
       embedding_tx: The embedding's optax transform; by default the trainer's.
       vectors: From a PRNG key to the initial table `[n_words, E]`; by default uniform within 0.05.
       replicas: Copies of `leaf` and of `branch` behind Cond and Phi, by instance (figure 4b).
+      copies: Copies of all of it, by instance, each on a worker of its own.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `leaf` and `branch` (or `leaf/0` ...) and `classify`, the loss `xent` with the metrics `accuracy` (over all nodes)
       and `root_accuracy`, and the sinks `logits` and `root` (the root's state).
 
     Raises:
-      SettingsError: If `n_words` or `replicas` is below 1.
+      SettingsError: If `n_words`, `replicas` or `copies` is below 1.
     """
     if n_words < 1:
         raise SettingsError("tree_lstm, `n_words`", "at least 1", f"{n_words}", "Give the vocabulary's size.")
-    if replicas < 1:
-        raise SettingsError("tree_lstm, `replicas`", "at least 1", f"{replicas}", "1 is no replication.")
+    for name, value in (("replicas", replicas), ("copies", copies)):
+        if value < 1:
+            raise SettingsError(f"tree_lstm, `{name}`", "at least 1", f"{value}", "1 is no replication.")
     fields, uses_key = ("at", "up", "side"), cells.keep < 1
     table = vectors if vectors is not None else _uniform(n_words, cells.embedding)
-    with amp.Graph() as graph:
-        words = amp.pump("words", (), "int32", fields)
-        branches = amp.pump("branches", (), "int32", fields)
-        labels = amp.pump("labels", (2,), "int32", fields)
+
+    def network(words: amp.Wire, branches: amp.Wire, labels: amp.Wire) -> None:
         embed = amp.ppt("embed", _look_up, params=table, min_update_interval=embedding_interval, tx=embedding_tx)
         leaf = amp.ppt("leaf", cells.leaf, params=cells.init_leaf, rng=uses_key and cells.kind == "fold")
         leaves = amp.replicate(leaf, replicas)(embed(words))
@@ -146,6 +147,12 @@ def tree_lstm(
         logits = amp.ppt("classify", cells.classify, params=cells.init_classify, rng=uses_key)(node)
         amp.sink("logits", logits)
         amp.loss("xent", _loss)(logits, labels)
+
+    with amp.Graph() as graph:
+        words = amp.pump("words", (), "int32", fields)
+        branches = amp.pump("branches", (), "int32", fields)
+        labels = amp.pump("labels", (2,), "int32", fields)
+        amp.replicate(network, copies)(words, branches, labels)
     return graph
 
 

@@ -112,13 +112,13 @@ def reference(
     function = jax.value_and_grad(total, has_aux=True) if gradients else lambda p: (total(p), {})
     (loss, results), grads = (jax.jit(function) if jit else function)(dict(params))
     outputs: dict[str, list[tuple[StateDict, np.ndarray]]] = {
-        node.name: [] for node in graph.nodes.values() if isinstance(node.op, Sink)
+        node.role: [] for node in graph.nodes.values() if isinstance(node.op, Sink)
     }
     sums: dict[str, np.ndarray] = {}
     for run, (payloads, pairs) in zip(runs, results, strict=True):
         for (sink, state, _), payload in zip(run.outputs, payloads, strict=True):
             wire = graph.nodes[sink].inputs[0]
-            outputs[sink].append((state, np.asarray(_stack(wire, payload))))
+            outputs[graph.nodes[sink].role].append((state, np.asarray(_stack(wire, payload))))
         for (name, *_), pair in zip(run.metrics, pairs, strict=True):
             sums[name] = sums.get(name, np.zeros(2)) + np.array(pair, np.float64)
     metrics = {name: float(total / count) if count else float("nan") for name, (total, count) in sums.items()}

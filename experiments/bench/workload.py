@@ -84,6 +84,10 @@ class Workload:
         """Whether our kernels are large enough for XLA to spread each over the cores."""
         return False
 
+    def two_workers(self) -> int | None:
+        """Instances in flight for ours with two workers, a copy of the network on each; None where that is no faster than kernels on both cores."""
+        return None
+
     def entries(self) -> list[Entry]:
         """Ours, the other programs, and ours in other modes."""
         first, *more = (self._ours("ampjax", n) for n in self.max_active_keys)
@@ -92,7 +96,9 @@ class Workload:
 
     def modes(self) -> Iterable[Entry]:
         """Our engine in other modes, at the first number of instances in flight."""
-        keys = self.max_active_keys[0]
+        keys, of_two = self.max_active_keys[0], self.two_workers()
+        if of_two is not None:
+            yield self._ours("ampjax two workers", of_two, workers=2, copies=2)
         for name, settings in MODES.items():
             slow = settings.get("max_dispatch_size") == 1 or settings.get("mode") == "sync"
             yield self._ours(name, keys, self._few if slow else None, **settings)
@@ -117,8 +123,9 @@ class Workload:
         of = {"experiment": self.experiment, "max_active_keys": keys}
         if "min_admission" in arguments:
             arguments["min_admission"] = min(arguments["min_admission"], keys)
-        workers = str(arguments.get("workers", 1))
-        environment = {**(SPREAD if self.spread() else {"NPROC": "1"}), "JAX_NUM_CPU_DEVICES": workers}
+        workers = arguments.get("workers", 1)
+        spread = self.spread() and workers == 1  # several workers share the cores among them
+        environment = {**(SPREAD if spread else {"NPROC": "1"}), "JAX_NUM_CPU_DEVICES": str(workers)}
         setting = " ".join([f"{keys} in flight", *self.ours])
         return Entry(name, setting, f"{HERE}.ours:Ours", {**arguments, **of}, environment, to_target=n_train is None)
 

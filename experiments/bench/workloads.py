@@ -101,6 +101,10 @@ class ListReductionBench(Workload):
             yield self.torch("torch compile", f"batch {n}, padded", "list_reduction_torch:compiled", batch=n)
             yield self.torch("torch eager", f"one by one, batch {n}", "list_reduction_torch:eager", slow=True, batch=n)
 
+    def two_workers(self) -> int | None:
+        """Of buckets, for throughput: as many for each worker as one alone has."""
+        return None if self.single or self.to_target is not None else 2 * self.max_active_keys[0]
+
 
 @dataclass(frozen=True, kw_only=True)
 class WikinerBench(Workload):
@@ -154,6 +158,10 @@ class Qm9Bench(Workload):
         """They are."""
         return True
 
+    def two_workers(self) -> int | None:
+        """Molecules of different waves fill each other's dispatches."""
+        return 3 * self.max_active_keys[0]
+
     def peers(self) -> Iterable[Entry]:
         """Side by side, by atoms, padded as jraph does, and dense, in JAX; side by side, and one by one, in PyTorch."""
         for n in self.batch:
@@ -206,6 +214,10 @@ class MnistBench(Workload):
     def spread(self) -> bool:
         """They are."""
         return True
+
+    def two_workers(self) -> int | None:
+        """As many for each worker as one alone has."""
+        return 2 * self.max_active_keys[0]
 
     def peers(self) -> Iterable[Entry]:
         """One jit, and PyTorch eager and compiled."""

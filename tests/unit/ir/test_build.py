@@ -253,6 +253,7 @@ def parted(n, inner=1):
         more, done = amp.cond(z, lambda s: s.t < 3)
         h.connect(x, more)
         amp.loss("far", lambda a, b: jnp.sum((a - b) ** 2))(done, label)
+        amp.sink("inside", done)
         return done
 
     with amp.Graph() as g:
@@ -276,7 +277,7 @@ def test_copies_of_a_part_have_a_number_in_their_names_and_are_replicas():
     assert {*g.parameterised} == {"times/0", "times/1"}
     options = {n.name: (n.options.replica_of, n.options.part) for n in g.nodes.values()}
     assert options["times/1"] == ("times", "network/1") and options["far/0"] == ("far", "network/0")
-    assert options["h/1"] == (None, "network/1") and options["network/route"] == options["network/join"] == (None, None)
+    assert options["h/1"] == ("h", "network/1") and options["network/route"] == options["network/join"] == (None, None)
     assert {"isu1/0", "isu1/1", "cond1/0", "cond1/1", "network/route1"} <= {*g.nodes}
 
 
@@ -289,8 +290,9 @@ def test_copies_of_a_part_compute_what_the_part_does(inner):
     assert got.loss == pytest.approx(want.loss)
     np.testing.assert_allclose(sum(got.grads.values()), want.grads["times"], rtol=1e-5)
     assert sum(got.rows.values()) == want.rows["times"] and len(got.rows) == 2 * inner
-    rows = [{s["instance"]: np.asarray(y) for s, y in run.outputs["y"]} for run in (got, want)]
-    assert {*rows[0]} == {*rows[1]} == {*range(7)} and all(np.array_equal(rows[0][i], rows[1][i]) for i in range(7))
+    for sink in ("y", "inside"):
+        rows = [{s["instance"]: np.asarray(y) for s, y in run.outputs[sink]} for run in (got, want)]
+        assert {*rows[0]} == {*rows[1]} == {*range(7)} and all(np.array_equal(rows[0][i], rows[1][i]) for i in range(7))
 
 
 def test_a_part_without_outputs_and_one_copy():

@@ -376,13 +376,6 @@ def replicate_a_pump():
     amp.replicate(lambda x: amp.concat(x, pump("y")), 2, name="both")(pump("x"))
 
 
-def replicate_a_sink():
-    def ending(x):
-        amp.sink("end", x)
-
-    amp.replicate(ending, 2)(pump("x"))
-
-
 def replicate_with_a_wire_from_outside():
     y = pump("y")
     amp.replicate(lambda x: amp.concat(x, y, name="join"), 2, name="both")(pump("x"))
@@ -483,8 +476,7 @@ MISTAKES = [
     (gradient_max, "node `layer`: expected gradient `mean` or `sum`, got 'max'. Choose one of the two."),
     (tx_by_name, "node `layer`: expected an optax transform as `tx`, got str. Pass for example `optax.adam(1e-3)`."),
     (replicate_no_copies, "replicate `layer`: expected n >= 1, got n = 0. …"),
-    (replicate_a_pump, "replicate `both`: expected neither pumps nor sinks in what is copied, got the Pump `y`. Pass its function what pumps give, and let it return what goes to a sink."),
-    (replicate_a_sink, "replicate `ending`: expected neither pumps nor sinks in what is copied, got the Sink `end`. …"),
+    (replicate_a_pump, "replicate `both`: expected no pumps in what is copied, got the pump `y`. Make it outside, and pass its wire to the function; a topology's can be used as it is."),
     (replicate_with_a_wire_from_outside, "node `join/0`, port 1: expected a wire of the same copy, got `y`, which is outside of it. Pass it to what `replicate` of `both` gives, so that it is routed with the others."),
     (replicate_with_another_copys_wire, "node `join/1`, port 1: expected a wire of the same copy, got `same/0`, which is outside of it. …"),
     (replicate_parts_that_differ, "replicate `growing`: expected as many outputs of each copy, got 1 and 2. Build the same in every call."),
