@@ -156,5 +156,5 @@ gantts(traces, title="Twelve batches on four workers")
 # ## Where to go from here
 #
 # * `mode="sync"` and `mode="pipeline"` train the same graph with synchronous updates; compare the accuracy and the speed.
-# * `amp.replicate(amp.ppt(...), n=4)` makes four copies of a heavy node that share its work.
+# * `amp.replicate(amp.ppt(...), n=4)` makes four copies of a heavy node that share its work; a function from wires to wires in place of the node copies all that it builds.
 # * `group`, `ungroup`, `flatmap`, `distribute` and `collect` build graphs; [the next notebook](02_trees.py) is about trees.

@@ -16,7 +16,7 @@ from experiments.__main__ import COMMANDS
 from experiments.bench import common, engine, growth, memory, start_up, tracing, workers, workload
 from experiments.bench.program import Entry
 from experiments.bench.workload import Workload
-from experiments.bench.workloads import Qm9Bench, SentimentBench
+from experiments.bench.workloads import ListReductionBench, MnistBench, Qm9Bench, SentimentBench
 
 
 class Fake:
@@ -108,6 +108,17 @@ def test_programs_can_be_chosen_and_ours_set() -> None:
     assert first.arguments["policy"] == "largest" and first.environment["JAX_NUM_CPU_DEVICES"] == "2"
     with pytest.raises(SettingsError, match="name=value"):
         workload.read_settings(["policy"])
+
+
+def test_two_workers_have_a_core_and_a_copy_each() -> None:
+    """Where one worker's kernels are spread over the cores, those of two are not."""
+    entries = {e.name: e for e in MnistBench(max_active_keys=(4,)).entries()}
+    one, two = (entries[name] for name in ("ampjax", "ampjax two workers"))
+    assert (one.environment["NPROC"], two.environment["NPROC"]) == (None, "1")
+    assert (one.environment["JAX_NUM_CPU_DEVICES"], two.environment["JAX_NUM_CPU_DEVICES"]) == ("1", "2")
+    assert [two.arguments[name] for name in ("workers", "copies", "max_active_keys")] == [2, 2, 8]
+    to_target = ListReductionBench(to_target=0.97).entries()
+    assert "ampjax two workers" not in {e.name for e in to_target}
 
 
 def test_what_is_not_installed_is_told_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
