@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from ampjax.ir.graph import Graph
 def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """The parameters of every parameterised node: those given, else initialised from the seed and the node's name.
 
-    Replicas of one group start with equal parameters.
+    Replicas of one group start with equal parameters: those of the first, also where each copy of a part makes values of its own.
 
     Raises:
       ParameterError: If given parameters are of no node, do not fit, or hold values that are not finite.
@@ -30,10 +31,11 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
             "an unknown node",
             "Use a node's name.",
         )
-    params = {}
+    params, first = {}, dict[str, Any]()
     for name, node in graph.parameterised.items():
         key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(node.role.encode()))
-        value = node.op.body.init(key)
+        own = node.op.body.init(key)
+        value = check_like(name, own, deepcopy(first.setdefault(node.role, own)))
         params[name] = check_like(name, value, given.get(name, value))
     return params
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -72,7 +73,8 @@ def intervals(rows: Mapping[str, float], batch: int) -> dict[str, int]:
 
 
 def _without_numerics(graph: amp.Graph, data: Instances, settings: amp.Settings) -> tuple[int, Mapping[str, NodeStats]]:
-    n = min(len(data), max(128, 4 * settings.max_active_keys))
+    copies = max(Counter(node.role for node in graph.parameterised.values()).values())
+    n = min(len(data), copies * max(128, 4 * settings.max_active_keys))
     return n, simulate(graph, sample(data, n, settings.seed), **vars(settings)).stats.nodes
 
 

@@ -399,24 +399,25 @@ def replicate(
 
     The part is a node, or a function from wires to wires that builds any number of them, loops and losses included. In a copy, names that the
     user gives end in the copy's number (`linear1/0`, `linear1/1`, ...), nodes with parameters start from the same values as in the other copies, losses add up to one, and what sinks receive comes under one name.
-    The rule of affinity gives each copy a worker of its own, as far as there are any.
+    The affinity `default` gives each copy a worker of its own, as far as there are any, and keeps on it what is in the copy, replicas included; a node's `worker` holds for it in all copies.
 
     Args:
       part: A node, not yet called: `amp.ppt("linear1", layer)`; or a function of wires that returns a wire, a tuple of wires, or None.
       n: Number of copies; 1 leaves the part as it is.
       route: `round_robin` (by instance), or a state function that gives the copy's number.
-      name: The part's name; by default the node's, or the function's.
+      name: The part's name; by default the node's, or the function's, with a number where that is taken.
 
     Returns:
-      A function of the input wires that gives the output wire, or a tuple of them if the part has several outputs. Pumps of topologies are
-      no inputs: a copy reads them as they are.
+      A function of the input wires that gives the output wire, or a tuple of them if the part has several outputs. Topologies are
+      not routed: every copy has all of them.
 
     Raises:
-      GraphError: If n < 1; if a function builds pumps, connects wires from outside that it was not given, or returns in one copy what it does not in another.
+      GraphError: If n < 1; if a function builds pumps, connects wires from outside that it was not given, or lets wires out that it does not return; or if it returns in one copy what it does not in another.
     """
     build = part.again if isinstance(part, NodeBuilder) else part
-    name = name or getattr(part, "name", None) or getattr(part, "__name__", "part")
-    where = f"replicate `{name}`"
+    called = name or getattr(part, "name", None) or getattr(part, "__name__", "part").replace("<lambda>", "part")
+    own = name is not None or isinstance(part, NodeBuilder)
+    where = f"replicate `{called}`"
     if n < 1:
         raise GraphError(where, "n >= 1", f"n = {n}", "1 is no replication.")
     if n == 1:
@@ -428,14 +429,21 @@ def replicate(
         )
 
     def copies(*inputs: Wire) -> Wire | tuple[Wire, ...] | None:
-        dealt = current_graph().dealt
+        graph = current_graph()
+        name, dealt = called if own else graph.free_part(called), graph.dealt
         choose: StateFn = route if callable(route) else lambda s: s.instance // dealt % n
-        branches = [cond(wire, choose, n, name=f"{name}/route{i or ''}") for i, wire in enumerate(inputs)]
+        branches = [
+            (wire,) * n
+            if wire.type is not None and wire.type.topology
+            else cond(wire, choose, n, name=f"{name}/route{i or ''}")
+            for i, wire in enumerate(inputs)
+        ]
         results = []
         for i in range(n):
             entries = [branch[i] for branch in branches]
-            with current_graph().copy(name, i, entries, n if in_turn else 1):
+            with graph.copy(name, i, entries, n if in_turn else 1) as copy:
                 results.append(build(*entries))
+                copy.exits = _as_tuple(results[-1])
         outputs = [_as_tuple(result) for result in results]
         if len({len(wires) for wires in outputs}) > 1:
             got = " and ".join(str(len(wires)) for wires in outputs)

@@ -30,7 +30,7 @@ class NodeOptions:
       gradient: `mean` or `sum` over the accumulated gradient rows.
       worker: The worker that hosts the node.
       replica_of: Name of the replica group that the node belongs to.
-      part: Name of the copy of a part of the graph that the node belongs to; rules of affinity keep such a copy together.
+      part: Name of the copy of a part of the graph that the node belongs to; the affinity `default` keeps it on one worker.
     """
 
     tx: Any = None
@@ -57,6 +57,7 @@ class Node:
     options: NodeOptions = field(default_factory=NodeOptions)
     ports: tuple[str, ...] = ()
     inferred: bool = False
+    copies: tuple[Copy, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -94,27 +95,22 @@ class Node:
 
 
 @dataclass(eq=False)
-class _Copy:
-    """A copy of a part of the graph that is being built.
+class Copy:
+    """A copy of a part of the graph: which wires may cross its border.
 
     Args:
       name: The part's name.
       number: The copy's number; names of its nodes end in it.
       entries: The wires that lead into it.
       dealt: Among how many copies instances are dealt in turn; 1 if a function of the state routes them.
-      nodes: Its nodes.
+      exits: The wires that lead out of it, to the phis that join the copies.
     """
 
     name: str
     number: int
     entries: tuple[Wire, ...]
     dealt: int
-    nodes: dict[str, None] = field(default_factory=dict)
-
-    def has(self, wire: Wire) -> bool:
-        """Whether a node of the copy may be fed by a wire."""
-        topology = isinstance(wire.source.op, Pump) and wire.source.op.type.topology
-        return topology or wire.source.name in self.nodes or any(wire is entry for entry in self.entries)
+    exits: tuple[Wire, ...] = ()
 
 
 class Graph:
@@ -139,7 +135,8 @@ class Graph:
         self.nodes: dict[str, Node] = {}
         self.closed = False
         self._token: Any = None
-        self._copies: list[_Copy] = []
+        self._copies: tuple[Copy, ...] = ()
+        self._parts: dict[str, tuple[str, ...]] = {}
 
     def __enter__(self) -> Graph:
         self._token = _CURRENT.set(self)
@@ -180,11 +177,9 @@ class Graph:
                 f"the name of a {self.nodes[name].kind}",
                 "Give each node its own name.",
             )
-        node = Node(name, op, [], options=options, ports=ports)
+        node = Node(name, op, [], options=options, ports=ports, copies=self._copies)
         node.outputs = tuple(Wire(node, i) for i in range(n_out))
         self.nodes[name] = node
-        for copy in self._copies:
-            copy.nodes[name] = None
         for port, wire in enumerate(inputs):
             node.inputs.append(None)
             if wire is not None:
@@ -213,13 +208,7 @@ class Graph:
                 f"`{wire.name}` of another graph",
                 "Build all nodes inside one `with amp.Graph()` block.",
             )
-        if self._copies and not self._copies[-1].has(wire):
-            raise GraphError(
-                where,
-                "a wire of the same copy",
-                f"`{wire.name}`, which is outside of it",
-                f"Pass it to what `replicate` of `{self._copies[-1].name}` gives, so that it is routed with the others.",
-            )
+        _check_border(where, node, wire)
         if port >= len(node.inputs):
             raise GraphError(where, f"one of the {len(node.inputs)} ports", f"port {port}", "Count ports from 0.")
         if node.inputs[port] is not None:
@@ -233,8 +222,8 @@ class Graph:
         wire.consumers.append((node, port))
 
     @contextmanager
-    def copy(self, name: str, number: int, entries: Sequence[Wire], dealt: int) -> Iterator[None]:
-        """Nodes that are made in this block are a copy of a part of the graph.
+    def copy(self, name: str, number: int, entries: Sequence[Wire], dealt: int) -> Iterator[Copy]:
+        """Nodes that are made in this block are a copy of a part of the graph; its exits are to be set.
 
         Their names get the copy's number. Nodes of one name are replicas of each other: their parameters are kept together, they draw the same random numbers, losses add up, and
         what sinks receive is put together.
@@ -245,11 +234,12 @@ class Graph:
           entries: The wires that lead into the copy.
           dealt: Among how many copies instances are dealt in turn; 1 if a function of the state routes them.
         """
-        self._copies.append(_Copy(name, number, tuple(entries), dealt))
+        around, copy = self._copies, Copy(name, number, tuple(entries), dealt)
+        self._copies = (*around, copy)
         try:
-            yield
+            yield copy
         finally:
-            self._copies.pop()
+            self._copies = around
 
     @property
     def dealt(self) -> int:
@@ -331,8 +321,28 @@ class Graph:
         for node in self.nodes.values():
             yield from visit(node)
 
+    def free_part(self, name: str) -> str:
+        """A name that no part has that is copied here, with a number if need be."""
+        free, number = name, 2
+        while self._name(f"{free}/route") in self.nodes:
+            free, number = f"{name}{number}", number + 1
+        return free
+
     def _options_in_copy(self, name: str | None, op: Any, options: NodeOptions) -> NodeOptions:
-        """Options that say which copy a node is in, if it is in one, and whose replica it is."""
+        """Options that say which copy a node is in, if it is in one, and whose replica it is.
+
+        Raises:
+          GraphError: If it is a pump, or a node of another part has its name: these two would be taken for replicas of each other.
+        """
+        parts = tuple(copy.name for copy in self._copies)
+        if name is not None and self._parts.setdefault(name, parts) != parts:
+            here, there = (f"in `{'/'.join(p)}`" if p else "outside of all copies" for p in (parts, self._parts[name]))
+            raise GraphError(
+                f"node `{name}` {here}",
+                "a name that no other node has",
+                f"the name of one {there}",
+                "Give each node its own name.",
+            )
         if not self._copies:
             return options
         if isinstance(op, Pump):
@@ -453,6 +463,29 @@ def infer(node: Node) -> bool:
         wire.type = wire_type
     node.inferred = True
     return True
+
+
+def _check_border(where: str, node: Node, wire: Wire) -> None:
+    """Wires lead into a copy, and out of it, where `replicate` puts a cond or a phi only: all else would reach every copy, or come from one of them.
+
+    Raises:
+      GraphError: If one does not.
+    """
+    source = wire.source
+    topology = isinstance(source.op, Pump) and source.op.type.topology
+    enters = bool(node.copies) and any(wire is entry for entry in node.copies[-1].entries)
+    leaves = bool(source.copies) and any(wire is out for out in source.copies[-1].exits) and isinstance(node.op, Phi)
+    if source.copies == node.copies or topology or enters or leaves:
+        return
+    inside = node.copies if len(node.copies) >= len(source.copies) else source.copies
+    raise GraphError(
+        where,
+        "a wire of the same copy",
+        f"`{wire.name}`, which is outside of it" if inside is node.copies else f"`{wire.name}`, which is inside of one",
+        f"Pass it to what `replicate` of `{inside[-1].name}` gives, so that it is routed with the others."
+        if inside is node.copies
+        else f"Let the function of `{inside[-1].name}` return it, so that the copies' wires are joined.",
+    )
 
 
 def _has_params(op: Any) -> bool:

@@ -190,11 +190,18 @@ def _at_random(nodes: list[Node], placed: Placement, workers: int, seed: int) ->
 
 
 def _follow(nodes: list[Node], placed: Placement, workers: int) -> dict[str, int]:
-    """Light nodes join a consumer, else a producer: over direct wires, else through control nodes.
+    """Light nodes of a copied part join its heavy ones; others a consumer, else a producer: over direct wires, else through control nodes.
 
     What no placed node reaches goes to the worker that hosts the fewest nodes, one connected piece at a time.
     """
     placed, wires = dict(placed), _Wires.of(nodes)
+    of_parts: dict[str | None, set[int]] = {}
+    for node in _heavy(nodes):
+        of_parts.setdefault(node.options.part, set()).add(placed[node.name])
+    for node in nodes:
+        own = of_parts.get(node.options.part, set()) if node.options.part is not None else set()
+        if node.name not in placed and len(own) == 1:
+            placed[node.name] = min(own)
     wires.spread(placed, wires.direct)
     wires.spread(placed, wires.all)
     for node in nodes:

@@ -252,6 +252,20 @@ def test_replicas_start_equal_and_take_the_instances_that_the_route_says():
     close(params["f/0"], params["f/1"], rtol=0)
 
 
+def test_copies_start_equal_even_where_each_makes_values_of_its_own():
+    rng = np.random.default_rng(0)
+
+    def part(x):
+        return amp.ppt("a", graphs.times, params=rng.normal(size=()).astype(np.float32))(x)
+
+    with amp.Graph() as g:
+        amp.loss("loss", graphs.square)(amp.replicate(part, 2)(amp.pump("x")), amp.pump("label"))
+    trainer = amp.Trainer(g, optax.sgd(0.01), replica_sync="none")
+    assert trainer.params["a/0"] == trainer.params["a/1"]
+    trainer.fit(graphs.chain_data(5), **QUIET)
+    assert trainer.params["a/0"] != trainer.params["a/1"]
+
+
 # Parameters
 
 

@@ -295,6 +295,19 @@ def test_copies_of_a_part_compute_what_the_part_does(inner):
         assert {*rows[0]} == {*rows[1]} == {*range(7)} and all(np.array_equal(rows[0][i], rows[1][i]) for i in range(7))
 
 
+def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
+    with amp.Graph() as g:
+        x, rows, edges = amp.pump("x", (D,)), amp.pump("rows", (D,), ragged=True), amp.topology("edges")
+        y = amp.replicate(lambda x: amp.npt("same", lambda x: x)(x), 2)(x)
+        amp.sink("y", amp.replicate(lambda x: amp.npt("again", lambda x: x)(x), 2)(y))
+        amp.sink("z", amp.replicate(lambda r, e: amp.collect(amp.distribute(r, e, 1), e), 2, name="over")(rows, edges))
+    assert {"part/route", "part2/route", "over/route", "collect1/1"} <= {*g.nodes} and "over/route1" not in g.nodes
+    data = {"x": np.ones(D, np.float32), "rows": np.ones((2, D), np.float32)}
+    instances = [data | {"edges": amp.Topology(([0, 1],), ([0, 0],), 1)}] * 3
+    got = reference(g, {}, instances).outputs
+    assert [float(z[0][0]) for _, z in got["z"]] == [2.0] * 3 and len(got["y"]) == 3
+
+
 def test_a_part_without_outputs_and_one_copy():
     with amp.Graph() as g:
         x = amp.pump("x", (D,))

@@ -391,6 +391,41 @@ def replicate_with_another_copys_wire():
     amp.replicate(peeping, 2)(pump("x"))
 
 
+def replicate_and_use_a_copys_wire_outside():
+    seen = []
+
+    def leaking(x):
+        seen.append(amp.npt("same", lambda x: x)(x))
+        return seen[-1]
+
+    amp.replicate(leaking, 2)(pump("x"))
+    amp.sink("end", seen[-1])
+
+
+def replicate_and_connect_a_copys_phi_later():
+    phis = []
+
+    def waiting(x):
+        phis.append(amp.phi("h"))
+        return amp.npt("add", lambda a, b: a + b)(x, phis[-1])
+
+    amp.replicate(waiting, 2)(pump("x"))
+    phis[0].connect(pump("y"))
+
+
+def replicate_a_node_with_the_name_of_one_outside():
+    amp.sink("end", pump("x"))
+    amp.replicate(lambda x: amp.sink("end", x), 2, name="both")(pump("y"))
+
+
+def replicate_a_node_inside_a_copy_under_its_name():
+    def twice(x):
+        y = amp.ppt("lin", amp.nn.Linear(D, D))(x)
+        return amp.replicate(amp.ppt("lin", amp.nn.Linear(D, D)), 2)(y)
+
+    amp.replicate(twice, 2)(pump("x"))
+
+
 def replicate_parts_that_differ():
     calls = iter([1, 2])
 
@@ -479,6 +514,10 @@ MISTAKES = [
     (replicate_a_pump, "replicate `both`: expected no pumps in what is copied, got the pump `y`. Make it outside, and pass its wire to the function; a topology's can be used as it is."),
     (replicate_with_a_wire_from_outside, "node `join/0`, port 1: expected a wire of the same copy, got `y`, which is outside of it. Pass it to what `replicate` of `both` gives, so that it is routed with the others."),
     (replicate_with_another_copys_wire, "node `join/1`, port 1: expected a wire of the same copy, got `same/0`, which is outside of it. …"),
+    (replicate_and_use_a_copys_wire_outside, "node `end`, port 0: expected a wire of the same copy, got `same/1`, which is inside of one. Let the function of `leaking` return it, so that the copies' wires are joined."),
+    (replicate_and_connect_a_copys_phi_later, "node `h/0`, port 0: expected a wire of the same copy, got `y`, which is outside of it. …"),
+    (replicate_a_node_with_the_name_of_one_outside, "node `end` in `both`: expected a name that no other node has, got the name of one outside of all copies. …"),
+    (replicate_a_node_inside_a_copy_under_its_name, "node `lin` in `twice/lin`: expected a name that no other node has, got the name of one in `twice`. …"),
     (replicate_parts_that_differ, "replicate `growing`: expected as many outputs of each copy, got 1 and 2. Build the same in every call."),
     (replicate_unknown_route, "replicate `layer`, route: expected `round_robin` or a state function, got 'random'. Pass a function of the state."),
 ]  # fmt: skip

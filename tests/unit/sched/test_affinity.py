@@ -228,6 +228,33 @@ def test_copies_of_a_part_stay_together(workers):
     assert placed == {name: int(name.split("/")[1]) % workers for name in placed} and len(placed) == 18
 
 
+def test_light_nodes_of_a_copy_follow_its_heavy_ones():
+    """Though what consumes them, or feeds them, is outside, on a worker of its own."""
+
+    def part(x):
+        h = amp.phi("h")
+        light = amp.npt("light", lambda x: x)(h)
+        back, on = amp.cond(light, lambda s: s.t < 3)
+        h.connect(x, amp.isu(heavy("b")(back), _later, _earlier))
+        amp.loss("aux", lambda x: x.sum())(x)
+        return on
+
+    with amp.Graph() as graph:
+        before = heavy("pre")(amp.pump("x", shape=(1,), fields=("t",)))
+        amp.sink("y", heavy("out")(amp.replicate(part, 2)(before)))
+    placed = assign(graph, 4)
+    assert [placed[f"{name}/0"] for name in ("b", "light", "aux")] == [1, 1, 1]
+    assert [placed[f"{name}/1"] for name in ("b", "light", "aux")] == [2, 2, 2]
+
+
+def _later(s):
+    return s.replace(t=s.t + 1)
+
+
+def _earlier(s):
+    return s.replace(t=s.t - 1)
+
+
 @pytest.mark.parametrize("rule", ["default", "paper", "coloured"])
 def test_replicas_are_on_different_workers(rule):
     placed = assign(rnn(replicas=4), 4, rule)
