@@ -75,6 +75,10 @@ class Network:
         fields = ("t",) if self.graphs is None else ("first", "node", "t")
         return amp.pump(name, (features,), fields=fields, ragged=self.graphs is None)
 
+    def topology(self) -> Wire | None:
+        """The pump of topologies, in the encoding `collect`."""
+        return amp.topology("edges") if self.graphs is None else None
+
     @property
     def within(self) -> tuple[str, ...]:
         """The fields that tell an instance's messages of one step apart."""
@@ -86,7 +90,11 @@ class Network:
         sends = [amp.replicate(edge_map, self.replicas) for edge_map in edge_maps]
         start = amp.npt("pad", Pad(self.hidden))(x)
         h = amp.phi("h")
-        a = _flatmapped(h, sends, self.graphs) if self.graphs is not None else _collected(h, sends, edges)
+        if edges is not None:
+            a = _collected(h, sends, edges)
+        else:
+            assert self.graphs is not None
+            a = _flatmapped(h, sends, self.graphs)
         h_new = amp.isu(self._updated(a, h), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
         more, done = amp.cond(h_new, lambda s: s.t < self.steps)
         h.connect(start, more)
@@ -126,7 +134,7 @@ def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
       `error`, and the sink `prediction`.
     """
     with amp.Graph() as graph:
-        edges = amp.topology("edges") if network.graphs is None else None
+        edges = network.topology()
 
         def regression(x: Wire, target: Wire) -> None:
             readout = GatedReadout(network.hidden, network.n_features)
@@ -153,7 +161,7 @@ def ggnn_selection(network: Network) -> Graph:
       sink `scores`.
     """
     with amp.Graph() as graph:
-        edges = amp.topology("edges") if network.graphs is None else None
+        edges = network.topology()
 
         def selection(x: Wire, answer: Wire) -> None:
             score = Score(network.hidden, network.n_features)

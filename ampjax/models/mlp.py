@@ -10,6 +10,7 @@ import jax
 import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
+from ampjax.ir.wires import Wire
 from ampjax.models.losses import labelled_cross_entropy
 
 
@@ -40,7 +41,7 @@ def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100, repli
         )
     n_layers = len(sizes) - 1
 
-    def network(x: amp.Wire, label: amp.Wire) -> None:
+    def network(x: Wire, label: Wire) -> None:
         for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes), 1):
             linear = amp.ppt(f"linear{i}", amp.nn.Linear(n_in, n_out, init_scale="he"))
             x = amp.replicate(linear, replicas if i < n_layers else 1)(x)

@@ -16,6 +16,7 @@ import ampjax as amp
 from ampjax.data.permutation import MOST, N_DIGITS, N_PLACES, powers
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
+from ampjax.ir.wires import Wire
 from ampjax.models.losses import labelled_cross_entropy
 
 
@@ -49,7 +50,7 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, cop
     def next_operation(s: Any) -> Any:
         return s.way // places[np.clip(s.t, 0, n_operations - 1)] % n_operations
 
-    def network(digits: amp.Wire, label: amp.Wire) -> None:
+    def network(digits: Wire, label: Wire) -> None:
         h = amp.phi("h")
         results = []
         for k, wire in enumerate(amp.cond(h, next_operation, n_operations)):

@@ -8,6 +8,7 @@ import ampjax as amp
 from ampjax.data.list_reduction import N_CLASSES, N_TOKENS
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
+from ampjax.ir.wires import Wire
 from ampjax.models.losses import labelled_cross_entropy
 
 
@@ -38,7 +39,7 @@ def list_reduction_rnn(
         if value < 1:
             raise SettingsError(f"list_reduction_rnn, `{name}`", "at least 1", f"{value}", "Give a positive number.")
 
-    def network(tokens: amp.Wire, h0: amp.Wire, label: amp.Wire) -> None:
+    def network(tokens: Wire, h0: Wire, label: Wire) -> None:
         x = amp.ppt("embed", amp.nn.Embed(N_TOKENS, hidden))(tokens)
         if whole:
             x = amp.ungroup(x, "t")

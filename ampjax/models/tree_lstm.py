@@ -19,6 +19,7 @@ import ampjax as amp
 from ampjax.data.sst import N_CLASSES
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
+from ampjax.ir.wires import Wire
 from ampjax.models.dropout import dropout
 
 
@@ -132,7 +133,7 @@ def tree_lstm(
     fields, uses_key = ("at", "up", "side"), cells.keep < 1
     table = vectors if vectors is not None else _uniform(n_words, cells.embedding)
 
-    def network(words: amp.Wire, branches: amp.Wire, labels: amp.Wire) -> None:
+    def network(words: Wire, branches: Wire, labels: Wire) -> None:
         embed = amp.ppt("embed", _look_up, params=table, min_update_interval=embedding_interval, tx=embedding_tx)
         leaf = amp.ppt("leaf", cells.leaf, params=cells.init_leaf, rng=uses_key and cells.kind == "fold")
         leaves = amp.replicate(leaf, replicas)(embed(words))
