@@ -35,7 +35,8 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
     for name, node in graph.parameterised.items():
         key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(node.role.encode()))
         own = node.op.body.init(key)
-        value = check_like(name, own, deepcopy(first.setdefault(node.role, own)))
+        start = first.setdefault(node.role, own)
+        value = own if start is own else check_like(name, own, deepcopy(start))
         params[name] = check_like(name, value, given.get(name, value))
     return params
 

@@ -60,7 +60,7 @@ def update_together(
         return settings
     of_nodes = intervals(rows_per_instance(graph, data, settings), batch)
     set_options(graph, lambda node: {"min_update_interval": of_nodes[node]})
-    any_copy = next(node for node in of_nodes if node.split("/")[0] == shown)
+    any_copy = next(name for name, node in graph.parameterised.items() if node.role == shown)
     return replace(settings, min_update_interval=of_nodes[any_copy])
 
 

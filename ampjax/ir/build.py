@@ -433,9 +433,7 @@ def replicate(
         name, dealt = called if own else graph.free_part(called), graph.dealt
         choose: StateFn = route if callable(route) else lambda s: s.instance // dealt % n
         branches = [
-            (wire,) * n
-            if wire.type is not None and wire.type.topology
-            else cond(wire, choose, n, name=f"{name}/route{i or ''}")
+            (wire,) * n if wire.is_topology else cond(wire, choose, n, name=f"{name}/route{i or ''}")
             for i, wire in enumerate(inputs)
         ]
         results = []

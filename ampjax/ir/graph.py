@@ -30,7 +30,6 @@ class NodeOptions:
       gradient: `mean` or `sum` over the accumulated gradient rows.
       worker: The worker that hosts the node.
       replica_of: Name of the replica group that the node belongs to.
-      part: Name of the copy of a part of the graph that the node belongs to; the affinity `default` keeps it on one worker.
     """
 
     tx: Any = None
@@ -40,7 +39,6 @@ class NodeOptions:
     gradient: str | None = None
     worker: int | None = None
     replica_of: str | None = None
-    part: str | None = None
 
 
 @dataclass(eq=False)
@@ -75,9 +73,14 @@ class Node:
         return self.options.replica_of or self.name
 
     @property
+    def part(self) -> str | None:
+        """The outermost copy of a part of the graph that the node belongs to; the affinity `default` keeps it on one worker."""
+        return f"{self.copies[0].name}/{self.copies[0].number}" if self.copies else None
+
+    @property
     def has_params(self) -> bool:
         """Whether the node has parameters."""
-        return _has_params(self.op)
+        return isinstance(self.op, Compute) and self.op.body.init is not None
 
     def source_name(self, port: int) -> str:
         """The name of the wire at a port, for messages."""
@@ -329,7 +332,7 @@ class Graph:
         return free
 
     def _options_in_copy(self, name: str | None, op: Any, options: NodeOptions) -> NodeOptions:
-        """Options that say which copy a node is in, if it is in one, and whose replica it is.
+        """Options that say whose replica a node is, if it is in a copy.
 
         Raises:
           GraphError: If it is a pump, or a node of another part has its name: these two would be taken for replicas of each other.
@@ -352,8 +355,7 @@ class Graph:
                 f"the pump `{name}`",
                 "Make it outside, and pass its wire to the function; a topology's can be used as it is.",
             )
-        outermost = self._copies[0]
-        return replace(options, replica_of=name, part=f"{outermost.name}/{outermost.number}")
+        return replace(options, replica_of=name)
 
     def _name(self, name: str) -> str:
         """A node's name with the numbers of the copies that it is in."""
@@ -472,24 +474,17 @@ def _check_border(where: str, node: Node, wire: Wire) -> None:
       GraphError: If one does not.
     """
     source = wire.source
-    topology = isinstance(source.op, Pump) and source.op.type.topology
     enters = bool(node.copies) and any(wire is entry for entry in node.copies[-1].entries)
     leaves = bool(source.copies) and any(wire is out for out in source.copies[-1].exits) and isinstance(node.op, Phi)
-    if source.copies == node.copies or topology or enters or leaves:
+    if source.copies == node.copies or wire.is_topology or enters or leaves:
         return
-    inside = node.copies if len(node.copies) >= len(source.copies) else source.copies
-    raise GraphError(
-        where,
-        "a wire of the same copy",
-        f"`{wire.name}`, which is outside of it" if inside is node.copies else f"`{wire.name}`, which is inside of one",
-        f"Pass it to what `replicate` of `{inside[-1].name}` gives, so that it is routed with the others."
-        if inside is node.copies
-        else f"Let the function of `{inside[-1].name}` return it, so that the copies' wires are joined.",
-    )
-
-
-def _has_params(op: Any) -> bool:
-    return isinstance(op, Compute) and op.body.init is not None
+    if len(node.copies) >= len(source.copies):
+        got = f"`{wire.name}`, which is outside of it"
+        fix = f"Pass it to what `replicate` of `{node.copies[-1].name}` gives, so that it is routed with the others."
+    else:
+        got = f"`{wire.name}`, which is inside of one"
+        fix = f"Let the function of `{source.copies[-1].name}` return it, so that the copies' wires are joined."
+    raise GraphError(where, "a wire of the same copy", got, fix)
 
 
 def _type(wire: Wire | None) -> WireType | None:

@@ -70,5 +70,10 @@ class Wire:
         """The source node's name, with the output's number where there are several."""
         return self.source.name if len(self.source.outputs) == 1 else f"{self.source.name}[{self.port}]"
 
+    @property
+    def is_topology(self) -> bool:
+        """Whether a pump of `Topology` maps is its source."""
+        return self.type is not None and self.type.topology
+
     def __repr__(self) -> str:
         return f"Wire({self.name}: {self.type if self.type else 'not typed yet'})"

@@ -112,8 +112,8 @@ def heavy_neighbours(graph: Graph, hops: int = 1) -> dict[str, list[str]]:
 def _modulo(nodes: list[Node], workers: int) -> dict[str, int]:
     number: dict[str, int] = {}
     for node in (heavy := _heavy(nodes)):
-        number.setdefault(node.options.part or node.name, len(number))
-    return {node.name: number[node.options.part or node.name] % workers for node in heavy}
+        number.setdefault(node.part or node.name, len(number))
+    return {node.name: number[node.part or node.name] % workers for node in heavy}
 
 
 def _colour(nodes: list[Node], pinned: Placement, workers: int, hops: int) -> dict[str, int]:
@@ -195,13 +195,13 @@ def _follow(nodes: list[Node], placed: Placement, workers: int) -> dict[str, int
     What no placed node reaches goes to the worker that hosts the fewest nodes, one connected piece at a time.
     """
     placed, wires = dict(placed), _Wires.of(nodes)
-    of_parts: dict[str | None, set[int]] = {}
+    of_parts: dict[str, set[int]] = {}
     for node in _heavy(nodes):
-        of_parts.setdefault(node.options.part, set()).add(placed[node.name])
+        if node.part is not None:
+            of_parts.setdefault(node.part, set()).add(placed[node.name])
     for node in nodes:
-        own = of_parts.get(node.options.part, set()) if node.options.part is not None else set()
-        if node.name not in placed and len(own) == 1:
-            placed[node.name] = min(own)
+        if node.name not in placed and len(own := of_parts.get(node.part or "", ())) == 1:
+            (placed[node.name],) = own
     wires.spread(placed, wires.direct)
     wires.spread(placed, wires.all)
     for node in nodes:

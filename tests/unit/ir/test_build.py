@@ -275,7 +275,7 @@ PARTED = [
 def test_copies_of_a_part_have_a_number_in_their_names_and_are_replicas():
     g = parted(2)
     assert {*g.parameterised} == {"times/0", "times/1"}
-    options = {n.name: (n.options.replica_of, n.options.part) for n in g.nodes.values()}
+    options = {n.name: (n.options.replica_of, n.part) for n in g.nodes.values()}
     assert options["times/1"] == ("times", "network/1") and options["far/0"] == ("far", "network/0")
     assert options["h/1"] == ("h", "network/1") and options["network/route"] == options["network/join"] == (None, None)
     assert {"isu1/0", "isu1/1", "cond1/0", "cond1/1", "network/route1"} <= {*g.nodes}
