@@ -9,7 +9,6 @@ needs its sender's row only.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,6 +31,7 @@ from ampjax.engine.products import over_one_axis
 from ampjax.engine.program import ChainProgram, Program
 from ampjax.engine.residuals import Kept, over_rows, row_vjp
 from ampjax.engine.scatter import set_rows
+from ampjax.engine.streaks import Kernel, kernel
 
 Sizes = tuple[int, ...]
 """The padded number of edges of each way."""
@@ -41,29 +41,29 @@ Seeds = tuple[Array | None, tuple[Array | None, ...]]
 
 
 @functools.cache
-def forward(program: ChainProgram, wiring: Wiring) -> Callable[..., Any]:
+def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
     """`kernel(params, written, read, host, pack, edges, sizes) -> written`: a chain in inference.
 
     `edges` is `[2, sum(sizes)]`: senders and receivers. The other arguments are those of `kernels.forward`.
     """
 
-    @functools.partial(jax.jit, donate_argnums=1, static_argnums=6)
-    def kernel(params: Any, written: Any, read: Any, host: Any, pack: Any, edges: Any, sizes: Sizes) -> Any:
+    @kernel(changed=(1,), static=(6,))
+    def forward(params: Any, written: Any, read: Any, host: Any, pack: Any, edges: Any, sizes: Sizes) -> Any:
         inputs = gathered(wiring, (*written, *read), host, pack)
         ways, own = program.split(params)
         collected = _collected(program, ways, inputs[0], edges, sizes, None)
         outs = (collected,) if program.rows is None else over_rows(program.rows, None)(own, (collected, *inputs))
         return written_rows(wiring, written, pack, outs)
 
-    return kernel
+    return forward
 
 
 @functools.cache
-def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Callable[..., Any]:
+def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
     """`kernel(params, written, grads, records, read, host, pack, seeds, edges, sizes) -> (written, grads, records)`: a chain in training."""
 
-    @functools.partial(jax.jit, donate_argnums=(1, 2, 3), static_argnums=9)
-    def kernel(
+    @kernel(changed=(1, 2, 3), static=(9,))
+    def forward_train(
         params: Any,
         written: Any,
         grads: Any,
@@ -87,15 +87,15 @@ def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Callable
             records = [set_rows(r, pack[wiring.device_ports], x) for r, x in zip(records, values, strict=True)]
         return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
 
-    return kernel
+    return forward_train
 
 
 @functools.cache
-def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Callable[..., Any]:
+def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
     """`kernel(params, arenas, grads, accumulators, records, host, pack, seeds, edges, sizes) -> (grads, accumulators)`: a chain's adjoint."""
 
-    @functools.partial(jax.jit, donate_argnums=(2, 3), static_argnums=9)
-    def kernel(
+    @kernel(changed=(2, 3), static=(9,))
+    def backward(
         params: Any,
         arenas: Any,
         grads: Any,
@@ -131,7 +131,7 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Callable[...,
             accumulate(accumulators, (*way_grads, *row_grads)),
         )
 
-    return kernel
+    return backward
 
 
 def _collected(program: ChainProgram, params: list[Any], rows: Array, edges: Array, sizes: Sizes, seeds: Any) -> Array:

@@ -23,6 +23,7 @@ from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.learning import ACCUMULATING, Learning, Updating
 from ampjax.engine.metrics import LossSums
 from ampjax.engine.runner import StageRunner
+from ampjax.engine.streaks import Streak
 from ampjax.errors import MessageError
 from ampjax.ir.graph import Node
 from ampjax.ir.payload import eval_body, metric_shapes
@@ -123,18 +124,31 @@ class Executor:
             self.arenas.ensure(feed.arena, scheduler.pool(feed.arena).capacity)
             self.arenas.host[feed.arena][feed.slots] = feed.payload
 
-    def issue(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
-        """Carries a dispatch out: issues its kernels, then its parameter changes."""
-        self.run(dispatch, scheduler)
-        self.change(dispatch)
-
-    def run(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
-        """Carries a dispatch out: issues its kernels. `change` must follow, before anything else is issued."""
+    def joins(self, before: Dispatch, dispatch: Dispatch) -> bool:
+        """Whether a dispatch can be issued together with the one before it, and with those that this was issued with: one call of one kernel."""
         stage = dispatch.stage
+        return (
+            stage is not None
+            and stage is before.stage
+            and dispatch.direction == before.direction
+            and dispatch.versions == before.versions
+            and not (before.changes or before.drop or before.reads)
+            and self._runners[stage.number].joins(before, dispatch)
+            and not (dispatch.changes and self.updates_at_once(dispatch))
+        )
+
+    def issue(self, streak: Streak, scheduler: Scheduler) -> None:
+        """Carries dispatches out that `join` one another: issues their kernels, then the parameter changes of the last one."""
+        self.run(streak, scheduler)
+        self.change(streak[-1])
+
+    def run(self, streak: Streak, scheduler: Scheduler) -> None:
+        """Carries dispatches out that `join` one another: issues their kernels. `change` must follow, before anything else is issued."""
+        stage = streak[0].stage
         if stage is not None:
             for key in stage.arenas:
                 self.arenas.ensure(key, scheduler.pool(key).capacity)
-            self._run_stage(stage, dispatch)
+            self._run_stage(stage, streak)
 
     def reading(self, dispatch: Dispatch) -> Any:
         """The payloads that a dispatch reads back: a driver may wait for them before it asks for the choices."""
@@ -173,7 +187,7 @@ class Executor:
             changed = [change.node for change in dispatch.changes if isinstance(change, Update)]
             learnt = (self.accumulators, stage.params), (self.params, changed), (self.opt_state, changed)
             with _on_copies(*learnt, (self._sums, [*self._sums]), (self._readings, ())):
-                self.run(dispatch, scheduler)
+                self.run([dispatch], scheduler)
         finally:
             self.keep_outputs, self._updated = keep_outputs, None
             del self.outputs[n_outputs:]
@@ -191,8 +205,8 @@ class Executor:
                 self._change(Contribute("", node))
             self._change(Merge("", tuple(nodes)))
 
-    def _run_stage(self, stage: Stage, dispatch: Dispatch) -> None:
-        runner = self._runners[stage.number]
+    def _run_stage(self, stage: Stage, streak: Streak) -> None:
+        runner, dispatch = self._runners[stage.number], streak[0]
         params = tuple([self.params[node] for node in stage.params])
         if stage.kind == "sink":
             if self.keep_outputs:
@@ -202,20 +216,20 @@ class Executor:
             sums = self._sums_of(stage, train)
             if train:
                 learning = self._learning(stage, dispatch)
-                learnt, sums = runner.loss_train(dispatch, params, *learning, sums)
+                learnt, sums = runner.loss_train(streak, params, *learning, sums)
                 self._learn(stage, learning[0], learnt)
             else:
-                sums = runner.loss_infer(dispatch, params, sums)
+                sums = runner.loss_infer(streak, params, sums)
             self._sums[stage.number, train] = sums
         elif dispatch.direction == BACKWARD:
             if dispatch.versions is not None:
                 params = self._stash[stage.number, dispatch.versions]
             learning = self._learning(stage, dispatch)
-            self._learn(stage, learning[0], runner.backward(dispatch, params, *learning))
+            self._learn(stage, learning[0], runner.backward(streak, params, *learning))
         else:
             if dispatch.versions is not None:
                 self._stash.setdefault((stage.number, dispatch.versions), params)
-            runner.forward(dispatch, params)
+            runner.forward(streak, params)
             if dispatch.reads:
                 self._readings[dispatch.number] = runner.read(dispatch, 1)
 

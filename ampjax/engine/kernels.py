@@ -23,6 +23,7 @@ from ampjax.engine.products import over_one_axis
 from ampjax.engine.program import Program
 from ampjax.engine.residuals import Kept, over_rows
 from ampjax.engine.scatter import add_rows, read_rows, set_rows
+from ampjax.engine.streaks import Kernel, kernel
 from ampjax.ir.payload import metric_parts
 from ampjax.optim.update import combine, trainable
 
@@ -99,30 +100,32 @@ def _put(grads: Array, slots: Array, cotangents: Array, sole: bool) -> Array:
 
 
 @functools.cache
-def forward(program: Program, wiring: Wiring) -> Callable[..., Any]:
+def forward(program: Program, wiring: Wiring) -> Kernel:
     """`kernel(params, written, read, host, pack) -> written`: a `rows` stage in inference.
 
     `written` are the output arenas (donated), `read` the input arenas that are not written. `wiring.ports` counts through both.
     """
 
-    @functools.partial(jax.jit, donate_argnums=1)
-    def kernel(params: Any, written: Any, read: Any, host: Any, pack: Any) -> Any:
+    @kernel(changed=(1,), brought=(3, 4))
+    def forward(params: Any, written: Any, read: Any, host: Any, pack: Any) -> Any:
         outs = over_rows(program, None)(params, gathered(wiring, (*written, *read), host, pack))
         return written_rows(wiring, written, pack, outs)
 
-    return kernel
+    return forward
 
 
 @functools.cache
-def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Callable[..., Any]:
+def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Kernel:
     """`kernel(params, written, grads, records, read, host, pack, seeds) -> (written, grads, records)`: a `rows` stage in training.
 
     Beside the output rows, the adjoint rows of the new outputs are set to zero (where consumers will add to them), and what the
     adjoint needs of the activations is recorded, in the slots of the first output. `written`, `grads` and `records` are donated.
     """
 
-    @functools.partial(jax.jit, donate_argnums=(1, 2, 3))
-    def kernel(params: Any, written: Any, grads: Any, records: Any, read: Any, host: Any, pack: Any, seeds: Any) -> Any:
+    @kernel(changed=(1, 2, 3), brought=(5, 6, 7))
+    def forward_train(
+        params: Any, written: Any, grads: Any, records: Any, read: Any, host: Any, pack: Any, seeds: Any
+    ) -> Any:
         inputs = gathered(wiring, (*written, *read), host, pack)
         if kept.leaves:
             outs, values = kept.forward(program, params, inputs, seeds)
@@ -132,7 +135,7 @@ def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Callable[...,
             outs = over_rows(program, seeds)(params, inputs)
         return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
 
-    return kernel
+    return forward_train
 
 
 def new_gradients(wiring: Wiring, grads: tuple[Array, ...], pack: Array) -> tuple[Array, ...]:
@@ -158,7 +161,7 @@ def cotangents(
 
 
 @functools.cache
-def backward(program: Program, wiring: Wiring, kept: Kept, learning: Learning) -> Callable[..., Any]:
+def backward(program: Program, wiring: Wiring, kept: Kept, learning: Learning) -> Kernel:
     """`kernel(params, arenas, grads, learnt, records, host, pack, seeds, told) -> (grads, learnt)`: the adjoint of a `rows` stage.
 
     Output cotangents are read from the adjoint rows of the output slots; input cotangents are added to those of the input slots;
@@ -166,8 +169,8 @@ def backward(program: Program, wiring: Wiring, kept: Kept, learning: Learning) -
     donated, and so are parameters that change; both arena tuples are in the same order.
     """
 
-    @functools.partial(jax.jit, donate_argnums=(*learning.donated, 2, 3))
-    def kernel(
+    @kernel(changed=(*learning.donated, 2, 3), brought=(5, 6, 7) if learning.goes_on else None)
+    def backward(
         params: Any, arenas: Any, grads: Any, learnt: Any, records: Any, host: Any, pack: Any, seeds: Any, told: Any
     ) -> Any:
         mask = _mask(pack)
@@ -180,7 +183,7 @@ def backward(program: Program, wiring: Wiring, kept: Kept, learning: Learning) -
         given_back = add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads)
         return given_back, learning(params, learnt, weight_grads, told, input_grads)
 
-    return kernel
+    return backward
 
 
 def written_rows(wiring: Wiring, arenas: tuple[Array, ...], pack: Array, outs: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -204,11 +207,11 @@ def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array, seeds: A
 
 
 @functools.cache
-def loss_train(program: Program, wiring: Wiring, learning: Learning) -> Callable[..., Any]:
+def loss_train(program: Program, wiring: Wiring, learning: Learning) -> Kernel:
     """`kernel(params, arenas, grads, learnt, metrics, host, pack, seeds, told) -> (grads, learnt, metrics)`: loss and adjoint at once."""
 
-    @functools.partial(jax.jit, donate_argnums=(*learning.donated, 2, 3, 4))
-    def kernel(
+    @kernel(changed=(*learning.donated, 2, 3, 4), brought=(5, 6, 7) if learning.goes_on else None)
+    def loss_train(
         params: Any, arenas: Any, grads: Any, learnt: Any, metrics: Any, host: Any, pack: Any, seeds: Any, told: Any
     ) -> Any:
         mask = _mask(pack)
@@ -230,19 +233,19 @@ def loss_train(program: Program, wiring: Wiring, learning: Learning) -> Callable
             metrics + sums,
         )
 
-    return kernel
+    return loss_train
 
 
 @functools.cache
-def loss_infer(program: Program, wiring: Wiring) -> Callable[..., Any]:
+def loss_infer(program: Program, wiring: Wiring) -> Kernel:
     """`kernel(params, arenas, metrics, host, pack) -> metrics`: the loss alone."""
 
-    @functools.partial(jax.jit, donate_argnums=(2,))
-    def kernel(params: Any, arenas: Any, metrics: Any, host: Any, pack: Any) -> Any:
+    @kernel(changed=(2,), brought=(3, 4))
+    def loss_infer(params: Any, arenas: Any, metrics: Any, host: Any, pack: Any) -> Any:
         inputs = gathered(wiring, arenas, host, pack)
         return metrics + _loss_sums(program, params, inputs, _mask(pack))[1]
 
-    return kernel
+    return loss_infer
 
 
 Segments = Callable[..., Array]

@@ -22,6 +22,7 @@ class Accumulating:
     """Adds the gradients to accumulators."""
 
     donated: ClassVar[tuple[int, ...]] = ()
+    goes_on: ClassVar[bool] = True  # the next dispatch of a streak can take over what is made
 
     def __call__(self, params: Any, accumulators: Any, grads: Any, told: None, read: Any) -> tuple[Any, ...]:
         """The accumulators, a tree for each node; `told` is nothing."""
@@ -38,6 +39,7 @@ class Updating:
 
     rules: tuple[tuple[Any, str], ...]
     donated: ClassVar[tuple[int, ...]] = (0,)  # a kernel's first argument: the parameters
+    goes_on: ClassVar[bool] = False
 
     def __call__(self, params: Any, opt_states: Any, grads: Any, told: Array, read: Any) -> tuple[tuple[Any, Any], ...]:
         """Parameters and optimizer state of each node; `told` is `[nodes, 2]`: the gradient rows of each, and their mean staleness.

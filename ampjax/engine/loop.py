@@ -10,6 +10,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from ampjax.engine.executor import Executor, check_payload
 from ampjax.engine.journal import Journal
 from ampjax.engine.source import Source
+from ampjax.engine.streaks import STREAK, Streak
 from ampjax.ir.state import State
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.pump import Feed
@@ -39,8 +41,8 @@ class Watch(Protocol):
         """The scheduler has chosen it; says whether what was decided before should be carried out first, so that devices have time to be done with it."""
         ...
 
-    def issue(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
-        """Issues it, as `Executor.issue` does. Not called where only control runs."""
+    def issue(self, streak: Streak, scheduler: Scheduler) -> None:
+        """Issues dispatches, as `Executor.issue` does. Not called where only control runs."""
 
     def carried_out(self) -> None:
         """What had been decided has been issued, all of it or all but the latest."""
@@ -110,12 +112,15 @@ class Loop:
         """
         waiting = self._decided
         while len(waiting) > all_but and not self._is_broken:
-            what, self._is_broken = waiting[0], True
+            what, self._is_broken, n = waiting[0], True, 1
             if isinstance(what, Dispatch):
-                self._issue(what)
+                streak = self._streak(what, len(waiting) - all_but)
+                self._issue(streak)
+                n = len(streak)
             elif self.executor is not None:
                 self.executor.feed(what, self.scheduler)
-            waiting.popleft()
+            for _ in range(n):
+                waiting.popleft()
             self._is_broken = False
         if self.watch is not None and self._n_dispatches:
             self.watch.carried_out()
@@ -149,15 +154,26 @@ class Loop:
             self._journal.settled(len(ended), admitted)
         return admitted > 0
 
-    def _issue(self, dispatch: Dispatch) -> None:
-        """Issues a dispatch: its kernels, then its parameter changes."""
+    def _streak(self, first: Dispatch, most: int) -> Streak:
+        """The next dispatch and those that can be issued together with it, of at most `most` that have been decided."""
+        streak = [first]
+        if self.executor is not None:
+            for what in islice(self._decided, 1, min(most, STREAK)):
+                if not isinstance(what, Dispatch) or not self.executor.joins(streak[-1], what):
+                    break
+                streak.append(what)
+        return streak
+
+    def _issue(self, streak: Streak) -> None:
+        """Issues dispatches: their kernels, then their parameter changes."""
         if self._on_dispatch is not None:
-            self._on_dispatch(dispatch)
+            for dispatch in streak:
+                self._on_dispatch(dispatch)
         if self.executor is not None:
             try:
-                (self.watch or self.executor).issue(dispatch, self.scheduler)
+                (self.watch or self.executor).issue(streak, self.scheduler)
             except Exception as error:
-                error.add_note(describe(dispatch, self.scheduler))
+                error.add_note(describe(streak[0], self.scheduler))
                 raise
 
     def _feed(self, feeds: Sequence[Feed]) -> None:

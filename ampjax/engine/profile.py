@@ -199,12 +199,12 @@ Run = Callable[[str, int, Callable[[], None]], None]
 def _carry_out(dispatch: Dispatch, loop: Loop, executor: Executor, run: Run, together: bool) -> None:
     """Hands the parts of a dispatch to `run`. Updates are parts of their own, or `together` with the kernel that can make them."""
     if together and executor.updates_at_once(dispatch):
-        run(updating(dispatch), max(1, dispatch.n_rows), partial(executor.run, dispatch, loop.scheduler))
+        run(updating(dispatch), max(1, dispatch.n_rows), partial(executor.run, [dispatch], loop.scheduler))
         executor.change(dispatch)
         return
     if dispatch.stage is not None:
         alone = replace(dispatch, changes=[])
-        run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, alone, loop.scheduler))
+        run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, [alone], loop.scheduler))
     for change in dispatch.changes:
         what = f"update {change.node}" if isinstance(change, Update) else "replicas"
         run(what, 1, partial(executor.change, replace(dispatch, changes=[change])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from ampjax.engine.ladders import ladder_for, segment_sizes
 from ampjax.engine.learning import Learning
 from ampjax.engine.program import make_chain_program, make_program
 from ampjax.engine.residuals import Kept, find_chain_kept, find_kept, shapes_of
+from ampjax.engine.streaks import COUNTS, STACKED, STREAK, Kernel, Streak
 from ampjax.parallel.sync import Device
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.edges import Edges
@@ -47,6 +49,7 @@ class StageRunner:
         self._keys: list[ArenaKey] = [*self._out_keys, *self._read_keys]
         self._host_ports = [(i, port.arena) for i, port in enumerate(stage.ports) if port.space == HOST]
         self._device_ports = [i for i, port in enumerate(stage.ports) if port.space != HOST]
+        self._n_lines = len(self._device_ports) + len(stage.outputs)
         self._wiring = Wiring(
             tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
             tuple(self._keys.index(stage.arenas[j]) for j in range(len(stage.outputs))),
@@ -75,15 +78,30 @@ class StageRunner:
             self._segments = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
 
     @functools.cached_property
+    def _row_bytes(self) -> int:
+        """Bytes that a dispatch brings for each row: slots, random numbers, and what comes from the host."""
+        from_host = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, (_, shape, dtype) in self._host_ports)
+        return 4 * (self._n_lines + 1 + self._random) + from_host
+
+    @functools.cached_property
     def needs_backward(self) -> bool:
         """Whether the adjoint has anything to compute: a gradient that comes in, and parameters or an input that take one."""
         comes_in = any(out.is_float for out in self.stage.outputs)
         ports = (self.stage.ports[i] for i in self._device_ports)
         return comes_in and (bool(self.stage.params) or any(port.type.is_float for port in ports))
 
-    def forward(self, dispatch: Dispatch, params: tuple[Any, ...]) -> None:
-        """The forward pass of a `rows`, `edges`, `transfer`, `reduce` or `collect` stage."""
-        kind, a = self.stage.kind, self._arenas
+    def joins(self, before: Dispatch, dispatch: Dispatch) -> bool:
+        """Whether a dispatch can be carried out in the same call as the one before it, of this stage and direction: it has the same size."""
+        k = self._ladder(dispatch.n_rows)
+        return self._stacks(k) and k == self._ladder(before.n_rows) and min(dispatch.n_rows, before.n_rows) > 0
+
+    def _stacks(self, k: int) -> bool:
+        """Whether dispatches of this size are called as streaks."""
+        return self.stage.kind in ("rows", "loss") and k * self._row_bytes <= STACKED
+
+    def forward(self, streak: Streak, params: tuple[Any, ...]) -> None:
+        """The forward pass of a `rows`, `edges`, `transfer`, `reduce` or `collect` stage; a streak of more than one where they `join`."""
+        kind, a, dispatch = self.stage.kind, self._arenas, streak[0]
         if kind == "transfer":
             self._transfer_forward(dispatch)
             return
@@ -93,15 +111,11 @@ class StageRunner:
         if kind in ("rows", "edges"):
             if _is_empty(dispatch):
                 return
-            pack, host, *edges = self._pack(dispatch)
             if dispatch.direction == FORWARD:
-                records = self._records(params)
-                seeds = self._seeds(dispatch, pack.shape[1], *edges[1:])
-                written, grads, self.recorded = self._forward_train(
-                    params, written, grads, records, read, host, pack, seeds, *edges
-                )
+                arguments = params, written, grads, self._records(params), read
+                written, grads, self.recorded = self._call(self._forward_train, arguments, streak)
             else:
-                written = self._forward(params, written, read, host, pack, *edges)
+                written = self._call(self._forward, (params, written, read), streak, draws=False)
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             written, grads = kernels.segments_forward(self._segments, self._wiring)(
@@ -116,10 +130,10 @@ class StageRunner:
         return computes and dispatch.n_rows > 0
 
     def backward(
-        self, dispatch: Dispatch, params: tuple[Any, ...], learning: Learning, learnt: Any, told: Any
+        self, streak: Streak, params: tuple[Any, ...], learning: Learning, learnt: Any, told: Any
     ) -> tuple[Any, ...]:
-        """The adjoint; returns what `learning` makes of `learnt` (of a chain: accumulators) and this dispatch's weight gradients."""
-        kind, a = self.stage.kind, self._arenas
+        """The adjoint; returns what `learning` makes of `learnt` (of a chain: accumulators) and these dispatches' weight gradients."""
+        kind, a, dispatch = self.stage.kind, self._arenas, streak[0]
         if not self.needs_backward or (_is_empty(dispatch) and kind in ("rows", "edges", "transfer")):
             return learnt
         if kind == "transfer":
@@ -128,12 +142,8 @@ class StageRunner:
         values = tuple([a.values[k] for k in self._keys])
         grads = tuple([a.grads[k] for k in self._keys])
         if kind in ("rows", "edges"):
-            pack, host, *edges = self._pack(dispatch)
-            records = self._records(params)
-            seeds = self._seeds(dispatch, pack.shape[1], *edges[1:])
-            more = edges if kind == "edges" else (told,)
-            kernel = self._adjoint(learning)
-            grads, learnt = kernel(params, values, grads, learnt, records, host, pack, seeds, *more)
+            arguments = params, values, grads, learnt, self._records(params)
+            grads, learnt = self._call(self._adjoint(learning), arguments, streak, told=(told,))
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
             grads = kernels.segments_backward(self._segments, self._wiring)(
@@ -145,34 +155,31 @@ class StageRunner:
 
     def loss_train(
         self,
-        dispatch: Dispatch,
+        streak: Streak,
         params: tuple[Any, ...],
         learning: Learning,
         learnt: Any,
         told: Any,
         metrics: jax.Array,
     ) -> tuple[Any, jax.Array]:
-        """Loss and adjoint at once; returns what `backward` does, and the metrics with this dispatch's sums added."""
-        if not dispatch.n_rows:
+        """Loss and adjoint at once; returns what `backward` does, and the metrics with these dispatches' sums added."""
+        if not streak[0].n_rows:
             return learnt, metrics
         a = self._arenas
         values = tuple([a.values[k] for k in self._keys])
         grads = tuple([a.grads[k] for k in self._keys])
-        pack, host, *_ = self._pack(dispatch)
-        seeds = self._seeds(dispatch, pack.shape[1])
-        kernel = self._adjoint(learning)
-        grads, learnt, metrics = kernel(params, values, grads, learnt, metrics, host, pack, seeds, told)
+        arguments = params, values, grads, learnt, metrics
+        grads, learnt, metrics = self._call(self._adjoint(learning), arguments, streak, told=(told,))
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
         return learnt, metrics
 
-    def loss_infer(self, dispatch: Dispatch, params: tuple[Any, ...], metrics: jax.Array) -> jax.Array:
-        """The loss alone; returns the metrics with this dispatch's sums added."""
-        if not dispatch.n_rows:
+    def loss_infer(self, streak: Streak, params: tuple[Any, ...], metrics: jax.Array) -> jax.Array:
+        """The loss alone; returns the metrics with these dispatches' sums added."""
+        if not streak[0].n_rows:
             return metrics
-        pack, host, *_ = self._pack(dispatch)
-        values = tuple(self._arenas.values[k] for k in self._keys)
-        return self._loss_infer(params, values, metrics, host, pack)
+        values = tuple([self._arenas.values[k] for k in self._keys])
+        return self._call(self._loss_infer, (params, values, metrics), streak, draws=False)
 
     def read(self, dispatch: Dispatch, port: int = 0) -> Any:
         """The rows that arrive at a port, `[r, *shape]` (padded: take the first `n_rows`)."""
@@ -183,21 +190,56 @@ class StageRunner:
 
     # -- arguments
 
-    def _pack(self, dispatch: Dispatch) -> tuple[Any, ...]:
-        """The packed slots `[lines + 1, k]`, the rows of host ports `[k, *shape]`, and for a chain its edges and their padded sizes."""
-        n, k, more = dispatch.n_rows, self._ladder(dispatch.n_rows), ()
-        if dispatch.edges is not None:
-            k, sizes = self._fit(dispatch, dispatch.edges)
-            more = (padded_edges(dispatch.edges, k, sizes), sizes)
-        lines = [dispatch.in_rows[i] for i in self._device_ports]
-        pack = np.empty((len(lines) + len(dispatch.out_rows) + 1, k), np.int32)
-        for line, slots in enumerate([*lines, *dispatch.out_rows]):
-            pack[line, : len(slots)] = slots
-            if k > len(slots):
-                pack[line, len(slots) :] = slots[0] if line < len(lines) and n else TRASH
-        pack[-1] = n
-        host = [self._arenas.host[key].take(_repeated(dispatch.in_rows[i], k), axis=0) for i, key in self._host_ports]
-        return pack, tuple(host), *more
+    def _call(
+        self, kernel: Kernel, arguments: tuple[Any, ...], streak: Streak, draws: bool = True, told: tuple[Any, ...] = ()
+    ) -> Any:
+        """Calls a kernel with `arguments`, then what the dispatches bring (host rows, slots, with `draws` random numbers), then what it is `told`, or a chain's edges."""
+        first = streak[0]
+        if first.edges is not None:
+            k, sizes = self._fit(first, first.edges)
+            host, pack = self._rows(streak, k)
+            seeds = [self._edge_seeds(first, k, sizes)] if draws else []
+            return kernel.once(*arguments, _first(host), pack[0], *seeds, padded_edges(first.edges, k, sizes), sizes)
+        k = self._ladder(first.n_rows)
+        in_a_row = kernel.in_a_row if self._stacks(k) else None
+        most = 1 if in_a_row is None else STREAK
+        host, pack = self._rows(streak, k, most)
+        seeds = self._seeds(streak, k, most) if draws else ()
+        if in_a_row is None:
+            return kernel.once(*arguments, _first(host), pack[0], *_first(seeds), *told)
+        return in_a_row(COUNTS[len(streak)], *arguments, host, pack, *seeds, *told)
+
+    def _rows(self, streak: Streak, k: int, most: int = 1) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """The rows of host ports, `[most, k, *shape]` each, and the packed slots `[most, lines + 1, k]`: padded, and for as many dispatches as there are."""
+        pack = np.empty((most, self._n_lines + 1, k), np.int32)
+        hosts = [(i, self._arenas.host[key]) for i, key in self._host_ports]
+        rows = tuple([np.empty((most, k, *arena.shape[1:]), arena.dtype) for _, arena in hosts])
+        for number, dispatch in enumerate(streak):
+            n, own = dispatch.n_rows, pack[number]
+            for line, i in enumerate(self._device_ports):
+                _pad_into(own[line], dispatch.in_rows[i], n > 0)
+            for line, slots in enumerate(dispatch.out_rows, len(self._device_ports)):
+                _pad_into(own[line], slots, False)
+            own[-1] = n
+            for (i, arena), out in zip(hosts, rows, strict=True):
+                arena.take(_repeated(dispatch.in_rows[i], k), axis=0, out=out[number], mode="clip")
+        return rows, pack
+
+    def _seeds(self, streak: Streak, k: int, most: int) -> tuple[np.ndarray | None]:
+        """The random numbers of the rows, `[most, k]`, padded; None where nothing is random."""
+        if not self._random:
+            return (None,)
+        seeds = np.empty((most, k), np.uint32)
+        for number, dispatch in enumerate(streak):
+            _pad_into(seeds[number], self._draws.of(dispatch)[0], True)
+        return (seeds,)
+
+    def _edge_seeds(self, dispatch: Dispatch, k: int, sizes: tuple[int, ...]) -> Any:
+        """The random numbers of a chain: of its rows, and of each way's edges."""
+        if not self._random:
+            return None
+        rows, *ways = self._draws.of(dispatch)
+        return _padded(rows, k, True), tuple(_padded(way, size, True) for way, size in zip(ways, sizes, strict=True))
 
     def _fit(self, dispatch: Dispatch, edges: Edges) -> tuple[int, tuple[int, ...]]:
         """The padded sizes of a chain's dispatch; what it expects is told from the first one, if nobody has told before."""
@@ -240,16 +282,6 @@ class StageRunner:
     def record_row_bytes(self, params: tuple[Any, ...]) -> int:
         """Bytes of the recorded activations of one row."""
         return sum(int(np.prod(shape)) * jnp.dtype(dtype).itemsize for shape, dtype in self._plan_records(params).rows)
-
-    def _seeds(self, dispatch: Dispatch, k: int, edge_sizes: tuple[int, ...] = ()) -> Any:
-        """The random numbers of the rows, padded; for a chain also those of each way's edges."""
-        if not self._random:
-            return None
-        rows, *ways = self._draws.of(dispatch)
-        padded = _padded(rows, k, True)
-        if dispatch.edges is None:
-            return padded
-        return padded, tuple(_padded(way, size, True) for way, size in zip(ways, edge_sizes, strict=True))
 
     def _segment_arguments(
         self, dispatch: Dispatch
@@ -310,10 +342,21 @@ def _repeated(slots: np.ndarray, k: int) -> np.ndarray:
 def _padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:
     """Slots as int32 `[k]`: padded with the first one, or with the trash slot."""
     out = np.empty(k, np.int32 if slots.dtype != np.uint32 else np.uint32)
+    _pad_into(out, slots, repeat)
+    return out
+
+
+def _pad_into(out: np.ndarray, slots: np.ndarray, repeat: bool) -> None:
+    """Writes slots, padded with the first one, or with the trash slot."""
     n = len(slots)
     out[:n] = slots
-    out[n:] = slots[0] if repeat and n else TRASH
-    return out
+    if n < len(out):
+        out[n:] = slots[0] if repeat and n else TRASH
+
+
+def _first(stacked: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The first of each, where there are any."""
+    return tuple([None if rows is None else rows[0] for rows in stacked])
 
 
 def _is_empty(dispatch: Dispatch) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ampjax.engine.compile import compilations
 from ampjax.engine.executor import Executor
+from ampjax.engine.streaks import Streak
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
 from ampjax.sched.dispatch import Dispatch
@@ -121,20 +122,26 @@ class Sampled:
         """The scheduler has chosen a dispatch; says whether it may be timed, and so should be the first of those that are issued together."""
         return self._tracer.begin(dispatch) >= self._earned_ns and self._is_due(dispatch)
 
-    def issue(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
-        """Issues it, and notes when."""
-        if dispatch is self._to_time:
+    def issue(self, streak: Streak, scheduler: Scheduler) -> None:
+        """Issues dispatches, and notes when; one that is timed, which is the first of them, by itself."""
+        first = streak[0]
+        if first is self._to_time:
             self._to_time, asked_ns = None, self._clock()
-            is_idle = self._executor.is_idle(dispatch.worker)
-            if self._should_wait(dispatch, is_idle):
-                self._time(dispatch, scheduler, asked_ns, is_idle)
-                return
-            self._lose(self._clock() - asked_ns)
-        self._executor.run(dispatch, scheduler)
-        start_ns = self._clock()
-        self._executor.change(dispatch)
-        changes_ns = self._clock() if dispatch.changes else start_ns
-        self._latest += dispatch, start_ns, changes_ns, None
+            is_idle = self._executor.is_idle(first.worker)
+            if self._should_wait(first, is_idle):
+                self._time(first, scheduler, asked_ns, is_idle)
+                streak = streak[1:]
+                if not streak:
+                    return
+            else:
+                self._lose(self._clock() - asked_ns)
+        self._executor.run(streak, scheduler)
+        changes_ns = start_ns = self._clock()
+        self._executor.change(streak[-1])
+        if streak[-1].changes:
+            changes_ns = self._clock()
+        for dispatch in streak:
+            self._latest += dispatch, start_ns, changes_ns if dispatch.changes else start_ns, None
 
     def carried_out(self) -> None:
         """Takes down what a trace keeps of the latest dispatches: of all together that takes a third of the time."""
@@ -191,7 +198,7 @@ class Sampled:
         if not is_idle:
             executor.wait_for(dispatch.worker)
         idle_ns, compiled = clock(), compilations()
-        executor.run(dispatch, scheduler)
+        executor.run([dispatch], scheduler)
         start_ns = clock()
         executor.wait_for(dispatch.worker)
         end_ns = clock()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 
 from ampjax.engine.executor import Executor
+from ampjax.engine.streaks import Streak
 from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.scheduler import Scheduler
@@ -31,12 +32,12 @@ class Waited:
         self._start_ns, self._kernels = self._tracer.begin(dispatch), []
         return False
 
-    def issue(self, dispatch: Dispatch, scheduler: Scheduler) -> None:
-        """Issues it, and marks the end of its kernels; `wait` follows, before anything else is issued by this worker."""
+    def issue(self, streak: Streak, scheduler: Scheduler) -> None:
+        """Issues a dispatch, since no second one is decided before, and marks the end of its kernels; `wait` follows, before anything else is issued by this worker."""
         assert self._executor is not None
-        self._executor.run(dispatch, scheduler)
-        self._kernels = self._executor.kernel_marks(dispatch)
-        self._executor.change(dispatch)
+        self._executor.run(streak, scheduler)
+        self._kernels = self._executor.kernel_marks(streak[-1])
+        self._executor.change(streak[-1])
 
     def carried_out(self) -> None:
         """All has been issued."""

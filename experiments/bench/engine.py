@@ -20,6 +20,7 @@ from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.executor import Executor, NodeTraining
 from ampjax.engine.loop import Loop
 from ampjax.engine.source import Source
+from ampjax.engine.streaks import Streak
 from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import SettingsError
@@ -27,7 +28,6 @@ from ampjax.ir.instances import Subset
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.params import initial_params
 from ampjax.sched.affinity import assign
-from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
@@ -41,7 +41,7 @@ class EngineOptions:
     """Microseconds a message with the single-sequence RNN, every sequence of length 10, so that dispatches are full.
 
     Three times, medians of passes in turn: control (virtual time, no kernels; processor time of its one thread, which other programs on the
-    machine change less), the whole engine (asyncio driver), and the same dispatches' kernels issued again back to back without a scheduler.
+    machine change less), the whole engine (asyncio driver), and the same calls of kernels made again back to back without a scheduler.
     Schedulers are kept from pass to pass, so that their tables have grown before anything is measured.
 
     Args:
@@ -106,6 +106,19 @@ def timed(part: Callable[[], object], clock: Callable[[], float] = time.perf_cou
     return clock() - begin
 
 
+class Recorder(Executor):
+    """An executor that keeps what it was asked to issue, call by call."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.issued: list[Streak] = []
+
+    def issue(self, streak: Streak, scheduler: Scheduler) -> None:
+        """Issues dispatches, and keeps them."""
+        self.issued.append(streak)
+        super().issue(streak, scheduler)
+
+
 class Bench:
     """One dispatch size: a scheduler, an executor, and the dispatches of the last pass.
 
@@ -134,10 +147,9 @@ class Bench:
         )
         training = {name: NodeTraining(optax.adam(1e-3)) for name in self._graph.parameterised}
         params = initial_params(self._graph, {}, 0)
-        self._executor = Executor(self._plan, params, training, jax.devices()[:1])
+        self._executor = Recorder(self._plan, params, training, jax.devices()[:1])
         self._scheduler = Scheduler(self._plan, self._settings)
         self._control = Scheduler(self._plan, self._settings)
-        self._issued: list[Dispatch] = []
         self.n_messages, self.mean_dispatch = 0, 0.0
 
     @property
@@ -151,7 +163,7 @@ class Bench:
 
     def engine(self, trace: Trace | None = None) -> None:
         """A pass with everything."""
-        self._issued.clear()
+        self._executor.issued.clear()
         self._scheduler.reset_statistics()
         asyncio.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
         self._executor.wait()
@@ -160,12 +172,11 @@ class Bench:
 
     def kernels(self) -> None:
         """The kernels of the last pass with everything, again."""
-        for dispatch in self._issued:
-            self._executor.run(dispatch, self._scheduler)
-            self._executor.change(dispatch)
+        for streak in self._executor.issued:
+            self._executor.run(streak, self._scheduler)
+            self._executor.change(streak[-1])
         self._executor.wait()
 
     def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:
         source = Source(scheduler, self._data, np.arange(len(self._data)), True)
-        note = self._issued.append if executor is not None else None
-        return Loop(scheduler, executor, [source], on_dispatch=note)
+        return Loop(scheduler, executor, [source])

@@ -157,11 +157,11 @@ def test_nothing_is_issued_after_a_mistake():
     loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(6)))
     run, issued = e.executor.run, []
 
-    def fails(dispatch, scheduler):
-        issued.append(dispatch.number)
-        if dispatch.stage.name == "f1":
+    def fails(streak, scheduler):
+        issued.append(streak[0].number)
+        if streak[0].stage.name == "f1":
             raise MemoryError
-        run(dispatch, scheduler)
+        run(streak, scheduler)
 
     e.executor.run = fails
     with pytest.raises(MemoryError) as failure:
@@ -180,9 +180,9 @@ class Heads:
     def decided(self, dispatch):
         return dispatch.number in self.wanted
 
-    def issue(self, dispatch, scheduler):
-        self.batches[-1].append(dispatch.number)
-        self.executor.issue(dispatch, scheduler)
+    def issue(self, streak, scheduler):
+        self.batches[-1] += [dispatch.number for dispatch in streak]
+        self.executor.issue(streak, scheduler)
 
     def carried_out(self):
         self.batches.append([])

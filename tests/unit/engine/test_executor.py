@@ -160,8 +160,7 @@ def test_an_unknown_version_is_not_mixed_up_after_an_interrupt():
             source.admit(lambda feeds: e.executor.feed(feeds, e.scheduler))
             for _ in range(2):
                 dispatch = e.scheduler.next(0)
-                e.executor.run(dispatch, e.scheduler)
-                e.executor.change(dispatch)
+                e.executor.issue([dispatch], e.scheduler)
                 e.scheduler.done(dispatch)
             e.scheduler.abandon()
             e.executor.abandon()

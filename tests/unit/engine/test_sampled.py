@@ -156,7 +156,7 @@ class Machine:
         for number in range(1, n + 1):
             dispatch = Dispatch(number, 0, STAGES["a"], "forward", states, none, none)
             wanted += watch.decided(dispatch)
-            watch.issue(dispatch, None)
+            watch.issue([dispatch], None)
         watch.carried_out()
         return wanted
 

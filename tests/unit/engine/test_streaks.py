@@ -1,0 +1,157 @@
+"""Dispatches of one kernel, carried out in one call: they do what they do one by one."""
+
+import asyncio
+import re
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import graphs
+from support.engines import NEVER, engine
+
+from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.engine.ladders import ladder_for
+from ampjax.engine.loop import Loop
+from ampjax.engine.sampled import Sampled
+from ampjax.engine.streaks import COUNTS, STREAK, Kernel
+from ampjax.engine.trace import Trace
+from ampjax.engine.tracing import Tracer
+
+CAPACITY, FEATURES = 211, 8
+
+
+def step(weights, arena, total, read, slots, added):
+    """What kernels do: rows are read from arenas, and those of an arena written."""
+    rows = jnp.tanh(arena[slots[0]] @ weights + read[slots[0]] + added)
+    return arena.at[slots[1]].set(rows), total + rows.sum()
+
+
+KERNEL = Kernel(step, changed=(1, 2), brought=(4, 5))
+
+
+def arguments(seed):
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(FEATURES, FEATURES)).astype(np.float32)
+    arena, read = rng.normal(size=(2, CAPACITY, FEATURES)).astype(np.float32)
+    slots = rng.integers(0, CAPACITY, (STREAK, 2, 4)).astype(np.int32)
+    added = rng.normal(size=(STREAK, 4, FEATURES)).astype(np.float32)
+    return weights, arena, read, slots, added
+
+
+@given(st.integers(0, STREAK), st.integers(0, 1000))
+def test_as_one_by_one(n, seed):
+    """Each reads what those before it have written; what lies behind the last of them is not looked at."""
+    weights, arena, read, slots, added = arguments(seed)
+    slots[:, 1] = 1 + np.arange(4)  # distinct
+    added[n:] = np.nan
+    one = jnp.array(arena), jnp.float32(0)
+    for i in range(n):
+        one = KERNEL.once(weights, *one, read, slots[i], added[i])
+    many = KERNEL.in_a_row(COUNTS[n], weights, jnp.array(arena), jnp.float32(0), read, slots, added)
+    for a, b in zip(one, many, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_one_value_is_given_back_as_it_is():
+    add = Kernel(lambda a, b: a + b, changed=(0,), brought=(1,))
+    assert float(add.in_a_row(COUNTS[3], jnp.float32(1), np.arange(STREAK, dtype=np.float32))) == 4.0
+
+
+def test_arenas_are_not_copied():
+    weights, arena, read, slots, added = arguments(0)
+    lowered = KERNEL.in_a_row.lower(COUNTS[2], weights, jnp.array(arena), jnp.float32(0), read, slots, added)
+    whole = re.findall(rf"= f32\[{CAPACITY},{FEATURES}\]\S* ([\w-]+)\(", lowered.compile().as_text())
+    assert whole and "copy" not in whole
+
+
+def watched(e, monkeypatch):
+    """The sizes and changes of every call of an executor, in order."""
+    calls, issue = [], e.executor.issue
+
+    def noted(streak, scheduler):
+        calls.append(list(streak))
+        issue(streak, scheduler)
+
+    monkeypatch.setattr(e.executor, "issue", noted)
+    return calls
+
+
+@pytest.mark.parametrize("interval", [NEVER, 5, 1])
+def test_a_loop_learns_the_same(monkeypatch, interval):
+    lengths = [5, 5, 5, 2, 7, 5, 1, 9, 4]
+    settings = {"interval": interval, "max_active_keys": 3, "tx": optax.adam(0.05)}
+    one, many = (engine(graphs.rnn(), **settings) for _ in range(2))
+    dispatches = []
+    one.virtual(graphs.rnn_data(lengths), on_dispatch=dispatches.append)
+    calls = watched(many, monkeypatch)
+    many.wall(graphs.rnn_data(lengths))
+    assert len([d for call in calls for d in call]) == len(dispatches)
+    assert max(map(len, calls)) > 1, "nothing was called together"
+    for before, after in ((one.executor.params, many.executor.params), (one.gradients, many.gradients)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), before, after)
+    for name, value in one.metrics().items():
+        assert many.metrics().get(name, value) == pytest.approx(value, rel=1e-5)
+
+
+def test_what_is_called_together_has_one_kernel(monkeypatch):
+    """One stage, one direction, one size; parameters change behind the last one only."""
+    e = engine(graphs.rnn(), interval=7, max_active_keys=4)
+    calls = watched(e, monkeypatch)
+    e.wall(graphs.rnn_data([6, 6, 3, 6, 8, 2, 6, 6]))
+    for call in calls:
+        assert len({(d.stage, d.direction, ladder_for(d.stage)(d.n_rows)) for d in call}) == 1
+        assert not any(d.changes for d in call[:-1]) and len(call) <= STREAK
+
+
+def test_what_fails_is_undone_as_a_whole(monkeypatch):
+    e = engine(graphs.rnn(), max_active_keys=2)
+    loop = Loop(e.scheduler, e.executor, e.sources(graphs.rnn_data([8, 8])))
+    run, failed = e.executor.run, []
+
+    def fails(streak, scheduler):
+        if len(streak) > 2:
+            failed.append([d.number for d in streak])
+            raise MemoryError
+        run(streak, scheduler)
+
+    monkeypatch.setattr(e.executor, "run", fails)
+    with pytest.raises(MemoryError):
+        asyncio.run(AsyncioDriver(loop).run())
+    assert failed and [d.number for d in loop.undone][: len(failed[0])] == failed[0]
+
+
+class Calls:
+    """An executor that notes what it is asked to run."""
+
+    def __init__(self):
+        self.calls = []
+
+    def run(self, streak, scheduler):
+        self.calls.append([d.number for d in streak])
+
+    def change(self, dispatch):
+        pass
+
+    def is_idle(self, worker):
+        return True
+
+    def wait_for(self, worker):
+        pass
+
+
+def test_one_that_is_timed_is_called_alone():
+    e = engine(graphs.rnn(), max_active_keys=2)
+    streaks = []
+    e.virtual(graphs.rnn_data([4, 4]), on_dispatch=streaks.append)
+    streak, calls = streaks[:3], Calls()
+    tracer = Tracer(Trace(), Loop(e.scheduler, None, []), time.perf_counter_ns)
+    watch = Sampled(tracer, calls, every=1000)
+    assert watch.decided(streak[0])
+    assert not any(watch.decided(d) for d in streak[1:])
+    watch.issue(streak, None)
+    assert calls.calls == [[streak[0].number], [d.number for d in streak[1:]]]
