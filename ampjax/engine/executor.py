@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -88,6 +88,8 @@ class Executor:
         self._metric_names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
         self._sums: dict[tuple[int, bool], jax.Array] = {}
         self._updated: Dispatch | None = None  # its kernel has made its updates
+        self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
+        self._n_changed = 0  # of these
         self.outputs: list[tuple[str, np.ndarray, Any, Dispatch]] = []
         self.keep_outputs = True
 
@@ -149,6 +151,14 @@ class Executor:
             for key in stage.arenas:
                 self.arenas.ensure(key, scheduler.pool(key).capacity)
             self._run_stage(stage, streak)
+        last = self._ran = streak[-1]
+        self._n_changed = len(last.changes) if last is self._updated else 0
+
+    @property
+    def half_done(self) -> Dispatch | None:
+        """After a mistake or an interrupt: what is left, parameter changes alone, of a dispatch whose kernels have been issued; None if there is no such dispatch."""
+        ran = self._ran
+        return None if ran is None else replace(ran, stage=None, changes=ran.changes[self._n_changed :])
 
     def reading(self, dispatch: Dispatch) -> Any:
         """The payloads that a dispatch reads back: a driver may wait for them before it asks for the choices."""
@@ -163,7 +173,8 @@ class Executor:
         if dispatch is not self._updated:
             for change in dispatch.changes:
                 self._change(change)
-        self._updated = None
+                self._n_changed += 1
+        self._updated = self._ran = None
         for key in dispatch.drop:
             self._stash.pop(key, None)
 
@@ -171,7 +182,7 @@ class Executor:
         """Forgets what belongs to instances that are given up (parameters stashed for them, sums of losses, outputs), and what replicas have handed in."""
         self._stash.clear()
         self._handed_in.clear()
-        self._updated = None
+        self._updated = self._ran = None
         self._sums.clear()
         self._readings.clear()
         self.outputs.clear()
@@ -189,7 +200,7 @@ class Executor:
             with _on_copies(*learnt, (self._sums, [*self._sums]), (self._readings, ())):
                 self.run([dispatch], scheduler)
         finally:
-            self.keep_outputs, self._updated = keep_outputs, None
+            self.keep_outputs, self._updated, self._ran = keep_outputs, None, None
             del self.outputs[n_outputs:]
 
     def warm_update(self, node: str) -> None:

@@ -41,6 +41,10 @@ class Watch(Protocol):
         """The scheduler has chosen it; says whether what was decided before should be carried out first, so that devices have time to be done with it."""
         ...
 
+    def alone(self, dispatch: Dispatch) -> bool:
+        """Whether a dispatch should be issued by itself."""
+        ...
+
     def issue(self, streak: Streak, scheduler: Scheduler) -> None:
         """Issues dispatches, as `Executor.issue` does. Not called where only control runs."""
 
@@ -128,8 +132,15 @@ class Loop:
 
     @property
     def undone(self) -> list[Dispatch]:
-        """What has been decided and not carried out, in order: after an error or an interrupt, from the dispatch on in which it came."""
-        return [what for what in self._decided if isinstance(what, Dispatch)]
+        """What has been decided and not carried out, in order: after an error or an interrupt, from the dispatch on in which it came.
+
+        Of one whose kernels had been issued, parameter changes alone are left; those that were issued with it have been carried out.
+        """
+        undone = [what for what in self._decided if isinstance(what, Dispatch)]
+        left = None if self.executor is None else self.executor.half_done
+        if left is not None:
+            undone[: 1 + [dispatch.number for dispatch in undone].index(left.number)] = [left]
+        return undone
 
     def done(self, dispatch: Dispatch) -> None:
         """Lets its messages travel on, with what was read from their payloads, and admits what there is room for."""
@@ -157,7 +168,7 @@ class Loop:
     def _streak(self, first: Dispatch, most: int) -> Streak:
         """The next dispatch and those that can be issued together with it, of at most `most` that have been decided."""
         streak = [first]
-        if self.executor is not None:
+        if self.executor is not None and not (self.watch is not None and self.watch.alone(first)):
             for what in islice(self._decided, 1, min(most, STREAK)):
                 if not isinstance(what, Dispatch) or not self.executor.joins(streak[-1], what):
                     break

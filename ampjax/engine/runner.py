@@ -50,6 +50,7 @@ class StageRunner:
         self._host_ports = [(i, port.arena) for i, port in enumerate(stage.ports) if port.space == HOST]
         self._device_ports = [i for i, port in enumerate(stage.ports) if port.space != HOST]
         self._n_lines = len(self._device_ports) + len(stage.outputs)
+        self._loops = stage.kind in ("rows", "loss") and devices[stage.space].platform == "cpu"
         self._wiring = Wiring(
             tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
             tuple(self._keys.index(stage.arenas[j]) for j in range(len(stage.outputs))),
@@ -96,8 +97,8 @@ class StageRunner:
         return self._stacks(k) and k == self._ladder(before.n_rows) and min(dispatch.n_rows, before.n_rows) > 0
 
     def _stacks(self, k: int) -> bool:
-        """Whether dispatches of this size are called as streaks."""
-        return self.stage.kind in ("rows", "loss") and k * self._row_bytes <= STACKED
+        """Whether dispatches of this size are called as streaks: on CPUs, where a loop whose length is told at run time keeps no thread waiting."""
+        return self._loops and k * self._row_bytes <= STACKED
 
     def forward(self, streak: Streak, params: tuple[Any, ...]) -> None:
         """The forward pass of a `rows`, `edges`, `transfer`, `reduce` or `collect` stage; a streak of more than one where they `join`."""

@@ -122,19 +122,20 @@ class Sampled:
         """The scheduler has chosen a dispatch; says whether it may be timed, and so should be the first of those that are issued together."""
         return self._tracer.begin(dispatch) >= self._earned_ns and self._is_due(dispatch)
 
+    def alone(self, dispatch: Dispatch) -> bool:
+        """One that may be timed is."""
+        return dispatch is self._to_time
+
     def issue(self, streak: Streak, scheduler: Scheduler) -> None:
-        """Issues dispatches, and notes when; one that is timed, which is the first of them, by itself."""
+        """Issues dispatches, and notes when."""
         first = streak[0]
         if first is self._to_time:
             self._to_time, asked_ns = None, self._clock()
             is_idle = self._executor.is_idle(first.worker)
             if self._should_wait(first, is_idle):
                 self._time(first, scheduler, asked_ns, is_idle)
-                streak = streak[1:]
-                if not streak:
-                    return
-            else:
-                self._lose(self._clock() - asked_ns)
+                return
+            self._lose(self._clock() - asked_ns)
         self._executor.run(streak, scheduler)
         changes_ns = start_ns = self._clock()
         self._executor.change(streak[-1])

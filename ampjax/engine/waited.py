@@ -32,6 +32,10 @@ class Waited:
         self._start_ns, self._kernels = self._tracer.begin(dispatch), []
         return False
 
+    def alone(self, dispatch: Dispatch) -> bool:
+        """All are: each is issued before the next is decided on."""
+        return True
+
     def issue(self, streak: Streak, scheduler: Scheduler) -> None:
         """Issues a dispatch, since no second one is decided before, and marks the end of its kernels; `wait` follows, before anything else is issued by this worker."""
         assert self._executor is not None

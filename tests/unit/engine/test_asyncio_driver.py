@@ -180,6 +180,9 @@ class Heads:
     def decided(self, dispatch):
         return dispatch.number in self.wanted
 
+    def alone(self, dispatch):
+        return False
+
     def issue(self, streak, scheduler):
         self.batches[-1] += [dispatch.number for dispatch in streak]
         self.executor.issue(streak, scheduler)

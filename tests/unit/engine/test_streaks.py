@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support import graphs
 from support.engines import NEVER, engine
 
+import ampjax as amp
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.ladders import ladder_for
 from ampjax.engine.loop import Loop
@@ -125,11 +126,73 @@ def test_what_fails_is_undone_as_a_whole(monkeypatch):
     assert failed and [d.number for d in loop.undone][: len(failed[0])] == failed[0]
 
 
+def taken_back(e, loop):
+    """What is done after a mistake (`Trainer`): everything in flight is given up, and what was not carried out uncounted."""
+    due = e.scheduler.abandon()
+    e.scheduler.updates.take_back([*loop.undone, *due])
+    e.executor.abandon()
+
+
+def plus():
+    """`loss(p + x)`: the gradient of each row is 1."""
+    with amp.Graph() as g:
+        x = amp.pump("x")
+        y = amp.ppt("f", lambda p, x: p + x, params=graphs.one())(x)
+        amp.loss("loss", lambda y: y)(y)
+    return g
+
+
+ROWS = [{"x": np.float32(i)} for i in range(40)]
+
+
+def failing(trace=None, change_at=None, run_at=None):
+    """A run that fails at a parameter change, or at a call that brings gradients; what remains of it, and the loop."""
+    e = engine(plus(), gradient="mean", interval=8, max_active_keys=40, max_dispatch_size=1, fuse=False)
+    loop = Loop(e.scheduler, e.executor, e.sources(ROWS))
+    change, run, counts = e.executor._change, e.executor.run, {"change": 0, "run": 0}
+
+    def raises(name, at):
+        counts[name] += 1
+        if counts[name] == at:
+            raise MemoryError
+
+    def fails_to_change(what):
+        raises("change", change_at)
+        change(what)
+
+    def fails_to_run(streak, scheduler):
+        if streak[0].direction == "backward":
+            raises("run", run_at)
+        run(streak, scheduler)
+
+    e.executor._change, e.executor.run = fails_to_change, fails_to_run
+    with pytest.raises(MemoryError):
+        asyncio.run(AsyncioDriver(loop, trace=trace).run())
+    taken_back(e, loop)
+    return e
+
+
+@pytest.mark.parametrize(
+    "how",
+    [*({"change_at": n} for n in (1, 2)), *({"run_at": n} for n in (1, 2, 3))],
+    ids=lambda how: "-".join(map(str, *how.items())),
+)
+@pytest.mark.parametrize("every", [None, 1000, 1])
+def test_nodes_have_counted_what_they_have_accumulated(how, every):
+    e = failing(None if every is None else Trace(every=every), **how)
+    assert float(e.gradients["f"]) == e.scheduler.updates.counts["f"]
+
+
 class Calls:
     """An executor that notes what it is asked to run."""
 
+    half_done = None
+
     def __init__(self):
         self.calls = []
+
+    def joins(self, before, dispatch):
+        return True
 
     def run(self, streak, scheduler):
         self.calls.append([d.number for d in streak])
@@ -145,13 +208,13 @@ class Calls:
 
 
 def test_one_that_is_timed_is_called_alone():
-    e = engine(graphs.rnn(), max_active_keys=2)
-    streaks = []
-    e.virtual(graphs.rnn_data([4, 4]), on_dispatch=streaks.append)
-    streak, calls = streaks[:3], Calls()
-    tracer = Tracer(Trace(), Loop(e.scheduler, None, []), time.perf_counter_ns)
-    watch = Sampled(tracer, calls, every=1000)
-    assert watch.decided(streak[0])
-    assert not any(watch.decided(d) for d in streak[1:])
-    watch.issue(streak, None)
-    assert calls.calls == [[streak[0].number], [d.number for d in streak[1:]]]
+    e, calls = engine(graphs.rnn(), max_active_keys=2), Calls()
+    loop = Loop(e.scheduler, calls, e.sources(graphs.rnn_data([4, 4])))
+    loop.executor.feed = lambda feeds, scheduler: None
+    loop.watch = Sampled(Tracer(Trace(), loop, time.perf_counter_ns), calls, every=1000)
+    loop.settle()
+    for _ in range(4):
+        loop.done(loop.decide(0))
+    loop.carry_out()
+    (first, *rest) = calls.calls
+    assert len(first) == 1 and len(rest[0]) > 1
