@@ -545,13 +545,13 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
     data, before = [{"x": np.float32(1)}] * 30, float(trainer.params["f"])
     run, n, rows = trainer._executor.run, 0, 0
 
-    def fails(dispatch, scheduler):
+    def fails(streak, scheduler):
         nonlocal n, rows
         n += 1
         if n == fails_at:
             raise MemoryError
-        run(dispatch, scheduler)
-        rows += dispatch.n_rows if dispatch.direction == "backward" else 0
+        run(streak, scheduler)
+        rows += sum(dispatch.n_rows for dispatch in streak if dispatch.direction == "backward")
 
     monkeypatch.setattr(trainer._executor, "run", fails)
     with pytest.raises(MemoryError):
@@ -573,10 +573,10 @@ def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
     for fails_at in range(2, 40):
         calls = itertools.count(1)
 
-        def fails(dispatch, scheduler, calls=calls, fails_at=fails_at):
+        def fails(streak, scheduler, calls=calls, fails_at=fails_at):
             if next(calls) == fails_at:
                 raise MemoryError
-            run(dispatch, scheduler)
+            run(streak, scheduler)
 
         monkeypatch.setattr(trainer._executor, "run", fails)
         with pytest.raises(MemoryError):

@@ -215,7 +215,7 @@ def test_one_that_a_watch_wants_first_is_undone_too_if_what_comes_before_fails()
     for _ in range(3):
         loop.done(loop.decide(0))
 
-    def fails(dispatch, scheduler):
+    def fails(streak, scheduler):
         raise MemoryError
 
     e.executor.run = fails
