@@ -41,9 +41,17 @@ class Orders:
         """The order `[n]` in which instances are evaluated."""
         return np.arange(len(data)) if self._group == 1 else np.argsort(self._sizes(data), kind="stable")
 
+    def largest(self, data: Instances | LoopInstances, n: int, train: bool, rng: np.random.Generator) -> np.ndarray:
+        """The `n` instances that are largest of all that follow one another, so that they are likely to be under way together; none where the order is random."""
+        if self._group == 1:
+            return np.arange(0)
+        order = self.draw(data, rng) if train else self.settled(data)
+        return largest_run(order, self._sizes(data), n)
+
     def _sizes(self, data: Instances | LoopInstances) -> np.ndarray:
-        """A data set's sizes; those of the last two are remembered."""
-        found = next((pair for pair in self._known if pair[0] is data), None) or (data, sizes_of(data))
+        """A data set's sizes; those of the last two are remembered, as long as no instance is added or taken away."""
+        known = (pair for pair in self._known if pair[0] is data and len(pair[1]) == len(data))
+        found = next(known, None) or (data, sizes_of(data))
         self._known = [*[pair for pair in self._known if pair is not found][-1:], found]
         return found[1]
 
@@ -65,6 +73,18 @@ def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
                 counts = np.bincount(messages.instance, messages.sizes, minlength=len(ids))
                 sizes[ids] += counts.astype(np.int64)
     return sizes
+
+
+def largest_run(order: np.ndarray, sizes: np.ndarray, n: int) -> np.ndarray:
+    """The `n` elements of `order` that follow one another and have the largest sum of sizes; all, where there are no more.
+
+    >>> largest_run(np.array([3, 0, 2, 1]), np.array([1, 5, 9, 2]), 2).tolist()
+    [2, 1]
+    """
+    n = min(n, len(order))
+    up_to = np.concatenate([[0], np.cumsum(sizes[order])])
+    start = int(np.argmax(up_to[n:] - up_to[: len(up_to) - n]))
+    return order[start : start + n]
 
 
 def in_groups(sizes: np.ndarray, group: int, rng: np.random.Generator) -> np.ndarray:

@@ -12,6 +12,7 @@ from ampjax.engine.compile import Ladder, ladders
 from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.executor import Executor
 from ampjax.engine.source import LoopInstances, batches_of
+from ampjax.grouping import Orders
 from ampjax.ir.instances import Instances, told_sizes
 from ampjax.progress import Reporter
 from ampjax.sched.demand import FAR, KNOWN, DryRun, Guard, Rows, dry_run, row_limits, with_limits, with_unseen
@@ -39,12 +40,21 @@ class Preparation:
       settings: The trainer's settings.
       scheduler: The scheduler, which is resized with the arenas.
       executor: Where arenas and kernels are.
+      orders: The orders in which instances are taken.
       memory_limit: Bytes for the payloads on one device at most.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, scheduler: Scheduler, executor: Executor, memory_limit: int):
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        scheduler: Scheduler,
+        executor: Executor,
+        orders: Orders,
+        memory_limit: int,
+    ):
         self._plan, self._settings, self._scheduler, self._executor = plan, settings, scheduler, executor
-        self._memory_limit = memory_limit
+        self._orders, self._memory_limit = orders, memory_limit
         self._limits: tuple[Rows, dict[ArenaKey, float]] | None = None
         self._largest = 0.0  # among the sizes that data tell, of those that the guard knows
         self._sized_by_training = False
@@ -116,9 +126,11 @@ class Preparation:
         self._left = []
 
     def _look_at(self, data: AnyInstances, train: bool) -> Look:
-        """Dry-runs some instances."""
-        order = np.random.default_rng(self._settings.seed).permutation(len(data))
-        sample = order[: max(SAMPLED, 2 * self._settings.in_flight)]
+        """Dry-runs some instances, drawn at random, and the largest that are likely to be in flight together."""
+        rng, in_flight = np.random.default_rng(self._settings.seed), self._settings.in_flight
+        drawn = rng.permutation(len(data))[: max(SAMPLED, 2 * in_flight)]
+        together = self._orders.largest(data, in_flight, train, rng)
+        sample = np.concatenate([drawn, np.setdiff1d(together, drawn)])
         return sample, dry_run(self._plan, batches_of(data, sample), sample.tolist(), train)
 
     def _size_arenas(self, looks: Sequence[DryRun], n_instances: int) -> None:

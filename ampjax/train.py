@@ -111,7 +111,8 @@ class Trainer:
         self._executor.keep_outputs = False
         self._scheduler = Scheduler(self.plan, scheduler_settings(graph, s), s.check)
         budget = payload_budget(used) if s.memory_limit is None else s.memory_limit
-        self._preparation = Preparation(self.plan, s, self._scheduler, self._executor, budget)
+        self._orders = Orders(s.group_by_size)
+        self._preparation = Preparation(self.plan, s, self._scheduler, self._executor, self._orders, budget)
         self._cost = None if cost is None else cost(self.plan)
         self._virtual_ns = self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
@@ -294,7 +295,6 @@ class Trainer:
         """Trains, and adds an epoch's record after each; a replay ends with its recording."""
         history.interrupted = False
         callbacks, warned = list(callbacks), False
-        orders = Orders(self.settings.group_by_size)
         with Reporter(progress) as reporter:
             try:
                 data, held_out = self._both(train, valid)
@@ -307,7 +307,7 @@ class Trainer:
                     if self._epochs:
                         await self._preparation.finish(reporter)
                     spent = history.epochs[-1].seconds if history.epochs else 0.0
-                    epoch = await self._epoch(data, held_out, orders, reporter, spent, trace)
+                    epoch = await self._epoch(data, held_out, reporter, spent, trace)
                     history.epochs.append(epoch)
                     reporter.line(epoch.line())
                     warned = warned or divergence.warn_of(
@@ -383,8 +383,7 @@ class Trainer:
 
     async def _infer(self, instances: AnyInstances, reporter: Reporter, what: str) -> None:
         await self._preparation.prepare(instances, None, reporter, train=False, ahead=self.settings.compile_ahead)
-        order = Orders(self.settings.group_by_size).settled(instances)
-        await self._run(instances, order, False, reporter, what)
+        await self._run(instances, self._orders.settled(instances), False, reporter, what)
 
     async def _accumulate(self, instances: AnyInstances, update: bool, trace: Trace | None) -> dict[str, float]:
         await self._preparation.prepare(instances, None, Reporter(False), warm=False)
@@ -418,7 +417,6 @@ class Trainer:
         self,
         train: AnyInstances,
         valid: AnyInstances | None,
-        orders: Orders,
         reporter: Reporter,
         spent: float,
         trace: Trace | None,
@@ -427,7 +425,7 @@ class Trainer:
         self._epochs += 1
         self._executor.draws.epoch = self._epochs
         compiled, began = compilations(), self._now()
-        order = orders.draw(train, self._rng)
+        order = self._orders.draw(train, self._rng)
         await self._run(train, order, True, reporter, f"epoch {self._epochs}", trace)
         self._scheduler.end_of_epoch()
         await self._run(train, order[:0], True, reporter, "")
@@ -436,7 +434,7 @@ class Trainer:
         valid_metrics, valid_s = {}, 0.0
         if valid is not None:
             begin = self._now()
-            await self._run(valid, orders.settled(valid), False, reporter, "validate")
+            await self._run(valid, self._orders.settled(valid), False, reporter, "validate")
             valid_metrics = metrics_of(self._executor.take_sums(False))
             valid_s = self._now() - begin
         return Epoch(

@@ -11,7 +11,7 @@ import ampjax as amp
 from ampjax.data import list_reduction, qm9, sst, wikiner
 from ampjax.engine.source import LoopInstances
 from ampjax.errors import DataError, SettingsError
-from ampjax.grouping import POOL, Orders, in_groups, sizes_of
+from ampjax.grouping import POOL, Orders, in_groups, largest_run, sizes_of
 from ampjax.ir.instances import InstanceList, Subset
 
 sizes = st.lists(st.integers(0, 9), max_size=60).map(lambda s: np.array(s, np.int64))
@@ -45,6 +45,30 @@ def test_groups_of_one_are_the_random_order():
     drawn = Orders(1).draw(data, np.random.default_rng(5))
     assert np.array_equal(drawn, np.random.default_rng(5).permutation(9))
     assert np.array_equal(Orders(1).settled(data), np.arange(9))
+
+
+@given(sizes, st.integers(1, 70), st.integers(0, 99))
+def test_no_run_is_larger_than_the_largest(sizes, n, seed):
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    runs = [order[i : i + n].tolist() for i in range(max(1, len(order) - n + 1))]
+    found = largest_run(order, sizes, n).tolist()
+    assert found in runs
+    assert sizes[found].sum() == max(sizes[run].sum() for run in runs)
+
+
+def test_the_largest_that_are_under_way_together():
+    data, rng = InstanceList(graphs.rnn_data([1, 7, 2, 9, 3, 8])), np.random.default_rng(0)
+    assert sorted(Orders(3).largest(data, 3, True, rng).tolist()) == [1, 3, 5]
+    assert Orders(3).largest(data, 2, False, rng).tolist() == [5, 3]
+    assert not len(Orders(1).largest(data, 3, True, rng)), "at random, nobody knows which"
+
+
+def test_sizes_are_counted_again_where_instances_have_been_added():
+    instances = graphs.rnn_data([5, 1, 2])
+    data, orders = InstanceList(instances), Orders(2)
+    assert orders.settled(data).tolist() == [1, 2, 0]
+    instances += graphs.rnn_data([3])
+    assert orders.settled(data).tolist() == [1, 2, 3, 0]
 
 
 def test_sizes_are_messages_and_rows():

@@ -55,6 +55,16 @@ def test_nothing_is_compiled_after_the_warm_up():
     assert history[0].compilations == 0
 
 
+def test_long_instances_that_meet_in_a_group_compile_nothing_after_the_warm_up():
+    """Those that are looked at at random are short, nearly all; an epoch's last group is not."""
+    settings = {"max_active_keys": 8, "min_admission": 8, "group_by_size": 8, "min_update_interval": 4}
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), **settings)
+    data = graphs.rnn_data([1, 2, 3, 4] * 198 + [60] * 8)
+    history = trainer.fit(data, data, epochs=2, progress=False)
+    assert [epoch.compilations for epoch in history.epochs] == [0, 0]
+    assert not trainer._executor.arenas.grown
+
+
 def test_instances_of_unequal_length_compile_nothing_after_the_warm_up():
     """The few instances that are in flight together may all be long ones, and training instances may be shorter than others."""
     trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=2, min_update_interval=4)
