@@ -118,6 +118,11 @@ class Recorder(Executor):
         self.issued.append(streak)
         super().issue(streak, scheduler)
 
+    def repeat(self, scheduler: Scheduler) -> None:
+        """Makes the same calls again."""
+        for streak in self.issued:
+            super().issue(streak, scheduler)
+
 
 class Bench:
     """One dispatch size: a scheduler, an executor, and the dispatches of the last pass.
@@ -172,9 +177,7 @@ class Bench:
 
     def kernels(self) -> None:
         """The kernels of the last pass with everything, again."""
-        for streak in self._executor.issued:
-            self._executor.run(streak, self._scheduler)
-            self._executor.change(streak[-1])
+        self._executor.repeat(self._scheduler)
         self._executor.wait()
 
     def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:
