@@ -22,11 +22,14 @@ from ampjax.engine.draws import Draws
 from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.learning import ACCUMULATING, Learning, Updating
 from ampjax.engine.metrics import LossSums
+from ampjax.engine.program import Program
 from ampjax.engine.runner import StageRunner
 from ampjax.engine.streaks import Streak
+from ampjax.engine.touched import TouchedRows, table_ports
 from ampjax.errors import MessageError
 from ampjax.ir.graph import Node
 from ampjax.ir.payload import eval_body, metric_shapes
+from ampjax.optim.touched import touched_update
 from ampjax.optim.update import make_update, trainable
 from ampjax.parallel.sync import Device, average
 from ampjax.sched.dispatch import Average, Change, Contribute, Dispatch, Merge, Update
@@ -75,6 +78,7 @@ class Executor:
         self.opt_state: dict[str, Any] = {}
         self.accumulators: dict[str, Any] = {}
         self._training = dict(training)
+        self._touched: dict[str, TouchedRows] = {}
         for node, value in params.items():
             self.set_params(node, value)
             self.reset_optimizer(node)
@@ -82,6 +86,7 @@ class Executor:
             s.number: Updating(tuple((self._training[n].tx, self._training[n].gradient) for n in s.params))
             for s in plan.stages
         }
+        self._tables = {s.number: ports for s in plan.stages if (ports := self._find_tables(s))}
         self._stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
         self._handed_in: dict[str, dict[str, Any]] = {}
         self._readings: dict[int, Any] = {}
@@ -92,6 +97,20 @@ class Executor:
         self._n_changed = 0  # of these
         self.outputs: list[tuple[str, np.ndarray, Any, Dispatch]] = []
         self.keep_outputs = True
+
+    def _find_tables(self, stage: Stage) -> dict[str, int]:
+        """A stage's nodes whose updates go over those rows of a table that have got gradients (on CPUs), and the ports of the rows' numbers."""
+        if stage.kind not in ("rows", "loss") or self._devices[stage.space].platform != "cpu":
+            return {}
+        program = self._runners[stage.number].program
+        assert isinstance(program, Program)
+        ports = table_ports(stage, program, [self.params[node] for node in stage.params])
+        for node in ports.keys() - self._stashed:
+            table, training = self.params[node], self._training[node]
+            update = touched_update(training.tx, training.gradient, table.shape, table.dtype)
+            if update is not None:
+                self._touched[node] = TouchedRows(len(table), update)
+        return {node: port for node, port in ports.items() if node in self._touched}
 
     def set_params(self, node: str, params: Any) -> None:
         """Puts a node's parameters on its device (a copy: what was handed in stays the caller's)."""
@@ -106,6 +125,8 @@ class Executor:
         put = functools.partial(jax.device_put, device=self._device_of[node])
         self.opt_state[node] = jax.tree.map(lambda x: put(jnp.array(x)), self._training[node].tx.init(floats))
         self.accumulators[node] = jax.tree.map(lambda x: put(jnp.zeros_like(x)), floats)
+        if node in self._touched:
+            self._touched[node].clear()
 
     def restore(self, params: Mapping[str, Any], opt_state: Mapping[str, Any], accumulators: Mapping[str, Any]) -> None:
         """Takes over every node's parameters, optimizer state and accumulated gradients: copies, on the node's device."""
@@ -114,6 +135,8 @@ class Executor:
             for node, device in self._device_of.items():
                 if node in own:
                     own[node] = jax.tree.map(lambda x, to=device: jax.device_put(jnp.array(x), to), given[node])
+        for node, touched in self._touched.items():
+            touched.restart(self.accumulators[node])
 
     def expect_edges(self, stages: Mapping[int, EdgeSizes]) -> None:
         """Tells chains, by the number of their stage, for how many edges to leave room."""
@@ -204,9 +227,10 @@ class Executor:
             del self.outputs[n_outputs:]
 
     def warm_update(self, node: str) -> None:
-        """Compiles a node's update, by running it on copies."""
-        with _on_copies((self.params, [node]), (self.opt_state, [node]), (self.accumulators, [node])):
-            self._change(Update(node, 1))
+        """Compiles a node's update, and that of a table's rows, by running it on copies."""
+        for rows in (None, np.zeros(1, int)) if node in self._touched else (None,):
+            with _on_copies((self.params, [node]), (self.opt_state, [node]), (self.accumulators, [node])):
+                self._update(Update(node, 1), rows)
 
     def warm_average(self, nodes: Sequence[str]) -> None:
         """Compiles the averaging of some replicas; they stay as they are."""
@@ -218,6 +242,8 @@ class Executor:
 
     def _run_stage(self, stage: Stage, streak: Streak) -> None:
         runner, dispatch = self._runners[stage.number], streak[0]
+        if stage.number in self._tables and dispatch.brings_gradients:
+            self._note_touched(stage, streak)
         params = tuple([self.params[node] for node in stage.params])
         if stage.kind == "sink":
             if self.keep_outputs:
@@ -245,8 +271,10 @@ class Executor:
                 self._readings[dispatch.number] = runner.read(dispatch, 1)
 
     def learns_at_once(self, stage: Stage, dispatch: Dispatch) -> bool:
-        """Whether a dispatch's kernel can make updates: it computes weight gradients, and nobody keeps the parameters."""
-        return self._runners[stage.number].learns_at_once(dispatch) and self._stashed.isdisjoint(stage.params)
+        """Whether a dispatch's kernel can make updates: it computes weight gradients, nobody keeps the parameters, and none is a table that is updated by rows."""
+        if stage.number in self._tables or not self._stashed.isdisjoint(stage.params):
+            return False
+        return self._runners[stage.number].learns_at_once(dispatch)
 
     def updates_at_once(self, dispatch: Dispatch) -> bool:
         """Whether a dispatch's kernel makes its updates: nothing is in them but what it brings."""
@@ -274,19 +302,38 @@ class Executor:
 
     def _change(self, change: Change) -> None:
         if isinstance(change, Update):
-            node = change.node
-            training = self._training[node]
-            step = _jitted_update(training.tx, training.gradient, node not in self._stashed)
-            count, staleness = np.float32(change.count), np.float32(change.mean_staleness)
-            self.params[node], self.opt_state[node], self.accumulators[node] = step(
-                self.params[node], self.opt_state[node], self.accumulators[node], count, staleness
-            )
+            touched = self._touched.get(change.node)
+            self._update(change, None if touched is None else touched.rows)
+            if touched is not None:
+                touched.clear()
         elif isinstance(change, Average):
             self.params.update(zip(change.nodes, average([self.params[n] for n in change.nodes]), strict=True))
         elif isinstance(change, Contribute):
             self._handed_in.setdefault(change.group, {})[change.node] = jax.tree.map(jnp.copy, self.params[change.node])
         elif isinstance(change, Merge):
             self._merge(change)
+
+    def _update(self, change: Update, rows: np.ndarray | None) -> None:
+        """An optimizer step of a node; with `rows`, of those of a table.
+
+        Interrupted among many rows, it leaves some of them updated, without a gradient, and the optimizer's count of steps as it was.
+        """
+        node, training = change.node, self._training[change.node]
+        held, count = (self.params[node], self.opt_state[node], self.accumulators[node]), np.float32(change.count)
+        if rows is None:
+            step = _jitted_update(training.tx, training.gradient, node not in self._stashed)
+            made: Iterable[Any] = [step(*held, count, np.float32(change.mean_staleness))]
+        else:
+            made = self._touched[node].update(*held, rows, count)
+        for self.params[node], self.opt_state[node], self.accumulators[node] in made:
+            pass
+
+    def _note_touched(self, stage: Stage, streak: Streak) -> None:
+        """Keeps which rows of tables some dispatches give gradients to."""
+        for node, port in self._tables[stage.number].items():
+            numbers = self.arenas.host[stage.ports[port].arena]
+            for dispatch in streak:
+                self._touched[node].add(numbers[dispatch.in_rows[port]])
 
     def _merge(self, merge: Merge) -> None:
         """Each replica takes the mean of what was handed in, plus what it has learnt since."""

@@ -7,6 +7,7 @@ rows are kept.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ from ampjax.optim.split import Split
 
 Tree = Any
 Program = tuple[Flat, Marks]
+ALONE = ""
+"""The path of the one leaf of a tree that is an array."""
+
 _DENSE = "Keep the variable dense, or take a transform whose state has one entry per row."
 
 
@@ -64,6 +68,12 @@ def split_rows(tx: optax.GradientTransformation, params: Tree, tables: Sequence[
     _check_outputs(programs[0], states)
     _check_outputs(programs[1], owners, states)
     return _assemble(owners, states, *programs)
+
+
+@functools.lru_cache(maxsize=64)
+def split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> Split:
+    """`split_rows` for a table that is all of the parameters; it is called `ALONE`."""
+    return split_rows(tx, jax.ShapeDtypeStruct(shape, dtype), [ALONE])
 
 
 def _traced_update(tx: optax.GradientTransformation, params: Tree, state: Tree) -> Flat:

@@ -76,14 +76,19 @@ def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Cal
     def update(params: Tree, opt_state: Tree, accumulator: Tree, count: Any, **extra: Any) -> tuple[Tree, Tree, Tree]:
         old = trainable(params)
         _check_accumulator(old, accumulator)
-        divisor = jnp.maximum(jnp.asarray(count), 1) if gradient == "mean" else 1
-        grads = jax.tree.map(lambda p, a: (a / divisor).astype(jnp.result_type(p)), old, accumulator)
+        grads = gradient_of(old, accumulator, count, gradient)
         updates, opt_state = step.update(grads, opt_state, old, **extra)
         new = optax.apply_updates(old, updates)
         empty = jax.tree.map(lambda a, p: _emptied(a, p, jnp.asarray(count) < 0), accumulator, new)
         return combine(params, new), opt_state, empty
 
     return update
+
+
+def gradient_of(params: Tree, accumulator: Tree, count: Any, gradient: str) -> Tree:
+    """What an optimizer is given: the `mean` or `sum` of `count` gradient rows that an accumulator holds, in the parameters' dtypes."""
+    divisor = jnp.maximum(jnp.asarray(count), 1) if gradient == "mean" else 1
+    return jax.tree.map(lambda p, a: (a / divisor).astype(jnp.result_type(p)), params, accumulator)
 
 
 def _emptied(accumulator: jax.Array, new: jax.Array, never: jax.Array) -> jax.Array:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
-import optax
 
 from ampjax.errors import TableError
-from ampjax.optim.rows import split_rows
+from ampjax.optim.rows import ALONE, split_alone
 from ampjax.optim.rule import RowRule, Values
 from ampjax.optim.split import Split
 from ampjax.sparse.pending import Pending
-
-ALONE = ""
-"""The path of the one leaf of a tree that is an array."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +27,9 @@ class OwnRows:
 def rule_of(tx: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Split | None, RowRule]:
     """A transform's split for one table, and its rule; no split where the rule is given."""
     if not isinstance(tx, RowRule):
-        split = _split_alone(tx, shape, dtype)
+        split = split_alone(tx, shape, dtype)
         return split, split.rules[ALONE]
     if (tx.shape, tx.dtype) != (shape[1:], dtype):
         wanted = f"rows of {tx.dtype}{list(tx.shape)}, as the rule was made for"
         raise TableError("values", wanted, f"{dtype}{list(shape[1:])}", "Make the rule from these values.")
     return None, tx
-
-
-@functools.lru_cache(maxsize=64)
-def _split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> Split:
-    return split_rows(tx, jax.ShapeDtypeStruct(shape, dtype), [ALONE])

@@ -20,13 +20,14 @@ import optax
 from jaxtyping import Float, Int
 
 from ampjax.errors import TableError
+from ampjax.optim.rows import ALONE
 from ampjax.optim.rule import RowRule, Values
 from ampjax.optim.split import Split
 from ampjax.sparse import blocks, store
 from ampjax.sparse.history import History
 from ampjax.sparse.interrupts import uninterrupted
 from ampjax.sparse.kernels import kernels_of
-from ampjax.sparse.own import ALONE, OwnRows, rule_of
+from ampjax.sparse.own import OwnRows, rule_of
 from ampjax.sparse.pending import Pending
 from ampjax.sparse.processes import ServerProcesses
 from ampjax.sparse.rowgrads import check_finite, checked_grads, checked_ids, merge
