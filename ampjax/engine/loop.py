@@ -18,7 +18,7 @@ import numpy as np
 from ampjax.engine.executor import Executor, check_payload
 from ampjax.engine.journal import Journal
 from ampjax.engine.source import Source
-from ampjax.engine.streaks import STREAK, Streak
+from ampjax.engine.streaks import Streak, streak_of
 from ampjax.ir.state import State
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.pump import Feed
@@ -167,13 +167,9 @@ class Loop:
 
     def _streak(self, first: Dispatch, most: int) -> Streak:
         """The next dispatch and those that can be issued together with it, of at most `most` that have been decided."""
-        streak = [first]
-        if self.executor is not None and not (self.watch is not None and self.watch.alone(first)):
-            for what in islice(self._decided, 1, min(most, STREAK)):
-                if not isinstance(what, Dispatch) or not self.executor.joins(streak[-1], what):
-                    break
-                streak.append(what)
-        return streak
+        if self.executor is None or (self.watch is not None and self.watch.alone(first)):
+            return [first]
+        return streak_of(islice(self._decided, most), self.executor.joins)
 
     def _issue(self, streak: Streak) -> None:
         """Issues dispatches: their kernels, then their parameter changes."""

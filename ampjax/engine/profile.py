@@ -1,8 +1,8 @@
 """How long this machine takes for each stage, measured.
 
-What kernels take when they have the machine to themselves is measured by running one dispatch at a time and waiting for each; what the host takes,
-by its thread's processor time while devices work beside it, since that is how a run uses it. A profile is a table of numbers, which can be kept in a
-file and used where the machine is not at hand.
+What kernels take when they have the machine to themselves is measured by running one call at a time and waiting for each; what the host takes,
+by its thread's processor time while devices work beside it, since that is how a run uses it. Dispatches that a run issues in one call are measured so, each with
+its share. A profile is a table of numbers, which can be kept in a file and used where the machine is not at hand.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from ampjax.engine.compile import compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.loop import AHEAD, Loop
+from ampjax.engine.streaks import streak_of
 from ampjax.errors import DataError, SettingsError
 from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.queues import FORWARD, INFER
@@ -101,9 +102,10 @@ Measured = dict[str, dict[str, dict[int, list[float]]]]
 
 
 def measure_devices(loop: Loop, executor: Executor, together: bool) -> Measured:
-    """Runs a loop to its end, one dispatch at a time, each waited for: what takes how long (`times`), and the devices' part of it (`kernels`).
+    """Runs a loop to its end, one call at a time, each waited for: what takes how long (`times`), and the devices' part of it (`kernels`).
 
-    What is compiled on the way is left out, so run the same once before.
+    As the asyncio driver does, it decides on several dispatches (`engine.loop.AHEAD`) and then issues them, in streaks where they join. Payloads are put where
+    they belong at once, so a kernel may see those of a later instance: only times come out. What is compiled on the way is left out, so run the same once before.
 
     Args:
       loop: The run, of this executor.
@@ -116,7 +118,7 @@ def measure_devices(loop: Loop, executor: Executor, together: bool) -> Measured:
     found: Measured = {}
     waiting_ns = _waiting_ns(executor)
 
-    def run(what: str, rows: int, call: Callable[[], None]) -> None:
+    def run(what: str, rows: Sequence[int], call: Callable[[], None]) -> None:
         before, start, of_host = compilations(), time.perf_counter_ns(), time.thread_time_ns()
         call()
         of_host = time.thread_time_ns() - of_host
@@ -126,89 +128,92 @@ def measure_devices(loop: Loop, executor: Executor, together: bool) -> Measured:
         _note(found, "times", what, rows, total if is_clean else None)
         _note(found, "kernels", what, rows, max(0.0, total - of_host) if is_clean else None)
 
-    for dispatch, _ in _dispatches(loop):
-        _carry_out(dispatch, loop, executor, run, together)
-        loop.done(dispatch)
+    for decided in _decided(loop, {}):
+        _carry_out(decided, loop, executor, run, together)
     return found
 
 
 def measure_host(loop: Loop, executor: Executor, together: bool) -> Measured:
     """Runs a loop to its end, the host some dispatches ahead of the devices: the processor time of the host's thread (`issue` and `control`).
 
-    As the asyncio driver does, it decides on several dispatches (`engine.loop.AHEAD`) and then issues them. Payloads are put where they belong at once, so a
-    kernel may see those of a later instance: only times come out. Processor time, since a call that issues a kernel may return when the kernel is done, the operating system having given the core to it.
+    Processor time, since a call that issues a kernel may return when the kernel is done, the operating system having given the core to it.
     Takes and gives what `measure_devices` does.
     """
     found: Measured = {}
 
-    def run(what: str, rows: int, call: Callable[[], None]) -> None:
+    def run(what: str, rows: Sequence[int], call: Callable[[], None]) -> None:
         before, start = compilations(), time.thread_time_ns()
         call()
         of_host = time.thread_time_ns() - start
         _note(found, "issue", what, rows, of_host if compilations() == before else None)
 
-    waiting: list[Dispatch] = []
-
-    def carry_out() -> None:
-        for dispatch in waiting:
-            _carry_out(dispatch, loop, executor, run, together)
-        waiting.clear()
-
-    for dispatch, choosing_ns in _dispatches(loop):
-        waiting.append(dispatch)
-        if dispatch.reads:
-            carry_out()
-        start = time.thread_time_ns()
-        loop.done(dispatch)
-        if dispatch.stage is not None:
-            ns = choosing_ns + time.thread_time_ns() - start
-            _note(found, "control", what_of(dispatch), max(1, dispatch.n_rows), ns)
-        if len(waiting) >= AHEAD[0] or sum(d.n_messages for d in waiting) >= AHEAD[1]:
-            carry_out()
-            executor.wait()
-    carry_out()
-    executor.wait()
+    for decided in _decided(loop, found):
+        _carry_out(decided, loop, executor, run, together)
+        executor.wait()
     return found
 
 
-def _note(found: Measured, part: str, what: str, rows: int, ns: float | None) -> None:
-    """Keeps a time, or only that it occurred where there is none."""
-    times = found.setdefault(part, {}).setdefault(what, {}).setdefault(rows, [])
-    if ns is not None:
-        times.append(ns)
+def _note(found: Measured, part: str, what: str, rows: Sequence[int], ns: float | None) -> None:
+    """Keeps the time of dispatches of so many rows, an equal share for each, or only that they occurred where there is none."""
+    for n in rows:
+        times = found.setdefault(part, {}).setdefault(what, {}).setdefault(n, [])
+        if ns is not None:
+            times.append(ns / len(rows))
 
 
-def _dispatches(loop: Loop) -> Iterator[tuple[Dispatch, int]]:
-    """A run's dispatches, each `done` by whoever asks before the next; and the processor time that choosing it took."""
+def _decided(loop: Loop, found: Measured) -> Iterator[list[Dispatch]]:
+    """A run's dispatches, as many at a time as are decided before they are issued, `done` by then unless they read; what choosing them took is kept as `control`."""
     workers = range(loop.scheduler.plan.workers)
+    waiting: list[Dispatch] = []
     loop.settle()
     while True:
         start = time.thread_time_ns()
         chosen = (loop.scheduler.next(worker) for worker in workers)
         dispatch = next((d for d in chosen if d is not None), None)
-        if dispatch is not None:
-            yield dispatch, time.thread_time_ns() - start
-        elif loop.finished():
-            return
+        if dispatch is None:
+            if waiting:
+                yield waiting
+                waiting = []
+            if loop.finished():
+                return
+            continue
+        waiting.append(dispatch)
+        ns = time.thread_time_ns() - start
+        if dispatch.reads:
+            yield waiting
+            waiting = []
+        start = time.thread_time_ns()
+        loop.done(dispatch)
+        ns += time.thread_time_ns() - start
+        if dispatch.stage is not None:
+            _note(found, "control", what_of(dispatch), [max(1, dispatch.n_rows)], ns)
+        if len(waiting) >= AHEAD[0] or sum(d.n_messages for d in waiting) >= AHEAD[1]:
+            yield waiting
+            waiting = []
 
 
-Run = Callable[[str, int, Callable[[], None]], None]
-"""`run(what, rows, call)`: makes a call and keeps its time."""
+Run = Callable[[str, Sequence[int], Callable[[], None]], None]
+"""`run(what, rows, call)`: makes a call for dispatches of so many rows each, and keeps its time."""
 
 
-def _carry_out(dispatch: Dispatch, loop: Loop, executor: Executor, run: Run, together: bool) -> None:
-    """Hands the parts of a dispatch to `run`. Updates are parts of their own, or `together` with the kernel that can make them."""
-    if together and executor.updates_at_once(dispatch):
-        run(updating(dispatch), max(1, dispatch.n_rows), partial(executor.run, [dispatch], loop.scheduler))
-        executor.change(dispatch)
-        return
-    if dispatch.stage is not None:
-        alone = replace(dispatch, changes=[])
-        run(what_of(dispatch), max(1, dispatch.n_rows), partial(executor.run, [alone], loop.scheduler))
-    for change in dispatch.changes:
-        what = f"update {change.node}" if isinstance(change, Update) else "replicas"
-        run(what, 1, partial(executor.change, replace(dispatch, changes=[change])))
-    executor.change(replace(dispatch, changes=[]))
+def _carry_out(dispatches: Sequence[Dispatch], loop: Loop, executor: Executor, run: Run, together: bool) -> None:
+    """Hands the parts of dispatches to `run`, in streaks where they join. Updates are parts of their own, or `together` with the kernel that can make them."""
+    place = 0
+    while place < len(dispatches):
+        streak = streak_of(dispatches[place:], executor.joins)
+        place += len(streak)
+        last, rows = streak[-1], [max(1, dispatch.n_rows) for dispatch in streak]
+        if together and executor.updates_at_once(last):
+            run(updating(last), rows, partial(executor.run, streak, loop.scheduler))
+            executor.change(last)
+            continue
+        if last.stage is not None:
+            alone = [replace(dispatch, changes=[]) for dispatch in streak]
+            run(what_of(last), rows, partial(executor.run, alone, loop.scheduler))
+        for change in last.changes:
+            what = f"update {change.node}" if isinstance(change, Update) else "replicas"
+            run(what, [1], partial(executor.change, replace(last, changes=[change])))
+        executor.change(replace(last, changes=[]))
 
 
 def what_of(dispatch: Dispatch) -> str:

@@ -7,7 +7,8 @@ such a streak brings is stacked, and one call goes over it in a loop that XLA ru
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import jax
@@ -27,6 +28,22 @@ COUNTS = [np.uint32(n) for n in range(STREAK + 1)]
 
 Streak = Sequence[Dispatch]
 """Dispatches, one after the other, of one kernel and one size; parameters change after the last of them only."""
+
+
+def streak_of(dispatches: Iterable[Any], joins: Callable[[Dispatch, Dispatch], bool]) -> list[Dispatch]:
+    """The first of some dispatches, and those behind it that can be issued together with it.
+
+    Args:
+      dispatches: At least one, in the order of issue; whatever is no dispatch ends a streak.
+      joins: Whether one can be issued together with the one before it, and with those that this was issued with.
+    """
+    waiting = iter(dispatches)
+    streak = [next(waiting)]
+    for what in islice(waiting, STREAK - 1):
+        if not isinstance(what, Dispatch) or not joins(streak[-1], what):
+            break
+        streak.append(what)
+    return streak
 
 
 class Kernel:

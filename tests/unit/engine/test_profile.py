@@ -3,12 +3,14 @@
 from functools import partial
 
 import numpy as np
+import optax
 import pytest
 from support import graphs
 
 import ampjax as amp
 from ampjax.engine.cost import FlopsCost, Stragglers
-from ampjax.engine.profile import Profile
+from ampjax.engine.executor import Executor
+from ampjax.engine.profile import Profile, _note
 from ampjax.engine.profile_cost import HostedCost, ProfileCost
 from ampjax.errors import DataError, SettingsError
 from ampjax.models.mlp import mlp
@@ -113,3 +115,31 @@ def test_a_straggler_is_slower():
     slow = amp.simulate(graphs.chain(2), graphs.chain_data(3), cost=cost, **s).seconds
     even = amp.simulate(graphs.chain(2), graphs.chain_data(3), cost=lambda plan: lambda dispatch: 100, **s).seconds
     assert slow == pytest.approx(3 * even)
+
+
+def test_dispatches_that_a_run_issues_in_one_call_are_measured_so(monkeypatch):
+    """Measured alone, each would take a call's time, of which a run has one for several."""
+    run, calls = Executor.run, []
+
+    def noted(self, streak, scheduler):
+        calls.append(len(streak))
+        return run(self, streak, scheduler)
+
+    settings = {"max_active_keys": 8, "min_update_interval": 1_000, "policy": "largest"}
+    data = graphs.rnn_data([6] * 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(Executor, "run", noted)
+        amp.Trainer(graphs.rnn(), optax.sgd(0.1), **settings).fit(data, progress=False)
+        trained = [n for n in calls if n > 1]
+        calls.clear()
+        measured = profile(graphs.rnn(), data, passes=1, **settings)
+    assert trained and [n for n in calls if n > 1]
+    assert measured.times.keys() == measured.issue.keys() == measured.kernels.keys()
+
+
+def test_a_call_for_several_dispatches_is_shared_out_among_them():
+    found = {}
+    _note(found, "times", "forward a", [3, 4, 4], 900)
+    _note(found, "times", "forward a", [4], 100)
+    _note(found, "times", "forward a", [8], None)
+    assert found == {"times": {"forward a": {3: [300], 4: [300, 300, 100], 8: []}}}
