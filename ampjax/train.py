@@ -110,6 +110,7 @@ class Trainer:
         self._executor = make_executor(self.plan, s, tx, params or {}, used)
         self._executor.keep_outputs = False
         self._scheduler = Scheduler(self.plan, scheduler_settings(graph, s), s.check)
+        self._scheduler.inference = "losses"
         budget = payload_budget(used) if s.memory_limit is None else s.memory_limit
         self._orders = Orders(s.group_by_size)
         self._preparation = Preparation(self.plan, s, self._scheduler, self._executor, self._orders, budget)
@@ -358,13 +359,13 @@ class Trainer:
                 "End the wire that you want to see with `amp.sink(name, wire)`.",
             )
         instances = self._data(data)
-        self._scheduler.without_losses = self._executor.keep_outputs = True
+        self._scheduler.inference, self._executor.keep_outputs = "sinks", True
         try:
             with Reporter(progress) as reporter:
                 await self._infer(instances, reporter, "predict")
             return gather_predictions(self.plan, self._executor.outputs, sinks)
         finally:
-            self._scheduler.without_losses = self._executor.keep_outputs = False
+            self._scheduler.inference, self._executor.keep_outputs = "losses", False
             self._executor.outputs.clear()
 
     def accumulate(self, data: Data, *, update: bool = True, trace: Trace | None = None) -> dict[str, float]:

@@ -76,9 +76,7 @@ def ladders(
         rows = max(seen.largest_dispatch, messages)
         rows, messages = (max(most, min(2 * most, limit)) for most in (rows, messages))
         for direction in directions:
-            if (direction == BACKWARD and stage.kind in ("loss", "sink")) or (
-                direction != INFER and stage.kind == "sink"
-            ):
+            if (direction == BACKWARD and stage.kind == "loss") or (direction != INFER and not stage.trains):
                 continue
             most = ladder_for(stage)(rows)
             if most <= scheduler.cap_of(stage, direction):

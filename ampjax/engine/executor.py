@@ -100,7 +100,7 @@ class Executor:
 
     def _find_tables(self, stage: Stage) -> dict[str, int]:
         """A stage's nodes whose updates go over those rows of a table that have got gradients (on CPUs), and the ports of the rows' numbers."""
-        if stage.kind not in ("rows", "loss") or self._devices[stage.space].platform != "cpu":
+        if stage.kind not in ("rows", "loss") or not stage.trains or self._devices[stage.space].platform != "cpu":
             return {}
         program = self._runners[stage.number].program
         assert isinstance(program, Program)
@@ -379,7 +379,7 @@ class Executor:
         """Bytes of recorded activations beside a row of each arena."""
         total: dict[ArenaKey, int] = {}
         for stage in self.plan.stages:
-            if stage.kind in ("rows", "edges"):
+            if stage.kind in ("rows", "edges") and stage.trains:
                 params = tuple(self.params[node] for node in stage.params)
                 size = self._runners[stage.number].record_row_bytes(params)
                 total[stage.arenas[0]] = total.get(stage.arenas[0], 0) + size

@@ -64,7 +64,7 @@ def _follow(targets: Targets, producer: int, view: bool, arrivals: Arrivals) -> 
 
 def find_sole(stages: Sequence[Stage]) -> None:
     """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only."""
-    outputs = {(s.number, j): reached(route) for s in stages for j, route in enumerate(s.routes)}
+    outputs = {(s.number, j): reached(route, stages) for s in stages for j, route in enumerate(s.routes)}
     # A group's rows are its members', which others may consume too.
     good = {key: once and stages[key[0]].kind != "group" for key, (_, once) in outputs.items()}
     while True:
@@ -169,19 +169,21 @@ def _uses(stages: Sequence[Stage], targets: Targets, known: dict[int, int | None
 
 def _uses_of(stages: Sequence[Stage], target: Leaf | Step, known: dict[int, int | None]) -> int | None:
     if isinstance(target, Leaf):
-        return int(stages[target.stage].kind != "sink")
+        return int(stages[target.stage].trains)
     if target.kind in (Phi, Isu, Cond):
         found = {_uses(stages, output, known) for output in target.targets}
         return found.pop() if len(found) == 1 else None
     return _sum(_uses(stages, output, known) for output in target.targets) if target.kind is Bcast else None
 
 
-def reached(targets: Targets) -> tuple[dict[Leaf, None], bool]:
-    """The ports that a route's messages can reach, and whether each message certainly reaches exactly one."""
+def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[dict[Leaf, None], bool]:
+    """The ports that a route's messages can reach, and whether each message certainly reaches exactly one; with `trained`, the stages, in training."""
     leaves: dict[Leaf, None] = {}
     once, seen, stack = True, set(), [targets]
     while stack:
         targets = stack.pop()
+        if trained is not None:
+            targets = [t for t in targets if not isinstance(t, Leaf) or trained[t.stage].trains]
         once &= len(targets) == 1
         for target in targets:
             if isinstance(target, Leaf):

@@ -63,7 +63,7 @@ class _Planner:
     def __init__(self, graph: Graph, worker_of: dict[str, int], spaces: tuple[int, ...], fuse: bool):
         self.graph, self.worker_of, self.spaces = graph, worker_of, spaces
         self.stages: list[Stage] = []
-        self.stage_of: dict[str, Stage] = {}
+        self.stages_of: dict[str, list[Stage]] = {}
         self.chains = find_chains(graph, worker_of) if fuse else {}
         self._cut(fuse)
         self._targets: dict[tuple[Wire, int], Targets] = {}
@@ -110,20 +110,36 @@ class _Planner:
             of.update((one.name, home) for one in new)
         for nodes in reversed(groups):
             self._add_stage(nodes)
+        for nodes in reversed(groups):
+            if isinstance(nodes[-1].op, Loss):
+                self._add_seen(nodes)
+
+    def _add_seen(self, fused: Sequence[Node]) -> None:
+        """Stages for what sinks see of the nodes that a loss has fused: predictions leave losses out, and need them all the same."""
+        for node in fused[:-1]:
+            if any(isinstance(consumer.op, Sink) for wire in node.outputs for consumer, _ in wire.consumers):
+                needed = {node.name}
+                for before in reversed(fused[: fused.index(node)]):
+                    if any(c.name in needed for wire in before.outputs for c, _ in wire.consumers):
+                        needed.add(before.name)
+                self._add_stage([n for n in fused if n.name in needed]).trains = False
 
     def _fusable_into(self, node: Node, of: Mapping[str, list[Node]], chain: Chain | None) -> list[Node] | None:
-        """The group of nodes that consumes all outputs of a node (or of a chain), directly and on the same worker, if it may join it."""
+        """The group of nodes that consumes all outputs of a node (or of a chain), directly and on the same worker, if it may join it.
+
+        A loss need not consume what sinks see beside it: where sinks are wanted, it is left out.
+        """
         if not isinstance(node.op, Compute) and chain is None:
             return None
-        homes = [
-            of.get(consumer.name) if not consumer.is_control else None
-            for wire in node.outputs
-            for consumer, _ in wire.consumers
-        ]
+        consumers = [consumer for wire in node.outputs for consumer, _ in wire.consumers]
+        others = [consumer for consumer in consumers if not isinstance(consumer.op, Sink)]
+        homes = [of.get(consumer.name) if not consumer.is_control else None for consumer in others or consumers]
         home = homes[0]
         if home is None or any(other is not home for other in homes):
             return None
         last = home[-1]
+        if len(others) < len(consumers) and not isinstance(last.op, Loss):
+            return None
         if chain is not None:
             return home if self._takes_chain(home, chain) else None
         same_worker = self.worker_of[node.name] == self.worker_of[last.name]
@@ -149,7 +165,7 @@ class _Planner:
         same_worker = self.worker_of[chain.collect.name] == self.worker_of[last.name]
         return same_worker and len(dict.fromkeys(options)) <= 1 and first
 
-    def _add_stage(self, nodes: list[Node]) -> None:
+    def _add_stage(self, nodes: list[Node]) -> Stage:
         last = nodes[-1]
         kinds = {Loss: "loss", Reduce: "reduce", Collect: "collect", Sink: "sink", Group: "group"}
         kind = kinds.get(type(last.op), "rows")
@@ -163,13 +179,20 @@ class _Planner:
             stage.topology = stage.chain.topology
         elif kind == "collect":
             stage.topology = input_wire(last, -1).source.name
+        stage.trains = kind != "sink"
         self.stages.append(stage)
         for node in nodes:
-            self.stage_of[node.name] = stage
+            self.stages_of.setdefault(node.name, []).append(stage)
+        return stage
 
     def _routes(self, node: Node) -> bool:
         """Whether a node is part of routes, not of a stage."""
-        return node.is_control and node.name not in self.stage_of
+        return node.is_control and node.name not in self.stages_of
+
+    def _ports(self, node: Node, wire: Wire) -> list[Leaf]:
+        """Where a wire enters the stages that a node is in."""
+        stages = [(stage, entries(stage)) for stage in self.stages_of[node.name]]
+        return [Leaf(stage.number, wires.index(wire)) for stage, wires in stages if wire in wires]
 
     # -- memory spaces
 
@@ -186,8 +209,7 @@ class _Planner:
                     seen.update(new)
                     stack.extend(new)
                 elif not wire_type(w).topology:
-                    stage = self.stage_of[node.name]
-                    found[Leaf(stage.number, entries(stage).index(w))] = None
+                    found.update(dict.fromkeys(self._ports(node, w)))
         self._reach[wire] = found
         return found
 
@@ -247,12 +269,8 @@ class _Planner:
         inner: dict[Leaf, None] = {}
         for node, _ in wire.consumers:
             if not self._routes(node):
-                if wire_type(wire).topology:
-                    continue
-                stage = self.stage_of[node.name]
-                if wire not in entries(stage):
-                    continue
-                inner[Leaf(stage.number, entries(stage).index(wire))] = None
+                if not wire_type(wire).topology:
+                    inner.update(dict.fromkeys(self._ports(node, wire)))
             elif not any(isinstance(t, Step) and t.node is node for t in targets):
                 targets.append(Step(node, [self._route(out, space) for out in node.outputs]))
         for leaf in inner:

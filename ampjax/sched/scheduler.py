@@ -51,7 +51,7 @@ class Scheduler:
         self.pools: dict[ArenaKey, SlotPool] = {}
         self.history = Past(settings.history)
         self._number = 0
-        self._without_losses = False
+        self._inference = "both"
         self._caps: dict[tuple[int, str], int] = {}
         self._clear()
         self.reset_statistics()
@@ -60,20 +60,22 @@ class Scheduler:
         """Starts with nothing in flight."""
         s = self.settings
         self._traffic = Traffic(self.plan, self.updates, s.stashed, self.pool, self._max_rows, s.policy)
-        self._traffic.now, self._traffic.without_losses = self._number, self._without_losses
+        self._traffic.now, self.inference = self._number, self._inference
         self._inflight, self._builder = self._traffic.inflight, self._traffic.builder
         self._backlogs, self._stirred = self._traffic.backlogs, self._traffic.stirred
         self._changes: dict[int, deque[Dispatch]] = {}
         self._issued = self._since_flush = 0
 
     @property
-    def without_losses(self) -> bool:
-        """Whether inference leaves the losses out."""
-        return self._without_losses
+    def inference(self) -> str:
+        """What inference is for: `losses`, `sinks` or `both`; what only the other needs is left out."""
+        return self._inference
 
-    @without_losses.setter
-    def without_losses(self, value: bool) -> None:
-        self._without_losses = self._traffic.without_losses = value
+    @inference.setter
+    def inference(self, value: str) -> None:
+        self._inference = value
+        only = {"losses": lambda s: not s.trains, "sinks": lambda s: s.kind == "loss", "both": lambda s: False}[value]
+        self._traffic.left_out = frozenset(stage.number for stage in self.plan.stages if only(stage))
 
     # -- events: instances
 

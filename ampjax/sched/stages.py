@@ -100,6 +100,7 @@ class Stage:
       workers_ahead: Workers on the way from it to where its messages end, its own included.
       uses: How often each of its messages is certainly consumed in training, over all outputs; None if that depends on the message.
       alone: For each port, whether every message that arrives is consumed nowhere else in training: once answered it is settled.
+      trains: Whether training reaches it: no sink, nor what is computed for sinks alone since the loss has it fused.
     """
 
     number: int
@@ -121,6 +122,7 @@ class Stage:
     workers_ahead: int = 1
     uses: int | None = None
     alone: tuple[bool, ...] = ()
+    trains: bool = True
 
     @functools.cached_property
     def name(self) -> str:

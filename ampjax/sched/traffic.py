@@ -64,7 +64,7 @@ class Traffic:
 
     Attributes:
       now: The number of the latest dispatch: when what becomes ready was born.
-      without_losses: Whether inference leaves the losses out.
+      left_out: The numbers of stages that inference does not reach.
       backlogs: For each worker, the queues that hold messages.
       stirred: Workers for whom something has come since somebody last looked; who looks clears it.
       tables: For each worker, the joins and groups in which messages wait for one another.
@@ -81,7 +81,7 @@ class Traffic:
     ):
         layout = plan.layout
         links = max((len(s.ports) + max(1, len(s.outputs)) - 1 + len(s.params) for s in plan.stages), default=0)
-        self.plan, self._pool, self.now, self.without_losses = plan, pool, 0, False
+        self.plan, self._pool, self.now, self.left_out = plan, pool, 0, frozenset[int]()
         self.cells = Cells(layout.width, links)
         self.inflight = InFlight()
         self.builder = Builder(plan, self.cells, self.inflight, updates, stashed, pool)
@@ -142,7 +142,7 @@ class Traffic:
     def _deliver(self, leaf: Leaf, batch: Batch) -> None:
         """Messages have arrived at a stage's port: they wait in its join, group or queue, holding a reference each."""
         stage = self.plan.stages[leaf.stage]
-        if (batch.train and stage.kind == "sink") or (not batch.train and stage.kind == "loss" and self.without_losses):
+        if not stage.trains if batch.train else leaf.stage in self.left_out:
             return
         states, cells = batch.states, batch.cells
         if not batch.counted:

@@ -51,6 +51,59 @@ def test_what_is_fused(graph, stages):
     assert sorted(n.name for s in unfused for n in s.nodes) == sorted("+".join(stages).split("+"))
 
 
+def with_sinks():
+    """Two layers and a loss; sinks see what each layer makes, and what comes in."""
+    with amp.Graph() as g:
+        x, label = amp.pump("x", (2,)), amp.pump("label")
+        hidden = amp.npt("tanh", jnp.tanh)(amp.ppt("inner", amp.nn.Linear(2, 3))(x))
+        y = amp.ppt("outer", amp.nn.Linear(3, 1))(hidden)
+        amp.loss("loss", lambda y, label: (y[0] - label) ** 2)(y, label)
+        for name, wire in (("input", x), ("hidden", hidden), ("y", y)):
+            amp.sink(f"see {name}", wire)
+    return g
+
+
+def test_a_loss_takes_what_sinks_see_too():
+    """Training leaves sinks out; for predictions, what they see is computed by itself."""
+    plan = plan_for(with_sinks(), fuse=True)
+    trained = [s.name for s in plan.stages if s.trains]
+    assert trained == ["inner+tanh+outer+loss"]
+    assert {s.name for s in plan.stages if not s.trains and s.kind == "rows"} == {"inner+tanh", "inner+tanh+outer"}
+    assert stage(plan, "inner+tanh+outer").ports == stage(plan, "inner+tanh").ports
+
+
+@pytest.mark.parametrize(
+    ("inference", "seen"),
+    [
+        ("both", {"inner+tanh", "inner+tanh+outer", "inner+tanh+outer+loss", "see input", "see hidden", "see y"}),
+        ("losses", {"inner+tanh+outer+loss"}),
+        ("sinks", {"inner+tanh", "inner+tanh+outer", "see input", "see hidden", "see y"}),
+    ],
+)
+def test_inference_reaches_what_it_is_for(inference, seen):
+    s = scheduler_for(with_sinks(), fuse=True)
+    s.inference = inference
+    data = [{"x": np.zeros(2, np.float32), "label": np.float32(0)}] * 2
+    admit(s, data, ids=[0, 1], train=False)
+    assert {d.stage.name for d in drain(s)} == seen
+    assert s.idle
+
+
+def test_training_reaches_no_sink():
+    s = scheduler_for(with_sinks(), fuse=True)
+    admit(s, [{"x": np.zeros(2, np.float32), "label": np.float32(0)}] * 2, ids=[0, 1])
+    assert {d.stage.name for d in drain(s)} == {"inner+tanh+outer+loss"}
+    assert s.idle
+
+
+def test_what_a_sink_sees_beside_another_layer_is_computed_once():
+    with amp.Graph() as g:
+        hidden = amp.ppt("inner", amp.nn.Linear(2, 3))(amp.pump("x", (2,)))
+        amp.sink("see hidden", hidden)
+        amp.sink("y", amp.ppt("outer", amp.nn.Linear(3, 1))(hidden))
+    assert sorted(names(plan_for(g, fuse=True), "rows")) == ["inner", "outer"]
+
+
 def test_nodes_of_different_workers_are_not_fused():
     plan = plan_for(graphs.chain(3), {"f0": 0, "f1": 0, "f2": 1, "loss": 1}, (0, 0), fuse=True)
     assert names(plan) == ["f0+f1", "f2+loss"]  # one device: no transfer

@@ -220,7 +220,7 @@ def test_training_and_inference_at_once_never_share_a_dispatch():
 
 def test_without_losses_no_label_is_needed():
     s = scheduler_for(graphs.two_outputs())
-    s.without_losses = True
+    s.inference = "sinks"
     admit(s, [{"x": np.zeros(4, np.float32)}] * 2, ids=[0, 1], train=False)
     assert sorted(tell(d) for d in drain(s)) == [
         "infer a [0, 1]",
