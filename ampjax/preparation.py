@@ -58,7 +58,7 @@ class Preparation:
         self._limits: tuple[Rows, dict[ArenaKey, float]] | None = None
         self._largest = 0.0  # among the sizes that data tell, of those that the guard knows
         self._sized_by_training = False
-        self._looked_at: set[tuple[int, bool]] = set()
+        self._looked_at: set[tuple[int, bool, str]] = set()
         self._left: list[Ladder] = []
 
     def guard(self, data: AnyInstances) -> Guard | None:
@@ -68,14 +68,15 @@ class Preparation:
         sizes = told_sizes(data)
         if sizes is not None and len(sizes) and not sizes.max() <= self._largest:
             self._count_largest(data, sizes)
-        return Guard(self._plan, *self._limits, self._settings.in_flight, FAR if sizes is None else KNOWN)
+        margin = FAR if sizes is None else KNOWN
+        return Guard(self._plan, *self._limits, self._settings.in_flight, margin, self._scheduler.inference)
 
     def _count_largest(self, data: AnyInstances, sizes: np.ndarray) -> None:
         """Finds out what the largest instances need: the guard must know, though arenas and kernels are made for what is usual."""
         assert self._limits is not None
         ids = np.argsort(-sizes, kind="stable")[:SAMPLED]
         _, most = self._limits
-        for key, counts in dry_run(self._plan, batches_of(data, ids), ids.tolist(), train=False).each.items():
+        for key, counts in self._dry_run(data, ids, train=False).each.items():
             most[key] = max(most.get(key, 0), int(counts.max()))
         self._largest = float(sizes.max())
 
@@ -102,7 +103,7 @@ class Preparation:
             return
         passes = [(data, train)] if valid is None else [(data, train), (valid, False)]
         resize = not self._sized_by_training and (train or self._limits is None)
-        new = [p for p in passes if resize or (len(p[0]), p[1]) not in self._looked_at]
+        new = [p for p in passes if resize or (len(p[0]), p[1], self._scheduler.inference) not in self._looked_at]
         looks = [self._look_at(*p) for p in new]
         if resize:
             self._size_arenas([sampled for _, sampled in looks], max(len(data) for data, _ in new))
@@ -118,7 +119,7 @@ class Preparation:
                 for ladder in found:
                     ladder.limit()
                     self._left.append(Ladder(ladder.compilations))
-            self._looked_at.update((len(data), train) for data, train in new)
+            self._looked_at.update((len(data), train, self._scheduler.inference) for data, train in new)
 
     async def finish(self, reporter: Reporter) -> None:
         """Compiles what has been left to whoever needs it, unless somebody did."""
@@ -131,7 +132,12 @@ class Preparation:
         drawn = rng.permutation(len(data))[: max(SAMPLED, 2 * in_flight)]
         together = self._orders.largest(data, in_flight, train, rng)
         sample = np.concatenate([drawn, np.setdiff1d(together, drawn)])
-        return sample, dry_run(self._plan, batches_of(data, sample), sample.tolist(), train)
+        return sample, self._dry_run(data, sample, train)
+
+    def _dry_run(self, data: AnyInstances, ids: np.ndarray, train: bool, max_dispatch_size: int = 1 << 30) -> DryRun:
+        """Counts what some instances need, for what inference is for now."""
+        inference = self._scheduler.inference
+        return dry_run(self._plan, batches_of(data, ids), ids.tolist(), train, max_dispatch_size, inference)
 
     def _size_arenas(self, looks: Sequence[DryRun], n_instances: int) -> None:
         """Sizes each arena for the sampled instances that need most of it, as many as can be in flight; in training or in validation.
@@ -160,8 +166,7 @@ class Preparation:
         found = list[Ladder]()
         for (data, train), (ids, sampled) in zip(passes, looks, strict=True):
             largest = ids[sampled.largest(self._settings.in_flight)]
-            size = self._settings.max_dispatch_size
-            stats = dry_run(self._plan, batches_of(data, largest), largest.tolist(), train, size).stats
+            stats = self._dry_run(data, largest, train, self._settings.max_dispatch_size).stats
             directions = [FORWARD, BACKWARD] if train else [INFER]
             found += ladders(self._executor, self._scheduler, stats.stages, directions)
         return found

@@ -32,6 +32,7 @@ from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
 from ampjax.sched.plan import Plan
+from ampjax.sched.queues import FORWARD
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
@@ -91,7 +92,7 @@ def simulate(
       tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`. Without numerics it
         only counts for `device_memory`.
       params: With numerics: parameters by node name; nodes that are left out are initialised from the seed.
-      train: False runs inference.
+      train: False runs inference: for the losses, or where there are none for the sinks.
       trace: Filled with where each worker's time goes; not with a `HostedCost`.
       **options: The settings of the run, as for `Trainer`: see `Settings`. `memory_limit` means nothing here, `run_ahead` only with a
         `HostedCost`.
@@ -110,6 +111,7 @@ def simulate(
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
+    scheduler.inference = "losses" if any(stage.kind == "loss" for stage in plan.stages) else "sinks"
     executor = _executor(plan, s, tx, params) if numerics else None
     loop = Loop(scheduler, executor, [Source(scheduler, instances, np.arange(len(instances)), train)])
     seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
@@ -157,14 +159,28 @@ def profile(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
 
-    def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool) -> Measured:
-        source = Source(scheduler, instances, np.arange(len(instances)), True)
+    executor.keep_outputs, scheduler.inference = False, "sinks"
+
+    def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool, train: bool = True) -> Measured:
+        source = Source(scheduler, instances, np.arange(len(instances)), train)
         return by(Loop(scheduler, executor, [source]), executor, together)
+
+    def predicted(by: Callable[[Loop, Executor, bool], Measured]) -> Measured:
+        """What only predictions need; the rest takes its time from training."""
+        found = measured(by, False, train=False)
+        return {part: {what: t for what, t in times.items() if what in only_seen} for part, times in found.items()}
+
+    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and stage.kind != "sink"}
 
     # Once each to compile everything, and to see whether there are updates that kernels can make.
     measured(measure_host, False)
     ways = (False, True) if has_updating(measured(measure_host, True)) else (False,)
-    return medians([measured(by, way) for _ in range(passes) for by in (measure_devices, measure_host) for way in ways])
+    both = (measure_devices, measure_host)
+    passes_of = [measured(by, way) for _ in range(passes) for by in both for way in ways]
+    if only_seen:
+        predicted(measure_host)
+        passes_of += [predicted(by) for _ in range(passes) for by in both]
+    return medians(passes_of)
 
 
 def _driver(loop: Loop, cost: Cost | HostedCost, trace: Trace | None, s: Settings) -> VirtualDriver | HostedDriver:

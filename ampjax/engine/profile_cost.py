@@ -71,6 +71,6 @@ def _sum(dispatch: Dispatch, profile: Profile, part: str) -> float:
 
 
 def _run_by(dispatch: Dispatch) -> list[tuple[str, int]]:
-    """The stage that a dispatch runs, and its rows; what sinks alone need was never measured, as training does not reach it."""
+    """The stage that a dispatch runs, and its rows; a sink computes nothing and was never measured."""
     stage = dispatch.stage
-    return [] if stage is None or not stage.trains else [(what_of(dispatch), dispatch.n_rows)]
+    return [] if stage is None or stage.kind == "sink" else [(what_of(dispatch), dispatch.n_rows)]

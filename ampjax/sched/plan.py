@@ -116,13 +116,14 @@ class _Planner:
 
     def _add_seen(self, fused: Sequence[Node]) -> None:
         """Stages for what sinks see of the nodes that a loss has fused: predictions leave losses out, and need them all the same."""
-        for node in fused[:-1]:
-            if any(isinstance(consumer.op, Sink) for wire in node.outputs for consumer, _ in wire.consumers):
-                needed = {node.name}
-                for before in reversed(fused[: fused.index(node)]):
-                    if any(c.name in needed for wire in before.outputs for c, _ in wire.consumers):
-                        needed.add(before.name)
-                self._add_stage([n for n in fused if n.name in needed]).trains = False
+        consumers = {node: [c for wire in node.outputs for c, _ in wire.consumers] for node in fused[:-1]}
+        seen = [node for node, own in consumers.items() if any(isinstance(c.op, Sink) for c in own)]
+        for node in seen:
+            needed = [node]
+            for before in reversed(fused[: fused.index(node)]):
+                if before not in seen and any(c in needed for c in consumers[before]):
+                    needed.insert(0, before)
+            self._add_stage(needed).trains = False
 
     def _fusable_into(self, node: Node, of: Mapping[str, list[Node]], chain: Chain | None) -> list[Node] | None:
         """The group of nodes that consumes all outputs of a node (or of a chain), directly and on the same worker, if it may join it.

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support import graphs
 from support.control import admit, assert_empty, columns, drain, plan_for, scheduler_for, step
 
+import ampjax as amp
 from ampjax.errors import LimitError
 from ampjax.sched.demand import FAR, KNOWN, Guard, dry_run, row_bytes, row_limits, with_limits, with_unseen
 from ampjax.sched.policy import POLICIES
@@ -197,3 +198,16 @@ def test_pools_start_at_their_capacity():
     admit(s, graphs.chain_data(2))
     drain(s)
     assert {k: p.capacity for k, p in s.pools.items()} == {key: 32, (HOST, (), "float32"): 8}
+
+
+def test_rows_that_sinks_alone_need_are_not_kept_for_losses():
+    with amp.Graph() as g:
+        y = amp.ppt("f", amp.nn.Linear(3, 2))(amp.pump("x", (3,)))
+        amp.sink("y", y)
+        amp.loss("loss", lambda y: (y**2).sum())(y)
+    plan, data = plan_for(g, fuse=True), [{"x": np.zeros(3, np.float32)}] * 4
+    key = (0, (2,), "float32")
+    for inference, rows in (("losses", 0), ("sinks", 1), ("both", 1)):
+        guard = Guard(plan, {key: 3}, {}, 4, inference=inference)
+        needs = guard.demands(range(4), [columns(g, data)])
+        assert [need.get(key, 0) for need in needs] == [rows] * 4

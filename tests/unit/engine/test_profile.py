@@ -143,3 +143,19 @@ def test_a_call_for_several_dispatches_is_shared_out_among_them():
     _note(found, "times", "forward a", [4], 100)
     _note(found, "times", "forward a", [8], None)
     assert found == {"times": {"forward a": {3: [300], 4: [300, 300, 100], 8: []}}}
+
+
+def test_what_predictions_alone_need_is_measured_too():
+    """A loss has fused the layer that the sink sees."""
+    with amp.Graph() as graph:
+        y = amp.ppt("f", amp.nn.Linear(2, 2))(amp.pump("x", (2,)))
+        amp.sink("seen", y)
+        amp.loss("squared", lambda y: (y**2).sum())(y)
+    data = [{"x": np.ones(2, np.float32)} for _ in range(4)]
+    measured = profile(graph, data, passes=1)
+    assert set(measured.times) >= {"forward f+squared", "forward f"}
+    cost = lambda plan: ProfileCost(plan, measured)
+    one = amp.simulate(graph, data, cost=cost, train=False, max_active_keys=1, max_dispatch_size=1)
+    assert {stage: n.dispatches for stage, n in one.stats.stages.items()}["f"] == 0, "for the loss"
+    trainer = amp.Trainer(graph, cost=cost, max_active_keys=1)
+    assert len(trainer.predict(data)["seen"]) == 4 and trainer._virtual_ns > 0
