@@ -204,8 +204,8 @@ def test_growth_is_measured_against_trees_in_flight_and_depth(monkeypatch: pytes
     rows = growth.main(options)
     assert [(row["against"], row["at"]) for row in rows] == [("trees in flight", 2), ("depth", 3)]
     assert rows[1]["host_us"] > 0 and rows[1]["us"] > 0
-    # Four trees at once: leaves, three levels of branches and the classifier, there and back, and the loss.
-    assert rows[1]["dispatches"] * 4 == 2 * (1 + 3 + 1) + 1
+    # Four trees at once: leaves and three levels of branches, there and back, and the loss with the classifier in it.
+    assert rows[1]["dispatches"] * 4 == 2 * (1 + 3) + 1
     assert {path.name for path in tmp_path.glob("*.png")} == {"trees-in-flight.png", "depth.png"}
     assert [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == rows
     with pytest.raises(SettingsError, match="bench growth, options"):
