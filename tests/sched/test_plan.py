@@ -51,21 +51,9 @@ def test_what_is_fused(graph, stages):
     assert sorted(n.name for s in unfused for n in s.nodes) == sorted("+".join(stages).split("+"))
 
 
-def with_sinks():
-    """Two layers and a loss; sinks see what each layer makes, and what comes in."""
-    with amp.Graph() as g:
-        x, label = amp.pump("x", (2,)), amp.pump("label")
-        hidden = amp.npt("tanh", jnp.tanh)(amp.ppt("inner", amp.nn.Linear(2, 3))(x))
-        y = amp.ppt("outer", amp.nn.Linear(3, 1))(hidden)
-        amp.loss("loss", lambda y, label: (y[0] - label) ** 2)(y, label)
-        for name, wire in (("input", x), ("hidden", hidden), ("y", y)):
-            amp.sink(f"see {name}", wire)
-    return g
-
-
 def test_a_loss_takes_what_sinks_see_too():
     """Training leaves sinks out; for predictions, what they see is computed by itself."""
-    plan = plan_for(with_sinks(), fuse=True)
+    plan = plan_for(graphs.with_sinks(), fuse=True)
     trained = [s.name for s in plan.stages if s.trains]
     assert trained == ["inner+tanh+outer+loss"]
     assert [s.name for s in plan.stages if not s.trains and s.kind == "rows"] == ["inner+tanh", "outer"], "each once"
@@ -80,7 +68,7 @@ def test_a_loss_takes_what_sinks_see_too():
     ],
 )
 def test_inference_reaches_what_it_is_for(inference, seen):
-    s = scheduler_for(with_sinks(), fuse=True)
+    s = scheduler_for(graphs.with_sinks(), fuse=True)
     s.inference = inference
     data = [{"x": np.zeros(2, np.float32), "label": np.float32(0)}] * 2
     admit(s, data, ids=[0, 1], train=False)
@@ -89,7 +77,7 @@ def test_inference_reaches_what_it_is_for(inference, seen):
 
 
 def test_training_reaches_no_sink():
-    s = scheduler_for(with_sinks(), fuse=True)
+    s = scheduler_for(graphs.with_sinks(), fuse=True)
     admit(s, [{"x": np.zeros(2, np.float32), "label": np.float32(0)}] * 2, ids=[0, 1])
     assert {d.stage.name for d in drain(s)} == {"inner+tanh+outer+loss"}
     assert s.idle

@@ -56,6 +56,19 @@ def rnn(features=4):
     return g
 
 
+@functools.cache
+def with_sinks():
+    """Two layers and a loss; sinks see what each layer makes, and what comes in."""
+    with amp.Graph() as g:
+        x, label = amp.pump("x", (2,)), amp.pump("label")
+        hidden = amp.npt("tanh", jnp.tanh)(amp.ppt("inner", amp.nn.Linear(2, 3))(x))
+        y = amp.ppt("outer", amp.nn.Linear(3, 1))(hidden)
+        amp.loss("loss", lambda y, label: (y[0] - label) ** 2)(y, label)
+        for name, wire in (("input", x), ("hidden", hidden), ("y", y)):
+            amp.sink(f"see {name}", wire)
+    return g
+
+
 def xent(logits, label):
     """Cross entropy and accuracy."""
     return -jax.nn.log_softmax(logits)[label], {"accuracy": (jnp.argmax(logits) == label).astype(jnp.float32)}

@@ -364,26 +364,19 @@ def test_predictions_of_several_messages_per_instance():
 
 def test_predictions_are_those_of_the_layers_that_a_loss_has_fused():
     """They are computed by a stage of their own, with the parameters that the loss's has trained."""
-    with amp.Graph() as g:
-        x, label = amp.pump("x", (2,)), amp.pump("label")
-        hidden = amp.npt("tanh", jnp.tanh)(amp.ppt("inner", amp.nn.Linear(2, 3))(x))
-        y = amp.ppt("outer", amp.nn.Linear(3, 1))(hidden)
-        amp.loss("loss", lambda y, label: (y[0] - label) ** 2)(y, label)
-        amp.sink("hidden", hidden)
-        amp.sink("y", y)
     rng = np.random.default_rng(0)
     data = [{"x": rng.normal(size=2).astype(np.float32), "label": np.float32(i)} for i in range(5)]
-    trainer = amp.Trainer(g, optax.adam(0.1), max_active_keys=2)
-    before = trainer.predict(data)["y"]
+    trainer = amp.Trainer(graphs.with_sinks(), optax.adam(0.1), max_active_keys=2)
+    before = trainer.predict(data)["see y"]
     trainer.fit(data, epochs=2, progress=False)
     found, p = trainer.predict([{"x": one["x"]} for one in data]), trainer.params
     xs = np.stack([one["x"] for one in data])
     wanted = np.tanh(xs @ p["inner"]["w"] + p["inner"]["b"])
-    np.testing.assert_allclose(found["hidden"].payload, wanted, rtol=1e-5)
-    np.testing.assert_allclose(found["y"].payload, wanted @ p["outer"]["w"] + p["outer"]["b"], rtol=1e-5)
-    assert not np.allclose(found["y"].payload, before.payload)
+    np.testing.assert_allclose(found["see hidden"].payload, wanted, rtol=1e-5)
+    np.testing.assert_allclose(found["see y"].payload, wanted @ p["outer"]["w"] + p["outer"]["b"], rtol=1e-5)
+    assert not np.allclose(found["see y"].payload, before.payload)
     loss = trainer.evaluate(data)["loss"]
-    assert loss == pytest.approx(np.mean([(y[0] - i) ** 2 for i, y in enumerate(found["y"].payload)]), rel=1e-5)
+    assert loss == pytest.approx(np.mean([(y[0] - i) ** 2 for i, y in enumerate(found["see y"].payload)]), rel=1e-5)
 
 
 def test_evaluating_keeps_nothing_for_predict():
