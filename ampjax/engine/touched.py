@@ -15,7 +15,9 @@ import numpy as np
 
 from ampjax.engine.program import Program
 from ampjax.ir.bodies import Body
-from ampjax.optim.flat import Equation, Flat, bind, is_literal, trace
+from ampjax.optim.flat import Equation, Flat, is_literal, trace
+from ampjax.optim.marks import mark
+from ampjax.optim.slices import shared_slice
 from ampjax.optim.touched import TouchedUpdate
 from ampjax.sched.stages import HOST, Stage
 
@@ -120,23 +122,13 @@ def _reads_one_row(equation: Equation, shape: tuple[int, ...]) -> bool:
 
 def _is_same_number(flat: Flat, index: Any, given: Any, dtype: Any, n_rows: int) -> bool:
     """Whether an index follows from one input alone and equals it, for all rows that there are."""
-    needed, equations = {index}, []
-    for equation in reversed(flat.equations):
-        if needed.intersection(equation.outvars):
-            equations.append(equation)
-            needed.update(_variables(equation.invars))
-    if given not in needed or not needed.isdisjoint(set(flat.inputs) - {given}):
+    index_of = shared_slice(flat, mark(flat, [None] * len(flat.inputs)), [index])
+    read = _variables([atom for equation in index_of.equations for atom in equation.invars] + [index])
+    if given not in read or any(other in read for other in flat.inputs if other is not given):
         return False
-
-    def index_of(number: Any) -> Any:
-        values = {**flat.constants, given: number}
-        for equation in reversed(equations):
-            operands = [atom.val if is_literal(atom) else values[atom] for atom in equation.invars]
-            values.update(zip(equation.outvars, bind(equation, operands), strict=True))
-        return values[index].reshape(())
-
     numbers = np.arange(min(n_rows, np.iinfo(dtype).max + 1), dtype=dtype)
-    return bool((np.asarray(jax.vmap(index_of)(numbers)) == numbers).all())
+    found = jax.vmap(lambda number: index_of({given: number})[0].reshape(()))(numbers)
+    return bool((np.asarray(found) == numbers).all())
 
 
 def _variables(atoms: Sequence[Any]) -> list[Any]:
