@@ -20,7 +20,6 @@ from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.executor import Executor, NodeTraining
 from ampjax.engine.loop import Loop
 from ampjax.engine.source import Source
-from ampjax.engine.streaks import Streak
 from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import SettingsError
@@ -33,6 +32,7 @@ from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 from ampjax.sched.stats import Statistics
 from ampjax.tables import compact
+from experiments.bench.account import Call, keeping, repeat
 from experiments.records import append
 
 
@@ -106,24 +106,6 @@ def timed(part: Callable[[], object], clock: Callable[[], float] = time.perf_cou
     return clock() - begin
 
 
-class Recorder(Executor):
-    """An executor that keeps what it was asked to issue, call by call."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.issued: list[Streak] = []
-
-    def issue(self, streak: Streak, scheduler: Scheduler) -> None:
-        """Issues dispatches, and keeps them."""
-        self.issued.append(streak)
-        super().issue(streak, scheduler)
-
-    def repeat(self, scheduler: Scheduler) -> None:
-        """Makes the same calls again."""
-        for streak in self.issued:
-            super().issue(streak, scheduler)
-
-
 class Bench:
     """One dispatch size: a scheduler, an executor, and the dispatches of the last pass.
 
@@ -152,7 +134,8 @@ class Bench:
         )
         training = {name: NodeTraining(optax.adam(1e-3)) for name in self._graph.parameterised}
         params = initial_params(self._graph, {}, 0)
-        self._executor = Recorder(self._plan, params, training, jax.devices()[:1])
+        self._executor = Executor(self._plan, params, training, jax.devices()[:1])
+        self._issued: list[Call] = []
         self._scheduler = Scheduler(self._plan, self._settings)
         self._control = Scheduler(self._plan, self._settings)
         self.n_messages, self.mean_dispatch = 0, 0.0
@@ -168,17 +151,17 @@ class Bench:
 
     def engine(self, trace: Trace | None = None) -> None:
         """A pass with everything."""
-        self._executor.issued.clear()
+        self._issued.clear()
         self._scheduler.reset_statistics()
-        asyncio.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
+        with keeping(self._issued):
+            asyncio.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
         self._executor.wait()
         stats = self._scheduler.stats
         self.n_messages, self.mean_dispatch = stats.messages, stats.messages / stats.dispatches
 
     def kernels(self) -> None:
         """The kernels of the last pass with everything, again."""
-        self._executor.repeat(self._scheduler)
-        self._executor.wait()
+        repeat(self._issued)
 
     def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:
         source = Source(scheduler, self._data, np.arange(len(self._data)), True)

@@ -41,7 +41,7 @@ class Floor:
         self._cells, self._n = Cells(cell, embedding, hidden or default, keep), n_train or len(self._train)
         key, n = jax.random.key(0), self._cells.hidden
         self._rows, self._w = jax.random.normal(key, (ROWS, 2 * n)), jax.random.normal(key, (2 * n, 5 * n))
-        jax.block_until_ready(_product(self._rows, self._w))
+        jax.block_until_ready(product(self._rows, self._w))
 
     def train(self) -> int:
         """As many products as the training trees' steps have flops: three times those of the way forth."""
@@ -61,7 +61,7 @@ class Floor:
 
     def _work(self, flops: float, n_trees: int) -> int:
         for _ in range(round(flops / (2 * ROWS * self._w.size))):
-            result: Any = _product(self._rows, self._w)
+            result: Any = product(self._rows, self._w)
         jax.block_until_ready(result)
         return n_trees
 
@@ -75,5 +75,6 @@ def tree_flops(cells: Cells, data: sst.Trees) -> float:
 
 
 @jax.jit
-def _product(rows: jax.Array, w: jax.Array) -> jax.Array:
+def product(rows: jax.Array, w: jax.Array) -> jax.Array:
+    """The product of `ROWS` rows `[ROWS, in]` with a matrix `[in, out]`."""
     return jnp.dot(rows, w)

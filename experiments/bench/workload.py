@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from ampjax.errors import SettingsError
+from experiments.bench.account import account, show
 from experiments.bench.common import Result, compare
 from experiments.bench.ours import EXPERIMENTS
 from experiments.bench.program import Entry
+from experiments.records import append
 
 HERE = "experiments.bench"
 SPREAD = {"NPROC": None, "JAX_NUM_CPU_DEVICES": "1"}
@@ -43,7 +45,8 @@ class Workload:
       to_target: Train programs up to this validation accuracy (QM9: error) first, in the experiment's epochs at most, and measure the time.
       synthetic: Generated data.
       data_dir: Folder with data files; else AMPJAX_DATA.
-      json: File to which a JSON object is appended for each program.
+      account: Then say where an instance's time goes in ours, at the first number in flight: stage by stage, beside its kernels alone and their products alone.
+      json: File to which a JSON object is appended for each program, and one for the account.
     """
 
     experiment: ClassVar[str]
@@ -57,6 +60,7 @@ class Workload:
     to_target: float | None = None
     synthetic: bool = False
     data_dir: Path | None = None
+    account: bool = False
     json: Path | None = None
 
     def peers(self) -> Iterable[Entry]:
@@ -161,6 +165,11 @@ def main(options: Workload, console: Console | None = None) -> list[Result]:
     _, kind = EXPERIMENTS[name]
     goal = options.to_target
     console = console or Console(highlight=False)
-    results = compare(name, options.entries(), options.passes, goal, kind.epochs, options.json, console, metric)
+    entries = options.entries()
+    results = compare(name, entries, options.passes, goal, kind.epochs, options.json, console, metric)
     options.after(console)
+    if options.account:
+        found = account(entries[0], options.passes)
+        show(found, f"{name}, {entries[0].setting}", console)
+        append(options.json, [{"bench": "account", "of": name, "setting": entries[0].setting, **found}])
     return results

@@ -1,0 +1,229 @@
+"""Where an instance's time goes: a pass of ours beside its kernels, issued again without a scheduler, and beside the matrix products in them.
+
+The products alone, at the rate of a large one, are the floor of any program of the same model; what lies between is told stage by stage.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from ampjax.engine.executor import Executor
+from ampjax.engine.streaks import Streak
+from ampjax.ir.graph import Node
+from ampjax.optim.flat import trace
+from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.queues import BACKWARD, FORWARD
+from ampjax.sched.scheduler import Scheduler
+from ampjax.tables import compact
+from experiments.bench.children import in_a_process
+from experiments.bench.floor import ROWS, product
+from experiments.bench.ours import Ours
+from experiments.bench.program import Entry
+from experiments.common import cache_compilations
+
+N_PRODUCTS = 50
+"""Products that are timed together for the machine's rate."""
+
+
+def account(entry: Entry, passes: int) -> dict[str, Any]:
+    """What `measured` finds out of one of our programs, in a process with its environment.
+
+    Args:
+      entry: The program, made by `Ours`.
+      passes: Measured passes.
+
+    Raises:
+      AmpError: What making the program raises of these.
+      RuntimeError: If the process fails otherwise; its errors are on the terminal.
+    """
+    return in_a_process(measured, {"passes": passes, **entry.arguments}, entry.environment)
+
+
+def show(found: Mapping[str, Any], setting: str, console: Console) -> None:
+    """Prints an account."""
+    headers = (
+        "stage",
+        "direction",
+        "dispatches\nper 1,000",
+        "rows a\ndispatch",
+        "kernels\nµs",
+        "products\nMFLOP",
+        "at that\nrate µs",
+    )
+    table = compact(*headers, title=f"where an instance's time goes, {setting}")
+    for row in found["stages"]:
+        counts = f"{1e3 * row['dispatches']:,.0f}", f"{row['rows']:,.1f}"
+        times = f"{row['kernels_us']:,.1f}", f"{row['mflop']:,.2f}", f"{row['products_us']:,.1f}"
+        table.add_row(row["stage"], row["direction"], *counts, *times)
+    console.print(table)
+    rows, n_in, n_out = found["product"]
+    console.print(
+        f"a pass: {found['wall_us']:,.1f} µs an instance by the clock; of processors {found['host_us']:,.1f} by the thread that schedules and issues, {found['others_us']:,.1f} by others\n"
+        f"its kernels issued again, without a scheduler: {found['kernels_us']:,.1f} µs; issuing takes {found['issue_us']:,.1f} of the thread's\n"
+        f"its products at {found['gflop_per_s']:,.0f} GFLOP/s, the rate of {rows} x {n_in} x {n_out} here: {found['products_us']:,.1f} µs, {found['products_us'] / found['wall_us']:.2f} of a pass"
+    )
+
+
+def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
+    """Trains here; gives medians over passes in turn, in microseconds an instance.
+
+    Args:
+      experiment: Its name.
+      passes: Measured passes; one more before them is not counted.
+      **arguments: Options of the experiment.
+
+    Returns:
+      `wall_us`, `host_us`, `others_us`: a pass by the clock, and the processor time of the thread that schedules and of all others. `kernels_us`, `issue_us`: its
+      kernels again, by the clock and of the thread that issues them. `stages`: for each stage and direction dispatches an instance, rows a dispatch, the time of its kernels
+      and of the updates that follow them, and its products' operations and time at `gflop_per_s`, which is the rate of the largest `product`, `[rows, in, out]`. `products_us`: of all stages.
+    """
+    cache_compilations()
+    ours, calls, spent, n = Ours(experiment, **arguments), list[Call](), list[list[float]](), 1
+    for _ in range(passes + 1):
+        calls.clear()
+        with keeping(calls):
+            n, *seconds = clocked(ours.train)
+        spent.append(seconds)
+    stages = _by_stage(calls)
+    executor = calls[0][0]
+    size, products = _products(executor)
+    again, by_stage, rates = list[tuple[float, float]](), list[list[float]](), list[float]()
+    repeat(calls)
+    for _ in range(passes):
+        again.append(clocked(functools.partial(repeat, calls))[1:3])
+        by_stage.append([clocked(functools.partial(repeat, own))[1] for own in stages.values()])
+        rates.append(_rate(*size))
+    rate = float(np.median(rates))
+    wall, host, others = (1e6 * np.median(spent[1:], axis=0) / n).tolist()
+    kernels, issue = (1e6 * np.median(again, axis=0) / n).tolist()
+    rows = [
+        _row(*key, [d for _, streak, _ in own for d in streak], seconds / n, products, n, rate)
+        for (key, own), seconds in zip(stages.items(), np.median(by_stage, axis=0).tolist(), strict=True)
+    ]
+    return {
+        **{"wall_us": wall, "host_us": host, "others_us": others, "kernels_us": kernels, "issue_us": issue},
+        **{"products_us": sum(row["products_us"] for row in rows), "gflop_per_s": rate / 1e9, "product": [ROWS, *size]},
+        "stages": rows,
+    }
+
+
+Call = tuple[Executor, Streak, Scheduler]
+"""A call of `Executor.issue`."""
+
+
+@contextmanager
+def keeping(calls: list[Call]) -> Iterator[None]:
+    """Adds what executors are asked to issue meanwhile to a list, call by call."""
+    issue = Executor.issue
+
+    def keep(self: Executor, streak: Streak, scheduler: Scheduler) -> None:
+        calls.append((self, streak, scheduler))
+        issue(self, streak, scheduler)
+
+    with mock.patch.object(Executor, "issue", keep):
+        yield
+
+
+def repeat(calls: Sequence[Call]) -> None:
+    """Issues the same dispatches again, and waits until they are done."""
+    for executor, streak, scheduler in calls:
+        executor.issue(streak, scheduler)
+    calls[0][0].wait()
+
+
+def clocked(part: Callable[[], Any]) -> tuple[Any, float, float, float]:
+    """What something returns; its seconds by the clock, and of processors: of this thread, and of others."""
+    clocks = time.perf_counter, time.thread_time, time.process_time
+    begin = [clock() for clock in clocks]
+    result = part()
+    wall, own, every = (clock() - before for clock, before in zip(clocks, begin, strict=True))
+    return result, wall, own, every - own
+
+
+def _by_stage(calls: Sequence[Call]) -> dict[tuple[str, str], list[Call]]:
+    """Calls by the stage and the direction of their dispatches; parameter changes alone are a stage of their own."""
+    found: dict[tuple[str, str], list[Call]] = {}
+    for call in calls:
+        stage = call[1][0].stage
+        found.setdefault(("changes" if stage is None else stage.name, call[1][0].direction), []).append(call)
+    return found
+
+
+def _row(
+    stage: str, direction: str, dispatches: Sequence[Dispatch], seconds: float, products: Any, n: int, rate: float
+) -> dict[str, Any]:
+    flops = sum(_dispatch_flops(dispatch, products) for dispatch in dispatches) / n
+    return {
+        **{"stage": stage, "direction": direction, "dispatches": len(dispatches) / n},
+        **{"rows": sum(d.n_rows for d in dispatches) / len(dispatches), "kernels_us": 1e6 * seconds},
+        **{"mflop": flops / 1e6, "products_us": 1e6 * flops / rate},
+    }
+
+
+def _dispatch_flops(dispatch: Dispatch, products: Mapping[str, int]) -> float:
+    """Operations of a dispatch's products, padding left out: twice as many on the way back as forth; a loss goes both ways at once."""
+    stage = dispatch.stage
+    if stage is None:
+        return 0.0
+    both = stage.kind == "loss" and dispatch.direction == FORWARD
+    times = 3 if both else 2 if dispatch.direction == BACKWARD else 1
+    return times * sum(products[node.name] * dispatch.rows_at(node.name) for node in stage.nodes)
+
+
+def _products(executor: Executor) -> tuple[tuple[int, int], dict[str, int]]:
+    """The sizes `(in, out)` of the largest matrix that a row is multiplied with, and each node's operations in products, for a row forth."""
+    largest, flops = (1, 1), {}
+    for stage in executor.plan.stages:
+        for node in stage.nodes:
+            shapes = product_shapes(node, executor.params.get(node.name, ()))
+            flops[node.name] = sum(2 * rows * n_in * n_out for rows, n_in, n_out in shapes)
+            largest = max([largest, *((n_in, n_out) for _, n_in, n_out in shapes)], key=lambda size: size[0] * size[1])
+    return largest, flops
+
+
+def product_shapes(node: Node, params: Any) -> list[tuple[int, int, int]]:
+    """The products `[rows, in] x [in, out]` in a node's body for one message, those in loops of its own left out.
+
+    Args:
+      node: The node.
+      params: Its parameters.
+    """
+    body = getattr(node.op, "body", None)
+    if body is None:
+        return []
+    types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+    inputs = [jax.ShapeDtypeStruct(wire.shape, wire.dtype) for wire in types]
+    options = {"key": None} if body.rng else {}
+    shapes = []
+    for equation in trace(functools.partial(body.apply, **options), params, *inputs).equations:
+        if equation.primitive.name == "dot_general":
+            left, right = (atom.aval.shape for atom in equation.invars)
+            (contracted, _), (batched, _) = equation.params["dimension_numbers"]
+            n_in = int(np.prod([left[i] for i in contracted], dtype=int))
+            n_batch = int(np.prod([left[i] for i in batched], dtype=int))
+            n_rows = int(np.prod(left, dtype=int)) // n_in
+            shapes.append((n_rows, n_in, int(np.prod(right, dtype=int)) // (n_in * n_batch)))
+    return shapes
+
+
+def _rate(n_in: int, n_out: int) -> float:
+    """Operations a second of the product of some rows with such a matrix."""
+    key = jax.random.key(0)
+    rows, w = jax.random.normal(key, (ROWS, n_in)), jax.random.normal(key, (n_in, n_out))
+
+    def several() -> None:
+        for _ in range(N_PRODUCTS):
+            result = product(rows, w)
+        result.block_until_ready()
+
+    several()
+    return 2 * ROWS * n_in * n_out * N_PRODUCTS / clocked(several)[1]
