@@ -46,18 +46,20 @@ class FlopsCost:
 
     def __call__(self, dispatch: Dispatch) -> int:
         """Nanoseconds that a dispatch takes."""
-        stage = dispatch.stage
-        operations = 0.0
-        if stage is not None:
-            work = self._work(stage, dispatch.direction)
-            if dispatch.edges is None:  # all its nodes work on the same rows
-                operations = sum([of_row for _, of_row in work]) * dispatch.n_rows
-            else:
-                operations = sum(of_row * dispatch.rows_at(node) for node, of_row in work)
+        operations = self.operations(dispatch)
         for change in dispatch.changes:
             if isinstance(change, Update):
                 operations += self._layer(self.plan.graph.nodes[change.node])[1]
-        return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(stage, dispatch.n_rows)
+        return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(dispatch.stage, dispatch.n_rows)
+
+    def operations(self, dispatch: Dispatch) -> float:
+        """The operations of a dispatch's layers, those of its updates left out."""
+        if dispatch.stage is None:
+            return 0.0
+        work = self._work(dispatch.stage, dispatch.direction)
+        if dispatch.edges is None:  # all its nodes work on the same rows
+            return sum([of_row for _, of_row in work]) * dispatch.n_rows
+        return sum(of_row * dispatch.rows_at(node) for node, of_row in work)
 
     def has_layers(self, dispatch: Dispatch) -> bool:
         """Whether any of a dispatch's nodes multiplies by a matrix."""
@@ -116,8 +118,15 @@ def _whole_ns(seconds: float) -> int:
 
 def _layer_sizes(node: Node) -> tuple[int, int]:
     """Multiply-adds of a node's matrix products for one message, and the sum of its matrices' sizes (tables of ids count none)."""
+    shapes = product_shapes(node)
+    return sum(rows * n_in * n_out for rows, n_in, n_out in shapes), sum(n_in * n_out for _, n_in, n_out in shapes)
+
+
+def product_shapes(node: Node) -> list[tuple[int, int, int]]:
+    """The products `[rows, in] x [in, out]` in a node's body for one message; those in a loop's body once, whatever its length."""
     op = node.op
-    assert isinstance(op, Compute)
+    if not isinstance(op, Compute):
+        return []
     types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
     structs = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
     key = {"key": jax.eval_shape(lambda: jax.random.key(0))} if op.body.rng else {}
@@ -126,17 +135,18 @@ def _layer_sizes(node: Node) -> tuple[int, int]:
     return _products(jaxpr.jaxpr)
 
 
-def _products(jaxpr: Any) -> tuple[int, int]:
-    work = size = 0
+def _products(jaxpr: Any) -> list[tuple[int, int, int]]:
+    found = []
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
-            (contract, _), _ = equation.params["dimension_numbers"]
-            inner = math.prod(equation.invars[0].aval.shape[d] for d in contract)
-            work += math.prod(equation.outvars[0].aval.shape) * inner
-            size += math.prod(equation.invars[1].aval.shape)
+            (contracted, of_right), (batched, also) = equation.params["dimension_numbers"]
+            left, right = (atom.aval.shape for atom in equation.invars)
+            n_in, n_batch = (math.prod(left[d] for d in dims) for dims in (contracted, batched))
+            rows = math.prod(size for d, size in enumerate(left) if d not in (*contracted, *batched))
+            n_out = math.prod(size for d, size in enumerate(right) if d not in (*of_right, *also))
+            found += [(rows, n_in, n_out)] * n_batch
         for value in equation.params.values():
             inner_jaxpr = getattr(value, "jaxpr", value)
             if hasattr(inner_jaxpr, "eqns"):
-                more = _products(inner_jaxpr)
-                work, size = work + more[0], size + more[1]
-    return work, size
+                found += _products(inner_jaxpr)
+    return found

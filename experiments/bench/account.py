@@ -6,26 +6,22 @@ The products alone, at the rate of a large one, are the floor of any program of 
 from __future__ import annotations
 
 import functools
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
 from rich.console import Console
 
+from ampjax.engine.cost import FlopsCost, product_shapes
 from ampjax.engine.executor import Executor
-from ampjax.engine.streaks import Streak
-from ampjax.ir.graph import Node
-from ampjax.optim.flat import trace
 from ampjax.sched.dispatch import Dispatch
-from ampjax.sched.queues import BACKWARD, FORWARD
-from ampjax.sched.scheduler import Scheduler
 from ampjax.tables import compact
 from experiments.bench.children import in_a_process
 from experiments.bench.floor import ROWS, product
+from experiments.bench.issued import Call, keeping, repeat
 from experiments.bench.ours import Ours
 from experiments.bench.program import Entry
 from experiments.common import cache_compilations
@@ -95,7 +91,7 @@ def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
         spent.append(seconds)
     stages = _by_stage(calls)
     executor = calls[0][0]
-    size, products = _products(executor)
+    size, operations = _largest_matrix(executor), FlopsCost(executor.plan).operations
     again, by_stage, rates = list[tuple[float, float]](), list[list[float]](), list[float]()
     repeat(calls)
     for _ in range(passes):
@@ -106,7 +102,7 @@ def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
     wall, host, others = (1e6 * np.median(spent[1:], axis=0) / n).tolist()
     kernels, issue = (1e6 * np.median(again, axis=0) / n).tolist()
     rows = [
-        _row(*key, [d for _, streak, _ in own for d in streak], seconds / n, products, n, rate)
+        _row(*key, [d for _, streak, _ in own for d in streak], seconds / n, operations, n, rate)
         for (key, own), seconds in zip(stages.items(), np.median(by_stage, axis=0).tolist(), strict=True)
     ]
     return {
@@ -114,30 +110,6 @@ def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
         **{"products_us": sum(row["products_us"] for row in rows), "gflop_per_s": rate / 1e9, "product": [ROWS, *size]},
         "stages": rows,
     }
-
-
-Call = tuple[Executor, Streak, Scheduler]
-"""A call of `Executor.issue`."""
-
-
-@contextmanager
-def keeping(calls: list[Call]) -> Iterator[None]:
-    """Adds what executors are asked to issue meanwhile to a list, call by call."""
-    issue = Executor.issue
-
-    def keep(self: Executor, streak: Streak, scheduler: Scheduler) -> None:
-        calls.append((self, streak, scheduler))
-        issue(self, streak, scheduler)
-
-    with mock.patch.object(Executor, "issue", keep):
-        yield
-
-
-def repeat(calls: Sequence[Call]) -> None:
-    """Issues the same dispatches again, and waits until they are done."""
-    for executor, streak, scheduler in calls:
-        executor.issue(streak, scheduler)
-    calls[0][0].wait()
 
 
 def clocked(part: Callable[[], Any]) -> tuple[Any, float, float, float]:
@@ -159,9 +131,15 @@ def _by_stage(calls: Sequence[Call]) -> dict[tuple[str, str], list[Call]]:
 
 
 def _row(
-    stage: str, direction: str, dispatches: Sequence[Dispatch], seconds: float, products: Any, n: int, rate: float
+    stage: str,
+    direction: str,
+    dispatches: Sequence[Dispatch],
+    seconds: float,
+    operations: Callable[[Dispatch], float],
+    n: int,
+    rate: float,
 ) -> dict[str, Any]:
-    flops = sum(_dispatch_flops(dispatch, products) for dispatch in dispatches) / n
+    flops = sum(map(operations, dispatches)) / n
     return {
         **{"stage": stage, "direction": direction, "dispatches": len(dispatches) / n},
         **{"rows": sum(d.n_rows for d in dispatches) / len(dispatches), "kernels_us": 1e6 * seconds},
@@ -169,50 +147,11 @@ def _row(
     }
 
 
-def _dispatch_flops(dispatch: Dispatch, products: Mapping[str, int]) -> float:
-    """Operations of a dispatch's products, padding left out: twice as many on the way back as forth; a loss goes both ways at once."""
-    stage = dispatch.stage
-    if stage is None:
-        return 0.0
-    both = stage.kind == "loss" and dispatch.direction == FORWARD
-    times = 3 if both else 2 if dispatch.direction == BACKWARD else 1
-    return times * sum(products[node.name] * dispatch.rows_at(node.name) for node in stage.nodes)
-
-
-def _products(executor: Executor) -> tuple[tuple[int, int], dict[str, int]]:
-    """The sizes `(in, out)` of the largest matrix that a row is multiplied with, and each node's operations in products, for a row forth."""
-    largest, flops = (1, 1), {}
-    for stage in executor.plan.stages:
-        for node in stage.nodes:
-            shapes = product_shapes(node, executor.params.get(node.name, ()))
-            flops[node.name] = sum(2 * rows * n_in * n_out for rows, n_in, n_out in shapes)
-            largest = max([largest, *((n_in, n_out) for _, n_in, n_out in shapes)], key=lambda size: size[0] * size[1])
-    return largest, flops
-
-
-def product_shapes(node: Node, params: Any) -> list[tuple[int, int, int]]:
-    """The products `[rows, in] x [in, out]` in a node's body for one message, those in loops of its own left out.
-
-    Args:
-      node: The node.
-      params: Its parameters.
-    """
-    body = getattr(node.op, "body", None)
-    if body is None:
-        return []
-    types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
-    inputs = [jax.ShapeDtypeStruct(wire.shape, wire.dtype) for wire in types]
-    options = {"key": None} if body.rng else {}
-    shapes = []
-    for equation in trace(functools.partial(body.apply, **options), params, *inputs).equations:
-        if equation.primitive.name == "dot_general":
-            left, right = (atom.aval.shape for atom in equation.invars)
-            (contracted, _), (batched, _) = equation.params["dimension_numbers"]
-            n_in = int(np.prod([left[i] for i in contracted], dtype=int))
-            n_batch = int(np.prod([left[i] for i in batched], dtype=int))
-            n_rows = int(np.prod(left, dtype=int)) // n_in
-            shapes.append((n_rows, n_in, int(np.prod(right, dtype=int)) // (n_in * n_batch)))
-    return shapes
+def _largest_matrix(executor: Executor) -> tuple[int, int]:
+    """The sizes `(in, out)` of the largest matrix that a node with parameters multiplies by."""
+    nodes = [node for node in executor.plan.graph.nodes.values() if node.has_params]
+    sizes = [(n_in, n_out) for node in nodes for _, n_in, n_out in product_shapes(node)]
+    return max(sizes, key=math.prod, default=(1, 1))
 
 
 def _rate(n_in: int, n_out: int) -> float:

@@ -32,7 +32,7 @@ from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 from ampjax.sched.stats import Statistics
 from ampjax.tables import compact
-from experiments.bench.account import Call, keeping, repeat
+from experiments.bench.issued import Call, keeping, repeat
 from experiments.records import append
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 import ampjax as amp
 from ampjax.data import sst
+from ampjax.engine.cost import product_shapes
 from experiments.bench import account, workload
 from experiments.bench.workloads import SentimentBench
 
@@ -25,10 +26,9 @@ def test_products_of_a_body_are_found_wherever_they_are() -> None:
         amp.sink("y", amp.ppt("linear", amp.nn.Linear(3, 4))(x))
         amp.sink("z", amp.ppt("two", body, params=np.ones((3, 2), np.float32))(x))
         amp.sink("w", amp.npt("none", jax.nn.relu)(x))
-    params = {"linear": jax.eval_shape(amp.nn.Linear(3, 4).init, jax.random.key(0)), "two": np.ones((3, 2), np.float32)}
-    found = {name: account.product_shapes(g.nodes[name], params.get(name, ())) for name in ("linear", "two", "none")}
+    found = {name: product_shapes(g.nodes[name]) for name in ("linear", "two", "none")}
     assert found == {"linear": [(5, 3, 4)], "two": [(5, 3, 2), (5, 2, 5)], "none": []}
-    assert account.product_shapes(g.nodes["x"], ()) == []
+    assert product_shapes(g.nodes["x"]) == []
 
 
 def test_a_pass_of_trees_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
