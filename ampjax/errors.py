@@ -64,5 +64,13 @@ class ReplayError(AmpError, RuntimeError):
     """A recording that can't be replayed: it is damaged, of another run, or a decision differs; names the first that does."""
 
 
+class NumericsError(AmpError, RuntimeError):
+    """Kernels that compute wrong numbers in this process."""
+
+
+class NumericsWarning(RuntimeWarning):
+    """The same as a warning, in four parts too: training goes on, but its numbers can't be trusted."""
+
+
 class InvariantError(AmpError, RuntimeError):
     """A mistake of ours: a law of the scheduler was broken. Carries the message's story."""

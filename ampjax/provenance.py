@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -41,7 +42,11 @@ def provenance(
             "random numbers": _hex(repr((rng.bit_generator.state, executor.draws)).encode()),
         },
         "made with": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "made on": {"machine": platform.machine(), "devices": sorted({d.device_kind for d in jax.devices()})},
+        "made on": {
+            "machine": platform.machine(),
+            "devices": sorted({d.device_kind for d in jax.devices()}),
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        },
     }
 
 

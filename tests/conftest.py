@@ -7,9 +7,12 @@ from pathlib import Path
 # Read by JAX when it is imported, so it has to be set before anything of ours is.
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 
+
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
+
+import ampjax  # noqa: F401 (before any test makes an array: it sets a flag that JAX reads when it starts)
 
 # Deadlines would turn a compilation, or a busy machine, into a failure. The blob is the line that replays a failure.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

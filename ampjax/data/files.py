@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ampjax.cache import cache_folder
 from ampjax.errors import DataError
 
 ENVIRONMENT = "AMPJAX_DATA"
@@ -49,11 +50,6 @@ class Remote:
                 f"{self.sha256!r}",
                 "What is downloaded must be checked: give its checksum.",
             )
-
-
-def cache_folder() -> Path:
-    """The folder that downloads go to: `$XDG_CACHE_HOME/ampjax`, by default `~/.cache/ampjax`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ampjax"
 
 
 def find(remote: Remote, data_dir: str | os.PathLike[str] | None = None) -> Path:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import optax
 
 from ampjax.errors import SettingsError
+from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.parallel.build import Setting
 from ampjax.parallel.config import ParallaxConfig
 from ampjax.parallel.partitioner import Partitioner
@@ -55,6 +57,9 @@ def get_runner(
       SettingsError: If resources are wrong, or `loss_fn`, `tx`, `config` or a partitioner is none.
       ParameterError: If a parameter has no gradient or is not finite.
 
+    Warns:
+      NumericsWarning: Once in a process, if its kernels compute wrong numbers (see `amp.check_numerics`).
+
     >>> import jax, numpy as np
     >>> def loss(params, batch):
     ...     return jax.numpy.mean((params["table"][batch["ids"]] @ params["w"] - batch["y"]) ** 2)
@@ -80,6 +85,7 @@ def get_runner(
         raise SettingsError(
             "partitioners", "a list of partitioners", f"{partitioners!r}", 'Write `[partitioner("embedding")]`.'
         )
+    warn_of_wrong_numbers("get_runner", jax.local_devices(backend="cpu"))
     resources = find_resources(resource_info)
     config = config or ParallaxConfig()
     processes = ServerProcesses(len(resources.servers)) if config.server_processes else None
