@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 
@@ -35,7 +36,7 @@ def check_numerics() -> str:
     return f"jax {jax.__version__} computes all {len(list(patterns()))} known patterns rightly on this CPU, {ways[GUARD.source]}."
 
 
-def warn_of_wrong_numbers(where: str, devices: Iterable[jax.Device]) -> None:
+def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:
     """Warns if kernels on CPUs are wrong in this process, where the guard can't vouch for them.
 
     That is so where the backend had started before ampjax was imported, where the user has set another value of the flag, and where jaxlib does not know the
