@@ -54,7 +54,7 @@ def get_runner(
       The runner.
 
     Raises:
-      SettingsError: If resources are wrong, or `loss_fn`, `tx`, `config` or a partitioner is none.
+      SettingsError: If resources are wrong, `loss_fn`, `tx`, `config` or a partitioner is none, or JAX runs in several processes.
       ParameterError: If a parameter has no gradient or is not finite.
 
     Warns:
@@ -84,6 +84,14 @@ def get_runner(
     if not isinstance(partitioners, Sequence) or not all(isinstance(own, Partitioner) for own in partitioners):
         raise SettingsError(
             "partitioners", "a list of partitioners", f"{partitioners!r}", 'Write `[partitioner("embedding")]`.'
+        )
+    if jax.process_count() > 1:
+        raise SettingsError(
+            "get_runner",
+            "one process, which has all devices",
+            f"{jax.process_count()} processes (`jax.process_count()`)",
+            "Several machines are not supported yet: each process would train a model of its own. "
+            "Start one process on one machine, without `jax.distributed.initialize`.",
         )
     warn_of_wrong_numbers("get_runner", jax.local_devices(backend="cpu"))
     resources = find_resources(resource_info)

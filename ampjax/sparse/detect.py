@@ -14,7 +14,7 @@ from ampjax.sparse import jaxprs
 from ampjax.sparse.findings import Cause, Deps, Place, Read, Value
 from ampjax.sparse.flow import Flow
 from ampjax.sparse.reads import View
-from ampjax.sparse.trace import Leaf, LossFn, Traced, trace_loss
+from ampjax.sparse.trace import Axes, Leaf, LossFn, Traced, trace_loss
 
 MIN_ROWS = 8
 """Below that many rows a table is dense: there is nothing to save."""
@@ -72,7 +72,7 @@ class Analysis:
         return str(self)
 
 
-def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_ROWS) -> Analysis:
+def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_ROWS, axes: Axes = ()) -> Analysis:
     """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
 
     Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax. They may
@@ -85,6 +85,7 @@ def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_RO
       params: Any pytree of arrays or `jax.ShapeDtypeStruct`s.
       batch: The same for one batch. Its sizes may differ from those of later batches.
       min_rows: A leaf with fewer rows is dense.
+      axes: Names and sizes of the axes over which the loss function will be mapped.
 
     Raises:
       ParameterError: If no parameter leaf is a float array, or one is no array.
@@ -99,7 +100,7 @@ def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_RO
     ['table']  float32[100, 8]  sparse  1 read: gather ...
     ['w']      float32[8]       dense   used by `dot_general` ...
     """
-    variables, _ = analyse(trace_loss(loss_fn, params, batch), min_rows)
+    variables, _ = analyse(trace_loss(loss_fn, params, batch, axes), min_rows)
     return Analysis(variables)
 
 

@@ -84,7 +84,8 @@ class Flow:
         """An equation of which nothing is known: what goes in may decide all that comes out."""
         deps = self._all_used(ins, eqn, place, how)
         if eqn.effects:
-            deps |= {Cause(f"`{eqn.primitive.name}`, which has side effects", place.path)}
+            does = "reaches over replicas" if jaxprs.reaches_over_axes(eqn) else "has side effects"
+            deps |= {Cause(f"`{eqn.primitive.name}`, which {does}", place.path)}
         return [deps] * len(eqn.outvars)
 
     def _all_used(self, values: Sequence[Value], eqn: Any, place: Place, how: str = "") -> Deps:

@@ -21,6 +21,7 @@ CALLBACKS = ("debug_callback", "debug_print", "io_callback")
 """Primitives that the host notices. They must run once a step, so a program that only looks for ids leaves them out."""
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax")
+_REPLICAS = File(__file__).parent.parent / "replicas.py"
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -43,6 +44,11 @@ def bind(eqn: Any, args: Sequence[Any]) -> list[Any]:
     with eqn.ctx.manager:
         out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def reaches_over_axes(eqn: Any) -> bool:
+    """Whether an equation is a collective, or holds one."""
+    return any(type(effect).__name__ == "NamedAxisEffect" for effect in eqn.effects)
 
 
 def called(eqn: Any) -> Any:
@@ -116,5 +122,5 @@ def shape_text(aval: Any) -> str:
 
 
 def _is_library(file: File) -> bool:
-    own = file.parent == File(__file__).parent
+    own = file.parent == File(__file__).parent or file == _REPLICAS
     return own or ("site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from ampjax.errors import ParameterError
 from ampjax.sparse import fits, jaxprs
 from ampjax.sparse.plan import Plan, make_plan
-from ampjax.sparse.trace import Leaf, LossFn, Tree, abstract, signature, trace_loss
+from ampjax.sparse.trace import Axes, Leaf, LossFn, Tree, abstract, signature, trace_loss
 
 MAX_PLANS = 32
 """Batch shapes whose traces a program keeps."""
@@ -35,12 +35,14 @@ class SparseProgram:
       params: The parameters' shapes and dtypes.
       tables: By path, the shape and dtype of each sparse leaf, in the parameters' order.
       batch: The first batch's shapes and dtypes.
+      axes: Names and sizes of the axes over which its functions are mapped; `ids` need not be.
     """
 
     loss_fn: LossFn
     params: Tree
     tables: Mapping[str, Leaf]
     batch: Tree
+    axes: Axes = ()
     _plans: dict[Hashable, Plan] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def ids(self, dense_params: Tree, batch: Tree) -> dict[str, jax.Array]:
@@ -145,7 +147,7 @@ class SparseProgram:
             fits.check_batch(self.batch, batch)
             if len(self._plans) >= MAX_PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[key] = make_plan(trace_loss(self.loss_fn, self.params, batch), self.tables)
+            self._plans[key] = make_plan(trace_loss(self.loss_fn, self.params, batch, self.axes), self.tables)
         return self._plans[key]
 
     def _loss(
@@ -162,7 +164,9 @@ class SparseProgram:
         return plan.loss([*leaves, *jax.tree.leaves(batch)], wide, where)
 
 
-def rewrite(loss_fn: LossFn, params: Tree, batch: Tree, sparse: Sequence[str] | None = None) -> SparseProgram:
+def rewrite(
+    loss_fn: LossFn, params: Tree, batch: Tree, sparse: Sequence[str] | None = None, axes: Axes = ()
+) -> SparseProgram:
     """Rewrites a single-device loss function into a step on pulled rows.
 
     Losses, aux, and gradients are those of `jax.value_and_grad(loss_fn)`: also for ids outside a table, by the rule of each read
@@ -173,6 +177,7 @@ def rewrite(loss_fn: LossFn, params: Tree, batch: Tree, sparse: Sequence[str] | 
       params: The parameters, or their shapes and dtypes.
       batch: A batch, or its shapes and dtypes.
       sparse: The leaves to be pulled, by path. All that `find_sparse` finds, where it is None.
+      axes: Names and sizes of the axes over which the step will be mapped.
 
     Raises:
       ParameterError: If a path is unknown or names a dense leaf, or as `find_sparse` does.
@@ -191,8 +196,8 @@ def rewrite(loss_fn: LossFn, params: Tree, batch: Tree, sparse: Sequence[str] | 
     >>> ids.tolist(), float(value), row_grads["['table']"].shape
     ([5, 7, 5], 6.0, (3, 2))
     """
-    plan = make_plan(trace_loss(loss_fn, params, batch), sparse)
+    plan = make_plan(trace_loss(loss_fn, params, batch, axes), sparse)
     tables = {plan.traced.leaves[i].path: plan.traced.leaves[i] for i in plan.n_rows}
-    program = SparseProgram(loss_fn, abstract(params), tables, abstract(batch))
+    program = SparseProgram(loss_fn, abstract(params), tables, abstract(batch), axes)
     program._plans[signature(batch)] = plan
     return program
