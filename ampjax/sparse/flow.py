@@ -14,7 +14,7 @@ from jax.extend.core import Literal
 from jax.extend.core import primitives as prim
 
 from ampjax.sparse import jaxprs, reads
-from ampjax.sparse.findings import NOTHING, Cause, Deps, Place, Read, Value, union
+from ampjax.sparse.findings import NOTHING, Cause, Deps, Draw, Place, Read, Value, union
 from ampjax.sparse.jaxprs import Path
 from ampjax.sparse.reads import View
 
@@ -26,10 +26,12 @@ class Flow:
     Args:
       reads: By place, every read of a table.
       uses: By table, the first other use, as text.
+      draws: By place, every draw of random numbers.
     """
 
     reads: dict[Path, Read] = dataclasses.field(default_factory=dict)
     uses: dict[int, str] = dataclasses.field(default_factory=dict)
+    draws: dict[Path, Draw] = dataclasses.field(default_factory=dict)
 
     def run(self, jaxpr: Any, args: Sequence[Value], place: Place) -> list[Value]:
         """Follows values through a jaxpr.
@@ -65,6 +67,8 @@ class Flow:
         rule = _RULES.get(eqn.primitive)
         if rule is not None:
             return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
+        if eqn.primitive.name in jaxprs.DRAWS:
+            self.draws[place.path] = Draw(union(ins[:1]), eqn.outvars[-1].aval.shape, place.line_of(eqn))
         views = [v for v in ins if isinstance(v, View)]
         if len(views) == 1 and views[0] is ins[0]:
             axis = reads.rows_axis(eqn, views[0].axis)
