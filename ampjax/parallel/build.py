@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ampjax.errors import TableError
 from ampjax.optim.rows import split_rows
 from ampjax.optim.rule import RowRule
 from ampjax.optim.split import Split
@@ -76,7 +77,7 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
         step = DenseStep(setting.loss_fn, plan.has_aux, setting.tx, resources.devices, how, config.check_finite)
         step.write(params, setting.tx.init(params))
         return step
-    split = split_rows(setting.tx, params, plan.tables)
+    split = _split(setting.tx, params, plan.tables)
     dense, tables = plan.program.split(params)
     homes = Homes(
         split,
@@ -89,6 +90,20 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
     if not config.sync:
         return AsyncStep(*shared, resources, config.max_staleness, config.check_finite)
     return SparseStep(*shared, resources.devices, how, config.check_finite)
+
+
+def _split(tx: optax.GradientTransformation, params: Tree, tables: Sequence[str]) -> Split:
+    """`split_rows`; where that can't be done, the advice names the setting with the tables in it."""
+    try:
+        return split_rows(tx, params, tables)
+    except TableError as error:
+        text = names(params)
+        kept = ", ".join(f'"{text[path]}"' for path in tables)
+        fix = (
+            f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({kept},))`; "
+            "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
+        )
+        raise TableError(error.where, error.expected, error.got, fix) from error
 
 
 def restart(setting: Setting, plan: Plan, step: Step, params: Tree) -> None:
