@@ -38,10 +38,11 @@ def get_runner(
 
     At the first batch it is found which parameters are sparse. Dense ones get a copy on every replica's device and are kept
     together by AllReduce; sparse ones go to host-side tables at servers, of which a step pulls and updates the rows that it
-    touches. The training is that of the single-device program on the joined batch.
+    touches. The training is that of the single-device program on the joined batch; a program for which it is not, since it computes something across the
+    examples of its part, is told of at the first batch (`check_equivalence`). `px.Weighted`, `px.all_gather` and `px.mean` reach over replicas.
 
     Args:
-      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes. With the mean over
+      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes; `px.Weighted` in the place of a loss. With the mean over
         examples and `mean` in the settings (or sums and `sum`), replicas together make the single-device step.
       params: A pytree of float arrays; copied at the first batch.
       tx: An optax transform; row by row on sparse variables. If there is none and no server, it gets the loss as `value`.

@@ -72,9 +72,13 @@ def _cause(
     if not config.sync:
         return f"something is computed across examples. {_ALONE} Train with `sync=True`."
     if config.average_dense == "mean" and abs(joined - n * replicas) <= n * rounding:
-        return 'the loss is a sum over examples: take their mean, or say `average_dense="sum"` and `average_sparse="sum"`.'
+        return (
+            'the loss is a sum over examples: take their mean, or say `average_dense="sum"` and `average_sparse="sum"`.'
+        )
     if config.average_dense == "sum" and abs(n * joined - replicas) <= n * rounding:
-        return 'the loss is a mean over examples: leave `average_dense` and `average_sparse` at "mean", or take the sum.'
+        return (
+            'the loss is a mean over examples: leave `average_dense` and `average_sparse` at "mean", or take the sum.'
+        )
     found = {each.kind: each.line for each in reversed(look())}
     told = [_ADVICE[kind].format(found[kind] or "the program") for kind in _ADVICE if kind in found]
     return " Or: ".join(told) or _UNKNOWN

@@ -21,7 +21,7 @@ from ampjax.parallel import causes
 from ampjax.parallel.build import Setting, Step
 from ampjax.parallel.keys import is_key
 from ampjax.parallel.plan import Plan
-from ampjax.parallel.spread import Device, handed_in, shard_of, spread
+from ampjax.parallel.spread import Device, handed_in, spread
 from ampjax.parallel.steps import DenseStep
 from ampjax.parallel.sync import issue
 from ampjax.replicas import AXIS
@@ -200,8 +200,7 @@ def _mapped(program: RowsPlan, devices: Sequence[Device], axis: str | None) -> C
         out = program.loss([*leaves, *jax.tree.leaves(batch)], rows, inverse)
         return out[0] if program.traced.has_aux else out
 
-    named = {} if axis is None else {"axis_name": axis}
-    return jax.pmap(loss, devices=list(devices), in_axes=(0, 0, 0, 0, None, None), **named)
+    return jax.pmap(loss, devices=list(devices), in_axes=(0, 0, 0, 0, None, None), axis_name=axis)
 
 
 def _run(program: Callable[..., Any], *args: Any) -> Any:
@@ -225,9 +224,12 @@ def _rows(plan: Plan, step: Step, ids: Sequence[dict[int, np.ndarray]]) -> tuple
     rows, inverses = {}, [{} for _ in ids]
     for leaf in ids[0]:
         path = plan.analysis.variables[leaf].path
-        unique = unique_rows(np.concatenate([own[leaf] for own in ids]), plan.program.tables[path].shape[0])
-        some = unique.ids if len(unique.ids) else np.zeros(1, np.int64)  # a step that reads no row still looks somewhere
-        rows[leaf] = np.asarray(step.tables[path][0].pull(some))
+        table = plan.program.tables[path]
+        unique = unique_rows(np.concatenate([own[leaf] for own in ids]), table.shape[0])
+        some = (
+            unique.ids if len(unique.ids) else np.zeros(1, np.int64)
+        )  # a step that reads no row still looks somewhere
+        rows[leaf] = np.asarray(step.tables[path][0].pull(some)).astype(table.dtype)  # they may come narrower
         stops = np.cumsum([len(own[leaf]) for own in ids])[:-1]
         for own, inverse in zip(inverses, np.split(unique.inverse, stops), strict=True):
             own[leaf] = inverse

@@ -66,7 +66,7 @@ class Explanation:
     replicas: int
     servers: int
     searches: Sequence[Found]
-    equivalence: Equivalence = Equivalence()
+    equivalence: Equivalence
 
     def __getitem__(self, path: str) -> VariableReport:
         return next(variable for variable in self.variables if variable.path == path)

@@ -240,7 +240,9 @@ class Runner:
         """
         step = self.step
         assert self.plan is not None
-        return explain(self.setting, self.plan, step, self._alpha, self.counted, self.searches, compiled, self._equivalence)
+        return explain(
+            self.setting, self.plan, step, self._alpha, self.counted, self.searches, compiled, self._equivalence
+        )
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import Literal
 from jax.extend.core import primitives as prim
 
@@ -82,15 +82,13 @@ _FIX = "Compare losses of a program without it."
 
 def _draws(eqn: Any) -> bool:
     """Whether something in an equation draws."""
-    return eqn.primitive.name in jaxprs.DRAWS or any(
-        _draws(each) for jaxpr in jaxprs.inner(eqn) for each in jaxpr.eqns
-    )
+    return eqn.primitive.name in jaxprs.DRAWS or any(_draws(each) for jaxpr in jaxprs.inner(eqn) for each in jaxpr.eqns)
 
 
 def _constant(eqn: Any) -> Any:
     """An equation that gives `LOW`, as bits, in the place of a draw."""
     aval = eqn.outvars[0].aval
     number = np.dtype(aval.dtype).type(int(LOW * 2 ** (8 * aval.dtype.itemsize)))
-    literal = Literal(number, jax.core.ShapedArray((), aval.dtype))
+    literal = Literal(number, ShapedArray((), aval.dtype))
     params = {"shape": aval.shape, "broadcast_dimensions": (), "sharding": None}
     return eqn.replace(primitive=prim.broadcast_in_dim_p, invars=[literal], params=params)

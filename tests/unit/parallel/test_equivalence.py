@@ -133,14 +133,16 @@ def test_without_a_barrier_replicas_are_alone():
 def test_an_error_changes_nothing_and_comes_again():
     runner = make(quotient, check_equivalence="error")
     for _ in range(2):
-        with pytest.raises(EquivalenceError, match=r"got .*, the mean of the replicas' losses, where rounding explains"):
+        with pytest.raises(
+            EquivalenceError, match=r"got .*, the mean of the replicas' losses, where rounding explains"
+        ):
             runner.run(BATCH)
     assert runner.steps == 0
     jax.tree.map(np.testing.assert_array_equal, runner.params, PARAMS)
 
 
 def test_the_setting_is_checked():
-    with pytest.raises(SettingsError, match="check_equivalence.*got 'no'"):
+    with pytest.raises(SettingsError, match=r"check_equivalence.*got 'no'"):
         px.ParallaxConfig(check_equivalence="no")
 
 
@@ -194,7 +196,7 @@ def of_one_size(params, batch):
 
 def waiting(params, batch):
     def more(state):
-        key, x = state
+        key, _ = state
         return jax.random.split(key)[0], jax.random.uniform(key)
 
     _, x = jax.lax.while_loop(lambda state: state[1] > 0.2, more, (batch["keys"][0], jnp.float32(1)))
@@ -321,12 +323,14 @@ def test_a_weighted_loss_is_not_summed_over_replicas(setting):
     ],
 )
 def test_a_weighted_loss_of_other_things(out, got):
-    with pytest.raises(SettingsError, match=rf"px.Weighted: expected a float scalar and its weight, a scalar, got {got}"):
-        out(errors(PARAMS, BATCH)).value  # noqa: B018
+    with pytest.raises(
+        SettingsError, match=rf"px.Weighted: expected a float scalar and its weight, a scalar, got {got}"
+    ):
+        out(errors(PARAMS, BATCH)).value
 
 
 def test_scalars_are_not_gathered():
-    with pytest.raises(DataError, match="px.all_gather: expected arrays"):
+    with pytest.raises(DataError, match=r"px\.all_gather: expected arrays"):
         px.all_gather(jnp.float32(1))
 
 
