@@ -23,7 +23,7 @@ _ADVICE = {
 }
 _UNKNOWN = (
     "something is computed across the examples of a replica's own part: a sum of weights (return `px.Weighted(total, weight)`), "
-    "pairs of examples (`px.all_gather`), statistics of the batch (`px.mean`); or the leading axis is not that of the examples."
+    "pairs of examples (`px.all_gather`), statistics of the batch (`px.mean`), a sum beside a mean; or the leading axis is not that of the examples."
 )
 _ALONE = "Without a barrier (`sync=False`) each replica's part is a batch of its own, also for `px.Weighted`, `px.all_gather` and `px.mean`."
 
