@@ -18,6 +18,8 @@ from ampjax.cache import cache_folder
 from ampjax.errors import DataError
 
 ENVIRONMENT = "AMPJAX_DATA"
+MOST_BYTES = 1 << 28
+"""Of a download; the largest file that is downloaded has 10 MB."""
 _TIMEOUT_S = 60
 _CHUNK_BYTES = 1 << 20
 
@@ -144,10 +146,11 @@ def _download(remote: Remote, target: Path) -> Path:
 
 
 def _fetch(url: str, out) -> str:
-    """Copies what an address gives into `out`; the SHA-256 of what came."""
-    digest = hashlib.sha256()
+    """Copies what an address gives into `out`, up to `MOST_BYTES`; the SHA-256 of what came, which is that of no file wanted if there was more."""
+    digest, n_bytes = hashlib.sha256(), 0
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-        while chunk := answer.read(_CHUNK_BYTES):
+        while n_bytes <= MOST_BYTES and (chunk := answer.read(_CHUNK_BYTES)):
             digest.update(chunk)
             out.write(chunk)
+            n_bytes += len(chunk)
     return digest.hexdigest()
