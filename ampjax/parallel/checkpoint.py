@@ -1,14 +1,15 @@
 """A runner in files: dense variables and shared optimizer state in one folder, each table in one of its own.
 
 Every file has a checksum, and nothing is believed before all of it was read. A save that is cut off leaves the last whole one,
-be it under a name beside the folder's. What is no checkpoint is not touched.
+be it under a name beside the folder's: `NAME.<token>.new` is being written, `NAME.<token>.old` is being replaced (`sparse.leftovers` knows tokens).
+What is no checkpoint is not touched.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +21,19 @@ import numpy as np
 import optax
 
 from ampjax.checks import a_path
-from ampjax.errors import DataError
+from ampjax.errors import DataError, TableError
 from ampjax.optim.rows import split_rows
 from ampjax.optim.rule import RowRule
 from ampjax.parallel import keys
 from ampjax.parallel.paths import by_path, names
-from ampjax.sparse import store
+from ampjax.sparse import leftovers, store
 from ampjax.sparse.table import Table
 
 Tree = Any
 _DENSE = "dense"
 _PARAMS = "params/"
+_AGAIN = "Restore another copy, or start anew."
+_FACTS = {"step": int, "tables": list, "leaves": list}
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,19 @@ def save(
     """
     folder = a_path("checkpoint, folder", folder).resolve()
     _check_place(folder)
-    fresh = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.new")
-    for number, table in enumerate(tables.values()):
-        table.save(fresh / f"table-{number}")
-    leaves = [keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
-    facts = {"step": step, "tables": list(tables), "leaves": _described(params, state), "notes": notes}
-    store.save(fresh / _DENSE, facts, iter([]), leaves)
-    _replace(folder, fresh)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(folder)
+    try:
+        with leftovers.saving(folder.parent, f"{folder.name}.") as token:
+            fresh = _beside(folder, token, "new")
+            for number, table in enumerate(tables.values()):
+                table.save(fresh / _table(number))
+            leaves = [keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
+            facts = {"step": step, "tables": list(tables), "leaves": _described(params, state), "notes": notes}
+            store.save(fresh / _DENSE, facts, iter([]), leaves)
+            _replace(folder, fresh, _beside(folder, token, "old"))
+    finally:
+        _sweep(folder)
 
 
 def steps(folder: str | Path, params: Tree) -> int:
@@ -112,11 +121,14 @@ def steps(folder: str | Path, params: Tree) -> int:
       TableError: If there is no manifest, or it was altered.
     """
     folder = _whole_one(folder)
-    facts = store.read_manifest(folder / _DENSE)
-    shapes = {path.removeprefix(_PARAMS): shape for path, _, shape in facts["leaves"] if path.startswith(_PARAMS)}
+    facts = store.read_manifest(folder / _DENSE, **_FACTS)
+    try:
+        shapes = {path.removeprefix(_PARAMS): shape for path, _, shape in facts["leaves"] if path.startswith(_PARAMS)}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise TableError(f"{folder / _DENSE}", "leaves with names, dtypes and shapes", f"{error}", _AGAIN) from error
     known = names(params)
     for number, key in enumerate(facts["tables"]):
-        shapes[known.get(key, key)] = store.read_manifest(folder / f"table-{number}")["shape"]
+        shapes[known.get(key, key)] = store.read_manifest(folder / _table(number), shape=list)["shape"]
     wanted = {path: list(np.shape(keys.data_of(leaf))) for path, leaf in by_path(params).items()}
     _check(folder, "parameters", sorted(wanted.items()), sorted(shapes.items()))
     return facts["step"]
@@ -135,7 +147,7 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
       DataError: If what was saved is of another model.
       TableError: If files are missing, cut off or altered, or the transform is not row-wise on what was a table.
     """
-    tables = store.read_manifest(_whole_one(folder) / _DENSE)["tables"]
+    tables = store.read_manifest(_whole_one(folder) / _DENSE, **_FACTS)["tables"]
     if not tables:
         saved = load(folder, params, tx.init(params), {})
         return saved.params, saved.state
@@ -167,12 +179,14 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
       TableError: If files are missing, cut off or altered.
     """
     folder = _whole_one(folder)
-    facts = store.read_manifest(folder / _DENSE)
-    _check(folder, "tables", list(like), facts.get("tables"))
-    _check(folder, "dense leaves", _described(params, state), facts.get("leaves"))
+    facts = store.read_manifest(folder / _DENSE, **_FACTS)
+    _check(folder, "tables", list(like), facts["tables"])
+    _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = store.read_arrays(folder / _DENSE, facts)
+    came = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
+    _check(folder, "files of dense leaves", [kind for _, *kind in facts["leaves"]], came)
     tables = {
-        path: [_load_table(folder / f"table-{number}", path, own) for own in copies]
+        path: [_load_table(folder / _table(number), path, own) for own in copies]
         for number, (path, copies) in enumerate(like.items())
     }
     first, structure = jax.tree.flatten((params, state))
@@ -181,7 +195,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
 
 
 def _load_table(folder: Path, path: str, like: Table | Like) -> Table:
-    saved = tuple(store.read_manifest(folder)["shape"])
+    saved = tuple(store.read_manifest(folder, shape=list)["shape"])
     if saved != like.shape:
         fix = "Restore into a runner of the same model: a table has as many rows as when it was saved."
         raise DataError(f"checkpoint `{folder.parent}`, table `{path}`", f"shape {like.shape}", f"{saved}", fix)
@@ -213,6 +227,9 @@ def _check_place(folder: Path) -> None:
       DataError: If it holds something else, or is the one in which the program runs.
     """
     fix = "Give a folder of its own."
+    if re.fullmatch(r".*\.[0-9a-f]{8}\.(new|old)", folder.name):
+        got = f"`{folder.name}`, as a save calls its own folders while it runs"
+        raise DataError(f"checkpoint `{folder}`", "another name", got, "Name it otherwise: such folders get deleted.")
     if Path.cwd().is_relative_to(folder):
         raise DataError(f"checkpoint `{folder}`", "a folder that can be replaced", "the working directory's", fix)
     if folder.exists() and not folder.is_dir():
@@ -224,22 +241,75 @@ def _check_place(folder: Path) -> None:
         raise DataError(f"checkpoint `{folder}`", "a new folder, an empty one or a checkpoint", f"one with {got}", fix)
 
 
-def _replace(folder: Path, fresh: Path) -> None:
-    """Puts a new folder in the place of an old one."""
-    if folder.exists():
-        os.replace(folder, folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.old"))
-    os.replace(fresh, folder)
-    for old in _replaced(folder):
-        shutil.rmtree(old, ignore_errors=True)
+def _replace(folder: Path, fresh: Path, old: Path) -> None:
+    """Puts a new folder in the place of what is there, which gets the name `old`."""
+    while True:
+        if folder.exists() and any(folder.iterdir()):
+            os.replace(folder, old)
+        try:
+            os.replace(fresh, folder)
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        shutil.rmtree(old, ignore_errors=True)  # another save was faster, and what it wrote is newer
+    store.sync_folder(folder.parent)
 
 
 def _whole_one(folder: str | Path) -> Path:
-    """The folder, or what it was before a save that was cut off between two names."""
+    """The folder, or what it was before a save that was cut off between two names; of several, the one that was saved last.
+
+    What saves that were killed have left is deleted, once it is sure that nobody needs it.
+    """
     folder = a_path("checkpoint, folder", folder).resolve()
-    return folder if folder.exists() else next(iter(_replaced(folder)), folder)
+    _sweep(folder)
+    if _has_manifest(folder):
+        return folder
+    before = [path for path in _replaced(folder) if _has_manifest(path)]
+    whole = [path for path in before if _is_whole(path)]
+    return max(whole or before, key=_saved_at, default=folder)
+
+
+def _sweep(folder: Path) -> None:
+    """Deletes what saves to this folder have left that run no more: `.new`; and `.old`, unless it is all that there is."""
+
+    def remove(token: str) -> None:
+        shutil.rmtree(_beside(folder, token, "new"), ignore_errors=True)
+        if _has_manifest(folder):
+            shutil.rmtree(_beside(folder, token, "old"), ignore_errors=True)
+
+    leftovers.sweep(folder.parent, f"{folder.name}.", remove)
 
 
 def _replaced(folder: Path) -> list[Path]:
     """What stood in a folder's place before."""
     name = re.compile(re.escape(folder.name) + r"\.[0-9a-f]{8}\.old")
     return [path for path in folder.parent.glob("*.old") if name.fullmatch(path.name)]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all files of a checkpoint are there, as long as they should be."""
+    try:
+        dense = store.read_manifest(folder / _DENSE, **_FACTS)
+        parts = [folder / _DENSE, *(folder / _table(number) for number in range(len(dense["tables"])))]
+        for part in parts:
+            store.check_files(part, store.read_manifest(part))
+    except TableError:
+        return False
+    return True
+
+
+def _has_manifest(folder: Path) -> bool:
+    return (folder / _DENSE / store.MANIFEST).is_file()
+
+
+def _saved_at(folder: Path) -> int:
+    return (folder / _DENSE / store.MANIFEST).stat().st_mtime_ns
+
+
+def _beside(folder: Path, token: str, ending: str) -> Path:
+    return folder.with_name(f"{folder.name}.{token}.{ending}")
+
+
+def _table(number: int) -> str:
+    return f"table-{number}"

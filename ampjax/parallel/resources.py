@@ -14,7 +14,11 @@ from typing import Any
 import jax
 import yaml
 
+from ampjax.bounded import read_whole
 from ampjax.errors import SettingsError
+
+MOST_BYTES = 1 << 18
+"""Of a resource file: some thousands of machines."""
 
 Device = Any  # jax.Device, which type checkers do not take for a type
 
@@ -116,10 +120,13 @@ def find_resources(info: str | Path | Resources | None = None) -> Resources:
 def _read(path: Path) -> list[Any]:
     where = f"resource file `{path}`"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = read_whole(path, MOST_BYTES).decode()
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError("aliases, with which a short file can say endlessly much")
+        content = yaml.safe_load(text)
     except OSError as error:
         raise SettingsError(where, "a file that can be read", f"{error.strerror}", "Check its name.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingsError(where, "YAML", f"{' '.join(str(error).split())}", _EXAMPLE) from error
     if not isinstance(content, Mapping) or set(content) != {"machines"}:
         got = f"the keys {sorted(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
