@@ -10,6 +10,7 @@ import io
 import math
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -39,7 +40,9 @@ _DAMAGE = (
     TypeError,
     OverflowError,
     RuntimeError,  # an encrypted member, a way of packing that is not known, brackets that are nested too deeply
-    MemoryError,  # from Python's own parser, for a header of nested brackets; arrays have been measured before
+    SyntaxError,  # this and the next two come from Python's own parser, which NumPy gives headers to
+    tokenize.TokenError,
+    MemoryError,
     struct.error,
     zipfile.BadZipFile,
     zlib.error,

@@ -1,5 +1,6 @@
 import gzip
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -91,3 +92,22 @@ def test_a_damaged_gzip_is_refused(tmp_path):
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=f"file {tmp_path}: expected a file that can be read"):
         read_idx(tmp_path, 3)
+
+
+def test_of_a_gzip_stream_no_more_is_unpacked_than_its_header_claims(tmp_path):
+    path = save(tmp_path, gzip.compress(images(claimed=10) + bytes(1 << 25)))
+    assert path.stat().st_size < 50_000
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"byte 7856: expected 7856 bytes for 10 items, got more\."):
+        read_idx(path, 3)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_no_memory_is_made_for_items_that_do_not_come(tmp_path):
+    path = save(tmp_path, gzip.compress(images(claimed=MOST_ITEMS)))
+    tracemalloc.start()
+    with pytest.raises(DataError, match="items, got 2368 bytes"):
+        read_idx(path, 3)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20  # a piece and what unpacks it
+    tracemalloc.stop()
