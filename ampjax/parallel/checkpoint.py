@@ -191,6 +191,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
     }
     first, structure = jax.tree.flatten((params, state))
     dense, shared = jax.tree.unflatten(structure, map(keys.like, first, leaves))
+    store.sweep(folder / _DENSE)
     return Saved(facts["step"], dense, shared, tables, facts.get("notes"))
 
 
@@ -271,11 +272,11 @@ def _whole_one(folder: str | Path) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Deletes what saves to this folder have left that run no more: `.new`; and `.old`, unless it is all that there is."""
+    """Deletes what saves to this folder have left that run no more: `.new`; and `.old`, once what replaced it is there and whole."""
 
     def remove(token: str) -> None:
         shutil.rmtree(_beside(folder, token, "new"), ignore_errors=True)
-        if _has_manifest(folder):
+        if _is_whole(folder):
             shutil.rmtree(_beside(folder, token, "old"), ignore_errors=True)
 
     leftovers.sweep(folder.parent, f"{folder.name}.", remove)

@@ -17,8 +17,9 @@ import yaml
 from ampjax.bounded import read_whole
 from ampjax.errors import SettingsError
 
-MOST_BYTES = 1 << 18
-"""Of a resource file: some thousands of machines."""
+MOST_BYTES = 1 << 16
+"""Of a resource file: about a thousand machines."""
+_DEEPEST = 8
 
 Device = Any  # jax.Device, which type checkers do not take for a type
 
@@ -121,12 +122,11 @@ def _read(path: Path) -> list[Any]:
     where = f"resource file `{path}`"
     try:
         text = read_whole(path, MOST_BYTES).decode()
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ValueError("aliases, with which a short file can say endlessly much")
+        _check_form(text)
         content = yaml.safe_load(text)
     except OSError as error:
         raise SettingsError(where, "a file that can be read", f"{error.strerror}", "Check its name.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise SettingsError(where, "YAML", f"{' '.join(str(error).split())}", _EXAMPLE) from error
     if not isinstance(content, Mapping) or set(content) != {"machines"}:
         got = f"the keys {sorted(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
@@ -134,6 +134,15 @@ def _read(path: Path) -> list[Any]:
     if not isinstance(content["machines"], list):
         raise SettingsError(f"{where}, `machines`", "a list", type(content["machines"]).__name__, _EXAMPLE)
     return content["machines"]
+
+
+def _check_form(text: str) -> None:
+    """Raises a `ValueError` for what takes endlessly long or much to build from a short text: deep brackets, and aliases of aliases."""
+    depth = 0
+    for event in yaml.parse(text):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+            raise ValueError("an alias" if depth <= _DEEPEST else f"more than {_DEEPEST} brackets within each other")
 
 
 def _machine(path: Path, number: int, entry: Any) -> Machine:

@@ -124,7 +124,8 @@ def of_saved(
         claimed = f"rows of shape {saved['shape']}, {saved['dtype']}"
         raise TableError(f"{where}", claimed, f"files of shape {first[0]}, {first[1]}", "Load another copy.")
     sizes = [saved["settings"].get(name) for name in ("partitions", "servers")]
-    if not all(type(n) is int and 1 <= n <= MOST_PARTS for n in sizes) or not set(saved["settings"]) <= _KEPT:
+    names = set(saved["settings"]) == _KEPT and saved["settings"]["folder"] is None
+    if not names or not all(type(n) is int and 1 <= n <= MOST_PARTS for n in sizes):
         expected = f"a table's settings, with 1 to {MOST_PARTS} partitions and servers"
         raise TableError(f"{where}, `settings`", expected, f"{saved['settings']!r:.100}", "Load another copy.")
     return TableSettings(saved["shape"][0], arrays[0].dtype, **(saved["settings"] | given))

@@ -41,12 +41,12 @@ def save(folder: str | Path, facts: Mapping[str, Any], blocks: Iterator[Block], 
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _sweep(folder)
+    sweep(folder)
     try:
         with leftovers.saving(folder, _STEM) as token:
             _write(folder, f"{_STEM}{token}", facts, blocks, others)
     finally:
-        _sweep(folder)
+        sweep(folder)
 
 
 def read_manifest(folder: str | Path, **kinds: type) -> dict[str, Any]:
@@ -103,17 +103,32 @@ def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
 def read_arrays(folder: str | Path, manifest: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Rows as mapped files, and the other arrays in memory; all of them are read once and checked first.
 
-    What saves that were killed have left in the folder is deleted.
-
     Raises:
       TableError: If a file is missing, too short or too long, or was altered.
     """
     folder = Path(folder)
     check_files(folder, manifest)
     arrays = [_read(folder, entry) for entry in manifest["files"]]
-    _sweep(folder)
     n_rows = len(arrays) - manifest["n_others"]
     return arrays[:n_rows], [np.array(array[0]) for array in arrays[n_rows:]]
+
+
+def sweep(folder: str | Path) -> None:
+    """Deletes what saves that were killed have left in a folder: files that the manifest does not name, of no save that still runs.
+
+    Args:
+      folder: What `save` wrote. Where it was read, this is for when all of it was found right.
+    """
+    folder = Path(folder)
+
+    def remove(token: str) -> None:
+        with suppress(TableError):  # by a manifest that can't be read, it can't be told what is left over
+            named = {entry["file"] for entry in read_manifest(folder)["files"]} if (folder / MANIFEST).exists() else ()
+            for path in folder.glob(f"{_STEM}{token}-*.bin"):
+                if path.name not in named:
+                    path.unlink()
+
+    leftovers.sweep(folder, _STEM, remove)
 
 
 def sync_folder(folder: Path) -> None:
@@ -139,19 +154,6 @@ def _write(
         _sync(file)
     os.replace(written, folder / MANIFEST)
     sync_folder(folder)
-
-
-def _sweep(folder: Path) -> None:
-    """Deletes files of saves that have ended, except those that the manifest names."""
-
-    def remove(token: str) -> None:
-        with suppress(TableError):  # by a manifest that can't be read, it can't be told what is left over
-            named = {entry["file"] for entry in read_manifest(folder)["files"]} if (folder / MANIFEST).exists() else ()
-            for path in folder.glob(f"{_STEM}{token}-*.bin"):
-                if path.name not in named:
-                    path.unlink()
-
-    leftovers.sweep(folder, _STEM, remove)
 
 
 def _write_rows(folder: Path, stem: str, blocks: Iterator[Block]) -> list[dict[str, Any]]:

@@ -430,6 +430,7 @@ class Table:
             raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved.get('state')}", fix)
         table._state = jax.tree.unflatten(jax.tree.structure(table._state), others)
         table._shards.fill(blocks.of_arrays(arrays))
+        store.sweep(folder)
         return table
 
     def _types(self) -> tuple[list[Any], list[Any]]:

@@ -136,7 +136,7 @@ def test_vectors_whose_line_ends_are_lost_or_that_are_fewer_than_counted_are_tol
         glove.table(write(tmp_path, " ".join(vectors).encode()), ["word9"], 2)
     assert glove.table(write(tmp_path, "\n".join(["10 2", *vectors]).encode()), ["word9"], 2)
     with pytest.raises(
-        DataError, match="line 1: expected a count of the file's words, 9, got 10. The file was cut off"
+        DataError, match=r"line 1: expected a count of the file's words, 9, got 10\. The file was cut off"
     ):
         glove.table(write(tmp_path, "\n".join(["10 2", *vectors[:-1]]).encode()), ["word3"], 2)
 
@@ -145,7 +145,7 @@ def test_a_short_file_of_questions_cannot_make_endless_copies(tmp_path: Path) ->
     ids = {"nodes": "a=1\nb=2", "edges": "is=1\nhas_fear=2", "asked": "has_fear=1"}
     others = [write(tmp_path, content.encode(), name) for name, content in ids.items()]
     graphs = write(tmp_path, b"1 1 2\n" * 500 + b"? 1 1 2\n" * 500)
-    with pytest.raises(DataError, match="line 1001: expected a blank line after each graph: .* got '500 and 500'"):
+    with pytest.raises(DataError, match=r"line 1001: expected a blank line after each graph: .* got '500 and 500'"):
         babi15.read(graphs, *others)
     write(tmp_path, "\n".join(f"n{i}={i}" for i in range(babi15.MOST_NODES + 1)).encode(), "nodes")
     with pytest.raises(DataError, match="nodes, line 257: expected at most 256 names, got more"):

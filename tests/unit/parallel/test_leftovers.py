@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampjax.errors import DataError
+from ampjax.errors import DataError, TableError
 from ampjax.parallel import checkpoint
 from ampjax.sparse import leftovers, store
 
@@ -116,6 +116,15 @@ def test_of_two_whole_folders_the_later_one_is_chosen(tmp_path: Path, order: tup
     assert names(tmp_path) == ["c.00000001.old", "c.00000002.old"]
 
 
+def test_what_was_replaced_stays_while_what_replaced_it_is_damaged(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    leave(folder, "00000001", "old", 1)
+    leave(folder, "00000002", "old", 2, cut=True).rename(folder)
+    with pytest.raises(TableError, match="no such file"):
+        restored(folder)
+    assert names(tmp_path) == ["c", "c.00000001.old"]
+
+
 @pytest.mark.parametrize("act", ["save", "restore"])
 def test_only_what_is_left_of_the_own_name_is_deleted(tmp_path: Path, act: str) -> None:
     folder = tmp_path / "c"
@@ -207,7 +216,7 @@ def test_a_lock_that_a_sweep_took_first_is_not_kept(tmp_path: Path, monkeypatch:
 def test_a_name_that_would_be_deleted_as_left_over_is_refused(tmp_path: Path) -> None:
     for ending in ("new", "old"):
         with pytest.raises(
-            DataError, match="expected another name, got .* Name it otherwise: such folders get deleted"
+            DataError, match=r"expected another name, got .* Name it otherwise: such folders get deleted"
         ):
             save(tmp_path / f"c.01234567.{ending}", 1)
 
@@ -223,6 +232,7 @@ def test_a_tables_folder_loses_what_killed_saves_left_and_nothing_else(tmp_path:
         (tmp_path / f"table-{token}-rows-0.bin").write_bytes(bytes(100))
         _, others = store.read_arrays(tmp_path, store.read_manifest(tmp_path))
         living = [f"table-{token}-rows-0.bin", f"table-{token}.lock"]
+        store.sweep(tmp_path)
         assert (others[0] == arrays[0]).all() and names(tmp_path) == sorted([*kept, *living, "table-notes.bin"])
     store.save(tmp_path, {}, iter([]), arrays)
     assert len(names(tmp_path)) == len(kept) + 1

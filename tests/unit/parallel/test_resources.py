@@ -30,13 +30,13 @@ def test_a_file_names_machines(tmp_path):
     ("text", "message"),
     [
         ("machines: [", "expected YAML"),
-        ("[" * 5000 + "]" * 5000, "expected YAML, got maximum recursion depth"),
+        ("[" * 50_000, "expected YAML, got more than 8 brackets within each other"),
         (
             "a: &a [x, x]\nb: &b [*a, *a]\nmachines: [*b, *b]",
-            "got aliases, with which a short file can say endlessly much",
+            "expected YAML, got an alias",
         ),
         ("machines: 2001-99-99", "expected YAML, got month must be in"),
-        ("#" * (1 << 18) + "\n", "expected YAML, got more than 262144 bytes"),
+        ("#" * (1 << 16) + "\n", "expected YAML, got more than 65536 bytes"),
         ("- 1", "a mapping with the one key `machines`, got list"),
         ("machines: []\nextra: 1", "the one key `machines`, got the keys \\['extra', 'machines'\\]"),
         ("machines: 3", "`machines`: expected a list, got int"),

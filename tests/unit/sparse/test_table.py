@@ -383,6 +383,15 @@ def test_what_a_forged_manifest_claims_is_checked_before_rows_are_made(tmp_path,
         Table.load(tmp_path, ROW_WISE["sgd"])
 
 
+def test_a_manifest_that_names_no_files_has_none_deleted(tmp_path):
+    table().save(tmp_path)
+    forged(tmp_path, lambda body: body.update(files=[], n_others=0))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(TableError, match=r"expected rows of shape \[23, 3\], float32, got files of shape \[\]"):
+        Table.load(tmp_path, ROW_WISE["sgd"])
+    assert sorted(tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b""], ids=["brackets", "no text", "nothing"])
 def test_a_manifest_that_is_no_json(tmp_path, content):
     (tmp_path / "table.json").write_bytes(content)
