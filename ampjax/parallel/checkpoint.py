@@ -32,8 +32,6 @@ from ampjax.sparse.table import Table
 Tree = Any
 _DENSE = "dense"
 _PARAMS = "params/"
-_AGAIN = "Restore another copy, or start anew."
-_FACTS = {"step": int, "tables": list, "leaves": list}
 
 
 @dataclass(frozen=True)
@@ -121,11 +119,8 @@ def steps(folder: str | Path, params: Tree) -> int:
       TableError: If there is no manifest, or it was altered.
     """
     folder = _whole_one(folder)
-    facts = store.read_manifest(folder / _DENSE, **_FACTS)
-    try:
-        shapes = {path.removeprefix(_PARAMS): shape for path, _, shape in facts["leaves"] if path.startswith(_PARAMS)}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise TableError(f"{folder / _DENSE}", "leaves with names, dtypes and shapes", f"{error}", _AGAIN) from error
+    facts = _facts(folder)
+    shapes = {path.removeprefix(_PARAMS): shape for path, _, shape in facts["leaves"] if path.startswith(_PARAMS)}
     known = names(params)
     for number, key in enumerate(facts["tables"]):
         shapes[known.get(key, key)] = store.read_manifest(folder / _table(number), shape=list)["shape"]
@@ -147,7 +142,7 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
       DataError: If what was saved is of another model.
       TableError: If files are missing, cut off or altered, or the transform is not row-wise on what was a table.
     """
-    tables = store.read_manifest(_whole_one(folder) / _DENSE, **_FACTS)["tables"]
+    tables = _facts(_whole_one(folder))["tables"]
     if not tables:
         saved = load(folder, params, tx.init(params), {})
         return saved.params, saved.state
@@ -179,7 +174,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
       TableError: If files are missing, cut off or altered.
     """
     folder = _whole_one(folder)
-    facts = store.read_manifest(folder / _DENSE, **_FACTS)
+    facts = _facts(folder)
     _check(folder, "tables", list(like), facts["tables"])
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = store.read_arrays(folder / _DENSE, facts)
@@ -193,6 +188,20 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
     dense, shared = jax.tree.unflatten(structure, map(keys.like, first, leaves))
     store.sweep(folder / _DENSE)
     return Saved(facts["step"], dense, shared, tables, facts.get("notes"))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """The manifest of what is no table: steps, paths of tables; path, dtype and shape of each leaf.
+
+    Raises:
+      TableError: If it can't be read, or says anything else.
+    """
+    facts = store.read_manifest(folder / _DENSE, step=int, tables=list, leaves=list)
+    of_leaves = (isinstance(leaf, list) and list(map(type, leaf)) == [str, str, list] for leaf in facts["leaves"])
+    if not all(isinstance(path, str) for path in facts["tables"]) or not all(of_leaves):
+        fix = "Restore another copy, or start anew."
+        raise TableError(f"{folder / _DENSE}", "names of tables; paths, dtypes and shapes", "something else", fix)
+    return facts
 
 
 def _load_table(folder: Path, path: str, like: Table | Like) -> Table:
@@ -291,7 +300,7 @@ def _replaced(folder: Path) -> list[Path]:
 def _is_whole(folder: Path) -> bool:
     """Whether all files of a checkpoint are there, as long as they should be."""
     try:
-        dense = store.read_manifest(folder / _DENSE, **_FACTS)
+        dense = _facts(folder)
         parts = [folder / _DENSE, *(folder / _table(number) for number in range(len(dense["tables"])))]
         for part in parts:
             store.check_files(part, store.read_manifest(part))

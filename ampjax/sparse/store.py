@@ -78,7 +78,9 @@ def read_manifest(folder: str | Path, **kinds: type) -> dict[str, Any]:
     for name, kind in {"files": list, "n_others": int, **kinds}.items():
         if type(body.get(name)) is not kind:
             raise TableError(f"{path}, `{name}`", f"a {kind.__name__}", f"{body.get(name)!r:.60}", _AGAIN)
-    if not (0 <= body["n_others"] <= len(body["files"]) and all(map(_is_entry, body["files"]))):
+    files, n_others = body["files"], body["n_others"]
+    are_entries = 0 <= n_others <= len(files) and all(map(_is_entry, files))
+    if not are_entries or any(entry["shape"][0] != 1 for entry in files[len(files) - n_others :]):
         raise TableError(f"{path}, `files`", "names, dtypes, shapes and checksums of arrays", "something else", _AGAIN)
     return body
 
@@ -221,5 +223,9 @@ def _is_entry(entry: Any) -> bool:
         dtype = jnp.dtype(entry["dtype"])
     except (TypeError, ValueError):
         return False
-    sizes = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
-    return sizes and not dtype.hasobject and dtype.itemsize > 0 and isinstance(entry["sha256"], str)
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or not 1 <= len(shape) <= 32:
+        return False
+    can_be = (
+        math.prod(max(n, 1) for n in shape) * dtype.itemsize < 1 << 62
+    )  # else NumPy refuses it, even if it is empty
+    return can_be and not dtype.hasobject and dtype.itemsize > 0 and isinstance(entry["sha256"], str)

@@ -1,6 +1,7 @@
 """What a runner writes, what it goes on from, and what it leaves alone."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,9 @@ import pytest
 from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
-from ampjax.errors import DataError
+from ampjax.errors import DataError, TableError
 from ampjax.parallel.resources import Machine, Resources
+from ampjax.sparse import store
 
 BATCH = {"ids": np.array([0, 1, 2, 2]), "y": np.zeros(4, np.float32)}
 
@@ -115,3 +117,14 @@ def test_an_optimizer_may_keep_random_keys(tmp_path, options):
     for both in (runner, again):
         both.run(BATCH)
     equal(runner.params, again.params)
+
+
+@pytest.mark.parametrize("change", [{"tables": [[]]}, {"leaves": [["params/w", "float32"]]}, {"step": "1"}], ids=str)
+def test_a_manifest_that_no_runner_wrote_is_told_before_the_first_batch_too(tmp_path, change):
+    trained().save(tmp_path / "c")
+    path = tmp_path / "c" / "dense" / store.MANIFEST
+    body = json.loads(path.read_text()) | change
+    del body["sha256"]
+    path.write_text(json.dumps(body | {"sha256": store._digest(body)}))
+    with pytest.raises(TableError, match=r"expected (names of tables; paths, dtypes and shapes|a int), got"):
+        make().restore(tmp_path / "c")

@@ -364,6 +364,8 @@ FORGED = {
     "another dtype": (lambda b: b["files"][0].update(dtype="int32"), "expected rows of shape [23, 3], float32, got files"),
     "objects": (lambda b: b["files"][0].update(dtype="object"), "`files`: expected names, dtypes, shapes and checksums"),
     "a size below 0": (lambda b: b["files"][0].update(shape=[-23, -3]), "`files`: expected names, dtypes, shapes"),
+    "a size that no array has": (lambda b: b["files"][0].update(shape=[0, 2**62]), "`files`: expected names, dtypes, shapes"),
+    "shared state without its axis": (lambda b: b.update(n_others=1), "`files`: expected names, dtypes"),
     "a file elsewhere": (lambda b: b["files"][0].update(file="../table-01234567-rows-0.bin"), "`files`: expected names"),
     "no files": (lambda b: b.pop("files"), "`files`: expected a list, got None"),
     "too few files": (lambda b: b.update(n_others=99), "`files`: expected names"),
