@@ -110,6 +110,22 @@ def test_programs_can_be_chosen_and_ours_set() -> None:
         workload.read_settings(["policy"])
 
 
+def test_programs_in_jax_run_once_for_each_kind_of_fused_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=/tmp/x --{FLAG}=-reduce")
+    entries = SentimentBench(
+        programs=("jax", "torch"), fusions=("", "dot"), max_active_keys=(4,), batch=(8,), synthetic=True
+    ).entries()
+    assert all(e.needs is None for e in entries)
+    for one, other in zip(entries[::2], entries[1::2], strict=True):
+        assert (
+            one.name == other.name
+            and one.setting.endswith(", fusions none")
+            and other.setting.endswith(", fusions dot")
+        )
+        assert one.variables()["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}="
+        assert other.variables()["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}=dot"
+
+
 def test_two_workers_have_a_core_and_a_copy_each() -> None:
     """Where one worker's kernels are spread over the cores, those of two are not."""
     entries = {e.name: e for e in MnistBench(max_active_keys=(4,)).entries()}
