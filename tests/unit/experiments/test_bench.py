@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampjax.errors import DataError, SettingsError
+from ampjax.numerics.guard import FLAG
 from experiments.__main__ import COMMANDS
 from experiments.bench import common, engine, growth, memory, start_up, tracing, workers, workload
 from experiments.bench.program import Entry
