@@ -93,7 +93,8 @@ class Executor:
         self._handed_in: dict[str, dict[str, Any]] = {}
         self._readings: dict[int, Any] = {}
         self._updates: dict[str, Kernel] = {}
-        self._corner = corner(tuple(dict.fromkeys(key for stage in plan.stages for key in stage.arenas))).once
+        arenas = [key for stage in plan.stages for key in (*(port.arena for port in stage.ports), *stage.arenas)]
+        self._corner = corner(tuple(dict.fromkeys(arenas))).once
         self._metric_names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
         self._sums: dict[tuple[int, bool], jax.Array] = {}
         self._updated: Dispatch | None = None  # its kernel has made its updates
