@@ -18,6 +18,7 @@ import ampjax as amp
 from ampjax.engine.compile import compilations
 from ampjax.errors import SettingsError
 from ampjax.models.mlp import mlp
+from ampjax.settings import Settings
 from ampjax.tables import compact
 from experiments.bench.children import in_a_process
 from experiments.bench.memory import resident_bytes
@@ -97,8 +98,8 @@ def _watched(n: int, work: Callable[[int], None]) -> list[dict[str, Any]]:
 
 
 def _trainer(features: int) -> amp.Trainer:
-    settings = {"max_active_keys": 4, "max_dispatch_size": 1, "min_update_interval": 4}
-    return amp.Trainer(mlp((features, 8, 4), batch=BATCH), optax.sgd(0.1), compile_ahead=False, **settings)
+    settings = Settings(max_active_keys=4, max_dispatch_size=1, min_update_interval=4, compile_ahead=False)
+    return amp.Trainer(mlp((features, 8, 4), batch=BATCH), optax.sgd(0.1), settings=settings)
 
 
 def _fit(trainer: amp.Trainer, features: int) -> None:
