@@ -94,7 +94,7 @@ class Executor:
         self._readings: dict[int, Any] = {}
         self._updates: dict[str, Kernel] = {}
         arenas = [key for stage in plan.stages for key in (*(port.arena for port in stage.ports), *stage.arenas)]
-        self._corner = corner(tuple(dict.fromkeys(arenas))).once
+        self._corner = corner(tuple(dict.fromkeys(arenas)))
         self._metric_names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
         self._sums: dict[tuple[int, bool], jax.Array] = {}
         self._updated: Dispatch | None = None  # its kernel has made its updates
@@ -396,7 +396,7 @@ class Executor:
         space = self.plan.spaces[worker]
         for key, values in self.arenas.values.items():
             if key[0] == space:
-                return self._corner(values)
+                return self._corner.once(values)
         return None
 
     def kernel_marks(self, dispatch: Dispatch) -> list[jax.Array]:
@@ -408,7 +408,7 @@ class Executor:
             written = [array for key in keys if (array := values.get(key)) is not None]
             written += [self._sums[key] for key in self._sums if key[0] == stage.number]
             written += jax.tree.leaves([self.accumulators[node] for node in stage.params])
-        return [self._corner(array) for array in written if array.size]
+        return [self._corner.once(array) for array in written if array.size]
 
     def change_marks(self, dispatch: Dispatch) -> list[jax.Array]:
         """Tiny arrays, ready when the parameter changes of this dispatch, the last that was issued, have been done."""
@@ -417,13 +417,13 @@ class Executor:
             *(self.params[node] for node in nodes),
             *(tree for own in self._handed_in.values() for tree in own.values()),
         ]
-        return [self._corner(array) for array in jax.tree.leaves(written) if array.size] if nodes else []
+        return [self._corner.once(array) for array in jax.tree.leaves(written) if array.size] if nodes else []
 
     def warm_marks(self) -> None:
         """Compiles what marks run."""
         sums = [self._sums_of(stage, True) for stage in self.plan.stages if stage.kind == "loss"]
         everything = self.arenas.values, self.arenas.grads, self.params, self.accumulators, sums
-        jax.block_until_ready([self._corner(array) for array in jax.tree.leaves(everything) if array.size])
+        jax.block_until_ready([self._corner.once(array) for array in jax.tree.leaves(everything) if array.size])
 
     def is_idle(self, worker: int) -> bool:
         """Whether a worker's device has done what was issued to it."""
