@@ -122,7 +122,7 @@ def trained(graph: amp.Graph, features: int, tx: optax.GradientTransformation) -
 
 
 def test_engines_and_kernels_of_dropped_graphs_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stayed for the life of the process: 50 trainers took two gigabytes, some 180 all the memory maps that Linux allows."""
+    """Each stayed for the life of the process: 50 trainers took two gigabytes, of larger graphs they took memory maps beyond what Linux allows."""
     gc.collect()
     monkeypatch.setattr(KERNELS, "most_idle", 8)
     engines, functions, held = [], [], KERNELS.n_held
