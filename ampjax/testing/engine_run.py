@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,11 +69,10 @@ def has_sinks(graph: Graph) -> bool:
 
 def differences_of(found: EngineRun, wanted: Reference) -> dict[str, list[Difference]]:
     """Every difference between the engine and the reference, by what was run: training, `evaluate`, `predict`."""
-    differ = sum(found.rows[node] != rows for node, rows in wanted.rows.items())
     training = [
         ("loss", "", _relative(found.loss, wanted.loss)),
         ("gradient", "norm", _relative(_norm(found.grads), _norm(wanted.grads))),
-        ("gradient", "rows", float("inf") if differ else 0.0),
+        ("gradient", "rows", 0.0 if dict(found.rows) == wanted.rows else math.inf),
         *compare(dict(found.grads), wanted.grads),
         *_metrics("training", found.training, wanted),
     ]
@@ -83,7 +83,7 @@ def differences_of(found: EngineRun, wanted: Reference) -> dict[str, list[Differ
 
 
 def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]) -> float:
-    """Max |got - want| / max |want| over all rows of a sink; infinite where messages, states or row counts differ.
+    """How far a sink's rows are apart, max |got - want| / max |want|; infinite where messages, states or row counts differ.
 
     Args:
       got: What the engine predicted, in the order of instances and states.
@@ -95,22 +95,23 @@ def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]
     rows = [np.asarray(row, np.float64) for row in got.payload]
     wanted = [np.asarray(payload, np.float64) for _, payload in ordered]
     if states.tolist() != [[state[name] for name in fields] for state, _ in ordered]:
-        return float("inf")
+        return math.inf
     if [row.shape for row in rows] != [row.shape for row in wanted]:
-        return float("inf")
+        return math.inf
     g, w = (np.concatenate([np.zeros(0), *map(np.ravel, each)]) for each in (rows, wanted))
     finite = np.isfinite(w)
     if not np.array_equal(g[~finite], w[~finite], equal_nan=True):
-        return float("inf")
-    apart = float(np.max(np.abs(g - w)[finite], initial=0.0)) / (float(np.max(np.abs(w[finite]), initial=0.0)) or 1.0)
-    return apart if np.isfinite(apart) else float("inf")
+        return math.inf
+    scale = float(np.max(np.abs(w[finite]), initial=0.0)) or 1.0
+    apart = float(np.max(np.abs(g[finite] - w[finite]), initial=0.0)) / scale
+    return apart if math.isfinite(apart) else math.inf
 
 
 def _metrics(what: str, found: Mapping[str, float], wanted: Reference) -> list[Difference]:
-    """The mean loss, and each metric; one that is not there on either side is infinitely far."""
+    """The mean loss, and each metric; one that is missing on one side is infinitely far, one that counted nothing on both is not."""
     want = wanted.metrics if wanted.mean_loss is None else {"loss": wanted.mean_loss, **wanted.metrics}
-    missing = float("inf")
-    return [(what, name, _relative(found.get(name, missing), want.get(name, missing))) for name in {**want, **found}]
+    pairs = {name: (found.get(name, math.inf), want.get(name, math.inf)) for name in {**want, **found}}
+    return [(what, name, 0.0 if np.isnan(pair).all() else _relative(*pair)) for name, pair in pairs.items()]
 
 
 def _norm(grads: Mapping[str, Any]) -> float:
@@ -119,11 +120,9 @@ def _norm(grads: Mapping[str, Any]) -> float:
 
 
 def _relative(found: float, wanted: float) -> float:
-    """|found - wanted| / |wanted|; a metric that counted nothing is not a number on both sides."""
-    if np.isnan(found) and np.isnan(wanted):
-        return 0.0
+    """|found - wanted| / |wanted|; infinite where either is not finite."""
     apart = abs(found - wanted) / (abs(wanted) or 1.0)
-    return apart if np.isfinite(apart) else float("inf")
+    return apart if math.isfinite(apart) else math.inf
 
 
 def _largest(trainer: Trainer) -> int:

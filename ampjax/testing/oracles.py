@@ -114,7 +114,7 @@ def evaluable(where: str) -> Iterator[None]:
         raise GraphError(
             where,
             "what can be evaluated operation by operation in float64",
-            f"{type(error).__name__}: {error}",
+            f"{type(error).__name__}: {str(error).rstrip('.')}",
             'Let bodies keep the dtype of their inputs, or use `oracle="jit"`.',
         ) from error
 

@@ -45,18 +45,21 @@ def account(settings: Settings, differences: Mapping[str, Sequence[Difference]],
     if not max(value for *_, value in every) <= tolerance:
         return f"{name}\n{difference_table(every, tolerance)}"
     training, evaluation, predictions = (differences[what] for what in ("training", "evaluate", "predict"))
-    metrics = len(evaluation) - 1
-    gradients = len(training) - 3 - len(evaluation)
-    seen = [_part(f"loss, metrics, gradient norm and {gradients} gradients", training)]
+    n_leaves, n_metrics = len(training) - len(evaluation) - 3, max(len(evaluation) - 1, 0)
+    seen = [_part(f"loss, gradient norm and {_count(n_leaves, 'gradient')}", training)]
     if evaluation:
-        seen.append(_part(f"`evaluate`: loss and {metrics} metrics", evaluation))
+        seen.append(_part(f"`evaluate`: loss and {_count(n_metrics, 'metric')}", evaluation))
     if predictions:
-        seen.append(_part(f"`predict`: {len(predictions)} sinks", predictions))
+        seen.append(_part(f"`predict`: {_count(len(predictions), 'sink')}", predictions))
     return f"{name}: {'; '.join(seen)}"
 
 
 def _part(what: str, differences: Sequence[Difference]) -> str:
     return f"{what}, at most {max(value for *_, value in differences):.1e} apart"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def not_looked_at(

@@ -15,7 +15,7 @@ from ampjax.train import Data
 
 SCHEDULES = (
     Settings(max_active_keys=1, max_dispatch_size=1, fuse=False, policy="backward_first"),
-    Settings(max_active_keys=4, max_dispatch_size=64),
+    Settings(max_active_keys=64, max_dispatch_size=64),
     Settings(max_active_keys=3, max_dispatch_size=2, workers=2, fuse=False, policy="largest"),
 )
 """One message at a time as in the paper; coalesced and fused; two workers with small dispatches."""
