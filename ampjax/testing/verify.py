@@ -38,9 +38,9 @@ def verify(
     with its states. The report says what was not looked at. Parameters are frozen, whatever schedules and nodes say of updates. Random
     bodies are compared without randomness only if they do nothing then.
 
-    The reference evaluates bodies operation by operation in float64, so that it shares neither fusions nor rounding with the engine. That takes about
-    2.5 ms a message, 2 to 4 s for three trees or sentences, less than the engine's own compilations do. For hundreds of instances `oracle="jit"` is some ten times as
-    fast, but its bodies are compiled by the compiler that compiles the engine. A body that pins float32 (`astype`, `jnp.zeros(n, jnp.float32)`) rounds in the reference, too; one whose
+    The reference evaluates bodies operation by operation in float64, so that it shares neither fusions nor rounding with the engine. That takes 2 to 7 s for three
+    sequences, trees, sentences or molecules, less than the engine's own compilations do, and some 2.5 ms for each further message (rows of ragged messages count).
+    For hundreds of instances `oracle="jit"` is some ten times as fast, but its bodies are compiled by the compiler that compiles the engine. A body that pins float32 (`astype`, `jnp.zeros(n, jnp.float32)`) rounds in the reference, too; one whose
     types no longer fit one another is refused with an error that names it.
 
     Args:
