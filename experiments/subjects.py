@@ -168,10 +168,10 @@ def _molecules(encoding: str) -> Callable[[bool, int], tuple[Graph, Data]]:
 
 def _deduction(encoding: str) -> Callable[[bool, int], tuple[Graph, Data]]:
     def make(small: bool, seed: int) -> tuple[Graph, Data]:
-        questions = babi15.generate(2, 8 if small else 54, seed)
+        questions = babi15.generate(1, 8 if small else 54, seed)
         tables = questions.graphs if encoding == "flatmap" else None
         network = Network(1, 5, 2, babi15.N_KINDS, tables)
-        return ggnn_selection(network), questions.instances(0, 1 if small else 2, encoding)
+        return ggnn_selection(network), questions.instances(0, 1, encoding)
 
     return make
 

@@ -21,6 +21,11 @@ def keys(rows):
     return jax.vmap(jax.random.key)(np.arange(rows))
 
 
+def normal_numbers(rows, n):
+    """What JAX draws from these keys. It computes rare, large ones to 4 digits only, so a formula of the numbers could not be compared with."""
+    return np.asarray(jax.jit(lambda: jax.vmap(lambda key: jax.random.normal(key, (n,)))(keys(rows)))(), np.float64)
+
+
 # Layers of ampjax.nn, and tiles
 
 
@@ -274,7 +279,7 @@ def pondering(hidden, rows, inputs):
 def gates_of_experts(hidden, rows, inputs):
     """One and two experts a row, with and without noise; the importance loss of the rows together."""
     one, two = mixture.Experts(hidden, 8, 3, n=6, top=1), mixture.Experts(hidden, 8, 3, n=6, top=2)
-    noise = np.stack([f.normal([0, seed], (6,)) for seed in range(rows)])
+    noise = normal_numbers(rows, 6)
     combine = body(mixture.mixture_of_experts(two), "combine")
 
     def tested(p, x, first, second):
@@ -344,7 +349,7 @@ def tagger_head(hidden, rows, inputs):
     """A word vector from the last states of its characters, with noise and without, and the hidden layer of the classifier."""
     graph = _tagger()
     spell, hide, noisy = (body(graph, name) for name in ("spell", "hidden", "noise"))
-    noise = np.stack([f.normal([0, seed], (2 * hidden,)) for seed in range(rows)])
+    noise = normal_numbers(rows, 2 * hidden)
 
     def tested(w, left, right):
         vector = mapped(spell)((), np.zeros(rows), left, right)

@@ -4,7 +4,6 @@ Nothing of JAX is used here, so that no compiler is shared with what is tested. 
 """
 
 import numpy as np
-from scipy.special import erfinv
 
 
 def sigmoid(x):
@@ -249,20 +248,10 @@ def fold_in(key, data):
     return [int(word) for word in threefry(key, 0, data)]
 
 
-def fractions(key, shape):
-    """JAX's uniform numbers in [0, 1): of the two words of each place's block, one on the other, the first 23 bits."""
-    x, y = threefry(key, 0, np.arange(np.prod(shape, dtype=int)))
-    return ((x ^ y) >> np.uint64(9)).reshape(shape) / 2.0**23
-
-
 def bernoulli(key, p, shape):
-    return fractions(key, shape) < np.float32(p)
-
-
-def normal(key, shape):
-    """JAX's normal numbers: the inverse of the error function at uniform ones in (-1, 1)."""
-    low = np.nextafter(np.float32(-1), np.float32(0), dtype=np.float32).astype(float)
-    return 2**0.5 * erfinv(np.maximum(fractions(key, shape) * (1 - low) + low, low))
+    """JAX's draws: of the two words of each place's block, one on the other, the first 23 bits are a fraction."""
+    x, y = threefry(key, 0, np.arange(np.prod(shape, dtype=int)))
+    return ((x ^ y) >> np.uint64(9)).reshape(shape) / 2.0**23 < np.float32(p)
 
 
 def dropout(key, x, keep):
