@@ -177,7 +177,7 @@ def _deduction(encoding: str) -> Callable[[bool, int], tuple[Graph, Data]]:
 
 
 def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
-    sentences, _ = wikiner.synthetic(3, 1, seed)
+    sentences, _ = wikiner.synthetic(100, 1, seed)  # so that there are frequent words
     vocabulary = sentences.vocabulary
     sizes = replace(TaggerSizes(4, 4, 4, 4) if small else TaggerSizes(), noise=0)
     graph = tagger(len(vocabulary.words), len(vocabulary.characters), sizes)

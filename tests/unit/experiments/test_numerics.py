@@ -13,7 +13,7 @@ from experiments import numerics
 from experiments.numerics import FLAG, NumericsOptions, difference, flags
 
 
-@pytest.mark.parametrize("name", ["perceptron", "nmt"])
+@pytest.mark.parametrize("name", ["perceptron", "lm"])
 def test_compiled_numbers_are_right(name: str, tmp_path: Path) -> None:
     """A graph of AMPNet's and a program of Parallax's."""
     numerics.keep_exact([name], True, 0, str(tmp_path))
