@@ -67,6 +67,7 @@ COMMANDS: Mapping[str, Command] = {
     "figure5b": Command("figure5b", "Figure5bOptions"),
     "scaling": Command("scaling", "ScalingOptions"),
     "calibrate": Command("calibrate", "CalibrateOptions"),
+    "numerics": Command("numerics", "NumericsOptions"),
     "report": Command("report", "ReportOptions"),
     **{
         f"bench {name}": Command("bench.workloads", f"{name.title().replace('-', '')}Bench", "bench.workload")

@@ -1,0 +1,240 @@
+"""Every model of both papers with parameters and a little data: what `experiments numerics` computes in two ways.
+
+Parameters that start constant (biases, a gate of zeros, gammas that switch a branch off) get random values, so that all of a model counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import jax
+import numpy as np
+
+import ampjax as amp
+from ampjax.data import babi15, list_reduction, mnist, permutation, qm9, sst, wikiner
+from ampjax.ir.graph import Graph
+from ampjax.models import lm
+from ampjax.models.act import Ponder, act_rnn
+from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
+from ampjax.models.mixture import Experts, mixture_of_experts
+from ampjax.models.mlp import mlp
+from ampjax.models.permutation import permutation as permutation_model
+from ampjax.models.rnn import list_reduction_rnn
+from ampjax.models.sampled_softmax import draw
+from ampjax.models.tagger import Sizes as TaggerSizes
+from ampjax.models.tagger import tagger
+from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.params import initial_params
+from ampjax.settings import Settings
+from ampjax.testing.reference import reference
+from ampjax.testing.verify import engine_gradients
+from ampjax.train import Data
+from experiments.parallax.workloads import Model, Sizes, workload
+
+Found = tuple[float, dict[str, Any]]
+"""A loss, and its gradients by the first name of each parameter."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model in two ways.
+
+    Args:
+      compiled: Loss and gradients as users get them: compiled, in float32.
+      exact: The same operation by operation, in float64.
+    """
+
+    compiled: Callable[[], Found]
+    exact: Callable[[], Found]
+
+
+def subject(name: str, small: bool = False, seed: int = 0) -> Subject:
+    """A model of `NAMES`.
+
+    Args:
+      name: Which.
+      small: Few features, for a test; by default the papers' sizes, but for Parallax's models, which are those of its experiments here.
+      seed: Of parameters and data.
+    """
+    if name in GRAPHS:
+        graph, instances = GRAPHS[name](small, seed)
+        return _graph(graph, instances, seed)
+    return _program(PROGRAMS[name], small, seed)
+
+
+def _graph(graph: Graph, instances: Data, seed: int) -> Subject:
+    """The engine beside the reference interpreter."""
+    params = moved(initial_params(graph, {}, seed), seed)
+
+    def compiled() -> Found:
+        run = engine_gradients(graph, instances, params, Settings(max_active_keys=len(instances)))
+        return run.loss, dict(run.grads)
+
+    return Subject(compiled, lambda: exact_reference(graph, params, instances))
+
+
+def exact_reference(graph: Graph, params: Mapping[str, Any], instances: Data) -> Found:
+    """The reference interpreter, operation by operation and in float64."""
+    with jax.disable_jit(), jax.enable_x64(True):
+        run = reference(graph, in_float64(dict(params)), instances)
+        return run.loss, jax.tree.map(np.asarray, run.grads)
+
+
+def _program(model: Model, small: bool, seed: int) -> Subject:
+    """A single-device program, compiled as one function, and op by op."""
+    sizes = Sizes(images=4)
+    if small:
+        sizes = Sizes(200, 100, 8, 16, 4, 5, 2)
+    work = workload(model, 1, sizes, 1, seed)
+    batch, params = work.batches[0], moved(work.params, seed)
+    grads = jax.value_and_grad(work.loss)
+
+    def exact() -> Found:
+        with _same_samples(batch, sizes), jax.disable_jit(), jax.enable_x64(True):
+            loss, found = grads(in_float64(params), in_float64(batch))
+            return float(loss), jax.tree.map(np.asarray, found)
+
+    def compiled() -> Found:
+        loss, found = jax.jit(grads)(params, batch)
+        return float(loss), found
+
+    return Subject(compiled, exact)
+
+
+def _same_samples(batch: Any, sizes: Sizes) -> Any:
+    """LM's draws are those of float32 in float64, too: they are whole numbers, which the comparison is not about."""
+    if "sample_seed" not in batch:
+        return nullcontext()
+    key = jax.random.key(batch["sample_seed"][0])
+    drawn = jax.jit(draw, static_argnums=(1, 2))(key, min(sizes.samples, sizes.vocabulary), sizes.vocabulary)
+    return patch.object(lm, "draw", lambda *_: drawn)
+
+
+def in_float64(tree: Any) -> Any:
+    """A tree whose floats are float64."""
+    floats = (np.float32, np.float64)
+    return jax.tree.map(lambda x: np.asarray(x, np.float64) if np.asarray(x).dtype in floats else np.asarray(x), tree)
+
+
+def moved(params: Any, seed: int) -> Any:
+    """Parameters of which none is constant: to those that are, numbers of a tenth are added."""
+    rng = np.random.default_rng(seed)
+
+    def value(leaf: Any) -> np.ndarray:
+        x = np.asarray(leaf)
+        return x if np.ptp(x) else x + (0.1 * rng.normal(size=x.shape)).astype(x.dtype)
+
+    return jax.tree.map(value, params)
+
+
+# Models of AMPNet, with a few instances
+
+
+def _perceptron(small: bool, seed: int) -> tuple[Graph, Data]:
+    width, n = (8, 20) if small else (784, 100)
+    return mlp((784, width, width, width, 10), n), mnist.Batches(mnist.synthetic(n, 1, seed)[0], n)
+
+
+def _list_reduction(small: bool, seed: int) -> tuple[Graph, Data]:
+    hidden, batch = (8, 5) if small else (128, 100)
+    data = list_reduction.Buckets(list_reduction.generate(20 * batch, seed), batch, hidden)
+    return list_reduction_rnn(hidden, batch), _first(data, 2 if small else 4)
+
+
+def _trees(kind: str) -> Callable[[bool, int], tuple[Graph, Data]]:
+    def make(small: bool, seed: int) -> tuple[Graph, Data]:
+        trees, _ = sst.synthetic(4, 1, seed)
+        hidden = 8 if small else {"tai": 150, "fold": 300}[kind]
+        cells = Cells(kind, 8 if small else 300, hidden, 1.0)
+        return tree_lstm(len(trees.vocabulary), cells), _first(sst.TreeInstances(trees), 1 if small else 4)
+
+    return make
+
+
+def _molecules(encoding: str) -> Callable[[bool, int], tuple[Graph, Data]]:
+    def make(small: bool, seed: int) -> tuple[Graph, Data]:
+        molecules = qm9.synthetic(20, seed)
+        data = qm9.split(molecules, 1, seed, None, encoding).train
+        tables = molecules.graphs if encoding == "flatmap" else None
+        network = Network(qm9.N_FEATURES, 12 if small else 100, 2 if small else 4, qm9.N_KINDS, tables)
+        return ggnn_regression(network), _first(data, 2 if small else 4)
+
+    return make
+
+
+def _deduction(encoding: str) -> Callable[[bool, int], tuple[Graph, Data]]:
+    def make(small: bool, seed: int) -> tuple[Graph, Data]:
+        questions = babi15.generate(1, 8 if small else 54, seed)
+        tables = questions.graphs if encoding == "flatmap" else None
+        network = Network(1, 5, 2, babi15.N_KINDS, tables)
+        return ggnn_selection(network), questions.instances(0, 1, encoding)
+
+    return make
+
+
+def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
+    sentences, _ = wikiner.synthetic(100, 1, seed)  # so that there are frequent words
+    vocabulary = sentences.vocabulary
+    sizes = replace(TaggerSizes(4, 4, 4, 4) if small else TaggerSizes(), noise=0)
+    graph = tagger(len(vocabulary.words), len(vocabulary.characters), sizes)
+    return graph, _first(wikiner.SentenceInstances(sentences), 1 if small else 3)
+
+
+def _permutation(small: bool, seed: int) -> tuple[Graph, Data]:
+    operations, hidden, n = (3, 8, 2) if small else (8, 128, 32)
+    return permutation_model(operations, hidden), permutation.Programs(permutation.generate(n, operations, seed))
+
+
+def _experts(small: bool, seed: int) -> tuple[Graph, Data]:
+    rng, n, hidden = np.random.default_rng(seed), 4, 8 if small else 128
+    graph = mixture_of_experts(Experts(hidden, hidden, 10, n=4, noisy=False))
+    i = np.arange(n)
+    fields = {"i": i, "n": np.full(n, n)}
+    return graph, [
+        {
+            "x": amp.messages(rng.normal(size=(n, hidden)).astype(np.float32), **fields),
+            "label": amp.messages(rng.integers(0, 10, n).astype(np.int32), **fields),
+        }
+        for _ in range(1 if small else 8)
+    ]
+
+
+def _pondering(small: bool, seed: int) -> tuple[Graph, Data]:
+    rng, hidden, length = np.random.default_rng(seed), 8 if small else 128, 2 if small else 5
+    t, zero, own = np.arange(length), np.zeros(1, np.int64), np.full(1, length)
+    return act_rnn(Ponder(hidden, hidden, 10)), [
+        {
+            "x": amp.messages(
+                rng.normal(size=(length, hidden)).astype(np.float32), t=t, length=np.full(length, length)
+            ),
+            "s0": amp.messages(np.zeros((1, hidden), np.float32), t=zero, length=own, step=zero, more=zero),
+            "label": np.int32(rng.integers(10)),
+        }
+        for _ in range(1 if small else 8)
+    ]
+
+
+def _first(data: Any, n: int) -> amp.Subset:
+    return amp.Subset(data, np.arange(n))
+
+
+GRAPHS: Mapping[str, Callable[[bool, int], tuple[Graph, Data]]] = {
+    "perceptron": _perceptron,
+    "list-reduction": _list_reduction,
+    "tree-lstm-tai": _trees("tai"),
+    "tree-lstm-fold": _trees("fold"),
+    "qm9-collect": _molecules("collect"),
+    "qm9-flatmap": _molecules("flatmap"),
+    "babi15-collect": _deduction("collect"),
+    "babi15-flatmap": _deduction("flatmap"),
+    "tagger": _tagger,
+    "mixture": _experts,
+    "act": _pondering,
+    "permutation": _permutation,
+}
+PROGRAMS: Mapping[str, Model] = {"lm": "lm", "nmt": "nmt", "resnet-50": "resnet", "inception-v3": "inception"}
+NAMES: Sequence[str] = (*GRAPHS, *PROGRAMS)
