@@ -18,13 +18,13 @@ import jax
 from rich.console import Console
 
 from ampjax.errors import SettingsError
+from ampjax.numerics.guard import with_flag
 from ampjax.tables import compact
 from ampjax.testing.differences import compare
 from experiments.bench.children import in_a_process
 from experiments.records import append
 from experiments.subjects import NAMES, Found, subject
 
-FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 Fusions = Literal["unguarded", "no-reduce", "none", "individual-dot"]
 VALUES: Mapping[Fusions, str] = {
     # What is added is on by default, so this is jaxlib's own choice, in words that nobody takes for an absent flag.
@@ -71,20 +71,15 @@ def main(options: NumericsOptions, console: Console | None = None) -> list[dict[
     records = []
     with TemporaryDirectory() as folder:
         given = {"models": options.models, "small": options.small, "seed": options.seed, "folder": folder}
-        in_a_process(keep_exact, given, {"XLA_FLAGS": flags("none")})
+        flags = {name: with_flag(os.environ.get("XLA_FLAGS", ""), value) for name, value in VALUES.items()}
+        in_a_process(keep_exact, given, {"XLA_FLAGS": flags["none"]})
         for fusions in options.fusions:
-            found = in_a_process(measure, given, {"XLA_FLAGS": flags(fusions)})
+            found = in_a_process(measure, given, {"XLA_FLAGS": flags[fusions]})
             found = [{"experiment": "numerics", "fusions": fusions, **record} for record in found]
             append(options.json, found)
             records += found
     (console or Console(highlight=False)).print(_table(options, records))
     return records
-
-
-def flags(fusions: Fusions) -> str:
-    """`XLA_FLAGS` as they are, but for the flag of these fusions."""
-    kept = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(f"{FLAG}=")]
-    return " ".join([*kept, f"{FLAG}={VALUES[fusions]}"])
 
 
 def keep_exact(models: Sequence[str], small: bool, seed: int, folder: str) -> None:

@@ -30,8 +30,9 @@ from ampjax.models.tagger import tagger
 from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.params import initial_params
 from ampjax.settings import Settings
+from ampjax.testing.engine_run import run_engine
+from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import reference
-from ampjax.testing.verify import engine_gradients
 from ampjax.train import Data
 from experiments.parallax.workloads import Model, Sizes, workload
 
@@ -71,17 +72,14 @@ def _graph(graph: Graph, instances: Data, seed: int) -> Subject:
     params = moved(initial_params(graph, {}, seed), seed)
 
     def compiled() -> Found:
-        run = engine_gradients(graph, instances, params, Settings(max_active_keys=len(instances)))
+        run = run_engine(graph, instances, params, Settings(max_active_keys=len(instances)))
         return run.loss, dict(run.grads)
 
-    return Subject(compiled, lambda: exact_reference(graph, params, instances))
+    def exact() -> Found:
+        run = reference(graph, params, instances, oracle="eager")
+        return run.loss, run.grads
 
-
-def exact_reference(graph: Graph, params: Mapping[str, Any], instances: Data) -> Found:
-    """The reference interpreter, operation by operation and in float64."""
-    with jax.disable_jit(), jax.enable_x64(True):
-        run = reference(graph, in_float64(dict(params)), instances)
-        return run.loss, jax.tree.map(np.asarray, run.grads)
+    return Subject(compiled, exact)
 
 
 def _program(model: Model, small: bool, seed: int) -> Subject:
@@ -94,8 +92,9 @@ def _program(model: Model, small: bool, seed: int) -> Subject:
     grads = jax.value_and_grad(work.loss)
 
     def exact() -> Found:
-        with _same_samples(batch, sizes), jax.disable_jit(), jax.enable_x64(True):
-            loss, found = grads(in_float64(params), in_float64(batch))
+        eager = find_oracle("eager")
+        with _same_samples(batch, sizes), eager.scope():
+            loss, found = grads(eager.cast(params), eager.cast(batch))
             return float(loss), jax.tree.map(np.asarray, found)
 
     def compiled() -> Found:
@@ -112,12 +111,6 @@ def _same_samples(batch: Any, sizes: Sizes) -> Any:
     key = jax.random.key(batch["sample_seed"][0])
     drawn = jax.jit(draw, static_argnums=(1, 2))(key, min(sizes.samples, sizes.vocabulary), sizes.vocabulary)
     return patch.object(lm, "draw", lambda *_: drawn)
-
-
-def in_float64(tree: Any) -> Any:
-    """A tree whose floats are float64."""
-    floats = (np.float32, np.float64)
-    return jax.tree.map(lambda x: np.asarray(x, np.float64) if np.asarray(x).dtype in floats else np.asarray(x), tree)
 
 
 def moved(params: Any, seed: int) -> Any:

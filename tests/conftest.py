@@ -22,7 +22,9 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-import ampjax  # noqa: F401 (before any test makes an array: it sets a flag that JAX reads when it starts)
+from ampjax.engine import (
+    shared,
+)  # before any test makes an array: importing ampjax sets a flag that JAX reads when it starts
 
 # Deadlines would turn a compilation, or a busy machine, into a failure. The blob is the line that replays a failure.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -32,6 +34,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 # A program that a shell started in the background ignores Ctrl-C; the tests of Ctrl-C, and the programs that they start, must not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests go to and fro between the same graphs, whose trainers end with each of them; `room_for_kernels` bounds what is kept.
+shared.KERNELS.most_idle = 100_000
 
 MAPS = Path("/proc/self/maps")
 

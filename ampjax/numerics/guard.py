@@ -65,8 +65,8 @@ def set_flag() -> Guard:
         return Guard("unknown", None, in_time)
     if right_without_flag():
         return Guard("unneeded", None, in_time)
-    os.environ["XLA_FLAGS"] = (
-        f"{flags} --{FLAG}={VALUE}".strip()
+    os.environ["XLA_FLAGS"] = with_flag(
+        flags, VALUE
     )  # child processes inherit it, also where it is too late for this one
     return Guard("guard", VALUE, in_time)
 
@@ -77,12 +77,18 @@ def flag_value(flags: str) -> str | None:
     return found[-1] if found else None
 
 
+def with_flag(flags: str, value: str) -> str:
+    """XLA's flags with this value of the flag, in place of another one that may stand there."""
+    others = [flag for flag in flags.split() if not flag.startswith(f"--{FLAG}=")]
+    return " ".join([*others, f"--{FLAG}={value}"])
+
+
 def _flags() -> str:
     """What `XLA_FLAGS` says; where it names a file, as XLA allows, the file's flags."""
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):
         with suppress(OSError, ValueError):
-            return " ".join(Path(flags).read_text().split())
+            return Path(flags).read_text()
     return flags
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.numerics.guard import FLAG
+from ampjax.numerics.guard import with_flag
 from experiments.bench.account import account, show
 from experiments.bench.common import Result, compare
 from experiments.bench.ours import EXPERIMENTS
@@ -143,8 +143,7 @@ class Workload:
 
 def with_fusions(entry: Entry, value: str) -> Entry:
     """The program with another value of XLA's flag for fused kernels, which may make its numbers wrong (see `ampjax.numerics`)."""
-    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(f"--{FLAG}=")]
-    variables = {**entry.environment, "XLA_FLAGS": " ".join([*flags, f"--{FLAG}={value}"])}
+    variables = {**entry.environment, "XLA_FLAGS": with_flag(os.environ.get("XLA_FLAGS", ""), value)}
     return replace(entry, setting=f"{entry.setting}, fusions {value or 'none'}", environment=variables)
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from ampjax.errors import SettingsError
+from ampjax.numerics.guard import FLAG
 from experiments import numerics
-from experiments.numerics import FLAG, NumericsOptions, difference, flags
+from experiments.numerics import NumericsOptions, difference
 
 
-@pytest.mark.parametrize("name", ["perceptron", "lm"])
+@pytest.mark.parametrize("name", ["perceptron", pytest.param("lm", marks=pytest.mark.long)])
 def test_compiled_numbers_are_right(name: str, tmp_path: Path) -> None:
     """A graph of AMPNet's and a program of Parallax's."""
     numerics.keep_exact([name], True, 0, str(tmp_path))
@@ -32,13 +33,13 @@ def test_each_choice_of_fusions_has_a_process(tmp_path: Path, monkeypatch: pytes
         return [{"model": "lm", "loss": 0.5, "gradient": float(len(calls)), "parameter": "w", "jax": "1"}]
 
     monkeypatch.setattr(numerics, "in_a_process", in_a_process)
-    monkeypatch.setenv("XLA_FLAGS", f"--xla_a=1 {FLAG}=dot")
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_a=1 --{FLAG}=dot")
     path = tmp_path / "numerics.jsonl"
     numerics.main(NumericsOptions(models=("lm",), fusions=("unguarded", "none"), json=path))
     assert calls == [
-        ("keep_exact", f"--xla_a=1 {FLAG}="),
-        ("measure", f"--xla_a=1 {FLAG}=+individual_dot"),
-        ("measure", f"--xla_a=1 {FLAG}="),
+        ("keep_exact", f"--xla_a=1 --{FLAG}="),
+        ("measure", f"--xla_a=1 --{FLAG}=+individual_dot"),
+        ("measure", f"--xla_a=1 --{FLAG}="),
     ]
     written = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(r["fusions"], r["gradient"]) for r in written] == [("unguarded", 2.0), ("none", 3.0)]
@@ -54,8 +55,3 @@ def test_wrong_numbers_are_found() -> None:
 def test_a_model_that_is_not_there_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"--models: expected some of .*got `gpt`"):
         numerics.main(NumericsOptions(models=("gpt",)))
-
-
-def test_the_flag_of_others_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    assert flags("no-reduce") == f"{FLAG}=-reduce"

@@ -8,7 +8,7 @@ import pytest
 from support.laws import run_python
 
 from ampjax.numerics import guard
-from ampjax.numerics.guard import FLAG, VALUE, Guard, flag_value, set_flag
+from ampjax.numerics.guard import FLAG, VALUE, Guard, flag_value, set_flag, with_flag
 from ampjax.sparse.process import server_environment
 from experiments.bench.program import Entry
 
@@ -60,6 +60,11 @@ def test_flags_in_a_file_stay(tmp_path, monkeypatch):
 def test_the_last_value_counts():
     assert flag_value(f"--{FLAG}=a --other=b --{FLAG}=c") == "c"
     assert flag_value(f"--other_{FLAG}=a") is None
+
+
+def test_a_value_takes_the_place_of_another():
+    assert with_flag(f"--a=1 --{FLAG}=-dot --b", "-reduce") == f"--a=1 --b --{FLAG}=-reduce"
+    assert with_flag("", "") == f"--{FLAG}="
 
 
 def test_where_the_backend_has_started_the_flag_is_for_child_processes(monkeypatch):
