@@ -17,14 +17,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
-
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ampjax.engine import (
-    shared,
-)  # before any test makes an array: importing ampjax sets a flag that JAX reads when it starts
+# Importing ampjax sets a flag that JAX reads when it starts, so it comes before any test makes an array.
+from ampjax.engine import shared
 
 # Deadlines would turn a compilation, or a busy machine, into a failure. The blob is the line that replays a failure.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
