@@ -13,10 +13,10 @@ from typing import Any
 from jax.extend.core import Literal
 from jax.extend.core import primitives as prim
 
-from ampjax.sparse import jaxprs, reads
-from ampjax.sparse.findings import NOTHING, Cause, Deps, Place, Read, Value, union
+from ampjax.sparse import jaxprs, reads, views
+from ampjax.sparse.findings import NOTHING, Cause, Deps, Place, Read, Value, chosen_by, held_by, union
 from ampjax.sparse.jaxprs import Path
-from ampjax.sparse.reads import View
+from ampjax.sparse.views import View
 
 
 @dataclasses.dataclass
@@ -24,7 +24,7 @@ class Flow:
     """What is found while a jaxpr is followed.
 
     Args:
-      reads: By place, every read of a table.
+      reads: By place and segment of what is read, every read of a table.
       uses: By table, the first other use, as text.
     """
 
@@ -58,27 +58,31 @@ class Flow:
         """Notes that a table is used as a whole; gives what the value depends on."""
         if not isinstance(value, View):
             return value
-        self.uses.setdefault(value.leaf, how)
-        return frozenset({value.leaf})
+        for leaf in value.leaves:
+            self.uses.setdefault(leaf, how)
+        return held_by(value) | chosen_by(value)
 
     def _step(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
         rule = _RULES.get(eqn.primitive)
         if rule is not None:
             return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
-        views = [v for v in ins if isinstance(v, View)]
-        if len(views) == 1 and views[0] is ins[0]:
-            axis = reads.rows_axis(eqn, views[0].axis)
-            if axis is not None:
-                return [View(views[0].leaf, axis)]
-            if reads.is_read(eqn, views[0].axis):
-                return [self._read(eqn, views[0], ins[1:], place)]
+        if any(isinstance(v, View) for v in ins):
+            view, *others = ins
+            if isinstance(view, View) and not any(isinstance(v, View) for v in others) and reads.is_read(eqn, view):
+                return [self._read(eqn, view, others, place)]
+            moved = views.moved(eqn, ins) or reads.write_rows(eqn, ins)
+            if moved is not None:
+                return [moved]
+            return self._opaque(eqn, ins, place, _BROKEN.get(eqn.primitive, ""))
         return self._opaque(eqn, ins, place)
 
     def _read(self, eqn: Any, view: View, indices: list[Value], place: Place) -> Deps:
-        deps = union(indices) | place.control
-        read = Read(view.leaf, deps, reads.read_mode(eqn), eqn.primitive.name, place.line_of(eqn))
-        self.reads[place.path] = read
-        return deps | {view.leaf}
+        deps = union(indices) | place.control | chosen_by(view)
+        mode, name, line = reads.read_mode(eqn), eqn.primitive.name, place.line_of(eqn)
+        for k, segment in enumerate(view.segments):
+            if segment.leaf is not None:
+                self.reads[(*place.path, k)] = Read(segment.leaf, deps, mode, name, line, view)
+        return deps | held_by(view)
 
     def _opaque(self, eqn: Any, ins: Sequence[Value], place: Place, how: str = "") -> list[Value]:
         """An equation of which nothing is known: what goes in may decide all that comes out."""
@@ -175,6 +179,15 @@ class Flow:
                 return carry
             carry = new
 
+
+_BROKEN = {
+    prim.gather_p: "which does not read whole rows",
+    prim.dynamic_slice_p: "which does not read whole rows, one by one",
+    prim.concatenate_p: "after which whole rows don't follow each other",
+    prim.reshape_p: "which takes rows apart",
+    prim.scatter_p: f"which does not write over whole rows, {reads.MAX_WRITTEN} at most",
+}
+"""Equations that could be made on rows, and what they do if they can't."""
 
 Rule = Callable[[Flow, Any, list[Value], Place], list[Value]]
 
