@@ -26,8 +26,9 @@ MIN_ROWS = 8
 Axes = tuple[int, ...]
 """The axes of a leaf along which its rows are counted, rising."""
 
-_PICKS = tuple(f"`{name}`" for name in ("gather", "dynamic_slice", "concatenate", "scatter", "pad"))
-"""Uses by which whole rows may be read along other axes than the first."""
+_READS = ("`gather`", "`dynamic_slice`")
+_PICKS = (*_READS, "`concatenate`", "`stack`", "`scatter`", "`pad`")
+"""Uses after which whole rows may be read along other axes than the first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +163,7 @@ class _Search:
         self.found: dict[int, Axes] = {}
         self.reasons: dict[int, str] = {}
         self._traced, self._min_rows = traced, min_rows
-        self._n_reads: dict[int, int] = {}
+        self._reached: dict[int, tuple[int, bool]] = {}
 
     def run(self, known: Mapping[str, Axes]) -> None:
         """First all leaves along their first axis, then along others those whose use is such that it might help."""
@@ -187,12 +188,12 @@ class _Search:
         flow = follow(self._traced, self.found | {i: own for i, own in axes.items() if i not in barred})
         for i, own in axes.items():
             is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, own, self._traced.leaves, flow)
-            n_reads = len(_reads_of(i, flow))
+            # Of those axes that don't serve, the ones along which most is read tell most, or whose rows are lost elsewhere.
+            reached = len(_reads_of(i, flow)), i in flow.uses and not flow.uses[i].startswith(_READS)
+            if is_sparse or i not in self.reasons or (i not in self.found and reached > self._reached[i]):
+                self.reasons[i], self._reached[i] = reason, reached
             if is_sparse:
                 self.found[i] = own
-            # Of those axes that don't serve, the ones along which most is read tell most.
-            if is_sparse or (i not in self.found and n_reads > self._n_reads.get(i, -1)):
-                self.reasons[i], self._n_reads[i] = reason, n_reads
         return flow
 
     def _settle(self) -> None:

@@ -66,15 +66,16 @@ class Flow:
         rule = _RULES.get(eqn.primitive)
         if rule is not None:
             return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
-        if any(isinstance(v, View) for v in ins):
-            view, *others = ins
-            if isinstance(view, View) and not any(isinstance(v, View) for v in others) and reads.is_read(eqn, view):
-                return [self._read(eqn, view, others, place)]
-            moved = views.moved(eqn, ins) or reads.write_rows(eqn, ins)
-            if moved is not None:
-                return [moved]
-            return self._opaque(eqn, ins, place, _BROKEN.get(eqn.primitive, ""))
-        return self._opaque(eqn, ins, place)
+        if not any(isinstance(v, View) for v in ins):
+            return self._opaque(eqn, ins, place)
+        view, *others = ins
+        if isinstance(view, View) and reads.is_read(eqn, view):
+            return [self._read(eqn, view, [self._all_used([v], eqn, place) for v in others], place)]
+        moved = views.moved(eqn, ins)
+        if moved is None and isinstance(view, View) and eqn.primitive is prim.scatter_p:
+            written = reads.write_rows(eqn, [view, *(self._all_used([v], eqn, place) for v in others)])
+            moved = written and [written]
+        return list(moved) if moved else self._opaque(eqn, ins, place, _BROKEN.get(eqn.primitive.name, ""))
 
     def _read(self, eqn: Any, view: View, indices: list[Value], place: Place) -> Deps:
         deps = union(indices) | place.control | chosen_by(view)
@@ -181,11 +182,12 @@ class Flow:
 
 
 _BROKEN = {
-    prim.gather_p: "which does not read whole rows",
-    prim.dynamic_slice_p: "which does not read whole rows, one by one",
-    prim.concatenate_p: "after which whole rows don't follow each other",
-    prim.reshape_p: "which takes rows apart",
-    prim.scatter_p: f"which does not write over whole rows, {reads.MAX_WRITTEN} at most",
+    "gather": "which does not read whole rows",
+    "dynamic_slice": "which does not read whole rows, one by one",
+    "concatenate": "after which whole rows don't follow each other",
+    "stack": "after which whole rows don't follow each other",
+    "reshape": "which takes rows apart",
+    "scatter": f"which does not write over whole rows, {reads.MAX_WRITTEN} at most",
 }
 """Equations that could be made on rows, and what they do if they can't."""
 

@@ -35,6 +35,7 @@ def _rows(shape: tuple[int, ...], axes: tuple[int, ...]) -> str:
         return ""
     *outer, n_rows = (shape[a] for a in axes)
     if outer:
-        return f"rows of a stack of {math.prod(outer)} tables of {n_rows} rows, read by pairs"
+        each = "rows" if len(axes) < len(shape) else "numbers"
+        return f"rows of a stack of {math.prod(outer)} tables of {n_rows} {each}, read by pairs"
     kind = "columns" if axes == (len(shape) - 1,) else f"parts along axis {axes[0]}"
     return f"{kind} read as rows: the table is {list(table_shape(shape, axes))}"

@@ -119,9 +119,9 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
       eqn: Any equation.
       operands: Its operands, or what they depend on; the first is a view.
     """
-    view, numbers, values = operands if eqn.primitive is prim.scatter_p else (None, None, None)
-    if not isinstance(view, View) or isinstance(numbers, View) or isinstance(values, View):
+    if eqn.primitive is not prim.scatter_p or not isinstance(operands[0], View):
         return None
+    view, numbers, values = operands
     shape, windows = eqn.invars[0].aval.shape, _windows(eqn)
     repeats = any(stride == 0 and n != 1 for stride, n in zip(view.strides, shape, strict=True))
     cuts_rows = any(s is None and windows[a] != shape[a] for a, s in enumerate(view.strides))

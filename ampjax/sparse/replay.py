@@ -73,12 +73,12 @@ class Replay:
             return [jaxprs.blank(v.aval) for v in eqn.outvars] if silent else jaxprs.bind(eqn, ins), {}
         if isinstance(ins[0], View) and reads.is_read(eqn, ins[0]):
             return self._read(eqn, ins, known, path)
-        moved = views.moved(eqn, ins) or reads.write_rows(eqn, ins)
-        if moved is None:
+        outs = views.moved(eqn, ins) or [reads.write_rows(eqn, ins)]
+        if outs[0] is None:
             raise InvariantError(
                 f"{eqn.primitive.name} at {path}", "a read of rows", "another use", "Please report this program."
             )
-        return [moved], {}
+        return outs, {}
 
     def _read(self, eqn: Any, ins: list[Any], known: Known, path: Path) -> tuple[list[Any], Found]:
         if self.collecting:

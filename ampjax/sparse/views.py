@@ -117,22 +117,26 @@ def whole(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None
     return View((Segment(leaf, 0, math.prod(shape[a] for a in axes), rows),), (), _strides(sizes))
 
 
-def moved(eqn: Any, operands: Sequence[Any]) -> View | None:
-    """The view of an equation's result, if the equation keeps every row of its views whole; else None.
+def moved(eqn: Any, operands: Sequence[Any]) -> list[View] | None:
+    """The views of an equation's results, if the equation keeps every row of its views whole; else None.
 
     Args:
       eqn: Any equation.
       operands: What stands for its operands, at least one of them a view.
     """
-    if eqn.primitive is prim.concatenate_p:
-        return _concatenated(eqn, operands)
+    if eqn.primitive.name in ("concatenate", "stack"):
+        result = _joined(eqn, operands)
+        return None if result is None else [result]
     view, *others = operands
     if not isinstance(view, View) or any(isinstance(other, View) for other in others):
         return None
+    if eqn.primitive.name in ("split", "unstack"):
+        return _split(eqn, view)
     if eqn.primitive in _KEEP:
-        return _within(view, lambda rows: eqn.primitive.bind(rows, **eqn.params))
+        return [_within(view, lambda rows: eqn.primitive.bind(rows, **eqn.params))]
     rule = _RULES.get(eqn.primitive)
-    return rule(eqn, view, *others) if rule else None
+    result = rule(eqn, view, *others) if rule else None
+    return None if result is None else [result]
 
 
 # ---- one array -------------------------------------------------------------------------------------------------------
@@ -167,8 +171,12 @@ def _transpose(eqn: Any, view: View) -> View:
 
 
 def _squeeze(eqn: Any, view: View) -> View:
-    gone, place = eqn.params["dimensions"], _places(view)
-    strides = tuple(s for a, s in enumerate(view.strides) if a not in gone)
+    return _without(view, eqn.params["dimensions"])
+
+
+def _without(view: View, gone: Sequence[int]) -> View:
+    """The view without some axes of one."""
+    place, strides = _places(view), tuple(s for a, s in enumerate(view.strides) if a not in gone)
     return _within(view, lambda rows: jax.lax.squeeze(rows, [place[a] for a in gone if a in place]), strides=strides)
 
 
@@ -185,15 +193,26 @@ def _broadcast(eqn: Any, view: View) -> View:
 
 
 def _slice(eqn: Any, view: View) -> View:
-    start, limit = eqn.params["start_indices"], eqn.params["limit_indices"]
-    step, place = eqn.params["strides"] or [1] * len(start), list(_places(view))
-    offset = view.offset + sum(start[a] * stride for a, stride in enumerate(view.strides) if stride is not None)
-    strides = tuple(None if s is None else s * step[a] for a, s in enumerate(view.strides))
+    start, limit, step = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
+    return _cut(view, [slice(*own) for own in zip(start, limit, step or [1] * len(start), strict=True)])
 
-    def cut(rows: Any) -> Any:
-        return rows[:, *(slice(start[a], limit[a], step[a]) for a in place)]
 
-    return _within(view, cut, strides=strides, offset=offset)
+def _split(eqn: Any, view: View) -> list[View]:
+    """Several parts along one axis; of one each, without that axis, if the array is unstacked."""
+    shape, axis = eqn.invars[0].aval.shape, eqn.params["axis"]
+    stops = list(itertools.accumulate(eqn.params.get("sizes", [1] * shape[axis])))
+    every = [slice(0, n, 1) for n in shape]
+    spans = (slice(start, stop, 1) for start, stop in itertools.pairwise([0, *stops]))
+    parts = [_cut(view, [*every[:axis], span, *every[axis + 1 :]]) for span in spans]
+    return [_without(part, [axis]) for part in parts] if eqn.primitive.name == "unstack" else parts
+
+
+def _cut(view: View, spans: Sequence[slice]) -> View:
+    """A part of a view, by axis from where to where and in which steps."""
+    offset = view.offset + sum(spans[a].start * stride for a, stride in enumerate(view.strides) if stride is not None)
+    strides = tuple(None if s is None else s * spans[a].step for a, s in enumerate(view.strides))
+    row = [spans[a] for a in _places(view)]
+    return _within(view, lambda rows: rows[:, *row], strides=strides, offset=offset)
 
 
 def _rev(eqn: Any, view: View) -> View:
@@ -257,17 +276,26 @@ def _strides(sizes: Sequence[int | None]) -> Strides:
 # ---- several arrays --------------------------------------------------------------------------------------------------
 
 
-def _concatenated(eqn: Any, operands: Sequence[Any]) -> View | None:
-    """Views, and ordinary arrays among them, one after the other along the rows' outermost axis."""
-    axes, *others = {v.row_axes for v in operands if isinstance(v, View)}
-    shapes = [v.aval.shape for v in eqn.invars]
-    if others or eqn.params["dimension"] not in axes:
+def _joined(eqn: Any, operands: Sequence[Any]) -> View | None:
+    """Views, and ordinary arrays among them, one after the other along the rows' outermost axis, which a stack adds."""
+    parts = [(value, v.aval.shape) for value, v in zip(operands, eqn.invars, strict=True) if 0 not in v.aval.shape]
+    axis = eqn.params.get("dimension", eqn.params.get("axis"))
+    if eqn.primitive.name == "stack":
+        parts = [_with_axis(*part, axis) for part in parts]
+    axes, *others = {v.row_axes for v, _ in parts if isinstance(v, View)} or {()}
+    if others or axis not in axes:
         return None
-    parts = []
-    for value, shape in zip(operands, shapes, strict=True):
-        if 0 not in shape:
-            parts.append(_line(value, shape) if isinstance(value, View) else _array(value, shape, axes))
-    return _in_one_line(parts, eqn, axes, eqn.params["dimension"])
+    lines = [_line(v, shape) if isinstance(v, View) else _array(v, shape, axes) for v, shape in parts]
+    return _in_one_line(lines, eqn, axes, axis)
+
+
+def _with_axis(value: Any, shape: Sequence[int], axis: int) -> tuple[Any, tuple[int, ...]]:
+    """A value with one more axis of one, and its shape."""
+    if isinstance(value, View):
+        value = dataclasses.replace(value, strides=(*value.strides[:axis], 0, *value.strides[axis:]))
+    elif not isinstance(value, frozenset):
+        value = jnp.expand_dims(value, axis)
+    return value, (*shape[:axis], 1, *shape[axis:])
 
 
 def _pad(eqn: Any, view: View, value: Any) -> View | None:
