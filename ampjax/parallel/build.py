@@ -76,7 +76,7 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
         step = DenseStep(setting.loss_fn, plan.has_aux, setting.tx, resources.devices, how, config.check_finite)
         step.write(params, setting.tx.init(params))
         return step
-    split = split_rows(setting.tx, params, plan.tables)
+    split = split_rows(setting.tx, plan.program.as_tables(params), plan.tables, plan.program.turned)
     dense, tables = plan.program.split(params)
     homes = Homes(
         split,

@@ -26,9 +26,11 @@ from ampjax.optim.rule import RowRule
 from ampjax.parallel import keys
 from ampjax.parallel.paths import by_path, names
 from ampjax.sparse import store
+from ampjax.sparse.axes import LEADING, from_table, table_shape, to_table
 from ampjax.sparse.table import Table
 
 Tree = Any
+Axes = Mapping[str, Sequence[int]]
 _DENSE = "dense"
 _PARAMS = "params/"
 
@@ -73,6 +75,8 @@ def save(
     state: Tree,
     tables: Mapping[str, Table],
     notes: Mapping[str, Any] | None = None,
+    *,
+    axes: Axes | None = None,
 ) -> None:
     """Writes everything; what the folder held before is replaced in one go.
 
@@ -83,6 +87,7 @@ def save(
       state: Shared optimizer state.
       tables: By path.
       notes: What the runner wants to know again, in JSON's types.
+      axes: By path, for tables that have other axes than their parameters (see `ampjax.sparse.axes`).
 
     Raises:
       SettingsError: If the folder is no path.
@@ -95,6 +100,7 @@ def save(
         table.save(fresh / f"table-{number}")
     leaves = [keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
     facts = {"step": step, "tables": list(tables), "leaves": _described(params, state), "notes": notes}
+    facts["axes"] = _listed(axes or {})
     store.save(fresh / _DENSE, facts, iter([]), leaves)
     _replace(folder, fresh)
 
@@ -117,7 +123,9 @@ def steps(folder: str | Path, params: Tree) -> int:
     known = names(params)
     for number, key in enumerate(facts["tables"]):
         shapes[known.get(key, key)] = store.read_manifest(folder / f"table-{number}")["shape"]
-    wanted = {path: list(np.shape(keys.data_of(leaf))) for path, leaf in by_path(params).items()}
+    axes = {known.get(key, key): own for key, own in _axes(facts).items()}
+    wanted = {path: np.shape(keys.data_of(leaf)) for path, leaf in by_path(params).items()}
+    wanted = {path: list(table_shape(shape, axes.get(path, LEADING))) for path, shape in wanted.items()}
     _check(folder, "parameters", sorted(wanted.items()), sorted(shapes.items()))
     return facts["step"]
 
@@ -135,24 +143,37 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
       DataError: If what was saved is of another model.
       TableError: If files are missing, cut off or altered, or the transform is not row-wise on what was a table.
     """
-    tables = store.read_manifest(_whole_one(folder) / _DENSE)["tables"]
+    facts = store.read_manifest(_whole_one(folder) / _DENSE)
+    tables, axes = facts["tables"], _axes(facts)
     if not tables:
         saved = load(folder, params, tx.init(params), {})
         return saved.params, saved.state
-    split = split_rows(tx, params, tables)
+    leaves = {key: leaf for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True)}
+    turned = [to_table(leaf, axes.get(key, LEADING)) for key, leaf in leaves.items()]
+    split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), turned), tables, axes)
     dense, _ = split.params.split(params)
-    shapes = {key: np.shape(leaf) for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True)}
+    shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, turned, strict=True)}
     like = {key: [Like(split.rules[key], {}, shapes[key])] for key in tables if key in shapes}
-    saved = load(folder, dense, split.init(dense), like)
-    rows = {path: [own.dense()] for path, (own,) in saved.tables.items()}
-    states = {path: own.opt_state for path, (own,) in saved.tables.items()}
+    saved = load(folder, dense, split.init(dense), like, axes)
+
+    def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
+        return [from_table(table, np.shape(leaves[path]), axes.get(path, LEADING)) for table in tables]
+
+    rows = {path: as_leaves(path, [own.dense()]) for path, (own,) in saved.tables.items()}
+    states = {path: as_leaves(path, own.opt_state) for path, (own,) in saved.tables.items()}
     return (
         split.params.fill(jax.tree.leaves(saved.params), rows),
         split.state.fill(jax.tree.leaves(saved.state), states),
     )
 
 
-def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Sequence[Table | Like]]) -> Saved:
+def load(
+    folder: str | Path,
+    params: Tree,
+    state: Tree,
+    like: Mapping[str, Sequence[Table | Like]],
+    axes: Axes | None = None,
+) -> Saved:
     """Reads everything and checks it against the model; changes nothing.
 
     Args:
@@ -160,6 +181,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
       params: Dense parameters like those that were saved.
       state: Shared optimizer state, likewise.
       like: By path a model's tables: how many copies there are, and how they are split and placed.
+      axes: As for `save`.
 
     Raises:
       SettingsError: If the folder is no path.
@@ -169,6 +191,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
     folder = _whole_one(folder)
     facts = store.read_manifest(folder / _DENSE)
     _check(folder, "tables", list(like), facts.get("tables"))
+    _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(_axes(facts).items()))
     _check(folder, "dense leaves", _described(params, state), facts.get("leaves"))
     _, leaves = store.read_arrays(folder / _DENSE, facts)
     tables = {
@@ -178,6 +201,16 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
     first, structure = jax.tree.flatten((params, state))
     dense, shared = jax.tree.unflatten(structure, map(keys.like, first, leaves))
     return Saved(facts["step"], dense, shared, tables, facts.get("notes"))
+
+
+def _axes(facts: Mapping[str, Any]) -> dict[str, list[int]]:
+    """By path the axes of rows, for tables that have other axes than their parameters. Older checkpoints have none."""
+    return facts.get("axes") or {}
+
+
+def _listed(axes: Axes) -> dict[str, list[int]]:
+    """As JSON knows them."""
+    return {path: list(own) for path, own in axes.items()}
 
 
 def _load_table(folder: Path, path: str, like: Table | Like) -> Table:

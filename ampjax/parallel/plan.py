@@ -88,10 +88,11 @@ def make_plan(
     analysis = find_sparse(loss_fn, params, parts[0])
     text = names(params)
     _check_patterns(config.keep_dense, text)
-    found = [path for path in analysis.sparse if _may_be_table(analysis[path], text, config)]
+    found = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
     program = rewrite(loss_fn, params, parts[0], found)
     alpha = measure_alpha(program, params, parts)
-    tables = [path for path in found if config.run_option != "hybrid" or alpha[path] < config.alpha_threshold]
+    is_hybrid = config.run_option == "hybrid"
+    tables = {path: axes for path, axes in found.items() if not is_hybrid or alpha[path] < config.alpha_threshold}
     program = program if tables == found else rewrite(loss_fn, params, parts[0], tables)
     groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
     partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
@@ -103,7 +104,7 @@ def make_plan(
         choice={v.path: _choice(v, tables, alpha, config) for v in analysis},
         groups=groups,
         partitions=partitions,
-        servers=_servers(analysis, tables, partitions, resources, config),
+        servers=_servers(analysis, program, partitions, resources, config),
     )
 
 
@@ -168,7 +169,7 @@ def _choice(variable: Variable, tables: Sequence[str], alpha: Mapping[str, float
 
 def _servers(
     analysis: Analysis,
-    tables: Sequence[str],
+    program: SparseProgram,
     partitions: Mapping[str, int],
     resources: Resources,
     config: ParallaxConfig,
@@ -176,9 +177,10 @@ def _servers(
     """Servers of all that lives at servers, placed together."""
     sizes = {}
     for variable in analysis:
-        is_table = variable.path in tables
+        is_table = variable.path in program.tables
         if is_table and config.run_option != "ar":
-            sizes[variable.path] = (variable.shape[0], _nbytes(variable) // variable.shape[0])
+            n_rows = program.tables[variable.path].shape[0]
+            sizes[variable.path] = (n_rows, _nbytes(variable) // n_rows)
         if not is_table and config.dense_at_servers:
             sizes[variable.path] = (1, _nbytes(variable))
     return place_variables(sizes, partitions, len(resources.servers))

@@ -24,7 +24,7 @@ def table_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     ((60, 1, 4), (20, 4))
     """
     row = (n for a, n in enumerate(shape) if a not in axes)
-    return math.prod(shape[a] for a in axes), *[1] * (len(axes) - 1), *row
+    return tuple(shape) if not shape else (math.prod(shape[a] for a in axes), *[1] * (len(axes) - 1), *row)
 
 
 def to_table(leaf: Any, axes: Sequence[int]) -> Any:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from ampjax.errors import ParameterError
 from ampjax.sparse import fits, jaxprs
-from ampjax.sparse.axes import from_table, to_table
+from ampjax.sparse.axes import LEADING, from_table, to_table
 from ampjax.sparse.plan import Plan, make_plan
 from ampjax.sparse.trace import Leaf, LossFn, Tree, abstract, signature, trace_loss
 
@@ -147,6 +147,16 @@ class SparseProgram:
         leaves = [tables.get(path, leaf) for path, leaf in fits.by_path(self.params, dense).items()]
         return jax.tree.unflatten(jax.tree.structure(self.params), leaves)
 
+    def as_leaves(self, path: str, tables: Sequence[Any]) -> list[Any]:
+        """Arrays like a leaf's table, such as an optimizer's state of its rows, with the leaf's axes."""
+        shape = fits.by_path(self.params, self.params)[path].shape
+        return [from_table(table, shape, self.axes[path]) for table in tables]
+
+    @property
+    def turned(self) -> dict[str, tuple[int, ...]]:
+        """By path the axes along which rows are counted, for tables that have other axes than their leaves."""
+        return {path: axes for path, axes in self.axes.items() if axes != LEADING}
+
     def plan(self, batch: Tree) -> Plan:
         """The program for batches of this one's shapes; traced when they first come.
 
@@ -176,7 +186,12 @@ class SparseProgram:
         return plan.loss([*leaves, *jax.tree.leaves(batch)], wide, where)
 
 
-def rewrite(loss_fn: LossFn, params: Tree, batch: Tree, sparse: Sequence[str] | None = None) -> SparseProgram:
+def rewrite(
+    loss_fn: LossFn,
+    params: Tree,
+    batch: Tree,
+    sparse: Sequence[str] | Mapping[str, tuple[int, ...]] | None = None,
+) -> SparseProgram:
     """Rewrites a single-device loss function into a step on pulled rows.
 
     Losses, aux, and gradients are those of `jax.value_and_grad(loss_fn)`: also for ids outside a table, by the rule of each read
@@ -186,7 +201,8 @@ def rewrite(loss_fn: LossFn, params: Tree, batch: Tree, sparse: Sequence[str] | 
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`.
       params: The parameters, or their shapes and dtypes.
       batch: A batch, or its shapes and dtypes.
-      sparse: The leaves to be pulled, by path. All that `find_sparse` finds, where it is None.
+      sparse: The leaves to be pulled, by path; or for each the axes along which its rows are counted. All that `find_sparse` finds, where it
+        is None.
 
     Raises:
       ParameterError: If a path is unknown or names a dense leaf, or as `find_sparse` does.
