@@ -139,12 +139,12 @@ def _has_aux(out: Any) -> bool:
     """
     has_aux = isinstance(out, tuple) and len(out) == 2
     loss: Any = out[0] if has_aux else out
-    if getattr(loss, "shape", None) != () or not jaxprs.is_inexact(loss.dtype):
+    if getattr(loss, "shape", None) != () or not jnp.issubdtype(loss.dtype, jnp.floating):
         got = jaxprs.shape_text(loss) if hasattr(loss, "dtype") else type(loss).__name__
         raise SettingsError(
             "loss_fn(params, batch)",
             "a float scalar, or a pair of a float scalar and anything else",
             got,
-            "Take the mean or the sum of the losses.",
+            "Take the mean or the sum of the losses, of a complex one its real part.",
         )
     return has_aux

@@ -13,7 +13,7 @@ import optax
 from ampjax.ir.graph import Graph
 from ampjax.params import initial_params
 from ampjax.settings import Settings
-from ampjax.testing.differences import Difference, compare, difference_table
+from ampjax.testing.differences import Difference, compare, difference_table, wide
 from ampjax.testing.reference import Reference, reference
 from ampjax.train import Data, Trainer
 
@@ -115,9 +115,7 @@ def differences_of(found: EngineRun, wanted: Reference) -> list[Difference]:
 
 
 def _norm(grads: Mapping[str, Any]) -> float:
-    return float(
-        np.sqrt(sum(float(np.sum(np.square(np.asarray(leaf, np.float64)))) for leaf in jax.tree.leaves(dict(grads))))
-    )
+    return float(np.sqrt(sum(float(np.sum(np.square(np.abs(wide(leaf))))) for leaf in jax.tree.leaves(dict(grads)))))
 
 
 def _relative(found: float, wanted: float) -> float:
