@@ -20,7 +20,7 @@ class RowGrads:
     """The aggregated gradient of a sparse variable.
 
     Args:
-      ids: Rows that were touched, `[k]`.
+      ids: Rows that were touched, `[k]`; those of its table, where that has other axes (see `ampjax.sparse.axes`).
       values: Their gradients, `[k, *row]`; all other rows have zero.
     """
 

@@ -5,7 +5,7 @@ Looks at the loss function and one batch; makes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,7 +155,7 @@ def _start(group: Group, resources: Resources, config: ParallaxConfig) -> int:
     return min(max(wanted, group.low), group.high)
 
 
-def _choice(variable: Variable, tables: Sequence[str], alpha: Mapping[str, float], config: ParallaxConfig) -> str:
+def _choice(variable: Variable, tables: Collection[str], alpha: Mapping[str, float], config: ParallaxConfig) -> str:
     path = variable.path
     if path in tables:
         return "table on every machine" if config.run_option == "ar" else "table at servers"

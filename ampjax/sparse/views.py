@@ -25,11 +25,7 @@ MAX_ROWS = 2**31 - 1
 """Row numbers are int32."""
 
 
-def _pytree(data: list[str], meta: list[str]) -> Callable[[type], type]:
-    return functools.partial(jax.tree_util.register_dataclass, data_fields=data, meta_fields=meta)
-
-
-@_pytree(["value"], ["leaf", "first", "n_rows"])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["leaf", "first", "n_rows"])
 @dataclasses.dataclass(frozen=True)
 class Segment:
     """Rows of one origin: of a table, or of an ordinary array.
@@ -48,7 +44,7 @@ class Segment:
     value: Any = None
 
 
-@_pytree(["rows", "values"], [])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["rows", "values"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Write:
     """Rows that were overwritten.
@@ -62,7 +58,11 @@ class Write:
     values: Any
 
 
-@_pytree(["segments", "writes"], ["strides", "offset", "is_tangent"])
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["segments", "writes"],
+    meta_fields=["strides", "offset", "is_tangent"],
+)
 @dataclasses.dataclass(frozen=True)
 class View:
     """Stands for an array of whole rows of tables.
