@@ -94,6 +94,8 @@ class Flow:
 
     def _all_used(self, values: Sequence[Value], eqn: Any, place: Place, how: str = "") -> Deps:
         """What values depend on, tables among them being used by an equation."""
+        if not any(isinstance(v, View) for v in values):
+            return union(values)
         line = place.line_of(eqn)
         text = f"`{eqn.primitive.name}`" + (f", {how}" if how else "") + (f" ({line})" if line else "")
         return union([self.used(v, text) for v in values])
