@@ -1,5 +1,8 @@
 """ampjax: asynchronous, model-parallel training of dynamic neural networks in JAX, after AMPNet (Gaunt et al., arXiv 1705.09786)."""
 
+from ampjax.numerics import guard as _guard  # first: it sets a flag that XLA reads when JAX makes its first array
+
+# isort: split
 from ampjax import nn
 from ampjax.engine.trace import Trace
 from ampjax.ir.build import (
@@ -28,6 +31,7 @@ from ampjax.ir.build import (
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topology, messages
 from ampjax.ir.state import State
+from ampjax.numerics.check import check_numerics
 from ampjax.replay import replay
 from ampjax.sched.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
 from ampjax.settings import Settings
@@ -49,6 +53,7 @@ __all__ = [
     "backward_first",
     "balanced",
     "bcast",
+    "check_numerics",
     "collect",
     "concat",
     "cond",

@@ -5,6 +5,7 @@ The files are those of a hybrid runner without tables: with checksums, and repla
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.engine.executor import Executor
+from ampjax.errors import DataError
 from ampjax.parallel import checkpoint
 from ampjax.sched.updates import Updates
 
@@ -51,11 +53,36 @@ def restore(folder: str | Path, executor: Executor, updates: Updates, rng: np.ra
       TableError: If files are missing, cut off or altered.
     """
     saved = checkpoint.load(folder, dict(executor.params), _beside(executor), {})
-    notes = dict(saved.notes or {})
+    notes = _checked_notes(folder, saved.notes, updates.state(), rng)
     executor.restore(saved.params, saved.state["optimizers"], saved.state["gradients"])
     updates.resume(notes["updates"])
     rng.bit_generator.state = notes["rng"]
     return Standing(saved.step, notes["virtual_ns"])
+
+
+def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """What a trainer noted, checked: counters as this one has them, and a state that its generator takes.
+
+    Raises:
+      DataError: If it is anything else.
+    """
+    try:
+        if not _same_form(notes["updates"], like) or type(notes["virtual_ns"]) is not int:
+            raise ValueError(f"{notes!r:.100}")
+        type(rng.bit_generator)().state = notes["rng"]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        fix = "Restore what `Trainer.save` wrote, into a trainer of the same graph and settings."
+        got = f"something else ({type(error).__name__}: {error})"
+        raise DataError(f"checkpoint `{folder}`, notes", "those of a trainer like this one", got, fix) from error
+    return notes
+
+
+def _same_form(value: Any, like: Any) -> bool:
+    """Whether both have the same names on every level, and numbers where the other has numbers."""
+    if isinstance(like, Mapping):
+        same = isinstance(value, Mapping) and value.keys() == like.keys()
+        return same and all(_same_form(value[name], part) for name, part in like.items())
+    return type(value) in (int, float, bool) if isinstance(like, int | float) else isinstance(value, type(like))
 
 
 def _beside(executor: Executor) -> dict[str, Any]:

@@ -48,6 +48,14 @@ class TableError(AmpError, ValueError):
     """A mistake about a sparse table: row ids, rows, files, or an optimizer that does not work row by row."""
 
 
+class EquivalenceError(AmpError, ValueError):
+    """A loss that means something else when a batch is cut over replicas, or random keys that all replicas share."""
+
+
+class EquivalenceWarning(UserWarning):
+    """What an `EquivalenceError` would say, where the setting is to warn."""
+
+
 class ServerError(AmpError, RuntimeError):
     """A server process that has ended, was closed, or could not do what it was asked for."""
 
@@ -62,6 +70,14 @@ class DeadlockError(AmpError, RuntimeError):
 
 class ReplayError(AmpError, RuntimeError):
     """A recording that can't be replayed: it is damaged, of another run, or a decision differs; names the first that does."""
+
+
+class NumericsError(AmpError, RuntimeError):
+    """Kernels that compute wrong numbers in this process."""
+
+
+class NumericsWarning(RuntimeWarning):
+    """The same as a warning, in four parts too: training goes on, but its numbers can't be trusted."""
 
 
 class InvariantError(AmpError, RuntimeError):

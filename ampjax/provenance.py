@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +25,10 @@ PACKAGES = ("jax", "jaxlib", "numpy", "ampjax")
 FREE = ("policy", "run_ahead", "compile_ahead", "check")
 """Settings that a replay may choose: the policy's choices are recorded, the others change no decision."""
 
+_HEADER = {"epochs": int, "graph": str, "settings": dict, "start": dict, "made with": dict, "made on": dict}
+_KIND_NAMES = {int: "a number", str: "text", dict: "values by name"}
+_FOREIGN = "Pass a file that `fit(..., record=...)` has written."
+
 
 def provenance(
     plan: Plan, settings: Settings, executor: Executor, updates: Updates, rng: np.random.Generator
@@ -41,16 +46,40 @@ def provenance(
             "random numbers": _hex(repr((rng.bit_generator.state, executor.draws)).encode()),
         },
         "made with": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "made on": {"machine": platform.machine(), "devices": sorted({d.device_kind for d in jax.devices()})},
+        "made on": {
+            "machine": platform.machine(),
+            "devices": sorted({d.device_kind for d in jax.devices()}),
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        },
     }
 
 
-def settings_of(header: Mapping[str, Any]) -> Settings:
-    """The settings of a recorded run; lists have been tuples. A policy that was the user's own is not known, and not needed."""
+def settings_of(path: Path, header: Mapping[str, Any]) -> Settings:
+    """The settings of a recorded run; lists have been tuples. A policy that was the user's own is not known, and not needed.
+
+    Raises:
+      ReplayError: If the header has none such.
+    """
+    require_whole(path, header)
     recorded: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in header["settings"].items() if k not in FREE
     }
-    return Settings(**recorded)
+    try:
+        return Settings(**recorded)
+    except (TypeError, ValueError) as error:
+        raise ReplayError(f"recording `{path}`, settings", "those of a trainer", f"{error}", _FOREIGN) from error
+
+
+def require_whole(path: Path, header: Mapping[str, Any]) -> None:
+    """Checks that a recording's header has all that a replay looks at.
+
+    Raises:
+      ReplayError: If something is missing, or is something else.
+    """
+    for name, kind in _HEADER.items():
+        value = header.get(name)
+        if type(value) is not kind:
+            raise ReplayError(f"recording `{path}`, {name}", _KIND_NAMES[kind], f"{value!r:.60}", _FOREIGN)
 
 
 def require_same(path: Path, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -62,8 +91,9 @@ def require_same(path: Path, recorded: Mapping[str, Any], now: Mapping[str, Any]
       now: The same of the run that is about to start.
 
     Raises:
-      ReplayError: If graph, settings, or what the run starts from differ; names the first that does.
+      ReplayError: If graph, settings, or what the run starts from differ, or the header is not whole; names the first.
     """
+    require_whole(path, recorded)
     fixes = {
         "graph": "Build the graph, and place it on workers and devices, as it was.",
         "settings": "Give the trainer the settings of the recorded run.",

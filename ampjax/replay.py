@@ -49,7 +49,8 @@ def replay(
       Exception: What the recorded run raised.
     """
     if isinstance(trainer, Graph):
-        trainer = Trainer(trainer, settings=settings_of(Recording(path, partial).header), **options)
+        recording = Recording(path, partial)
+        trainer = Trainer(trainer, settings=settings_of(recording.path, recording.header), **options)
     elif options:
         raise SettingsError(
             f"replay, option `{next(iter(options))}`",

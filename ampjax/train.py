@@ -46,6 +46,7 @@ from ampjax.grouping import Orders
 from ampjax.history import Epoch, History
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
+from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.parallel.sync import Device
 from ampjax.params import check_like
 from ampjax.predictions import Predictions, gather_predictions
@@ -86,6 +87,9 @@ class Trainer:
       GraphError: If the graph is not closed.
       SettingsError: If a setting is outside what it can be.
       ParameterError: If parameters do not fit the graph, or hold values that are not finite.
+
+    Warns:
+      NumericsWarning: Once in a process, if its kernels compute wrong numbers (see `amp.check_numerics`).
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Trainer:
         s = self.settings
         available = list(devices) if devices is not None else jax.devices()
         used = available[: min(s.workers, len(available))]
+        warn_of_wrong_numbers("Trainer", used)
         self.plan = plan_for(graph, s, tx, [w % len(used) for w in range(s.workers)])
         self._executor = make_executor(self.plan, s, tx, params or {}, used)
         self._executor.keep_outputs = False

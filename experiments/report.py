@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ampjax.bounded import parse_json
 from ampjax.errors import DataError, SettingsError
 from ampjax.history import best, reaches
 from ampjax.viz.front import Point, front
@@ -145,7 +145,7 @@ def read(files: Iterable[Path]) -> dict[Setting, dict[int, list[Record]]]:
     for path in files:
         for number, line in enumerate(_lines(path), 1):
             try:
-                record = json.loads(line)
+                record = parse_json(line)
                 other = " ".join(f"{name}={value}" for name, value in record["options"].items())
                 key = (record["experiment"], record["mode"], record["max_active_keys"], other)
                 run = settings.setdefault(key, {}).setdefault(record["seed"], [])
@@ -201,8 +201,8 @@ def summarise(setting: Setting, runs: Mapping[int, Sequence[Record]], target: fl
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DataError(f"{path}", "a file", f"{error.strerror}", "Give files that --json wrote.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}", "a file of text", f"{error}", "Give files that --json wrote.") from error
 
 
 def _seconds(record: Record) -> float:

@@ -1,15 +1,28 @@
-"""What every test gets: four CPU devices, the Hypothesis profiles, and room for compiled kernels."""
+"""What every test gets: four CPU devices, the Hypothesis profiles, room for compiled kernels, and those of the other test processes."""
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 # Read by JAX when it is imported, so it has to be set before anything of ours is.
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 
+# A run's processes share what they compile. The first one makes the folder, its children inherit the variable.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ampjax-tests-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+
+
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
+
+import ampjax  # noqa: F401 (before any test makes an array: it sets a flag that JAX reads when it starts)
 
 # Deadlines would turn a compilation, or a busy machine, into a failure. The blob is the line that replays a failure.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,10 @@ _FIX = f"The file is damaged, or another format: get it from {SOURCE}."
 EDGE_TYPES = ("is", "has_fear")
 N_KINDS = 2 * len(EDGE_TYPES)
 N_NODES = 54
+MOST_NODES = 256
+"""Names that a file of numbers may hold: each question gets as many nodes. bAbI's graphs have 8."""
+MOST_COPIES = 32
+"""Edges that a graph's questions, each of which gets a copy of it, may have for each of its lines. bAbI's have 3 for a line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +219,7 @@ class _Reader:
     def questions(self) -> Questions:
         edges: list[tuple[int, int, int]] = []
         asked: list[tuple[int, int]] = []
-        for line, text in enumerate([*read_lines(self.path, _FIX), ""], 1):
+        for line, text in enumerate(chain(read_lines(self.path, _FIX), [""]), 1):
             self.line = line
             words = text.split()
             if not words:
@@ -235,6 +240,9 @@ class _Reader:
 
     def _close(self, edges: list[tuple[int, int, int]], asked: list[tuple[int, int]]) -> None:
         self._expect(bool(asked) or not edges, "a question after a graph's edges", "the end of the graph")
+        expected = "a blank line after each graph: edges and questions that are not all in one graph"
+        copies = len(edges) * len(asked)
+        self._expect(copies <= MOST_COPIES * (len(edges) + len(asked)), expected, f"{len(edges)} and {len(asked)}")
         for node, answer in asked:
             self.edges += [(len(self.asked), *edge) for edge in edges]
             self.asked.append(node)
@@ -261,6 +269,8 @@ def _numbers(path: Path, required: tuple[str, ...] = ()) -> Mapping[str, str]:
         if name in numbers or number in numbers.values():
             raise _foreign(path, line, "each name and each number once", repr(text))
         numbers[name] = number
+        if len(numbers) > MOST_NODES:
+            raise _foreign(path, line, f"at most {MOST_NODES} names", "more")
     missing = [name for name in required if name not in numbers]
     if missing or not numbers:
         raise DataError(

@@ -14,9 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ampjax.cache import cache_folder
 from ampjax.errors import DataError
 
 ENVIRONMENT = "AMPJAX_DATA"
+MOST_BYTES = 1 << 28
+"""Of a download; the largest file that is downloaded has 10 MB."""
 _TIMEOUT_S = 60
 _CHUNK_BYTES = 1 << 20
 
@@ -49,11 +52,6 @@ class Remote:
                 f"{self.sha256!r}",
                 "What is downloaded must be checked: give its checksum.",
             )
-
-
-def cache_folder() -> Path:
-    """The folder that downloads go to: `$XDG_CACHE_HOME/ampjax`, by default `~/.cache/ampjax`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ampjax"
 
 
 def find(remote: Remote, data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -148,10 +146,11 @@ def _download(remote: Remote, target: Path) -> Path:
 
 
 def _fetch(url: str, out) -> str:
-    """Copies what an address gives into `out`; the SHA-256 of what came."""
-    digest = hashlib.sha256()
+    """Copies what an address gives into `out`, up to `MOST_BYTES`; the SHA-256 of what came, which is that of no file wanted if there was more."""
+    digest, n_bytes = hashlib.sha256(), 0
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-        while chunk := answer.read(_CHUNK_BYTES):
+        while n_bytes <= MOST_BYTES and (chunk := answer.read(_CHUNK_BYTES)):
             digest.update(chunk)
             out.write(chunk)
+            n_bytes += len(chunk)
     return digest.hexdigest()

@@ -16,6 +16,9 @@ SOURCE = "https://nlp.stanford.edu/projects/glove/ (glove.840B.300d.zip)"
 BRACKETS = {"(": "-LRB-", ")": "-RRB-"}
 """Treebanks' names of words that GloVe has as they are; a name's own vector, if there is one, comes first."""
 
+_MOST_PARTS = 16
+"""Words with spaces have fewer parts than that; a line with more has lost line ends."""
+
 
 def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int) -> Callable[[jax.Array], jax.Array]:
     """From a PRNG key to a table with a row for each word: its vector, or uniform within 0.05 where the file has none.
@@ -27,7 +30,7 @@ def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int
 
     Raises:
       DataError: If the file can't be read, a line has another number of values, or one of a word that is kept is no finite number; names the
-        line.
+        line. Or if the file's first line counts its words, and it has another number of them.
     """
     rows = _read(path, {word: i for i, word in enumerate(vocabulary)}, features)
     if not rows:
@@ -50,11 +53,16 @@ def _read(path: str | os.PathLike[str], numbers: dict[str, int], features: int) 
     """The vectors of the words that have numbers, by number."""
     rows: dict[int, np.ndarray] = {}
     others: dict[int, np.ndarray] = {}
+    claimed, n_words = None, 0
     for line, text in enumerate(read_lines(path, f"Get a file from {SOURCE}."), 1):
         word, *values = text.rstrip(" ").split(" ")
-        if (not word and not values) or (line == 1 and len(values) == 1):
-            continue  # an empty line, or word2vec's header: how many words, and their features
-        if len(values) > features and word not in numbers:
+        if line == 1 and len(values) == 1:  # word2vec's header: how many words, and their features
+            claimed = int(word) if word.isascii() and word.isdigit() else None
+            continue
+        if not word and not values:
+            continue
+        n_words += 1
+        if features < len(values) < features + _MOST_PARTS and word not in numbers:
             word, values = " ".join([word, *values[:-features]]), values[-features:]  # a few of GloVe's hold spaces
         if len(values) != features:
             raise DataError(
@@ -67,6 +75,9 @@ def _read(path: str | os.PathLike[str], numbers: dict[str, int], features: int) 
             rows[numbers[word]] = _vector(path, line, values)
         elif (name := BRACKETS.get(word)) in numbers:
             others[numbers[name]] = _vector(path, line, values)
+    if claimed not in (None, n_words):
+        fix = f"The file was cut off: get one from {SOURCE}."
+        raise DataError(f"file {path}, line 1", f"a count of the file's words, {n_words}", f"{claimed}", fix)
     return others | rows
 
 

@@ -5,7 +5,10 @@ Files are read by Pillow, batch by batch, so a data set may be larger than memor
 
 from __future__ import annotations
 
+import math
 import os
+import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +22,14 @@ from ampjax.errors import DataError
 MEAN, STD = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
 """Of ImageNet's pixels on [0, 1], by channel."""
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF")
+"""What Pillow takes such files for: no format of its that runs other programs."""
+ALWAYS_ALLOWED, MOST_PER_BYTE = 1 << 22, 400
+"""Pixels that an image may have, however small its file is, and for each byte of the file. Photographs have up to about 20 for a byte."""
+
+_FIX = "Get the file again, or remove it."
+_DAMAGE = (OSError, ValueError, SyntaxError, LookupError, TypeError, EOFError, OverflowError, struct.error, zlib.error)
+"""What Pillow's readers raise where a file is damaged."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,7 +85,7 @@ class Folder:
           ids: `[n]`, each in `[0, len(self))`.
 
         Raises:
-          DataError: If Pillow is not installed, or a file is no image; names the file.
+          DataError: If Pillow is not installed, or a file is no image, or claims more pixels than a file of its size has; names the file.
         """
         return np.stack([_read(self.files[i], self.size) for i in ids])
 
@@ -175,16 +186,32 @@ class Batches:
 def _read(path: Path, size: int) -> np.ndarray:
     image_module = _pillow()
     try:
-        with image_module.open(path) as image:
-            image = image.convert("RGB")
+        with image_module.open(path, formats=FORMATS) as image:
             scale = size / min(image.size)
             width, height = (max(size, round(side * scale)) for side in image.size)
+            _check_size(path, image.size, (width, height), image_module.MAX_IMAGE_PIXELS)
+            image = image.convert("RGB")
             left, top = (width - size) // 2, (height - size) // 2
             image = image.resize((width, height), image_module.Resampling.BILINEAR)
             pixels = np.asarray(image.crop((left, top, left + size, top + size)), np.float32)
-    except (OSError, ValueError, image_module.DecompressionBombError) as error:
-        raise DataError(f"file {path}", "an image", f"{error}", "Get the file again, or remove it.") from error
+    except DataError:
+        raise
+    except (*_DAMAGE, image_module.DecompressionBombError, image_module.DecompressionBombWarning) as error:
+        raise DataError(f"file {path}", "an image", f"{error}", _FIX) from error
     return (pixels / 255 - MEAN) / STD
+
+
+def _check_size(path: Path, own: tuple[int, int], scaled: tuple[int, int], most: int | None) -> None:
+    """Raises a `DataError` where an image would take far more memory than a photograph in a file of this size, before it is unpacked."""
+    n_bytes = path.stat().st_size
+    allowed = max(ALWAYS_ALLOWED, MOST_PER_BYTE * n_bytes)
+    if math.prod(own) > allowed:
+        got = f"{own[0]} x {own[1]} from {n_bytes} bytes"
+        raise DataError(f"file {path}", f"at most {allowed} pixels, many times what photographs have", got, _FIX)
+    if most is not None and max(math.prod(own), math.prod(scaled)) > most:
+        got = f"{own[0]} x {own[1]}, scaled to {scaled[0]} x {scaled[1]}"
+        fix = "Make it smaller or cut it, or raise PIL.Image.MAX_IMAGE_PIXELS."
+        raise DataError(f"file {path}", f"at most {most} pixels, before and after it is scaled", got, fix)
 
 
 def _pillow():

@@ -20,6 +20,8 @@ from ampjax.errors import DataError, SettingsError
 SOURCE = "https://github.com/multi30k/dataset (data/task1/tok)"
 SPLITS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 LANGUAGES = ("en", "de")
+MOST_WORDS = 250
+"""Words of a sentence at most; the data set's longest has 44."""
 
 
 def _remote(split: str, language: str) -> Remote:
@@ -67,7 +69,7 @@ def load(
 
     Raises:
       SettingsError: If `source` is none of the two, or a number is too small.
-      DataError: If a file is missing, can't be read or has an empty line, or two files differ in their number of lines.
+      DataError: If a file is missing, can't be read or has a line that is empty or too long, or two files differ in their number of lines.
     """
     if source not in LANGUAGES:
         raise SettingsError("multi30k.load, `source`", f"one of {list(LANGUAGES)}", f"{source!r}", "Choose one.")
@@ -102,10 +104,10 @@ def _read(split: str, order: tuple[str, str], data_dir: str | os.PathLike[str] |
 
 
 def _sentences(path: Path) -> list[list[str]]:
-    lines = list(read_lines(path))
-    for number, line in enumerate(lines, 1):
-        if not line:
-            raise DataError(
-                f"file {path}, line {number}", "a sentence", "an empty line", f"Get the file from {SOURCE}."
-            )
+    lines = []
+    for number, line in enumerate(read_lines(path), 1):
+        if not 1 <= len(line) <= MOST_WORDS:
+            got = f"{len(line)} words: line ends may be lost" if line else "an empty line"
+            raise DataError(f"file {path}, line {number}", "a sentence", got, f"Get the file from {SOURCE}.")
+        lines.append(line)
     return lines

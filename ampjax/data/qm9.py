@@ -13,9 +13,6 @@ approximate for conjugated nitrogen and oxygen.
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from jaxtyping import Float
 from ampjax.data.checks import at_least_one
 from ampjax.data.files import Remote, find
 from ampjax.data.graphs import GraphInstances, Graphs
+from ampjax.data.npz import Column, read_columns
 from ampjax.errors import DataError, SettingsError
 
 SOURCE = "https://doi.org/10.6084/m9.figshare.c.978904 (QM9; ampjax.data.qm9 says how the columns are made)"
@@ -37,16 +35,16 @@ N_FEATURES = 11
 CHEMICAL_ACCURACY = 0.1
 """Debye; errors are reported as multiples of it (Faber et al. 2017)."""
 
-_ARRAYS = {
-    "mu": ("f", 1),
-    "uncharacterized": ("iub", 1),
-    "atom_ptr": ("iu", 1),
-    "atomic_number": ("iu", 1),
-    "bond_ptr": ("iu", 1),
-    "bond_index": ("iu", 2),
-    "bond_type": ("iu", 1),
+_COLUMNS = {
+    "mu": Column("f", 1),
+    "uncharacterized": Column("iub", 1),
+    "atom_ptr": Column("iu", 1),
+    "atomic_number": Column("iu", 1),
+    "bond_ptr": Column("iu", 1),
+    "bond_index": Column("iu", 2),
+    "bond_type": Column("iu", 1),
 }
-_KIND_NAMES = {"f": "floats", "iub": "integers or truth values", "iu": "integers"}
+_FIX = f"The file is damaged, or another data set: get it from {SOURCE}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,18 +200,10 @@ class _Reader:
 
     def __init__(self, path: Path):
         self.path = path
-        try:
-            with np.load(path) as file:
-                self.arrays: Mapping[str, np.ndarray] = {name: file[name] for name in file.files if name in _ARRAYS}
-        except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-            raise DataError(
-                f"file {path}", "a readable .npz archive of arrays", f"{type(error).__name__}: {error}", self._fix
-            ) from error
+        self.arrays = read_columns(path, _COLUMNS, _FIX)
 
     def molecules(self) -> Molecules:
-        for name, (kinds, ndim) in _ARRAYS.items():
-            self._array(name, kinds, ndim)
-        arrays = {name: array.astype(np.float64 if name == "mu" else np.int64) for name, array in self.arrays.items()}
+        arrays = self.arrays
         mu, left_out, number, pairs, kinds = (
             arrays[name] for name in ("mu", "uncharacterized", "atomic_number", "bond_index", "bond_type")
         )
@@ -245,15 +235,6 @@ class _Reader:
         ptr = np.concatenate([[0], np.cumsum(sizes[kept])])
         return _molecules(ptr, number[np.repeat(kept, sizes)], bonds, mu[kept])
 
-    def _array(self, name: str, kinds: str, ndim: int) -> None:
-        if name not in self.arrays:
-            raise self._foreign(name, f"an array of {_KIND_NAMES[kinds]}", "no such array")
-        array = self.arrays[name]
-        if not isinstance(array, np.ndarray):  # an archive's member may be no array, and is bytes then
-            raise self._foreign(name, f"an array of {_KIND_NAMES[kinds]}", "something else")
-        if array.dtype.kind not in kinds or array.ndim != ndim:
-            raise self._foreign(name, f"{_KIND_NAMES[kinds]} with {ndim} axes", f"{array.dtype} of shape {array.shape}")
-
     def _lengths(self, name: str, n: int, why: str) -> None:
         if len(self.arrays[name]) != n:
             raise self._foreign(name, f"{n} rows, {why}", f"{len(self.arrays[name])}")
@@ -272,8 +253,4 @@ class _Reader:
             raise self._foreign(name, expected, f"{values[rows[0]].tolist()}", f", row {rows[0]}")
 
     def _foreign(self, name: str, expected: str, got: str, row: str = "") -> DataError:
-        return DataError(f"file {self.path}, array `{name}`{row}", expected, got, self._fix)
-
-    @property
-    def _fix(self) -> str:
-        return f"The file is damaged, or another data set: get it from {SOURCE}."
+        return DataError(f"file {self.path}, array `{name}`{row}", expected, got, _FIX)

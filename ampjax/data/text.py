@@ -89,9 +89,11 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
     """The tokens of each line, of a file whose name ends in `.gz` unpacked.
 
     Raises:
-      DataError: If the file can't be read, is a damaged gzip file, or a line is no UTF-8; names the line.
+      DataError: If the file can't be read, is a damaged gzip file, or a line is no text in UTF-8; names the line. Or if there are many words and not
+        one line end.
     """
-    for line in lines.read_lines(path, "Check its name, or get it again; text must be UTF-8."):
+    fix = "Check its name, or get it again; text must be UTF-8."
+    for line in lines.read_lines(path, fix, longest=None, sentences=True):
         yield [token for token in line.split(" ") if token]
 
 

@@ -31,6 +31,8 @@ RARE = -1
 UNKNOWN, BOUNDARY = 0, 1
 """The numbers of characters that training words don't have, and of `<*>`."""
 FREQUENT_ABOVE = 5
+MOST_WORDS, MOST_ENDS = 500, 16
+"""Words of a sentence at most, and how many of them may end one; the corpus has up to 144, and 3 of these."""
 
 SOURCE = "https://github.com/neubig/nn4nlp-code (data/tags)"
 FILES = {split: Remote("wikiner_en", f"{split}.txt", source=SOURCE) for split in ("train", "dev")}
@@ -253,7 +255,7 @@ def _columns(text: Text, vocabulary: Vocabulary) -> Sentences:
 
 def _read(path: Path) -> Text:
     text: Text = []
-    for number, line in enumerate(read_lines(path, _FIX), 1):
+    for number, line in enumerate(read_lines(path, _FIX, sentences=True), 1):
         if sentence := _sentence(path, number, line):
             text.append(sentence)
     if not text:
@@ -264,6 +266,9 @@ def _read(path: Path) -> Text:
 _FIX = f"The file is damaged, or no WikiNER: get it from {SOURCE}."
 _TOKEN = re.compile("[^ ]+")
 _NUMBER = {tag: i for i, tag in enumerate(TAGS)}
+_JOINED = re.compile(r"\|(O|[IB]-(LOC|MISC|ORG|PER))")
+"""A tag with the next line's first word behind it."""
+_ENDS = frozenset(".?!")
 
 
 def _sentence(path: Path, line: int, text: str) -> list[tuple[str, int]]:
@@ -279,7 +284,12 @@ def _sentence(path: Path, line: int, text: str) -> list[tuple[str, int]]:
             raise foreign(token.start(), "`word|TAG`", repr(token[0]))
         if tag not in _NUMBER:
             raise foreign(token.start() + len(word) + 1, f"one of the tags {', '.join(TAGS)}", repr(tag))
+        if "|" in word and _JOINED.search(word):
+            raise foreign(token.start(), "a space or a line end after a tag", repr(token[0]))
         sentence.append((word, _NUMBER[tag]))
+    if len(sentence) > MOST_WORDS or sum(word in _ENDS for word, _ in sentence) > MOST_ENDS:
+        expected = f"one sentence: at most {MOST_WORDS} words, {MOST_ENDS} of them a full stop or the like"
+        raise foreign(0, expected, f"{len(sentence)} words: line ends may be lost")
     return sentence
 
 

@@ -138,7 +138,7 @@ def unpack(data: bytes, start: int = 0) -> tuple[Decision | None, int]:
     """The decision at `start`, and where the next one begins; None if the bytes end before it does.
 
     Raises:
-      ValueError: If there is no such kind of decision.
+      ValueError: If there is no such kind of decision, or a number in it stands for nothing.
     """
     if start >= len(data):
         return None, start
@@ -147,7 +147,12 @@ def unpack(data: bytes, start: int = 0) -> tuple[Decision | None, int]:
     kind, fmt = _KINDS[data[start]]
     if start + fmt.size > len(data):
         return None, start
-    return kind(*fmt.unpack_from(data, start)[1:]), start + fmt.size
+    decision = kind(*fmt.unpack_from(data, start)[1:])
+    if isinstance(decision, Issue) and decision.direction >= len(DIRECTIONS):
+        raise ValueError(f"no direction has the number {decision.direction}")
+    if isinstance(decision, End) and decision.reason >= len(REASONS):
+        raise ValueError(f"no reason to end has the number {decision.reason}")
+    return decision, start + fmt.size
 
 
 class Journal:

@@ -8,6 +8,7 @@ its share. A profile is a table of numbers, which can be kept in a file and used
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.bounded import read_json
 from ampjax.engine.compile import compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.loop import AHEAD, Loop
@@ -80,9 +82,9 @@ class Profile:
           DataError: If there is no such file, or it is no profile.
         """
         try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
+            found = read_json(path)
             return cls(**{part: _numbers(found[part]) for part in PARTS})
-        except (OSError, ValueError, AttributeError, LookupError, TypeError) as error:
+        except (OSError, ValueError, AttributeError, LookupError, TypeError, OverflowError) as error:
             raise DataError(f"{path}", "a profile", f"{error}", "Give a file that `Profile.save` wrote.") from error
 
     def __repr__(self) -> str:
@@ -249,8 +251,16 @@ def medians(passes: Sequence[Measured]) -> Profile:
 
 
 def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:
-    """A table as it was before it became JSON."""
-    return {what: {int(n): float(ns) for n, ns in sizes.items()} for what, sizes in table.items()}
+    """A table as it was before it became JSON.
+
+    Raises:
+      ValueError: If it holds what no measurement gives.
+    """
+    numbers = {what: {int(n): float(ns) for n, ns in sizes.items()} for what, sizes in table.items()}
+    for what, sizes in numbers.items():
+        if not sizes or not all(n > 0 and 0 <= ns < math.inf for n, ns in sizes.items()):
+            raise ValueError(f"times of `{what}` that are none: {sizes!r:.60}")
+    return numbers
 
 
 def _waiting_ns(executor: Executor) -> float:

@@ -7,10 +7,12 @@ left can be followed up to its last whole decision.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ampjax.bounded import MOST_JSON_BYTES, parse_json
 from ampjax.engine.journal import N_END, Decision, End, pack, unpack
 from ampjax.errors import ReplayError
 
@@ -85,30 +87,45 @@ class Recording:
         """
         with open(self.path, "rb") as file:
             file.seek(self._start)
-            data, at = b"", 0
+            data, at, n, ended = b"", 0, 0, False
             while True:
                 more = file.read(BUFFER)
                 data, at = data[at:] + more, 0
-                while True:
+                while at < len(data):
+                    place = file.tell() - len(data) + at
                     try:
                         decision, at = unpack(data, at)
                     except ValueError as error:
-                        raise self._foreign(f"byte {file.tell() - len(data) + at}, where {error}") from None
+                        raise self._foreign(f"byte {place}, where {error}") from None
                     if decision is None:
                         break
+                    if ended:
+                        raise self._foreign(f"byte {place}, where more follows the end")
+                    if isinstance(decision, End) and decision.decisions != n:
+                        got = f"byte {place}, where {n} decisions end that should be {decision.decisions}"
+                        raise self._foreign(got)
+                    n, ended = n + 1, isinstance(decision, End)
                     yield decision
                 if not more:
-                    return
+                    break
+            if self.end is not None and (not ended or at < len(data)):
+                raise self._foreign(f"byte {file.tell() - len(data) + at}, where no whole decision is")
 
     def _read_header(self, file: BinaryIO) -> dict[str, Any]:
         magic = file.read(len(MAGIC))
         if magic != MAGIC:
             raise self._foreign(f"a file that begins with {magic!r}")
-        text = file.read(int.from_bytes(file.read(4), "little"))
+        length = int.from_bytes(file.read(4), "little")
+        left = os.fstat(file.fileno()).st_size - file.tell()
+        if length > min(left, MOST_JSON_BYTES):
+            raise self._foreign(f"a header that can't be read ({length} bytes where {left} are left)")
         try:
-            return json.loads(text)
+            header = parse_json(file.read(length))
         except ValueError as error:
             raise self._foreign(f"a header that can't be read ({error})") from None
+        if not isinstance(header, dict):
+            raise self._foreign("a header that is no object")
+        return header
 
     def _foreign(self, got: str) -> ReplayError:
         return ReplayError(
@@ -127,5 +144,8 @@ def _end(data: bytes) -> End | None:
     """The last decision, if it is an end."""
     if len(data) < N_END or data[-N_END] != pack(End(0, 0))[0]:
         return None
-    decision, _ = unpack(data, len(data) - N_END)
+    try:
+        decision, _ = unpack(data, len(data) - N_END)
+    except ValueError:
+        return None
     return decision if isinstance(decision, End) else None

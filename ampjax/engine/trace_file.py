@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ampjax.bounded import parse_json
 from ampjax.engine.records import QueueSample, Slice, StalenessSample, Wait
 from ampjax.errors import DataError
 
 if TYPE_CHECKING:
     from ampjax.engine.trace import Trace
+
+LONGEST = 1 << 24
+"""Bytes of a line at most; the longest are histograms, some bytes for each number of updates that a gradient was stale."""
+
+R = TypeVar("R")
 
 
 @dataclass
@@ -54,23 +60,31 @@ def read(path: str | Path) -> Contents:
     Raises:
       DataError: If the file is missing, or a line is not a record.
     """
+    contents, number = Contents(), 0
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        with Path(path).open("rb") as file:
+            while line := file.readline(LONGEST + 1):
+                number += 1
+                _take_line(path, number, line, contents)
+    except OSError as error:
         raise DataError(f"trace `{path}`", "a readable file", f"{error}", "Write one with `Trace.to_jsonl`.") from error
-    contents = Contents()
-    for number, line in enumerate(lines, 1):
-        try:
-            if line:
-                _take(contents, json.loads(line))
-        except (ValueError, TypeError, KeyError) as error:
-            raise DataError(
-                f"trace `{path}`, line {number}",
-                "a record of a trace as JSON",
-                f"{line[:60]!r} ({error})",
-                "Write the file with `Trace.to_jsonl`.",
-            ) from error
     return contents
+
+
+def _take_line(path: str | Path, number: int, line: bytes, contents: Contents) -> None:
+    """Adds a line to what has been read, or tells that it is none of a trace."""
+    try:
+        if len(line) > LONGEST:
+            raise ValueError(f"more than {LONGEST} bytes")
+        if line.strip():
+            _take(contents, parse_json(line.decode()))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise DataError(
+            f"trace `{path}`, line {number}",
+            "a record of a trace as JSON",
+            f"{line[:60].decode(errors='replace').strip()!r} ({error})",
+            "Write the file with `Trace.to_jsonl`.",
+        ) from error
 
 
 def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
@@ -92,20 +106,49 @@ def _take(contents: Contents, row: dict[str, Any]) -> None:
     if len(row) == 1:
         what, value = next(iter(row.items()))
     if what == "wait":
-        contents.waits.append(Wait(**value))
+        contents.waits.append(_record(Wait, value))
     elif what == "queues":
-        queues = tuple((str(stage), str(way), int(n)) for stage, way, n in value["queues"])
-        contents.queues.append(QueueSample(value["worker"], value["time_ns"], queues))
+        queues = tuple((_text(stage), _text(way), _integer(n)) for stage, way, n in value["queues"])
+        contents.queues.append(_record(QueueSample, {**value, "queues": queues}))
     elif what == "staleness":
-        contents.staleness.append(StalenessSample(**value))
+        contents.staleness.append(_record(StalenessSample, value))
     elif what == "histogram":
-        contents.histograms[value["node"]] = [int(n) for n in value["rows"]]
+        contents.histograms[_text(value["node"])] = [_integer(n) for n in value["rows"]]
     elif what == "stage":
-        contents.stages[value["name"]] = tuple(value["nodes"])
+        contents.stages[_text(value["name"])] = tuple(_text(node) for node in value["nodes"])
     elif what == "run":
         start, end = value
-        contents.runs.append((int(start), int(end)))
+        contents.runs.append((_integer(start), _integer(end)))
     elif what == "n_dropped":
-        contents.n_dropped = int(value)
+        contents.n_dropped = _integer(value)
     else:
-        contents.slices.append(Slice(**{**value, "instances": tuple(value["instances"])}))
+        instances = tuple(_integer(i) for i in value["instances"])
+        contents.slices.append(_record(Slice, {**value, "instances": instances}))
+
+
+def _record(kind: type[R], values: dict[str, Any]) -> R:
+    """A record whose fields have the types that it declares."""
+    for entry in fields(kind):  # type: ignore[arg-type]
+        if entry.name in values and entry.type in _CHECKS:
+            _CHECKS[entry.type](values[entry.name])
+    return kind(**values)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"{str(value)[:20]!r} is no integer of 64 bits")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:20]!r} is no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, float) else _integer(value)
+
+
+_CHECKS = {"int": _integer, "str": _text, "float": _number}
+"""By the name of a field's type."""

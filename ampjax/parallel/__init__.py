@@ -8,6 +8,7 @@ from ampjax.parallel.resources import Machine, Resources
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.shard import Parts, shard
 from ampjax.parallel.sync import all_reduce_sum, average
+from ampjax.replicas import Weighted, all_gather, mean
 
 # The names of the original code.
 Config = ParallaxConfig
@@ -26,10 +27,13 @@ __all__ = [
     "RowGrads",
     "Runner",
     "SampleTimes",
+    "Weighted",
+    "all_gather",
     "all_reduce_sum",
     "average",
     "get_partitioner",
     "get_runner",
+    "mean",
     "parallel_run",
     "partitioner",
     "shard",

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import optax
 
 from ampjax.errors import SettingsError
+from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.parallel.build import Setting
 from ampjax.parallel.config import ParallaxConfig
 from ampjax.parallel.partitioner import Partitioner
@@ -36,10 +38,11 @@ def get_runner(
 
     At the first batch it is found which parameters are sparse. Dense ones get a copy on every replica's device and are kept
     together by AllReduce; sparse ones go to host-side tables at servers, of which a step pulls and updates the rows that it
-    touches. The training is that of the single-device program on the joined batch.
+    touches. The training is that of the single-device program on the joined batch; a program for which it is not, since it computes something across the
+    examples of its part, is told of at the first batch (`check_equivalence`). `px.Weighted`, `px.all_gather` and `px.mean` reach over replicas.
 
     Args:
-      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes. With the mean over
+      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes; `px.Weighted` in the place of a loss. With the mean over
         examples and `mean` in the settings (or sums and `sum`), replicas together make the single-device step.
       params: A pytree of float arrays; copied at the first batch.
       tx: An optax transform; row by row on sparse variables. If there is none and no server, it gets the loss as `value`.
@@ -52,8 +55,11 @@ def get_runner(
       The runner.
 
     Raises:
-      SettingsError: If resources are wrong, or `loss_fn`, `tx`, `config` or a partitioner is none.
+      SettingsError: If resources are wrong, `loss_fn`, `tx`, `config` or a partitioner is none, or JAX runs in several processes.
       ParameterError: If a parameter has no gradient or is not finite.
+
+    Warns:
+      NumericsWarning: Once in a process, if its kernels compute wrong numbers (see `amp.check_numerics`).
 
     >>> import jax, numpy as np
     >>> def loss(params, batch):
@@ -80,6 +86,15 @@ def get_runner(
         raise SettingsError(
             "partitioners", "a list of partitioners", f"{partitioners!r}", 'Write `[partitioner("embedding")]`.'
         )
+    if jax.process_count() > 1:
+        raise SettingsError(
+            "get_runner",
+            "one process, which has all devices",
+            f"{jax.process_count()} processes (`jax.process_count()`)",
+            "Several machines are not supported yet: each process would train a model of its own. "
+            "Start one process on one machine, without `jax.distributed.initialize`.",
+        )
+    warn_of_wrong_numbers("get_runner", jax.local_devices(backend="cpu"))
     resources = find_resources(resource_info)
     config = config or ParallaxConfig()
     processes = ServerProcesses(len(resources.servers)) if config.server_processes else None

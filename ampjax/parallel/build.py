@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ampjax.errors import TableError
 from ampjax.optim.rows import split_rows
 from ampjax.optim.rule import RowRule
 from ampjax.optim.split import Split
@@ -30,6 +31,7 @@ from ampjax.parallel.steps import DenseStep, SparseStep
 from ampjax.parallel.update import Homes, named
 from ampjax.parallel.wire import Wire
 from ampjax.sparse.processes import ServerProcesses
+from ampjax.sparse.rewrite import SparseProgram
 from ampjax.sparse.table import Table
 
 Tree = Any
@@ -76,7 +78,7 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
         step = DenseStep(setting.loss_fn, plan.has_aux, setting.tx, resources.devices, how, config.check_finite)
         step.write(params, setting.tx.init(params))
         return step
-    split = split_rows(setting.tx, plan.program.as_tables(params), plan.tables, plan.program.turned)
+    split = _split(setting.tx, plan.program, params)
     dense, tables = plan.program.split(params)
     homes = Homes(
         split,
@@ -89,6 +91,20 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
     if not config.sync:
         return AsyncStep(*shared, resources, config.max_staleness, config.check_finite)
     return SparseStep(*shared, resources.devices, how, config.check_finite)
+
+
+def _split(tx: optax.GradientTransformation, program: SparseProgram, params: Tree) -> Split:
+    """`split_rows`; where that can't be done, the advice names the setting with the tables in it."""
+    try:
+        return split_rows(tx, program.as_tables(params), tuple(program.tables), program.turned)
+    except TableError as error:
+        text = names(params)
+        kept = ", ".join(f'"{text[path]}"' for path in program.tables)
+        fix = (
+            f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({kept},))`; "
+            "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
+        )
+        raise TableError(error.where, error.expected, error.got, fix) from error
 
 
 def restart(setting: Setting, plan: Plan, step: Step, params: Tree) -> None:

@@ -14,6 +14,7 @@ from ampjax.errors import SettingsError
 
 RUN_OPTIONS = ("hybrid", "ar", "ps")
 REDUCTIONS = ("mean", "sum")
+CHECKS = ("warn", "error", "off")
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,9 @@ class ParallaxConfig:
         `runner.close()`, or with the runner.
       check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets
         dense variables' gradients as they are (`optax.zero_nans`, `optax.apply_if_finite`); tables refuse such rows all the same.
+      check_equivalence: What becomes of a first batch whose joined loss is not what replicas make of it, beyond rounding, and of random keys that all
+        replicas share: `warn` (`EquivalenceWarning`), `error` (`EquivalenceError`, before anything changes), or `off`, which computes nothing.
+        `runner.explain()` has the two losses, or why they were not compared.
       checkpoint: When and where to save; None leaves it to `runner.save`.
       seed: Of `runner.keys`, the replicas' random keys.
 
@@ -123,6 +127,7 @@ class ParallaxConfig:
     folder: str | Path | None = None
     server_processes: bool = False
     check_finite: bool = True
+    check_equivalence: str = "warn"
     checkpoint: Checkpoints | None = None
     seed: int = 0
 
@@ -131,6 +136,7 @@ class ParallaxConfig:
         one_of("average_dense", self.average_dense, REDUCTIONS)
         one_of("average_sparse", self.average_sparse, REDUCTIONS)
         one_of("table_mode", self.table_mode, ("faithful", "lazy"))
+        one_of("check_equivalence", self.check_equivalence, CHECKS)
         one_of("wire_dtype", self.wire_dtype, ("float32", "bfloat16"))
         for name in _SWITCHES:
             _instance(name, getattr(self, name), bool)

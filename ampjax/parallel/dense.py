@@ -17,8 +17,9 @@ from ampjax.optim.split import Split, Totals
 from ampjax.parallel.keys import copied, data_of, like
 from ampjax.parallel.paths import path_text
 from ampjax.parallel.resources import Resources
-from ampjax.parallel.spread import AXIS, entry, replicate, shard_of, spread
+from ampjax.parallel.spread import entry, replicate, shard_of, spread
 from ampjax.parallel.wire import Wire
+from ampjax.replicas import AXIS
 
 Tree = Any
 

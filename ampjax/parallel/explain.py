@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from ampjax.parallel.costs import Predicted
+from ampjax.parallel.equivalence import Equivalence
 from ampjax.parallel.search import Found
 from ampjax.tables import compact, html_table
 
@@ -57,6 +58,7 @@ class Explanation:
       replicas: Number of replicas.
       servers: Number of servers that were started.
       searches: Partition searches that have ended.
+      equivalence: What came of the comparison with the joined batch.
     """
 
     variables: Sequence[VariableReport]
@@ -64,6 +66,7 @@ class Explanation:
     replicas: int
     servers: int
     searches: Sequence[Found]
+    equivalence: Equivalence
 
     def __getitem__(self, path: str) -> VariableReport:
         return next(variable for variable in self.variables if variable.path == path)
@@ -99,6 +102,7 @@ class Explanation:
     def _notes(self) -> Iterator[str]:
         yield from (f"{v.path}: {v.reason}" for v in self.variables)
         yield from map(str, self.searches)
+        yield str(self.equivalence)
 
 
 _HEADERS = ("variable", "kind", "alpha", "AR\nbytes", "PS\nbytes", "measured", "parts", "home")

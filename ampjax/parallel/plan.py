@@ -19,6 +19,7 @@ from ampjax.parallel.paths import matches, names
 from ampjax.parallel.placement import place_variables
 from ampjax.parallel.programs import LossFn
 from ampjax.parallel.resources import Resources
+from ampjax.replicas import AXIS
 from ampjax.sparse.detect import Analysis, Variable, find_sparse
 from ampjax.sparse.rewrite import SparseProgram, rewrite
 
@@ -83,23 +84,26 @@ def make_plan(
     Raises:
       ParameterError: If parameters don't fit the loss function.
       DataError: If the batch is nothing that JAX takes.
-      SettingsError: If the loss is no scalar, or a partitioner or a pattern of what stays dense fits nothing.
+      SettingsError: If the loss is no scalar, a partitioner or a pattern of what stays dense fits nothing, or a `Weighted` shall be summed.
     """
-    analysis = find_sparse(loss_fn, params, parts[0])
+    mapped = ((AXIS, len(parts)),) if config.sync else ()  # without a barrier each replica steps alone
+    analysis = find_sparse(loss_fn, params, parts[0], mapped=mapped)
     text = names(params)
     _check_patterns(config.keep_dense, text)
     found = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
-    program = rewrite(loss_fn, params, parts[0], found)
+    program = rewrite(loss_fn, params, parts[0], found, mapped)
+    traced = program.plan(parts[0]).traced
+    _check_reductions(traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
     is_hybrid = config.run_option == "hybrid"
     tables = {path: axes for path, axes in found.items() if not is_hybrid or alpha[path] < config.alpha_threshold}
-    program = program if tables == found else rewrite(loss_fn, params, parts[0], tables)
+    program = program if tables == found else rewrite(loss_fn, params, parts[0], tables, mapped)
     groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
     partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
     return Plan(
         analysis=analysis,
         program=program,
-        has_aux=program.plan(parts[0]).traced.has_aux,
+        has_aux=traced.has_aux,
         alpha=alpha,
         choice={v.path: _choice(v, tables, alpha, config) for v in analysis},
         groups=groups,
@@ -121,6 +125,17 @@ def _check_patterns(patterns: Sequence[str], text: Mapping[str, str]) -> None:
                 f"a name in one of {list(text.values())}",
                 "no match",
                 "Correct it.",
+            )
+
+
+def _check_reductions(is_weighted: bool, config: ParallaxConfig) -> None:
+    for name in ("average_dense", "average_sparse"):
+        if is_weighted and getattr(config, name) != "mean":
+            raise SettingsError(
+                f"setting `{name}`",
+                "`mean` where the loss function returns `Weighted`, which is normalised over all replicas",
+                f"{getattr(config, name)!r}",
+                "Leave the setting out.",
             )
 
 

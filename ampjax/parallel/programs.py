@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import optax
 from jax.tree_util import tree_map_with_path
 
-from ampjax.parallel.spread import AXIS, Device
+from ampjax.parallel.spread import Device
+from ampjax.replicas import AXIS, scalar
 from ampjax.sparse.rewrite import SparseProgram
 
 Tree = Any
@@ -135,7 +136,7 @@ def mapped_step(
     update = optax.with_extra_args_support(tx).update
 
     def step(params: Tree, state: Tree, batch: Tree) -> tuple[Tree, Tree, Result]:
-        out, grads = jax.value_and_grad(loss_fn, has_aux=has_aux)(params, batch)
+        out, grads = jax.value_and_grad(scalar(loss_fn), has_aux=has_aux)(params, batch)
         loss, aux = out if has_aux else (out, None)
         loss, grads = reduced(loss, grads, how)
         finite = _finite(loss, grads)

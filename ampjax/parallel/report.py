@@ -10,6 +10,7 @@ import numpy as np
 from ampjax.parallel.build import Setting, Step
 from ampjax.parallel.collectives import Collective, collectives
 from ampjax.parallel.costs import predict
+from ampjax.parallel.equivalence import Equivalence
 from ampjax.parallel.explain import Explanation, VariableReport
 from ampjax.parallel.paths import names
 from ampjax.parallel.plan import Plan
@@ -25,6 +26,7 @@ def explain(
     steps: int,
     searches: Sequence[Found],
     compiled: bool,
+    equivalence: Equivalence,
 ) -> Explanation:
     """The explanation of a runner.
 
@@ -36,13 +38,15 @@ def explain(
       steps: How many.
       searches: Partition searches that have ended.
       compiled: Whether to compile the program for its collectives.
+      equivalence: What came of the comparison with the joined batch.
     """
     reduced = _all_reduced(step) if compiled else None
     variables = [_variable(setting, plan, step, v, alpha, steps, reduced) for v in plan.analysis]
     resources = setting.resources
     used = {server for own in variables for server in own.placement}
     n_servers = len(resources.servers) if used else 0
-    return Explanation(variables, len(resources.machines), len(resources.devices), n_servers, list(searches))
+    sizes = (len(resources.machines), len(resources.devices), n_servers)
+    return Explanation(variables, *sizes, list(searches), equivalence)
 
 
 def _variable(

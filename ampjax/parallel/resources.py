@@ -14,7 +14,12 @@ from typing import Any
 import jax
 import yaml
 
+from ampjax.bounded import read_whole
 from ampjax.errors import SettingsError
+
+MOST_BYTES = 1 << 16
+"""Of a resource file: about a thousand machines."""
+_DEEPEST = 8
 
 Device = Any  # jax.Device, which type checkers do not take for a type
 
@@ -116,10 +121,12 @@ def find_resources(info: str | Path | Resources | None = None) -> Resources:
 def _read(path: Path) -> list[Any]:
     where = f"resource file `{path}`"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = read_whole(path, MOST_BYTES).decode()
+        _check_form(text)
+        content = yaml.safe_load(text)
     except OSError as error:
         raise SettingsError(where, "a file that can be read", f"{error.strerror}", "Check its name.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise SettingsError(where, "YAML", f"{' '.join(str(error).split())}", _EXAMPLE) from error
     if not isinstance(content, Mapping) or set(content) != {"machines"}:
         got = f"the keys {sorted(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
@@ -127,6 +134,15 @@ def _read(path: Path) -> list[Any]:
     if not isinstance(content["machines"], list):
         raise SettingsError(f"{where}, `machines`", "a list", type(content["machines"]).__name__, _EXAMPLE)
     return content["machines"]
+
+
+def _check_form(text: str) -> None:
+    """Raises a `ValueError` for what takes endlessly long or much to build from a short text: deep brackets, and aliases of aliases."""
+    depth = 0
+    for event in yaml.parse(text):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+            raise ValueError("an alias" if depth <= _DEEPEST else f"more than {_DEEPEST} brackets within each other")
 
 
 def _machine(path: Path, number: int, entry: Any) -> Machine:

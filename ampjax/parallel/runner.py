@@ -7,6 +7,7 @@ the order of things and the counts; planning, steps, files and reports are elsew
 from __future__ import annotations
 
 import collections
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import jax
 import numpy as np
 
 from ampjax.checks import at_least
-from ampjax.errors import SettingsError
+from ampjax.errors import EquivalenceWarning, SettingsError
 from ampjax.parallel import checkpoint
 from ampjax.parallel.asynchronous import AsyncStep
 from ampjax.parallel.build import Setting, Step, build, restart
+from ampjax.parallel.equivalence import Equivalence, check
 from ampjax.parallel.explain import Explanation
 from ampjax.parallel.outcome import Metrics, fetched
 from ampjax.parallel.params import check_like, checked_params
@@ -51,6 +53,7 @@ class Runner:
         self._partitioners, self._clock = list(partitioners), clock
         self._step: Step | None = None
         self._searches: Searches | None = None
+        self._equivalence = Equivalence(skipped="there was no batch yet")
         self._restored: Path | None = None
         self._alpha: collections.Counter[str] = collections.Counter()
         self.steps = 0
@@ -92,6 +95,7 @@ class Runner:
             of an earlier step: then that gradient alone is dropped, and this step has been taken and counted.
           TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
           DataError: If the batch is not like the first one.
+          EquivalenceError: At the first batch, if the joined batch's loss is not what replicas make of it, where the settings ask for it.
           ServerError: If a server's process has ended. `restore` goes on from a checkpoint, with a new process.
         """
         wanted = self._wanted(fetch)
@@ -138,6 +142,7 @@ class Runner:
           ParameterError: As `run`.
           TableError: As `run`.
           DataError: As `run`.
+          EquivalenceError: As `run`.
         """
         self._built(split_batch(batch, len(self.setting.resources.devices)))
         return self
@@ -237,7 +242,9 @@ class Runner:
         """
         step = self.step
         assert self.plan is not None
-        return explain(self.setting, self.plan, step, self._alpha, self.counted, self.searches, compiled)
+        return explain(
+            self.setting, self.plan, step, self._alpha, self.counted, self.searches, compiled, self._equivalence
+        )
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -284,19 +291,24 @@ class Runner:
         if self._step is None:
             s = self.setting
             plan = make_plan(s.loss_fn, self._first, parts, s.resources, s.config, self._partitioners)
-            self._adopt(plan, build(s, plan, self._first, parts))
+            self._adopt(plan, build(s, plan, self._first, parts), parts)
+            for told in self._equivalence.errors:
+                warnings.warn(str(told), EquivalenceWarning, stacklevel=3)
         assert self._step is not None
         return self._step
 
-    def _adopt(self, plan: Plan, step: Step) -> None:
-        notes = None
+    def _adopt(self, plan: Plan, step: Step, parts: Sequence[Tree]) -> None:
+        notes, before = None, self.steps
         self.plan, self._step = plan, step
-        if self._restored is not None:
-            try:
+        try:
+            if self._restored is not None:
                 notes = self._restore(self._restored)
-            except Exception:
-                self.plan, self._step = None, None
-                raise
+            self._equivalence = check(self.setting, plan, step, parts)
+            if self._equivalence.errors and self.setting.config.check_equivalence == "error":
+                raise self._equivalence.errors[0]
+        except Exception:
+            self.plan, self._step, self.steps = None, None, before
+            raise
         self._first = None  # the homes have copies
         if self.setting.config.search_partitions and plan.groups:
             self._search(plan.groups, notes)

@@ -14,9 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ampjax.parallel.keys import copied, data_of, like, on_host
-
-AXIS = "replica"
-"""The name of the replicas' axis in mapped functions."""
+from ampjax.replicas import AXIS
 
 Tree = Any
 Device = Any  # jax.Device, which type checkers do not take for a type

@@ -17,7 +17,7 @@ from ampjax.sparse.axes import LEADING
 from ampjax.sparse.findings import Cause, Deps, Place, Read, Value
 from ampjax.sparse.flow import Flow
 from ampjax.sparse.forms import form
-from ampjax.sparse.trace import Leaf, LossFn, Traced, trace_loss
+from ampjax.sparse.trace import Leaf, LossFn, MappedAxes, Traced, trace_loss
 from ampjax.sparse.views import MAX_ROWS, whole
 
 MIN_ROWS = 8
@@ -90,7 +90,9 @@ class Analysis:
         return str(self)
 
 
-def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_ROWS) -> Analysis:
+def find_sparse(
+    loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_ROWS, mapped: MappedAxes = ()
+) -> Analysis:
     """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
 
     Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax; of a stack of tables by pairs, `tables[f, ids]`
@@ -104,6 +106,7 @@ def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_RO
       params: Any pytree of arrays or `jax.ShapeDtypeStruct`s.
       batch: The same for one batch. Its sizes may differ from those of later batches.
       min_rows: A leaf with fewer rows is dense.
+      mapped: Names and sizes of the axes over which the loss function will be mapped.
 
     Raises:
       ParameterError: If no parameter leaf is a float array, or one is no array.
@@ -118,7 +121,7 @@ def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_RO
     ['table']  float32[100, 8]  sparse  1 read: gather ...
     ['w']      float32[8]       dense   used by `dot_general` ...
     """
-    return Analysis(analyse(trace_loss(loss_fn, params, batch), min_rows))
+    return Analysis(analyse(trace_loss(loss_fn, params, batch, mapped), min_rows))
 
 
 def follow(traced: Traced, axes: Mapping[int, Axes]) -> Flow:

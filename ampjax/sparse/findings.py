@@ -54,6 +54,21 @@ class Read:
 
 
 @dataclasses.dataclass(frozen=True)
+class Draw:
+    """One equation that draws random numbers.
+
+    Args:
+      deps: What its key depends on.
+      shape: The shape of what is drawn.
+      line: The user's source line, or empty.
+    """
+
+    deps: Deps
+    shape: tuple[int, ...]
+    line: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Place:
     """Where an equation or a jaxpr stands.
 

@@ -14,7 +14,7 @@ from jax.extend.core import Literal
 from jax.extend.core import primitives as prim
 
 from ampjax.sparse import jaxprs, reads, views
-from ampjax.sparse.findings import NOTHING, Cause, Deps, Place, Read, Value, chosen_by, held_by, union
+from ampjax.sparse.findings import NOTHING, Cause, Deps, Draw, Place, Read, Value, chosen_by, held_by, union
 from ampjax.sparse.jaxprs import Path
 from ampjax.sparse.views import View
 
@@ -26,10 +26,12 @@ class Flow:
     Args:
       reads: By place and segment of what is read, every read of a table.
       uses: By table, the first other use, as text.
+      draws: By place, every draw of random numbers.
     """
 
     reads: dict[Path, Read] = dataclasses.field(default_factory=dict)
     uses: dict[int, str] = dataclasses.field(default_factory=dict)
+    draws: dict[Path, Draw] = dataclasses.field(default_factory=dict)
 
     def run(self, jaxpr: Any, args: Sequence[Value], place: Place) -> list[Value]:
         """Follows values through a jaxpr.
@@ -66,6 +68,8 @@ class Flow:
         rule = _RULES.get(eqn.primitive)
         if rule is not None:
             return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
+        if eqn.primitive.name in jaxprs.DRAWS:
+            self.draws[place.path] = Draw(union(ins[:1]), eqn.outvars[-1].aval.shape, place.line_of(eqn))
         if not any(isinstance(v, View) for v in ins):
             return self._opaque(eqn, ins, place)
         view, *others = ins
@@ -89,7 +93,8 @@ class Flow:
         """An equation of which nothing is known: what goes in may decide all that comes out."""
         deps = self._all_used(ins, eqn, place, how)
         if eqn.effects:
-            deps |= {Cause(f"`{eqn.primitive.name}`, which has side effects", place.path)}
+            does = "reaches over replicas" if jaxprs.reaches_over_axes(eqn) else "has side effects"
+            deps |= {Cause(f"`{eqn.primitive.name}`, which {does}", place.path)}
         return [deps] * len(eqn.outvars)
 
     def _all_used(self, values: Sequence[Value], eqn: Any, place: Place, how: str = "") -> Deps:

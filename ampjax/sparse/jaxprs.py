@@ -6,7 +6,7 @@ Owns the shapes of the primitives' parameters. Knows nothing of tables and rows.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path as File
 from typing import Any
 
@@ -20,7 +20,11 @@ Path = tuple[int, ...]
 CALLBACKS = ("debug_callback", "debug_print", "io_callback")
 """Primitives that the host notices. They must run once a step, so a program that only looks for ids leaves them out."""
 
+DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
+"""Primitives that draw random numbers; the first operand is the key, or a part of it."""
+
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax")
+_REPLICAS = File(__file__).parent.parent / "replicas.py"
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -43,6 +47,20 @@ def bind(eqn: Any, args: Sequence[Any]) -> list[Any]:
     with eqn.ctx.manager:
         out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def reaches_over_axes(eqn: Any) -> bool:
+    """Whether an equation is a collective, or holds one."""
+    return any(type(effect).__name__ == "NamedAxisEffect" for effect in eqn.effects)
+
+
+def inner(eqn: Any) -> Iterator[Any]:
+    """The open jaxprs that an equation holds."""
+    for value in eqn.params.values():
+        for each in value if type(value) in (tuple, list) else (value,):
+            jaxpr, _ = opened(each)
+            if hasattr(jaxpr, "eqns"):
+                yield jaxpr
 
 
 def called(eqn: Any) -> Any:
@@ -116,5 +134,5 @@ def shape_text(aval: Any) -> str:
 
 
 def _is_library(file: File) -> bool:
-    own = file.parent == File(__file__).parent
+    own = file.parent == File(__file__).parent or file == _REPLICAS
     return own or ("site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES))

@@ -134,7 +134,7 @@ def _ids_program(
     # Tables are no inputs of this program: a number stands in the place of each.
     number = jax.ShapeDtypeStruct((), jnp.int32)
     avals = [number if i in axes else v.aval for i, v in enumerate(traced.jaxpr.invars)]
-    closed, found = jax.make_jaxpr(collect, return_shape=True)(*avals)
+    closed, found = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(*avals)
     return *jaxprs.opened(closed), {site: ids.shape for site, ids in found.items()}
 
 

@@ -79,7 +79,7 @@ class ServerProcess:
                     [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    env=_environment(),
+                    env=server_environment(),
                     start_new_session=True,  # Ctrl-C in a terminal is for its client alone
                 )
         except OSError as error:
@@ -197,7 +197,7 @@ def _ending(code: int) -> str:
     return f"exit code {code}"
 
 
-def _environment() -> dict[str, str]:
+def server_environment() -> dict[str, str]:
     """A server's environment: this one's, on as many CPU devices, for that decides how programs are compiled."""
     result = dict(os.environ, JAX_PLATFORMS="cpu")
     if "xla_force_host_platform_device_count" not in result.get("XLA_FLAGS", ""):

@@ -18,7 +18,7 @@ from ampjax.errors import ParameterError
 from ampjax.sparse import fits, jaxprs
 from ampjax.sparse.axes import LEADING, from_table, to_table
 from ampjax.sparse.plan import Plan, make_plan
-from ampjax.sparse.trace import Leaf, LossFn, Tree, abstract, signature, trace_loss
+from ampjax.sparse.trace import Leaf, LossFn, MappedAxes, Tree, abstract, signature, trace_loss
 
 MAX_PLANS = 32
 """Batch shapes whose traces a program keeps."""
@@ -37,6 +37,7 @@ class SparseProgram:
       tables: By path, the shape and dtype of each sparse leaf's table, in the parameters' order: rows lead (see `ampjax.sparse.axes`).
       axes: By path, the axes of the leaf along which its rows are counted.
       batch: The first batch's shapes and dtypes.
+      mapped: Names and sizes of the axes over which its functions are mapped; `ids` need not be.
     """
 
     loss_fn: LossFn
@@ -44,6 +45,7 @@ class SparseProgram:
     tables: Mapping[str, Leaf]
     axes: Mapping[str, tuple[int, ...]]
     batch: Tree
+    mapped: MappedAxes = ()
     _plans: dict[Hashable, Plan] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def ids(self, dense_params: Tree, batch: Tree) -> dict[str, jax.Array]:
@@ -169,7 +171,8 @@ class SparseProgram:
             fits.check_batch(self.batch, batch)
             if len(self._plans) >= MAX_PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[key] = make_plan(trace_loss(self.loss_fn, self.params, batch), self.axes)
+            traced = trace_loss(self.loss_fn, self.params, batch, self.mapped)
+            self._plans[key] = make_plan(traced, self.axes)
         return self._plans[key]
 
     def _loss(
@@ -191,6 +194,7 @@ def rewrite(
     params: Tree,
     batch: Tree,
     sparse: Sequence[str] | Mapping[str, tuple[int, ...]] | None = None,
+    mapped: MappedAxes = (),
 ) -> SparseProgram:
     """Rewrites a single-device loss function into a step on pulled rows.
 
@@ -203,6 +207,7 @@ def rewrite(
       batch: A batch, or its shapes and dtypes.
       sparse: The leaves to be pulled, by path; or for each the axes along which its rows are counted. All that `find_sparse` finds, where it
         is None.
+      mapped: Names and sizes of the axes over which the step will be mapped.
 
     Raises:
       ParameterError: If a path is unknown or names a dense leaf, or as `find_sparse` does.
@@ -221,9 +226,9 @@ def rewrite(
     >>> ids.tolist(), float(value), row_grads["['table']"].shape
     ([5, 7, 5], 6.0, (3, 2))
     """
-    plan = make_plan(trace_loss(loss_fn, params, batch), sparse)
+    plan = make_plan(trace_loss(loss_fn, params, batch, mapped), sparse)
     tables = {table.path: table for table in plan.tables.values()}
     axes = {table.path: plan.axes[i] for i, table in plan.tables.items()}
-    program = SparseProgram(loss_fn, abstract(params), tables, axes, abstract(batch))
+    program = SparseProgram(loss_fn, abstract(params), tables, axes, abstract(batch), mapped)
     program._plans[signature(batch)] = plan
     return program

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from ampjax.sparse.processes import ServerProcesses
 
 DTYPES = tuple(np.dtype(dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16))
 """What rows may be, in the table and on the wire."""
+MOST_PARTS = 1 << 20
+"""Partitions and servers of a saved table at most: each is an object in memory."""
+_KEPT = {"partitions", "servers", "mode", "max_lag", "wire_dtype", "folder"}
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,32 @@ class TableSettings:
         wire = None if self.wire_dtype is None else str(self.wire)
         kept = {"partitions": n_partitions, "servers": self.n_servers, "mode": self.mode, "max_lag": self.max_lag}
         return kept | {"wire_dtype": wire, "folder": None}
+
+
+def of_saved(
+    where: str | Path, saved: Mapping[str, Any], arrays: Sequence[np.ndarray], given: Mapping[str, Any]
+) -> TableSettings:
+    """The settings of a saved table, once its files are known to hold as many rows as it says.
+
+    Args:
+      where: Its folder, for error messages.
+      saved: Its manifest.
+      arrays: Its files' rows.
+      given: Settings in place of the saved ones.
+
+    Raises:
+      TableError: If what was saved does not fit the files, or is nothing that a table saves; or if a given setting is wrong.
+    """
+    first = [list(array.shape) for array in arrays[:1]], [str(array.dtype) for array in arrays[:1]]
+    if first != ([saved["shape"]], [saved["dtype"]]) or not saved["shape"] or arrays[0].dtype not in DTYPES:
+        claimed = f"rows of shape {saved['shape']}, {saved['dtype']}"
+        raise TableError(f"{where}", claimed, f"files of shape {first[0]}, {first[1]}", "Load another copy.")
+    sizes = [saved["settings"].get(name) for name in ("partitions", "servers")]
+    names = set(saved["settings"]) == _KEPT and saved["settings"]["folder"] is None
+    if not names or not all(type(n) is int and 1 <= n <= MOST_PARTS for n in sizes):
+        expected = f"a table's settings, with 1 to {MOST_PARTS} partitions and servers"
+        raise TableError(f"{where}, `settings`", expected, f"{saved['settings']!r:.100}", "Load another copy.")
+    return TableSettings(saved["shape"][0], arrays[0].dtype, **(saved["settings"] | given))
 
 
 def checked_partitions(n_partitions: Any, n_rows: int) -> int:

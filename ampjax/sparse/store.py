@@ -10,18 +10,22 @@ import hashlib
 import json
 import math
 import os
-import secrets
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.bounded import MOST_JSON_BYTES, parse_json, read_whole
 from ampjax.errors import TableError
+from ampjax.sparse import leftovers
 from ampjax.sparse.blocks import Block
 
 MANIFEST = "table.json"
+_STEM = "table-"
 _FORMAT = 1
 _AGAIN = "Load another copy, or start anew."
 
@@ -37,7 +41,110 @@ def save(folder: str | Path, facts: Mapping[str, Any], blocks: Iterator[Block], 
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"table-{secrets.token_hex(4)}"
+    sweep(folder)
+    try:
+        with leftovers.saving(folder, _STEM) as token:
+            _write(folder, f"{_STEM}{token}", facts, blocks, others)
+    finally:
+        sweep(folder)
+
+
+def read_manifest(folder: str | Path, **kinds: type) -> dict[str, Any]:
+    """The manifest of the last whole save.
+
+    Args:
+      folder: What `save` wrote.
+      **kinds: Facts that it must hold, and their types.
+
+    Raises:
+      TableError: If there is none, or it was altered, or does not say what a manifest says.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        body = parse_json(read_whole(path, MOST_JSON_BYTES))
+        digest = body.pop("sha256")
+    except (FileNotFoundError, NotADirectoryError):
+        raise TableError(f"{path}", "a saved table", "no such file", "Give the folder that `save` wrote.") from None
+    except OSError as error:
+        raise TableError(f"{path}", "a file that can be read", f"{error}", _AGAIN) from error
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise TableError(f"{path}", "a table's manifest", "something else", _AGAIN) from None
+    if digest != _digest(body):
+        raise TableError(
+            f"{path}", f"checksum {str(digest)[:12]}", _digest(body)[:12], f"The manifest was altered. {_AGAIN}"
+        )
+    if body.get("format") != _FORMAT:
+        raise TableError(f"{path}", f"format {_FORMAT}", f"{body.get('format')}", "It was written by another version.")
+    for name, kind in {"files": list, "n_others": int, **kinds}.items():
+        if type(body.get(name)) is not kind:
+            raise TableError(f"{path}, `{name}`", f"a {kind.__name__}", f"{body.get(name)!r:.60}", _AGAIN)
+    files, n_others = body["files"], body["n_others"]
+    are_entries = 0 <= n_others <= len(files) and all(map(_is_entry, files))
+    if not are_entries or any(entry["shape"][0] != 1 for entry in files[len(files) - n_others :]):
+        raise TableError(f"{path}, `files`", "names, dtypes, shapes and checksums of arrays", "something else", _AGAIN)
+    return body
+
+
+def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
+    """Compares what the manifest says of files with their sizes, without reading them.
+
+    Raises:
+      TableError: If a file is missing, too short or too long.
+    """
+    for entry in manifest["files"]:
+        path = Path(folder) / entry["file"]
+        n_bytes = math.prod(entry["shape"]) * jnp.dtype(entry["dtype"]).itemsize
+        if not path.is_file():
+            raise TableError(f"{path}", "a file of the table", "no such file", _AGAIN)
+        if path.stat().st_size != n_bytes:
+            raise TableError(
+                f"{path}", f"{n_bytes} bytes", f"{path.stat().st_size}", f"The file was cut off or altered. {_AGAIN}"
+            )
+
+
+def read_arrays(folder: str | Path, manifest: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Rows as mapped files, and the other arrays in memory; all of them are read once and checked first.
+
+    Raises:
+      TableError: If a file is missing, too short or too long, or was altered.
+    """
+    folder = Path(folder)
+    check_files(folder, manifest)
+    arrays = [_read(folder, entry) for entry in manifest["files"]]
+    n_rows = len(arrays) - manifest["n_others"]
+    return arrays[:n_rows], [np.array(array[0]) for array in arrays[n_rows:]]
+
+
+def sweep(folder: str | Path) -> None:
+    """Deletes what saves that were killed have left in a folder: files that the manifest does not name, of no save that still runs.
+
+    Args:
+      folder: What `save` wrote. Where it was read, this is for when all of it was found right.
+    """
+    folder = Path(folder)
+
+    def remove(token: str) -> None:
+        with suppress(TableError):  # by a manifest that can't be read, it can't be told what is left over
+            named = {entry["file"] for entry in read_manifest(folder)["files"]} if (folder / MANIFEST).exists() else ()
+            for path in folder.glob(f"{_STEM}{token}-*.bin"):
+                if path.name not in named:
+                    path.unlink()
+
+    leftovers.sweep(folder, _STEM, remove)
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until a folder's names are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(
+    folder: Path, stem: str, facts: Mapping[str, Any], blocks: Iterator[Block], others: Sequence[np.ndarray]
+) -> None:
     entries = _write_rows(folder, f"{stem}-rows", blocks)
     entries += [
         _write_rows(folder, f"{stem}-shared-{i}", iter([(0, [array[None]])]))[0] for i, array in enumerate(others)
@@ -48,45 +155,7 @@ def save(folder: str | Path, facts: Mapping[str, Any], blocks: Iterator[Block], 
         file.write(json.dumps(body | {"sha256": _digest(body)}, indent=1).encode())
         _sync(file)
     os.replace(written, folder / MANIFEST)
-    _sync_folder(folder)
-    named = {entry["file"] for entry in entries}
-    for old in folder.glob("table-*.bin"):
-        if old.name not in named:
-            old.unlink()
-
-
-def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of the last whole save.
-
-    Raises:
-      TableError: If there is none, or it was altered.
-    """
-    path = Path(folder) / MANIFEST
-    try:
-        body = json.loads(path.read_bytes())
-        digest = body.pop("sha256")
-    except (FileNotFoundError, NotADirectoryError):
-        raise TableError(f"{path}", "a saved table", "no such file", "Give the folder that `save` wrote.") from None
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise TableError(f"{path}", "a table's manifest", "something else", _AGAIN) from None
-    if digest != _digest(body):
-        raise TableError(
-            f"{path}", f"checksum {str(digest)[:12]}", _digest(body)[:12], f"The manifest was altered. {_AGAIN}"
-        )
-    if body["format"] != _FORMAT:
-        raise TableError(f"{path}", f"format {_FORMAT}", f"{body['format']}", "It was written by another version.")
-    return body
-
-
-def read_arrays(folder: str | Path, manifest: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Rows as mapped files, and the other arrays in memory; all of them are read once and checked first.
-
-    Raises:
-      TableError: If a file is missing, too short or too long, or was altered.
-    """
-    arrays = [_read(Path(folder), entry) for entry in manifest["files"]]
-    n_rows = len(arrays) - manifest["n_others"]
-    return arrays[:n_rows], [np.array(array[0]) for array in arrays[n_rows:]]
+    sync_folder(folder)
 
 
 def _write_rows(folder: Path, stem: str, blocks: Iterator[Block]) -> list[dict[str, Any]]:
@@ -125,18 +194,13 @@ class _Writer:
 
 def _read(folder: Path, entry: Mapping[str, Any]) -> np.ndarray:
     path, shape, dtype = folder / entry["file"], tuple(entry["shape"]), jnp.dtype(entry["dtype"])
-    n_bytes = math.prod(shape) * dtype.itemsize
-    if not path.exists():
-        raise TableError(f"{path}", "a file of the table", "no such file", _AGAIN)
-    if path.stat().st_size != n_bytes:
-        raise TableError(
-            f"{path}", f"{n_bytes} bytes", f"{path.stat().st_size}", f"The file was cut off or altered. {_AGAIN}"
-        )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != entry["sha256"]:
         raise TableError(f"{path}", f"checksum {entry['sha256'][:12]}", digest[:12], f"The file was altered. {_AGAIN}")
-    return np.asarray(np.memmap(path, dtype, "r", shape=shape)) if n_bytes else np.zeros(shape, dtype)  # no empty maps
+    return (
+        np.asarray(np.memmap(path, dtype, "r", shape=shape)) if math.prod(shape) else np.zeros(shape, dtype)
+    )  # no empty maps
 
 
 def _digest(body: Mapping[str, Any]) -> str:
@@ -148,9 +212,20 @@ def _sync(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _is_entry(entry: Any) -> bool:
+    """Whether this is what a manifest says of a file: one in the same folder, of numbers or truth values."""
+    if not isinstance(entry, dict) or not {"file", "dtype", "shape", "sha256"} <= entry.keys():
+        return False
+    name, shape = entry["file"], entry["shape"]
+    if not isinstance(name, str) or not re.fullmatch(_STEM + r"[0-9a-f]{8}-[a-z]+-[0-9-]+\.bin", name):
+        return False
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        dtype = jnp.dtype(entry["dtype"])
+    except (TypeError, ValueError):
+        return False
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or not 1 <= len(shape) <= 32:
+        return False
+    can_be = (
+        math.prod(max(n, 1) for n in shape) * dtype.itemsize < 1 << 62
+    )  # else NumPy refuses it, even if it is empty
+    return can_be and not dtype.hasobject and dtype.itemsize > 0 and isinstance(entry["sha256"], str)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Float, Int
@@ -32,7 +31,14 @@ from ampjax.sparse.pending import Pending
 from ampjax.sparse.processes import ServerProcesses
 from ampjax.sparse.rowgrads import check_finite, checked_grads, checked_ids, merge
 from ampjax.sparse.servers import LocalServers, Servers, numbers
-from ampjax.sparse.settings import TableSettings, check_values, checked_columns, checked_partitions, checked_wire
+from ampjax.sparse.settings import (
+    TableSettings,
+    check_values,
+    checked_columns,
+    checked_partitions,
+    checked_wire,
+    of_saved,
+)
 from ampjax.sparse.shards import Shards
 from ampjax.sparse.step import update_all
 from ampjax.sparse.traffic import Columns, Traffic
@@ -411,18 +417,26 @@ class Table:
         Raises:
           TableError: If files are missing, cut off or altered, or the transform keeps other state than was saved.
         """
-        saved = store.read_manifest(folder)
-        shape, dtype = tuple(saved["shape"]), jnp.dtype(saved["dtype"])
-        kept = TableSettings(shape[0], dtype, **(saved["settings"] | settings))
-        table = cls.__new__(cls)
-        table._start(kept, *rule_of(tx, shape, dtype), version=saved["version"])
-        if (facts := table._facts()) != {name: saved[name] for name in facts}:
-            fix = "Pass the transform that it was saved with."
-            raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved['state']}", fix)
+        saved = store.read_manifest(folder, shape=list, dtype=str, settings=dict, version=int)
         arrays, others = store.read_arrays(folder, saved)
+        kept = of_saved(
+            folder, saved, arrays, settings
+        )  # before a table is made: the files hold as many rows as it will have
+        table = cls.__new__(cls)
+        table._start(kept, *rule_of(tx, arrays[0].shape, kept.dtype), version=saved["version"])
+        came = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
+        if (facts := table._facts()) != {name: saved.get(name) for name in facts} or came != table._types():
+            fix = "Pass the transform that it was saved with."
+            raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved.get('state')}", fix)
         table._state = jax.tree.unflatten(jax.tree.structure(table._state), others)
         table._shards.fill(blocks.of_arrays(arrays))
+        store.sweep(folder)
         return table
+
+    def _types(self) -> tuple[list[Any], list[Any]]:
+        """Shapes and dtypes of what is saved: arrays of rows, and shared state."""
+        rows = [((self.n_rows, *shape), np.dtype(dtype)) for shape, dtype in self._rule.types.arrays]
+        return rows, [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(self._state)]
 
     def _facts(self) -> dict[str, Any]:
         """What a table and the one that it is loaded as must have in common, in JSON's types."""

@@ -13,11 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import DataError, ParameterError, SettingsError
+from ampjax.replicas import is_weighted, scalar
 from ampjax.sparse import jaxprs
 
 Tree = Any
 LossFn = Callable[[Tree, Tree], Any]
-"""`loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that JAX can trace."""
+"""`loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that JAX can trace; `px.Weighted` in the place of a loss."""
+
+MappedAxes = Sequence[tuple[str, int]]
+"""Names and sizes of the axes over which a program is mapped."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Traced:
       batch_tree: The batch's structure.
       out_tree: The structure of what the loss function returns.
       has_aux: Whether that is `(loss, aux)`.
+      is_weighted: Whether its loss is a `Weighted`, of which the jaxpr gives the value.
+      mapped: The axes over which the jaxpr is mapped.
     """
 
     jaxpr: Any
@@ -56,15 +62,18 @@ class Traced:
     batch_tree: Any
     out_tree: Any
     has_aux: bool
+    is_weighted: bool = False
+    mapped: MappedAxes = ()
 
 
-def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree) -> Traced:
+def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = ()) -> Traced:
     """Traces a loss function; nothing is computed.
 
     Args:
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, the loss a float scalar.
       params: A pytree of arrays or `jax.ShapeDtypeStruct`s with at least one float leaf.
       batch: A pytree of the same kinds.
+      mapped: The axes over which the loss function will be mapped.
 
     Raises:
       ParameterError: If no parameter leaf is a float array, or one is no array.
@@ -74,12 +83,20 @@ def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree) -> Traced:
     """
     leaves = _param_leaves(params)
     _check_batch(batch)
-    closed, out = jax.make_jaxpr(loss_fn, return_shape=True)(abstract(params), abstract(batch))
+    weighted = False
+
+    def traced(*args: Any) -> Any:
+        nonlocal weighted
+        out = loss_fn(*args)
+        weighted = is_weighted(out)
+        return scalar(lambda: out)()
+
+    closed, out = jax.make_jaxpr(traced, axis_env=list(mapped), return_shape=True)(abstract(params), abstract(batch))
     has_aux = _has_aux(out)
     jaxpr, consts = jaxprs.opened(closed)
     jaxpr = jaxprs.needed(jaxpr)
     params_tree, batch_tree, out_tree = (jax.tree.structure(tree) for tree in (params, batch, out))
-    return Traced(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux)
+    return Traced(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, mapped)
 
 
 def abstract(tree: Tree) -> Tree:
@@ -143,7 +160,7 @@ def _has_aux(out: Any) -> bool:
         got = jaxprs.shape_text(loss) if hasattr(loss, "dtype") else type(loss).__name__
         raise SettingsError(
             "loss_fn(params, batch)",
-            "a float scalar, or a pair of a float scalar and anything else",
+            "a float scalar or `px.Weighted`, or a pair of that and anything else",
             got,
             "Take the mean or the sum of the losses, of a complex one its real part.",
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.console import Console
 
 from ampjax.errors import SettingsError
+from ampjax.numerics.guard import FLAG
 from experiments.bench.account import account, show
 from experiments.bench.common import Result, compare
 from experiments.bench.ours import EXPERIMENTS
@@ -45,6 +47,7 @@ class Workload:
       to_target: Train programs up to this validation accuracy (QM9: error) first, in the experiment's epochs at most, and measure the time.
       synthetic: Generated data.
       data_dir: Folder with data files; else AMPJAX_DATA.
+      fusions: Every program in JAX once for each of these values of XLA's flag for fused kernels, which the guard else sets, for example -reduce individual_dot.
       account: Then say where an instance's time goes in ours, at the first number in flight: stage by stage, beside its kernels alone and their products alone.
       json: File to which a JSON object is appended for each program, and one for the account.
     """
@@ -60,6 +63,7 @@ class Workload:
     to_target: float | None = None
     synthetic: bool = False
     data_dir: Path | None = None
+    fusions: tuple[str, ...] = ()
     account: bool = False
     json: Path | None = None
 
@@ -96,7 +100,10 @@ class Workload:
         """Ours, the other programs, and ours in other modes."""
         first, *more = (self._ours("ampjax", n) for n in self.max_active_keys)
         others = [*more, *self.peers(), *self.modes()]
-        return [first, *(e for e in others if not self.programs or e.name.startswith(self.programs))]
+        chosen = [first, *(e for e in others if not self.programs or e.name.startswith(self.programs))]
+        if not self.fusions:
+            return chosen
+        return [with_fusions(e, value) for e in chosen if e.needs is None for value in self.fusions]
 
     def modes(self) -> Iterable[Entry]:
         """Our engine in other modes, at the first number of instances in flight."""
@@ -132,6 +139,13 @@ class Workload:
         environment = {**(SPREAD if spread else {"NPROC": "1"}), "JAX_NUM_CPU_DEVICES": str(workers)}
         setting = " ".join([f"{keys} in flight", *self.ours])
         return Entry(name, setting, f"{HERE}.ours:Ours", {**arguments, **of}, environment, to_target=n_train is None)
+
+
+def with_fusions(entry: Entry, value: str) -> Entry:
+    """The program with another value of XLA's flag for fused kernels, which may make its numbers wrong (see `ampjax.numerics`)."""
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(f"--{FLAG}=")]
+    variables = {**entry.environment, "XLA_FLAGS": " ".join([*flags, f"--{FLAG}={value}"])}
+    return replace(entry, setting=f"{entry.setting}, fusions {value or 'none'}", environment=variables)
 
 
 def read_settings(texts: Iterable[str]) -> dict[str, Any]:

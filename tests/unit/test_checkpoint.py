@@ -1,6 +1,7 @@
 """A trainer in files: what goes on from them gives what it would have given."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from support import graphs
 
 import ampjax as amp
 from ampjax.errors import DataError, TableError
+from ampjax.sparse import store
 
 QUIET = {"progress": False}
 
@@ -94,5 +96,30 @@ def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path):
     second = trainer()
     before = second.params
     with pytest.raises(TableError):
+        second.restore(tmp_path / "saved")
+    equal(second.params, before)
+
+
+NOTES = {
+    "no trainer's": lambda notes: notes.clear(),
+    "another node": lambda notes: notes["updates"]["counts"].update(other=1),
+    "text for a number": lambda notes: notes["updates"]["versions"].update(layer="1"),
+    "no clock": lambda notes: notes.update(virtual_ns=None),
+    "another generator": lambda notes: notes["rng"].update(bit_generator="MT19937"),
+}
+
+
+@pytest.mark.parametrize("change", NOTES)
+def test_notes_that_no_trainer_wrote_are_refused_and_nothing_changes(tmp_path, change):
+    first = trainer()
+    first.save(tmp_path / "saved")
+    path = tmp_path / "saved" / "dense" / store.MANIFEST
+    body = json.loads(path.read_text())
+    NOTES[change](body["notes"])
+    del body["sha256"]
+    path.write_text(json.dumps(body | {"sha256": store._digest(body)}))
+    second = trainer(seed=1)
+    before = second.params
+    with pytest.raises(DataError, match="notes: expected those of a trainer like this one, got something else"):
         second.restore(tmp_path / "saved")
     equal(second.params, before)

@@ -13,8 +13,8 @@ from support import graphs
 import ampjax as amp
 from ampjax.data import list_reduction, sst
 from ampjax.engine.cost import FlopsCost
-from ampjax.engine.journal import Done
-from ampjax.engine.recording import Recording
+from ampjax.engine.journal import FINISHED, Done
+from ampjax.engine.recording import Recorder, Recording
 from ampjax.errors import DeadlockError, ReplayError, SettingsError
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tree_lstm import Cells, tree_lstm
@@ -308,3 +308,22 @@ def test_options_beside_a_trainer(recorded):
 def test_a_recording_that_can_not_be_written(tmp_path):
     with pytest.raises(OSError):
         trainer().fit(DATA, record=tmp_path, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"settings": None}, "settings: expected values by name, got None"),
+        ({"epochs": "2"}, "epochs: expected a number, got '2'"),
+        ({"start": []}, "start: expected values by name"),
+        ({"made on": 1}, "made on: expected values by name"),
+        ({"settings": {"colour": 1}}, "settings: expected those of a trainer, got .*colour"),
+        ({"settings": {"max_active_keys": "many"}}, "settings: expected those of a trainer, got .*'many'"),
+    ],
+    ids=str,
+)
+def test_a_header_that_no_run_wrote(tmp_path, changes, match):
+    header = {"epochs": 2, "graph": "", "settings": {}, "start": {}, "made with": {}, "made on": {}, **changes}
+    Recorder(tmp_path / "run.trace", header).close(FINISHED)
+    with pytest.raises(ReplayError, match=match):
+        amp.replay(tmp_path / "run.trace", CHAIN, DATA, tx=optax.sgd(0.1))

@@ -66,12 +66,6 @@ def test_a_download_goes_to_the_cache_once(tmp_path, served, nowhere):
     assert [p.name for p in path.parent.iterdir()] == ["a.gz"]  # no partial file stays
 
 
-def test_by_default_the_cache_is_in_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert files.cache_folder() == tmp_path / ".cache" / "ampjax"
-
-
 def test_a_wrong_checksum_is_refused_and_leaves_nothing(tmp_path, served, nowhere):
     put(tmp_path / "served.gz", b"other bytes")
     with pytest.raises(

@@ -1,6 +1,8 @@
 """Images: folders of files, synthetic ones, and batches of both."""
 
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +54,42 @@ def test_wrong_folders_and_files_are_named(folder: Path, tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(DataError, match=r"expected the package Pillow, got .*Install it: `pip install pillow`"):
         Folder(folder).read(np.array([0]))
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG whose header claims so many pixels, with the values of none."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    facts = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", facts) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def test_what_an_image_claims_is_compared_with_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, data = folder / "cat" / "a.png", Folder(folder, 8)
+
+    def told(content: bytes) -> str:
+        path.write_bytes(content)
+        with pytest.raises(DataError) as error:
+            data.read(np.array([0]))
+        assert error.value.where == f"file {path}"
+        return f"{error.value.expected}; {error.value.got}"
+
+    assert told(png(8000, 8000)).endswith(
+        "at most 4194304 pixels, many times what photographs have; 8000 x 8000 from 65 bytes"
+    )
+    assert "decompression bomb" in told(png(60_000, 60_000))
+    assert told(png(1, 4_000_000)).startswith(
+        f"at most {pillow.MAX_IMAGE_PIXELS} pixels, before and after"
+    )  # 256 M if scaled
+    monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 1000)
+    assert told(png(2, 400)).endswith("2 x 400, scaled to 8 x 1600")
+    monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", None)
+    assert told(png(1, 1 << 22)).startswith("an image; image file is truncated")
+    assert "cannot identify" in told(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"
+    )  # Pillow would start Ghostscript
 
 
 def test_batches_hold_every_image_once(folder: Path) -> None:

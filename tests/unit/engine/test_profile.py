@@ -10,7 +10,7 @@ from support import graphs
 import ampjax as amp
 from ampjax.engine.cost import FlopsCost, Stragglers
 from ampjax.engine.executor import Executor
-from ampjax.engine.profile import Profile, _note
+from ampjax.engine.profile import PARTS, Profile, _note
 from ampjax.engine.profile_cost import HostedCost, ProfileCost
 from ampjax.errors import DataError, SettingsError
 from ampjax.models.mlp import mlp
@@ -34,10 +34,16 @@ def test_what_was_never_measured_is_told():
 def test_it_is_kept_in_a_file(tmp_path):
     Profile(TIMES).save(tmp_path / "profile.json")
     assert Profile.load(tmp_path / "profile.json") == Profile(TIMES)
-    (tmp_path / "profile.json").write_text("[1]")
-    for name in ("profile.json", "none.json"):
-        with pytest.raises(DataError, match="expected a profile"):
-            Profile.load(tmp_path / name)
+    with pytest.raises(DataError, match="expected a profile"):
+        Profile.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("times", ["{}", '{"0": 1.0}', '{"1": -1.0}', '{"1": NaN}', '{"x": 1}', "3", "[" * 100_000])
+def test_a_file_of_times_that_are_none(tmp_path, times):
+    others = ", ".join(f'"{part}": {{}}' for part in PARTS[1:])
+    (tmp_path / "profile.json").write_text(f'{{"times": {{"forward a": {times}}}, {others}}}')
+    with pytest.raises(DataError, match="expected a profile"):
+        Profile.load(tmp_path / "profile.json")
 
 
 def instances(n, size=4):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampjax.engine.journal import FINISHED, INTERRUPTED, End, Settle
+from ampjax.engine.journal import FINISHED, INTERRUPTED, End, Issue, Settle, pack
 from ampjax.engine.recording import BUFFER, MAGIC, Recorder, Recording
 from ampjax.errors import ReplayError
 
@@ -81,3 +81,56 @@ def test_a_foreign_file(tmp_path):
         Recording(tmp_path / "half", partial=True)
     with pytest.raises(FileNotFoundError):
         Recording(tmp_path / "nothing")
+
+
+def test_a_header_that_claims_more_than_there_is(tmp_path):
+    path = tmp_path / "run.trace"
+    for text, got in {
+        (2**32 - 1).to_bytes(4, "little") + b"{}": "a header that can't be read (4294967295 bytes where 2 are left)",
+        (2).to_bytes(4, "little") + b"[]": "a header that is no object",
+        (100_000).to_bytes(4, "little")
+        + b"[" * 100_000: "a header that can't be read (brackets that are nested too deeply)",
+    }.items():
+        path.write_bytes(MAGIC + text)
+        with pytest.raises(ReplayError) as caught:
+            Recording(path, partial=True)
+        assert caught.value.got == got
+
+
+@pytest.mark.parametrize(
+    ("decisions", "got"),
+    [
+        ([Settle(1, 1), End(FINISHED, 2)], "where 1 decisions end that should be 2"),
+        ([End(FINISHED, 0), Settle(1, 1), End(FINISHED, 2)], "where more follows the end"),
+    ],
+)
+def test_an_end_that_counts_other_decisions(tmp_path, decisions, got):
+    path = cut(write(tmp_path / "run.trace", []), len(pack(End(0, 0))))
+    path.write_bytes(path.read_bytes() + b"".join(map(pack, decisions)))
+    with pytest.raises(ReplayError) as caught:
+        list(Recording(path).decisions())
+    assert caught.value.got.endswith(got)
+
+
+@pytest.mark.parametrize(
+    ("decision", "error"),
+    [
+        (End(3, 0), "no reason to end has the number 3"),
+        (Issue(0, 0, 4, 1, 1, 0, 0, 0), "no direction has the number 4"),
+    ],
+)
+def test_numbers_that_stand_for_nothing(tmp_path, decision, error):
+    path = cut(write(tmp_path / "run.trace", [decision]), len(pack(End(0, 0))))
+    with pytest.raises(ReplayError, match=f"where {error}"):
+        list(Recording(path, partial=True).decisions())
+
+
+def test_decisions_that_do_not_end_where_the_file_does(tmp_path):
+    path = write(tmp_path / "run.trace")
+    data = bytearray(path.read_bytes())
+    data[-len(pack(End(0, 0))) - 9] = pack(Issue(0, 0, 0, 0, 0, 0, 0, 0))[
+        0
+    ]  # now the last but one reaches beyond the end
+    path.write_bytes(data)
+    with pytest.raises(ReplayError, match="where no whole decision is"):
+        list(Recording(path).decisions())

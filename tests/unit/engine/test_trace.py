@@ -139,6 +139,16 @@ def test_errors(tmp_path):
         '{"queues": {"worker": 0, "time_ns": 0}}',
         '{"run": [1]}',
         '{"something": 3}',
+        "[1]",
+        "[" * 100_000,
+        '{"n_dropped": Infinity}',
+        '{"n_dropped": 1.5}',
+        '{"run": [0, 10000000000000000000]}',
+        '{"stage": {"name": "a", "nodes": [1]}}',
+        '{"histogram": {"node": "a", "rows": ["1"]}}',
+        '{"staleness": {"node": "a", "time_ns": 0, "rows": 1, "mean": "1"}}',
+        '{"worker":0,"node":"a","kind":"update","start_ns":"0","end_ns":"1","instances":[]}',
+        '{"worker":0,"node":"a","kind":"update","start_ns":0,"end_ns":1,"instances":["1"]}',
     ):
         path.write_text('{"worker":0,"node":"a","kind":"update","start_ns":0,"end_ns":1,"instances":[]}\n' + bad)
         with pytest.raises(DataError, match="line 2: expected a record of a trace as JSON"):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampjax.errors import DataError, SettingsError
+from ampjax.numerics.guard import FLAG
 from experiments.__main__ import COMMANDS
 from experiments.bench import common, engine, growth, memory, start_up, tracing, workers, workload
 from experiments.bench.program import Entry
@@ -108,6 +109,22 @@ def test_programs_can_be_chosen_and_ours_set() -> None:
     assert first.arguments["policy"] == "largest" and first.environment["JAX_NUM_CPU_DEVICES"] == "2"
     with pytest.raises(SettingsError, match="name=value"):
         workload.read_settings(["policy"])
+
+
+def test_programs_in_jax_run_once_for_each_kind_of_fused_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=/tmp/x --{FLAG}=-reduce")
+    entries = SentimentBench(
+        programs=("jax", "torch"), fusions=("", "dot"), max_active_keys=(4,), batch=(8,), synthetic=True
+    ).entries()
+    assert all(e.needs is None for e in entries)
+    for one, other in zip(entries[::2], entries[1::2], strict=True):
+        assert (
+            one.name == other.name
+            and one.setting.endswith(", fusions none")
+            and other.setting.endswith(", fusions dot")
+        )
+        assert one.variables()["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}="
+        assert other.variables()["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}=dot"
 
 
 def test_two_workers_have_a_core_and_a_copy_each() -> None:

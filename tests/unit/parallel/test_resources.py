@@ -30,6 +30,13 @@ def test_a_file_names_machines(tmp_path):
     ("text", "message"),
     [
         ("machines: [", "expected YAML"),
+        ("[" * 50_000, "expected YAML, got more than 8 brackets within each other"),
+        (
+            "a: &a [x, x]\nb: &b [*a, *a]\nmachines: [*b, *b]",
+            "expected YAML, got an alias",
+        ),
+        ("machines: 2001-99-99", "expected YAML, got month must be in"),
+        ("#" * (1 << 16) + "\n", "expected YAML, got more than 65536 bytes"),
         ("- 1", "a mapping with the one key `machines`, got list"),
         ("machines: []\nextra: 1", "the one key `machines`, got the keys \\['extra', 'machines'\\]"),
         ("machines: 3", "`machines`: expected a list, got int"),
@@ -43,6 +50,7 @@ def test_a_file_names_machines(tmp_path):
         ("machines: [{devices: [0], servers: -1}]", "a number of at least 0, got -1"),
         ("machines: [{devices: [0], servers: 0}]", "at least one server, got none"),
     ],
+    ids=lambda text: text[:30],
 )
 def test_wrong_files(tmp_path, text, message):
     path = tmp_path / "resources.yaml"

@@ -347,6 +347,60 @@ def test_damaged_files_are_noticed(tmp_path, damage):
         Table.load(tmp_path, ROW_WISE["sgd"])
 
 
+def forged(folder, change):
+    """A manifest that was changed by somebody who knows how its checksum is made."""
+
+    def again(body):
+        change(body)
+        del body["sha256"]
+        body["sha256"] = store._digest(body)
+
+    manifest(folder, again)
+
+
+FORGED = {
+    "rows that are not there": (lambda b: b.update(shape=[2**40, 3]), "expected rows of shape [1099511627776, 3], float32, got files of shape"),
+    "files that are not there": (lambda b: b["files"][0].update(shape=[2**40, 3]), "expected 13194139533312 bytes, got 276"),
+    "another dtype": (lambda b: b["files"][0].update(dtype="int32"), "expected rows of shape [23, 3], float32, got files"),
+    "objects": (lambda b: b["files"][0].update(dtype="object"), "`files`: expected names, dtypes, shapes and checksums"),
+    "a size below 0": (lambda b: b["files"][0].update(shape=[-23, -3]), "`files`: expected names, dtypes, shapes"),
+    "a size that no array has": (lambda b: b["files"][0].update(shape=[0, 2**62]), "`files`: expected names, dtypes, shapes"),
+    "shared state without its axis": (lambda b: b.update(n_others=1), "`files`: expected names, dtypes"),
+    "a file elsewhere": (lambda b: b["files"][0].update(file="../table-01234567-rows-0.bin"), "`files`: expected names"),
+    "no files": (lambda b: b.pop("files"), "`files`: expected a list, got None"),
+    "too few files": (lambda b: b.update(n_others=99), "`files`: expected names"),
+    "no settings": (lambda b: b.pop("settings"), "`settings`: expected a dict, got None"),
+    "settings that are none": (lambda b: b["settings"].update(colour=1), "expected a table's settings, with 1 to 1048576"),
+    "endless servers": (lambda b: b["settings"].update(servers=10**12), "expected a table's settings, with 1 to 1048576"),
+    "no format": (lambda b: b.pop("format"), "expected format 1, got None"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", FORGED)
+def test_what_a_forged_manifest_claims_is_checked_before_rows_are_made(tmp_path, change):
+    table().save(tmp_path)
+    forge, text = FORGED[change]
+    forged(tmp_path, forge)
+    with pytest.raises(TableError, match=re.escape(text)):
+        Table.load(tmp_path, ROW_WISE["sgd"])
+
+
+def test_a_manifest_that_names_no_files_has_none_deleted(tmp_path):
+    table().save(tmp_path)
+    forged(tmp_path, lambda body: body.update(files=[], n_others=0))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(TableError, match=r"expected rows of shape \[23, 3\], float32, got files of shape \[\]"):
+        Table.load(tmp_path, ROW_WISE["sgd"])
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b""], ids=["brackets", "no text", "nothing"])
+def test_a_manifest_that_is_no_json(tmp_path, content):
+    (tmp_path / "table.json").write_bytes(content)
+    with pytest.raises(TableError, match="expected a table's manifest, got something else"):
+        Table.load(tmp_path, ROW_WISE["sgd"])
+
+
 def test_another_transform_does_not_fit_what_was_saved(tmp_path):
     table().save(tmp_path)
     with pytest.raises(TableError, match=re.escape("expected state as `tx` keeps it, [[['[0].mu', [3], 'float32']")):

@@ -1,0 +1,60 @@
+"""Reading files that nobody has checked yet, in bounded memory: what a file claims is compared with its size before anything is made for it.
+
+The limits leave honest files several times the room that they need. They are there for damaged files, and for archives that were made to unpack to
+thousands of times their size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+ALWAYS_ALLOWED = 16 << 20
+"""Bytes that any packed file may unpack to, however small it is."""
+MOST_TIMES = 25
+"""How many times its size a packed file may unpack to. Text packs to a third or a quarter of its size; pixels, to a fifth."""
+MOST_JSON_BYTES = 64 << 20
+"""The largest JSON document that is read in one piece."""
+
+
+def allowed_bytes(packed: int, times: int = MOST_TIMES) -> int:
+    """How many bytes a packed file of so many bytes may unpack to."""
+    return max(ALWAYS_ALLOWED, times * packed)
+
+
+def read_whole(path: str | os.PathLike[str], most: int) -> bytes:
+    """A small file's bytes. Devices and pipes end at the limit, too, since sizes of these are not known before.
+
+    Raises:
+      OSError: If it can't be read.
+      ValueError: If it holds more than `most` bytes.
+    """
+    with Path(path).open("rb") as file:
+        content = b"" if os.fstat(file.fileno()).st_size > most else file.read(most + 1)
+        if len(content) > most or (not content and file.read(1)):
+            raise ValueError(f"more than {most} bytes")
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON says.
+
+    Raises:
+      ValueError: If it is no JSON, or nested too deeply for Python.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets that are nested too deeply") from None
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """What a file of JSON says.
+
+    Raises:
+      OSError: If it can't be read.
+      ValueError: If it is no JSON, or larger than `MOST_JSON_BYTES`.
+    """
+    return parse_json(read_whole(path, MOST_JSON_BYTES))

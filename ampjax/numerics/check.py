@@ -1,0 +1,75 @@
+"""Whether this process computes right numbers: on demand, and once where the guard came too late."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from ampjax.errors import NumericsError, NumericsWarning
+from ampjax.numerics.guard import FLAG, GUARD, VALUE
+from ampjax.numerics.patterns import patterns, wrong_patterns
+
+
+def check_numerics() -> str:
+    """Computes patterns that some XLA versions get wrong on CPUs and compares them with NumPy.
+
+    Takes about 50 ms, nearly all of it compilation.
+
+    Returns:
+      What was checked and what keeps the numbers right, as a sentence.
+
+    Raises:
+      NumericsError: If a pattern comes out wrong in this process.
+    """
+    error = _error("check_numerics")
+    if error is not None:
+        raise error
+    ways = {
+        "guard": f"with the flag --{FLAG}={VALUE}, which importing ampjax has set",
+        "environment": f"with the flag --{FLAG}={GUARD.value}, which XLA_FLAGS already held",
+        "unneeded": "without any flag: this jaxlib needs none on this machine",
+        "unknown": "without any flag: this jaxlib has none to set",
+    }
+    return f"jax {jax.__version__} computes all {len(list(patterns()))} known patterns rightly on this CPU, {ways[GUARD.source]}."
+
+
+def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:
+    """Warns if kernels on CPUs are wrong in this process, where the guard can't vouch for them.
+
+    That is so where the backend had started before ampjax was imported, where the user has set another value of the flag, and where jaxlib does not know the
+    flag. The check runs once in a process, and not at all where no device is a CPU.
+
+    Args:
+      where: Who asks, in the user's words.
+      devices: The devices that will compute.
+
+    Warns:
+      NumericsWarning: Once in a process, if a pattern comes out wrong.
+    """
+    if GUARD.certain or _asked or not any(device.platform == "cpu" for device in devices):
+        return
+    _asked.append(where)
+    error = _error(where)
+    if error is not None:
+        warnings.warn(str(error), NumericsWarning, stacklevel=3)
+
+
+_asked: list[str] = []
+"""Who has had the check run in this process: the first who asked, or nobody yet."""
+
+
+def _error(where: str) -> NumericsError | None:
+    """The error that this process deserves; None if all patterns come out right."""
+    wrong = wrong_patterns()
+    if not wrong:
+        return None
+    if GUARD.source == "environment" and GUARD.in_time:
+        fix = f"XLA_FLAGS sets --{FLAG}={GUARD.value}; take it out, or set {VALUE!r}, before Python starts."
+    elif GUARD.source == "unknown":
+        fix = "This jaxlib has no flag against it: install another version of jaxlib."
+    else:
+        fix = f"JAX had started before ampjax was imported: import ampjax first, or set XLA_FLAGS=--{FLAG}={VALUE} before Python starts."
+    return NumericsError(where, "XLA's kernels on this CPU to agree with NumPy", "; ".join(wrong), fix)

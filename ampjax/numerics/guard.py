@@ -1,0 +1,176 @@
+"""Sets the XLA flag that keeps reductions away from wrong fused kernels, before JAX's backend starts.
+
+It must run before anything of ours makes an array, so it is the first thing that `import ampjax` does. Processes that we start inherit the
+flag with the environment. It knows nothing of the rest of the package but the cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import mmap
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from ampjax.cache import cache_folder
+
+FLAG = "xla_cpu_experimental_ynn_fusion_type"
+VALUE = "-reduce"
+"""No fused reductions; matrix products may still be fused. Decision 20 has the rates of the values that are right."""
+
+_SECONDS = 60
+"""How long the check in a process of its own may take."""
+
+Source = Literal["guard", "environment", "unneeded", "unknown"]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What importing ampjax did about the flag.
+
+    Args:
+      source: What decided: the `guard` set the flag; the `environment` held a value, which was left alone; the flag is `unneeded` where the
+        patterns come out right without it; or it is `unknown` to this jaxlib, which would end the process over it.
+      value: The flag's value in `XLA_FLAGS`; None without the flag.
+      in_time: Whether JAX's backend had not started yet. XLA reads its flags once, when it starts.
+    """
+
+    source: Source
+    value: str | None
+    in_time: bool
+
+    @property
+    def certain(self) -> bool:
+        """Whether numbers are known to be right without a check in this process."""
+        return self.in_time and (self.source == "unneeded" or self.value == VALUE)
+
+
+def set_flag() -> Guard:
+    """Adds the flag to `XLA_FLAGS` where it is needed; whatever stands there stays."""
+    in_time, flags = not _backend_has_started(), _flags()
+    value = flag_value(flags)
+    if value is not None:
+        return Guard("environment", value, in_time)
+    if not _known_to_xla():
+        return Guard("unknown", None, in_time)
+    if right_without_flag():
+        return Guard("unneeded", None, in_time)
+    os.environ["XLA_FLAGS"] = (
+        f"{flags} --{FLAG}={VALUE}".strip()
+    )  # child processes inherit it, also where it is too late for this one
+    return Guard("guard", VALUE, in_time)
+
+
+def flag_value(flags: str) -> str | None:
+    """The flag's value among XLA's flags, of which the last one counts; None if it is not there."""
+    found = re.findall(rf"(?:^|\s)--{FLAG}=(\S*)", flags)
+    return found[-1] if found else None
+
+
+def _flags() -> str:
+    """What `XLA_FLAGS` says; where it names a file, as XLA allows, the file's flags."""
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if flags and not flags.startswith("-"):
+        with suppress(OSError, ValueError):
+            return " ".join(Path(flags).read_text().split())
+    return flags
+
+
+def right_without_flag() -> bool:
+    """Whether this jaxlib computes all known patterns rightly without the flag.
+
+    The first time for a jaxlib on a machine, a process of its own finds it out (about a second); the cache folder keeps the answer. Where no
+    process can be started or nothing can be kept, the flag counts as needed: a slower kernel is better than a wrong one.
+    """
+    file = cache_folder() / "right_without_flag.json"
+    with suppress(OSError, ValueError):
+        known = json.loads(file.read_text())
+        if known["of"] == _installation():
+            return bool(known["right"])
+    with suppress(OSError, ValueError, subprocess.SubprocessError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_name(f"{file.name}.{os.getpid()}")
+        new.touch()  # without a place for the answer, every import would ask again
+        right = not _wrong_without_flag()
+        new.write_text(json.dumps({"of": _installation(), "right": right}))
+        new.replace(file)
+        return right
+    return False
+
+
+def _wrong_without_flag() -> list[str]:
+    """The patterns that come out wrong in a process without the flag."""
+    patterns = Path(__file__).with_name("patterns.py")
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    command = [sys.executable or "python3", "-P", str(patterns)]
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def _installation() -> str:
+    """A digest of what the answer depends on: the libraries, and the processor, which chooses kernels."""
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _xla_libraries()]
+    told = repr((_version("jax"), _version("jaxlib"), files, platform.machine(), _instruction_sets()))
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _instruction_sets() -> str:
+    """The processor's instruction sets where the system tells them, else its name."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return line
+    return platform.processor()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _known_to_xla() -> bool:
+    """Whether every XLA of this installation knows the flag: XLA ends the process over a flag that it does not know."""
+    found = [_contains(path, FLAG.encode()) for path in _xla_libraries()]
+    return bool(found) and all(found)
+
+
+def _xla_libraries() -> Iterator[Path]:
+    """The files that hold an XLA compiler: jaxlib's, and those of plugins for other devices."""
+    for package, pattern in (("jaxlib", "*"), ("jax_plugins", "*/*")):
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            for path in sorted(Path(folder).glob(pattern)):
+                if path.suffix in (".so", ".dylib", ".dll", ".pyd") and path.stat().st_size > 1 << 24:
+                    yield path
+
+
+def _contains(path: Path, text: bytes) -> bool:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text) >= 0
+
+
+def _backend_has_started() -> bool:
+    """Whether JAX has started a backend in this process; where JAX does not tell, it counts as started, so that the check runs."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is None:
+        return "jax" in sys.modules
+    started = getattr(bridge, "backends_are_initialized", None)
+    return True if started is None else bool(started())
+
+
+GUARD = set_flag()
+"""What was done when this module was imported."""

@@ -1,0 +1,131 @@
+"""What a loss function asks of all replicas: rows and means over the joined batch, and a loss with its weight.
+
+Outside of a runner there is one replica: the same loss function is a single-device program. Knows arrays and the name of the replicas'
+axis; nothing of devices, steps or tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import DataError, SettingsError
+
+AXIS = "ampjax_replica"
+"""The name of the replicas' axis in mapped functions."""
+
+Tree = Any
+
+
+def all_gather(x: Tree) -> Tree:
+    """All replicas' rows, in the order of the joined batch.
+
+    So a loss reads examples of the other replicas: negatives of the whole batch, for example. Labels that are positions in the joined batch
+    come with the batch, as `np.arange(n)`. Its gradient reaches all replicas: together they make that of the joined batch. Row ids
+    that depend on it are not known before the step: gather rows, not ids, or the table is kept dense.
+
+    Args:
+      x: An array `[b, ...]`, or a pytree of such arrays, of equal shapes on all replicas.
+
+    Returns:
+      Arrays `[n·b, ...]` for n replicas; `x` itself outside of a runner, and where replicas don't take steps together (`sync=False`).
+
+    Raises:
+      DataError: If an array has no leading axis.
+
+    >>> all_gather(jnp.arange(3)).tolist()
+    [0, 1, 2]
+    """
+    for leaf in jax.tree.leaves(x):
+        if not jnp.ndim(leaf):
+            fix = "Give it an axis of examples, or take `px.mean` of it."
+            raise DataError("px.all_gather", "arrays with a leading axis of examples", "a scalar", fix)
+    if not _is_replica():
+        return x
+    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True), x)
+
+
+def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> jax.Array:
+    """The mean over axes of an array and over all replicas, formed in float32 at least: the statistics of the joined batch.
+
+    Its gradient reaches all replicas. Outside of a runner, and where replicas don't take steps together (`sync=False`), it is `jnp.mean`.
+
+    Args:
+      x: An array, of equal shapes on all replicas.
+      axis: The axes; the axis of the examples must be among them. None takes all.
+      keepdims: Whether axes stay, with size 1.
+
+    >>> mean(jnp.array([[1.0, 2.0], [3.0, 6.0]]), axis=0).tolist()
+    [2.0, 4.0]
+    """
+    x = jnp.asarray(x)
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
+    own = jnp.mean(x, axis, jnp.promote_types(dtype, jnp.float32), keepdims=keepdims)
+    return (jax.lax.pmean(own, AXIS) if _is_replica() else own).astype(dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Weighted:
+    """A loss that is a total over a weight: what a loss function returns in place of `total / weight`, with or without aux.
+
+    Replicas whose weights differ (batches with padding) must not average their quotients. The loss of all replicas is the sum of their totals
+    over the sum of their weights, as on the joined batch, and so is its gradient, also where weights depend on parameters. Where
+    replicas don't take steps together (`sync=False`), each has the quotient of its own batch.
+
+    Args:
+      total: A float scalar: the sum of the examples' losses.
+      weight: A scalar: the number of examples or tokens that count. It may be 0 on some replicas, not on all.
+    """
+
+    total: Any
+    weight: Any
+
+    @property
+    def value(self) -> jax.Array:
+        """The loss as a scalar, over all replicas, in float32 at least. It makes a single-device program: `jax.grad(lambda p, b: loss_fn(p, b).value)`.
+
+        Raises:
+          SettingsError: If the total is not a float scalar, or the weight no scalar.
+
+        >>> float(Weighted(jnp.float32(6), jnp.int32(4)).value)
+        1.5
+        """
+        total, weight = jnp.asarray(self.total), jnp.asarray(self.weight)
+        if total.shape or weight.shape or not jnp.issubdtype(total.dtype, jnp.floating):
+            got = " and ".join(f"{x.dtype}{list(x.shape)}" for x in (total, weight))
+            raise SettingsError("px.Weighted", "a float scalar and its weight, a scalar", got, "Take their sums.")
+        wide = jnp.promote_types(total.dtype, jnp.float32)
+        both = total.astype(wide), weight.astype(wide)
+        total, weight = jax.lax.psum(both, AXIS) if _is_replica() else both
+        return total / weight
+
+
+def is_weighted(out: Any) -> bool:
+    """Whether what a loss function returns is `Weighted`, or a pair of that and aux."""
+    return isinstance(out[0] if isinstance(out, tuple) and len(out) == 2 else out, Weighted)
+
+
+def scalar(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss function that gives a scalar, or a pair with aux, where this one gives `Weighted`."""
+
+    def loss(*args: Any) -> Any:
+        out = loss_fn(*args)
+        if not is_weighted(out):
+            return out
+        return (out[0].value, out[1]) if isinstance(out, tuple) else out.value
+
+    return loss
+
+
+def _is_replica() -> bool:
+    """Whether this is traced as the program of one replica of several."""
+    try:
+        jax.lax.axis_size(AXIS)
+    except NameError:
+        return False
+    return True
