@@ -76,6 +76,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench tracing": Command("bench.tracing", "TracingOptions"),
     "bench start-up": Command("bench.start_up", "StartUpBench"),
     "bench memory": Command("bench.memory", "MemoryBench"),
+    "bench lifetimes": Command("bench.lifetimes", "LifetimesBench"),
     "bench workers": Command("bench.workers", "WorkersBench"),
     "bench parallax": Command("bench.parallax", "ParallaxBench"),
     "bench simulate": Command("bench.simulate", "SimulateOptions"),

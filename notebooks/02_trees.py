@@ -167,7 +167,7 @@ with amp.Graph() as g:
 g
 
 # %% [markdown]
-# A dozen lines of nodes for every tree there is. Is it right? `verify` compares loss and gradients with `jax.grad` of the composed function, which a small
+# A dozen lines of nodes for every tree there is. Is it right? `verify` compares loss, gradients and predictions with the composed function and its `jax.grad`, which a small
 # interpreter of graphs computes one message at a time.
 
 # %%

@@ -43,7 +43,7 @@ class Arenas:
             self.host[key], self.capacity[key] = new, capacity
             return
         device = self._devices[space]
-        nothing = zeros(device, 0, shape, dtype)
+        nothing = zeros((0, *shape), dtype, device)
         self.values[key] = grow(self.values.get(key, nothing), capacity)
         old_grads = self.grads.get(key)
         floats = jnp.issubdtype(dtype, jnp.inexact)
@@ -65,12 +65,18 @@ class Arenas:
         return "\n".join([f"Arenas: {self.device_bytes / 1e6:.1f} MB on devices", *lines])
 
 
-def zeros(device: Device, n: int, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """`n` rows of zeros on a device."""
-    with jax.default_device(device):
-        return jax.device_put(jnp.zeros((n, *shape), dtype), device)
+def zeros(shape: tuple[int, ...], dtype: Any, device: Any) -> jax.Array:
+    """Zeros on a device; made on the host, since `jnp.zeros` is compiled for each shape, and that is kept."""
+    return jax.device_put(np.zeros(shape, dtype), device)
 
 
 def grow(array: jax.Array, capacity: int) -> jax.Array:
     """The array with rows of zeros added, up to `capacity` rows."""
+    if not len(array):
+        return zeros((capacity, *array.shape[1:]), array.dtype, array.device)
     return jnp.pad(array, [(0, capacity - len(array))] + [(0, 0)] * (array.ndim - 1))
+
+
+def copied(array: Any, device: Any) -> jax.Array:
+    """An array of its own on a device, that may be donated; nothing is compiled for it."""
+    return jax.device_put(array if isinstance(array, jax.Array) else np.array(array), device, may_alias=False)

@@ -31,6 +31,7 @@ from ampjax.engine.products import over_one_axis
 from ampjax.engine.program import ChainProgram, Program
 from ampjax.engine.residuals import Kept, over_rows, row_vjp
 from ampjax.engine.scatter import set_rows
+from ampjax.engine.shared import shared
 from ampjax.engine.streaks import Kernel, kernel
 
 Sizes = tuple[int, ...]
@@ -40,7 +41,7 @@ Seeds = tuple[Array | None, tuple[Array | None, ...]]
 """Random numbers of the rows, and of the edges of each way."""
 
 
-@functools.cache
+@shared
 def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
     """`kernel(params, written, read, host, pack, edges, sizes) -> written`: a chain in inference.
 
@@ -58,7 +59,7 @@ def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
     return forward
 
 
-@functools.cache
+@shared
 def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
     """`kernel(params, written, grads, records, read, host, pack, seeds, edges, sizes) -> (written, grads, records)`: a chain in training."""
 
@@ -90,7 +91,7 @@ def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
     return forward_train
 
 
-@functools.cache
+@shared
 def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
     """`kernel(params, arenas, grads, accumulators, records, host, pack, seeds, edges, sizes) -> (grads, accumulators)`: a chain's adjoint."""
 

@@ -6,7 +6,6 @@ are read when a dispatch runs, so order is all that correctness needs.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,14 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.engine.arenas import Arenas
+from ampjax.engine.arenas import Arenas, copied, zeros
 from ampjax.engine.draws import Draws
 from ampjax.engine.edge_sizes import EdgeSizes
+from ampjax.engine.kernels import corner
 from ampjax.engine.learning import ACCUMULATING, Learning, Updating
 from ampjax.engine.metrics import LossSums
 from ampjax.engine.program import Program
+from ampjax.engine.residuals import shapes_of
 from ampjax.engine.runner import StageRunner
-from ampjax.engine.streaks import Streak
+from ampjax.engine.shared import shared
+from ampjax.engine.streaks import Kernel, Streak, kernel
 from ampjax.engine.touched import TouchedRows, table_ports
 from ampjax.errors import MessageError
 from ampjax.ir.graph import Node
@@ -90,6 +92,9 @@ class Executor:
         self._stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
         self._handed_in: dict[str, dict[str, Any]] = {}
         self._readings: dict[int, Any] = {}
+        self._updates: dict[str, Kernel] = {}
+        arenas = [key for stage in plan.stages for key in (*(port.arena for port in stage.ports), *stage.arenas)]
+        self._corner = corner(tuple(dict.fromkeys(arenas)))
         self._metric_names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
         self._sums: dict[tuple[int, bool], jax.Array] = {}
         self._updated: Dispatch | None = None  # its kernel has made its updates
@@ -114,7 +119,7 @@ class Executor:
 
     def set_params(self, node: str, params: Any) -> None:
         """Puts a node's parameters on its device (a copy: what was handed in stays the caller's)."""
-        self.params[node] = jax.tree.map(lambda x: jax.device_put(jnp.array(x), self._device_of[node]), params)
+        self.params[node] = jax.tree.map(lambda x: copied(x, self._device_of[node]), params)
 
     def reset_optimizer(self, node: str) -> None:
         """Starts a node's optimizer state and accumulator anew.
@@ -122,9 +127,9 @@ class Executor:
         Copies, as an update donates every buffer once: some transforms keep the parameters that they were given, or one array twice.
         """
         floats = trainable(self.params[node])
-        put = functools.partial(jax.device_put, device=self._device_of[node])
-        self.opt_state[node] = jax.tree.map(lambda x: put(jnp.array(x)), self._training[node].tx.init(floats))
-        self.accumulators[node] = jax.tree.map(lambda x: put(jnp.zeros_like(x)), floats)
+        device = self._device_of[node]
+        self.opt_state[node] = jax.tree.map(lambda x: copied(x, device), self._training[node].tx.init(floats))
+        self.accumulators[node] = jax.tree.map(lambda x: zeros(x.shape, x.dtype, device), floats)
         if node in self._touched:
             self._touched[node].clear()
 
@@ -134,7 +139,7 @@ class Executor:
         for own, given in kept:
             for node, device in self._device_of.items():
                 if node in own:
-                    own[node] = jax.tree.map(lambda x, to=device: jax.device_put(jnp.array(x), to), given[node])
+                    own[node] = jax.tree.map(lambda x, to=device: copied(x, to), given[node])
         for node, touched in self._touched.items():
             touched.restart(self.accumulators[node])
 
@@ -309,7 +314,7 @@ class Executor:
         elif isinstance(change, Average):
             self.params.update(zip(change.nodes, average([self.params[n] for n in change.nodes]), strict=True))
         elif isinstance(change, Contribute):
-            self._handed_in.setdefault(change.group, {})[change.node] = jax.tree.map(jnp.copy, self.params[change.node])
+            self._handed_in.setdefault(change.group, {})[change.node] = _copies(self.params[change.node])
         elif isinstance(change, Merge):
             self._merge(change)
 
@@ -321,8 +326,11 @@ class Executor:
         node, training = change.node, self._training[change.node]
         held, count = (self.params[node], self.opt_state[node], self.accumulators[node]), np.float32(change.count)
         if rows is None:
-            step = _jitted_update(training.tx, training.gradient, node not in self._stashed)
-            made: Iterable[Any] = [step(*held, count, np.float32(change.mean_staleness))]
+            step = self._updates.get(node)
+            if step is None:
+                settings = training.tx, training.gradient, node not in self._stashed
+                step = self._updates[node] = _update_of(*settings, shapes_of(self.params[node]))
+            made: Iterable[Any] = [step.once(*held, count, np.float32(change.mean_staleness))]
         else:
             made = self._touched[node].update(*held, rows, count)
         for self.params[node], self.opt_state[node], self.accumulators[node] in made:
@@ -358,9 +366,7 @@ class Executor:
     def _sums_of(self, stage: Stage, train: bool) -> jax.Array:
         found = self._sums.get((stage.number, train))
         if found is None:
-            found = jax.device_put(
-                jnp.zeros(2 + 2 * len(self._metric_names[stage.number]), float), self._devices[stage.space]
-            )
+            found = zeros((2 + 2 * len(self._metric_names[stage.number]),), float, self._devices[stage.space])
         return found
 
     @property
@@ -390,7 +396,7 @@ class Executor:
         space = self.plan.spaces[worker]
         for key, values in self.arenas.values.items():
             if key[0] == space:
-                return _corner(values)
+                return self._corner.once(values)
         return None
 
     def kernel_marks(self, dispatch: Dispatch) -> list[jax.Array]:
@@ -402,7 +408,7 @@ class Executor:
             written = [array for key in keys if (array := values.get(key)) is not None]
             written += [self._sums[key] for key in self._sums if key[0] == stage.number]
             written += jax.tree.leaves([self.accumulators[node] for node in stage.params])
-        return [_corner(array) for array in written if array.size]
+        return [self._corner.once(array) for array in written if array.size]
 
     def change_marks(self, dispatch: Dispatch) -> list[jax.Array]:
         """Tiny arrays, ready when the parameter changes of this dispatch, the last that was issued, have been done."""
@@ -411,13 +417,13 @@ class Executor:
             *(self.params[node] for node in nodes),
             *(tree for own in self._handed_in.values() for tree in own.values()),
         ]
-        return [_corner(array) for array in jax.tree.leaves(written) if array.size] if nodes else []
+        return [self._corner.once(array) for array in jax.tree.leaves(written) if array.size] if nodes else []
 
     def warm_marks(self) -> None:
         """Compiles what marks run."""
         sums = [self._sums_of(stage, True) for stage in self.plan.stages if stage.kind == "loss"]
         everything = self.arenas.values, self.arenas.grads, self.params, self.accumulators, sums
-        jax.block_until_ready([_corner(array) for array in jax.tree.leaves(everything) if array.size])
+        jax.block_until_ready([self._corner.once(array) for array in jax.tree.leaves(everything) if array.size])
 
     def is_idle(self, worker: int) -> bool:
         """Whether a worker's device has done what was issued to it."""
@@ -452,7 +458,7 @@ def _on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
     before = [dict(held) for held, _ in parts]
     try:
         for held, keys in parts:
-            held.update({key: jax.tree.map(jnp.copy, held[key]) for key in keys})
+            held.update({key: _copies(held[key]) for key in keys})
         yield
     finally:
         for (held, _), entries in zip(parts, before, strict=True):
@@ -460,19 +466,21 @@ def _on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
             held.update(entries)
 
 
-@functools.cache
-def _jitted_update(tx: Any, gradient: str, donate_params: bool) -> Any:
+def _copies(tree: Any) -> Any:
+    """A tree of arrays, copied where they are."""
+    return jax.tree.map(lambda x: copied(x, x.device), tree)
+
+
+@shared
+def _update_of(tx: Any, gradient: str, donate_params: bool, shapes: Any) -> Kernel:
+    """`kernel(params, opt_state, accumulator, count, staleness) -> (params, opt_state, accumulator)`: an update of parameters of these shapes (`residuals.shapes_of`)."""
     update = make_update(tx, gradient)
 
+    @kernel(changed=(0, 1, 2) if donate_params else (1, 2))
     def step(params: Any, opt_state: Any, accumulator: Any, count: Any, staleness: Any) -> Any:
         return update(params, opt_state, accumulator, count, staleness=staleness)
 
-    return jax.jit(step, donate_argnums=(0, 1, 2) if donate_params else (1, 2))
-
-
-@jax.jit
-def _corner(array: jax.Array) -> jax.Array:
-    return array.reshape(-1)[0]
+    return step
 
 
 @jax.jit

@@ -9,7 +9,6 @@ Integers are passed packed: one array `[n + 1, k]` whose rows are slots and whos
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +22,11 @@ from ampjax.engine.products import over_one_axis
 from ampjax.engine.program import Program
 from ampjax.engine.residuals import Kept, over_rows
 from ampjax.engine.scatter import add_rows, read_rows, set_rows
+from ampjax.engine.shared import shared
 from ampjax.engine.streaks import Kernel, kernel
 from ampjax.ir.payload import metric_parts
 from ampjax.optim.update import combine, trainable
+from ampjax.sched.stages import ArenaKey
 
 TRASH = 0
 
@@ -99,7 +100,7 @@ def _put(grads: Array, slots: Array, cotangents: Array, sole: bool) -> Array:
     return (set_rows if sole else add_rows)(grads, slots, cotangents)
 
 
-@functools.cache
+@shared
 def forward(program: Program, wiring: Wiring) -> Kernel:
     """`kernel(params, written, read, host, pack) -> written`: a `rows` stage in inference.
 
@@ -114,7 +115,7 @@ def forward(program: Program, wiring: Wiring) -> Kernel:
     return forward
 
 
-@functools.cache
+@shared
 def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Kernel:
     """`kernel(params, written, grads, records, read, host, pack, seeds) -> (written, grads, records)`: a `rows` stage in training.
 
@@ -160,7 +161,7 @@ def cotangents(
     return tuple(found)
 
 
-@functools.cache
+@shared
 def backward(program: Program, wiring: Wiring, kept: Kept, learning: Learning) -> Kernel:
     """`kernel(params, arenas, grads, learnt, records, host, pack, seeds, told) -> (grads, learnt)`: the adjoint of a `rows` stage.
 
@@ -206,7 +207,7 @@ def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array, seeds: A
     return total, jnp.stack(sums)
 
 
-@functools.cache
+@shared
 def loss_train(program: Program, wiring: Wiring, learning: Learning) -> Kernel:
     """`kernel(params, arenas, grads, learnt, metrics, host, pack, seeds, told) -> (grads, learnt, metrics)`: loss and adjoint at once."""
 
@@ -236,7 +237,7 @@ def loss_train(program: Program, wiring: Wiring, learning: Learning) -> Kernel:
     return loss_train
 
 
-@functools.cache
+@shared
 def loss_infer(program: Program, wiring: Wiring) -> Kernel:
     """`kernel(params, arenas, metrics, host, pack) -> metrics`: the loss alone."""
 
@@ -275,29 +276,29 @@ class Collection:
         return total
 
 
-@functools.cache
-def segments_forward(function: Reduction | Collection, wiring: Wiring) -> Callable[..., Any]:
+@shared
+def segments_forward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
     """`kernel(written, grads, read, host, slots, ids, out) -> (written, grads)`: rows of several messages at once into segments.
 
     `slots` and `ids` are tuples of `[r]` per port, `out` `[m]` the output slots.
     """
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def kernel(written: Any, grads: Any, read: Any, host: Any, slots: Any, ids: Any, out: Any) -> Any:
+    @kernel(changed=(0, 1))
+    def segments_forward(written: Any, grads: Any, read: Any, host: Any, slots: Any, ids: Any, out: Any) -> Any:
         rows = _segment_rows(wiring, (*written, *read), host, slots)
         y = function(rows, ids, out.shape[0])
         grad = grads[0] if grads[0] is None or wiring.written[0] else set_rows(grads[0], out, 0)
         return (set_rows(written[0], out, y),), (grad,)
 
-    return kernel
+    return segments_forward
 
 
-@functools.cache
-def segments_backward(function: Reduction | Collection, wiring: Wiring) -> Callable[..., Any]:
+@shared
+def segments_backward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
     """`kernel(arenas, grads, host, slots, ids, out, n) -> grads`: the adjoint; `n` is the number of real segments."""
 
-    @functools.partial(jax.jit, donate_argnums=(1,))
-    def kernel(arenas: Any, grads: Any, host: Any, slots: Any, ids: Any, out: Any, n: Any) -> Any:
+    @kernel(changed=(1,))
+    def segments_backward(arenas: Any, grads: Any, host: Any, slots: Any, ids: Any, out: Any, n: Any) -> Any:
         rows = _segment_rows(wiring, arenas, host, slots)
         _, pull = jax.vjp(lambda *r: function(r, ids, out.shape[0]), *rows)
         cotangent = masked(jnp.arange(out.shape[0]) < n, grads[wiring.outputs[0]][out])
@@ -308,7 +309,7 @@ def segments_backward(function: Reduction | Collection, wiring: Wiring) -> Calla
                 new[place] = add_rows(new[place], jnp.where(real, where, TRASH), masked(real, g))
         return tuple(new)
 
-    return kernel
+    return segments_backward
 
 
 def _segment_rows(
@@ -321,19 +322,49 @@ def _segment_rows(
     )
 
 
-@functools.partial(jax.jit, donate_argnums=(0, 1))
-def put_rows(arena: Array, grads: Array | None, slots: Array, rows: Array) -> tuple[Array, Array | None]:
-    """Writes rows to slots and, unless `grads` is None, sets their adjoint rows to zero."""
-    return set_rows(arena, slots, rows), grads if grads is None else set_rows(grads, slots, 0)
+Arenas = tuple[ArenaKey, ...]
+"""Which arenas a kernel that works on any rows is for: it goes with the last graph that has them, where one kernel for all would keep what it has compiled for each."""
 
 
-@jax.jit
-def get_rows(arena: Array, slots: Array) -> Array:
-    """Reads rows."""
-    return arena[slots]
+@shared
+def put_rows(arenas: Arenas) -> Kernel:
+    """`kernel(arena, grads, slots, rows) -> (arena, grads)`: writes rows to slots and, unless `grads` is None, sets their adjoint rows to zero."""
+
+    @kernel(changed=(0, 1))
+    def put_rows(arena: Any, grads: Any, slots: Any, rows: Any) -> Any:
+        return set_rows(arena, slots, rows), grads if grads is None else set_rows(grads, slots, 0)
+
+    return put_rows
 
 
-@functools.partial(jax.jit, donate_argnums=(0,), static_argnums=3)
-def pay_rows(grads: Array, slots: Array, rows: Array, sole: bool) -> Array:
-    """Writes cotangent rows to the adjoint rows of slots, or adds them; padding has the trash slot."""
-    return _put(grads, slots, rows, sole)
+@shared
+def get_rows(arenas: Arenas) -> Kernel:
+    """`kernel(arena, slots) -> rows`."""
+
+    @kernel()
+    def get_rows(arena: Any, slots: Any) -> Any:
+        return arena[slots]
+
+    return get_rows
+
+
+@shared
+def pay_rows(arenas: Arenas) -> Kernel:
+    """`kernel(grads, slots, rows, sole) -> grads`: writes cotangent rows to the adjoint rows of slots, or adds them; padding has the trash slot."""
+
+    @kernel(changed=(0,), static=(3,))
+    def pay_rows(grads: Any, slots: Any, rows: Any, sole: bool) -> Any:
+        return _put(grads, slots, rows, sole)
+
+    return pay_rows
+
+
+@shared
+def corner(arenas: Arenas) -> Kernel:
+    """`kernel(array) -> number`: the first of an array, to wait for."""
+
+    @kernel()
+    def corner(array: Any) -> Any:
+        return array.reshape(-1)[0]
+
+    return corner

@@ -142,7 +142,7 @@ def row_vjp(
     return jax.vjp(of, tuple(trainable(p) for p in params), *float_inputs)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def find_kept(program: Program, rows: Rows, params: Any) -> Kept:
     """Which residuals of a program to keep.
 

@@ -76,7 +76,11 @@ class StageRunner:
                 self._loss_infer = kernels.loss_infer(self.program, self._wiring)
                 self._make_adjoint = functools.partial(kernels.loss_train, self.program, self._wiring)
         elif stage.kind in ("reduce", "collect"):
-            self._segments = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
+            function = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
+            self._forward = kernels.segments_forward(function, self._wiring)
+            self._backward = kernels.segments_backward(function, self._wiring)
+        rows = *(port.arena for port in stage.ports), *stage.arenas
+        self._put, self._get, self._pay = (of(rows) for of in (kernels.put_rows, kernels.get_rows, kernels.pay_rows))
 
     @functools.cached_property
     def _row_bytes(self) -> int:
@@ -119,9 +123,7 @@ class StageRunner:
                 written = self._call(self._forward, (params, written, read), streak, draws=False)
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
-            written, grads = kernels.segments_forward(self._segments, self._wiring)(
-                written, grads, read, host, slots, ids, out
-            )
+            written, grads = self._forward.once(written, grads, read, host, slots, ids, out)
         for key, value, grad in zip(self._out_keys, written, grads, strict=True):
             a.values[key], a.grads[key] = value, grad
 
@@ -147,9 +149,8 @@ class StageRunner:
             grads, learnt = self._call(self._adjoint(learning), arguments, streak, told=(told,))
         else:
             slots, ids, out, host = self._segment_arguments(dispatch)
-            grads = kernels.segments_backward(self._segments, self._wiring)(
-                values, grads, host, slots, ids, out, np.int32(len(dispatch.out_rows[0]))
-            )
+            n = np.int32(len(dispatch.out_rows[0]))
+            grads = self._backward.once(values, grads, host, slots, ids, out, n)
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
         return learnt
@@ -187,7 +188,7 @@ class StageRunner:
         key, slots = self.stage.ports[port].arena, dispatch.in_rows[port]
         if key[0] == HOST:
             return self._arenas.host[key][slots]
-        return kernels.get_rows(self._arenas.values[key], _padded(slots, self._ladder(dispatch.n_rows), True))
+        return self._get.once(self._arenas.values[key], _padded(slots, self._ladder(dispatch.n_rows), True))
 
     # -- arguments
 
@@ -255,7 +256,7 @@ class StageRunner:
         capacity = self._arenas.capacity[self._out_keys[0]]
         if self._record_capacity < capacity:
             device = self._devices[self.stage.space]
-            old = self.recorded or tuple(zeros(device, 0, shape, dtype) for shape, dtype in kept.rows)
+            old = self.recorded or tuple(zeros((0, *shape), dtype, device) for shape, dtype in kept.rows)
             self.recorded = tuple(grow(r, capacity) for r in old)
             self._record_capacity = capacity
         return self.recorded
@@ -316,9 +317,9 @@ class StageRunner:
         if source[0] == HOST:
             rows: Any = a.host[source][slots]
         else:
-            rows = jax.device_put(kernels.get_rows(a.values[source], slots), self._devices[self.stage.space])
+            rows = jax.device_put(self._get.once(a.values[source], slots), self._devices[self.stage.space])
         grads = None if self.stage.written[0] else a.grads[target]
-        a.values[target], zeroed = kernels.put_rows(
+        a.values[target], zeroed = self._put.once(
             a.values[target], grads, _padded(dispatch.out_rows[0], k, False), rows
         )
         if zeroed is not None:
@@ -329,9 +330,9 @@ class StageRunner:
         source, target = self.stage.ports[0].arena, self._out_keys[0]
         here, there = a.grads[target], a.grads[source]
         assert here is not None and there is not None
-        rows = kernels.get_rows(here, _padded(dispatch.out_rows[0], k, False))
+        rows = self._get.once(here, _padded(dispatch.out_rows[0], k, False))
         rows = jax.device_put(rows, self._devices[source[0]])
-        a.grads[source] = kernels.pay_rows(there, _padded(dispatch.in_rows[0], k, False), rows, self.stage.sole[0])
+        a.grads[source] = self._pay.once(there, _padded(dispatch.in_rows[0], k, False), rows, self.stage.sole[0])
 
 
 def _repeated(slots: np.ndarray, k: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -46,39 +47,38 @@ def streak_of(dispatches: Iterable[Any], joins: Callable[[Dispatch, Dispatch], b
     return streak
 
 
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """A jitted function over arenas, to be called for one dispatch or for a streak of them.
 
     Args:
-      function: What it computes.
-      changed: Places of the arguments that are donated.
-      brought: Places of those that each dispatch brings. None, if it can't be called for streaks; else it must give back what is donated: one value, or a tuple in their order.
-      static: Places of those that are known when it is compiled.
-
-    Attributes:
       once: `once(*arguments)`: for one dispatch.
       in_a_row: `in_a_row(n, *arguments)`: for `n` of them, with what they bring stacked, `[STREAK, ...]`; None if it can't.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        changed: Sequence[int],
-        brought: Sequence[int] | None = None,
-        static: Sequence[int] = (),
-    ):
-        self.once: Any = jax.jit(function, donate_argnums=changed, static_argnums=static)
-        self.in_a_row: Any = None
-        if brought is not None:
-            loop = functools.partial(_in_a_row, function, changed, brought)
-            self.in_a_row = jax.jit(loop, donate_argnums=[1 + place for place in changed])
+    once: Any
+    in_a_row: Any = None
 
 
 def kernel(
-    changed: Sequence[int], brought: Sequence[int] | None = None, static: Sequence[int] = ()
+    changed: Sequence[int] = (), brought: Sequence[int] | None = None, static: Sequence[int] = ()
 ) -> Callable[[Callable[..., Any]], Kernel]:
-    """Makes a `Kernel` of the function below it."""
-    return lambda function: Kernel(function, changed, brought, static)
+    """Makes a `Kernel` of the function below it.
+
+    Args:
+      changed: Places of the arguments that are donated.
+      brought: Places of those that each dispatch brings. None, if it can't be called for streaks; else it must give back what is donated: one value, or a tuple in their order.
+      static: Places of those that are known when it is compiled.
+    """
+
+    def made(function: Callable[..., Any]) -> Kernel:
+        once = jax.jit(function, donate_argnums=changed, static_argnums=static)
+        if brought is None:
+            return Kernel(once)
+        loop = functools.partial(_in_a_row, function, changed, brought)
+        return Kernel(once, jax.jit(loop, donate_argnums=[1 + place for place in changed]))
+
+    return made
 
 
 def _in_a_row(

@@ -1,38 +1,26 @@
 """The oracle: a synchronous interpreter of the static graph, differentiated as one function by JAX.
 
-It owns its own reading of what every node kind means, message by message, and shares nothing with the scheduler or the engine, so
-that agreement of the two says something. It knows only `ampjax.ir`. It is slow on purpose: one message is one object, a ragged
-message's payload is a tuple of rows, and no two rows are ever computed together.
-
-The floats' gradients come from `jax.grad` of the whole interpretation; control reads states only, so it can be traced (but for `route_by`, which reads a payload's value). The route
-backward that the paper's nodes would take (a Phi's recorded origin, an Isu's inverse) is walked explicitly for every message.
+It owns its own reading of what every node kind means (`ampjax.testing.interpreter`) and knows only `ampjax.ir`. The floats' gradients come from
+`jax.grad` of the whole interpretation; control reads states only, so it can be traced (but for `route_by`, which reads a payload's value).
 """
 
 from __future__ import annotations
 
-import functools
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import DeadlockError, InvariantError, MessageError, ParameterError
-from ampjax.ir.control import Bcast, Cond, Distribute, Flatmap, Group, Isu, Phi, Repeat, Ungroup
+from ampjax.errors import MessageError, ParameterError, SettingsError
 from ampjax.ir.graph import Graph, Node
-from ampjax.ir.instances import InstanceList, Instances, Messages, Topology
-from ampjax.ir.payload import Collect, Compute, Key, Loss, Reduce, RouteBy, Sink
-from ampjax.ir.state import State, apply, column
-from ampjax.ir.wires import Wire
-
-StateDict = dict[str, int]
-"""One message's state: `instance` and the fields, by name."""
-
-KeyFn = Callable[[str, StateDict, int], Any]
-"""`keys(node, state, row)`: the PRNG key of one row at a node whose body takes one."""
+from ampjax.ir.instances import InstanceList, Instances, Messages
+from ampjax.ir.payload import Sink
+from ampjax.testing.interpreter import KeyFn, Run, StateDict, stack_rows
+from ampjax.testing.oracles import find_oracle
 
 
 @dataclass(frozen=True)
@@ -46,6 +34,7 @@ class Reference:
       outputs: By sink name, `(state, payload)` of each message, instance by instance, in order of arrival.
       rows: By name of each parameterised node: its gradient rows (a ragged message counts its rows; dead rows count too).
       messages: By node name: how many messages arrived at it, on all ports together.
+      mean_loss: The mean over a loss's rows, summed over losses; copies of a loss are one. None without loss rows.
     """
 
     loss: float
@@ -54,6 +43,7 @@ class Reference:
     outputs: dict[str, list[tuple[StateDict, np.ndarray]]]
     rows: dict[str, int]
     messages: dict[str, int]
+    mean_loss: float | None = None
 
 
 def reference(
@@ -64,6 +54,7 @@ def reference(
     gradients: bool = True,
     keys: KeyFn | None = None,
     jit: bool = False,
+    oracle: str = "jit",
 ) -> Reference:
     """Interprets a graph on some instances and differentiates the summed loss with `jax.grad`.
 
@@ -78,6 +69,8 @@ def reference(
       keys: PRNG keys for bodies that take one; None gives them `key=None`, as outside training.
       jit: True compiles the whole run as one function: seconds of compilation, so only for what runs long, and not for graphs with a
         `route_by`, whose way depends on payloads.
+      oracle: How bodies are evaluated: `jit` compiles each by itself; `eager` evaluates them operation by operation in float64 (see
+        `ampjax.testing.oracles`), in which keys draw other numbers than in float32. Results are NumPy arrays of float64 then.
 
     Returns:
       Loss, metrics, gradients, outputs and counts.
@@ -87,44 +80,42 @@ def reference(
       MessageError: If an instance names an unknown pump, two messages of one state meet where one belongs, or a state function fails.
       DeadlockError: If messages are left waiting for others that never come.
       InvariantError: If the way back from a node does not lead to the state that was emitted (a wrong inverse).
+      GraphError: If `eager` can't evaluate a body.
+      SettingsError: If the oracle is unknown, or a run is to be compiled whole and yet evaluated operation by operation.
     """
-    wanted, given = sorted(graph.parameterised), sorted(params)
-    if wanted != given:
-        raise ParameterError(
-            "reference, params",
-            f"parameters of {wanted}",
-            f"those of {given}",
-            "Give every parameterised node its pytree.",
-        )
+    _check(graph, params, jit, oracle)
     if not isinstance(instances, Instances):
         ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
         instances = InstanceList(instances, ragged)
     pumped = _unpack(graph, instances.gather(np.arange(len(instances))), len(instances))
-    runs: list[_Run] = []
+    how, runs = find_oracle(oracle), list[Run]()
 
     def total(params: Mapping[str, Any]) -> tuple[jax.Array, Any]:
-        runs[:] = [_Run(graph, params, keys) for _ in pumped]
+        runs[:] = [Run(graph, params, keys, how) for _ in pumped]
         for run, messages in zip(runs, pumped, strict=True):
-            run.run(messages)
-        loss = sum((part for run in runs for part in run.losses), start=jnp.zeros(()))
-        return loss, [([x for _, _, x in run.outputs], [x for _, *x in run.metrics]) for run in runs]
+            run.run([(node, how.cast(payload), state) for node, payload, state in messages])
+        losses = [part for run in runs for _, part in run.losses]
+        results = [([x for _, _, x in run.outputs], [x for _, *x in run.metrics]) for run in runs]
+        return sum(losses, start=jnp.zeros(())), (results, losses)
 
     function = jax.value_and_grad(total, has_aux=True) if gradients else lambda p: (total(p), {})
-    (loss, results), grads = (jax.jit(function) if jit else function)(dict(params))
-    outputs: dict[str, list[tuple[StateDict, np.ndarray]]] = {
-        node.role: [] for node in graph.nodes.values() if isinstance(node.op, Sink)
-    }
-    sums: dict[str, np.ndarray] = {}
-    for run, (payloads, pairs) in zip(runs, results, strict=True):
-        for (sink, state, _), payload in zip(run.outputs, payloads, strict=True):
-            wire = graph.nodes[sink].inputs[0]
-            outputs[graph.nodes[sink].role].append((state, np.asarray(_stack(wire, payload))))
-        for (name, *_), pair in zip(run.metrics, pairs, strict=True):
-            sums[name] = sums.get(name, np.zeros(2)) + np.array(pair, np.float64)
-    metrics = {name: float(total / count) if count else float("nan") for name, (total, count) in sums.items()}
+    with how.scope():
+        (loss, (results, losses)), grads = (jax.jit(function) if jit else function)(how.cast(dict(params)))
+        outputs, metrics = _outputs(graph, runs, results), _metrics(runs, results)
+        if oracle == "eager":  # JAX's own arrays of float64 are of use in its 64-bit mode only
+            grads = jax.tree.map(np.asarray, grads)
+        mean_loss = _mean_loss([role for run in runs for role, _ in run.losses], losses)
+        loss = float(loss)
     rows, messages = (sum((getattr(run, what) for run in runs), Counter()) for what in ("rows", "messages"))
-    counts = {name: messages[name] for name in graph.nodes}
-    return Reference(float(loss), metrics, grads, outputs, {name: rows[name] for name in wanted}, counts)
+    return Reference(
+        loss,
+        metrics,
+        grads,
+        outputs,
+        {name: rows[name] for name in sorted(graph.parameterised)},
+        {name: messages[name] for name in graph.nodes},
+        mean_loss,
+    )
 
 
 def init_params(graph: Graph, seed: int = 0) -> dict[str, Any]:
@@ -134,273 +125,46 @@ def init_params(graph: Graph, seed: int = 0) -> dict[str, Any]:
     return {name: node.op.body.init(jax.random.fold_in(root, i)) for i, (name, node) in nodes}
 
 
-@dataclass(frozen=True)
-class _Message:
-    """A payload (a tuple of rows if ragged), its state, and where it was made: the wire and its state there."""
-
-    payload: Any
-    state: StateDict
-    origin: tuple[Wire, StateDict]
-
-
-_WAY_BACK = "An isu's f_inv does not undo its f for this state."
-
-
-class _Run:
-    """One instance's run: a queue of messages, and the dictionaries of those that wait."""
-
-    def __init__(self, graph: Graph, params: Mapping[str, Any], keys: KeyFn | None):
-        self.graph, self.params, self.keys, self.layout = graph, params, keys, graph.layout
-        self.queue: deque[tuple[Node, int, _Message]] = deque()
-        self.joins: dict[tuple[str, Any], dict[int, _Message]] = {}
-        self.groups: dict[tuple[str, Any], tuple[list[_Message], list[_Message]]] = {}
-        self.phi_ports: dict[tuple[str, Any], int] = {}
-        self.topologies: dict[str, Topology] = {}
-        self.losses: list[jax.Array] = []
-        self.metrics: list[tuple[str, Any, Any]] = []
-        self.outputs: list[tuple[str, StateDict, Any]] = []
-        self.rows: Counter[str] = Counter()
-        self.messages: Counter[str] = Counter()
-
-    def run(self, pumped: Sequence[tuple[Node, Any, StateDict]]) -> None:
-        """Runs until nothing moves."""
-        for node, payload, state in pumped:
-            if isinstance(payload, Topology):
-                self.topologies[node.name] = payload
-            else:
-                self.emit(node, 0, payload, state)
-        while self.queue:
-            self.step(*self.queue.popleft())
-        waiting = [f"`{n}` with {list(m)} for key {key}" for (n, key), m in self.joins.items()]
-        waiting += [
-            f"`{n}` with {len(m)} members, {len(o)} openers for key {key}" for (n, key), (m, o) in self.groups.items()
-        ]
-        if waiting:
-            fix = "Make the keys and sizes fit."
-            raise DeadlockError("reference", "every join and group to be complete", "; ".join(waiting), fix)
-
-    def emit(self, node: Node, output: int, payload: Any, state: StateDict) -> None:
-        """Sends a message that this node made."""
-        self.send(node.outputs[output], _Message(payload, state, (node.outputs[output], state)))
-
-    def send(self, wire: Wire, message: _Message) -> None:
-        """Puts a message before all consumers of a wire."""
-        self.queue.extend((node, port, message) for node, port in wire.consumers)
-
-    def view(self, state: StateDict) -> State:
-        """A state as user functions get it: one row."""
-        fields = tuple(name for name in state if name != "instance")
-        array = np.zeros((1, self.layout.width), np.int64)
-        for name, value in state.items():
-            array[0, self.layout.column(name)] = value
-        return State(array, self.layout, fields)
-
-    def number(self, where: str, function: Callable[[State], Any], state: StateDict) -> int:
-        """A state function's integer for one message."""
-        return int(column(where, apply(where, function, self.view(state)), 1)[0])
-
-    def step(self, node: Node, port: int, message: _Message) -> None:
-        """Handles one message. Routing nodes pass it on; at the others its way back is checked first."""
-        op, where, state = node.op, f"node `{node.name}`", message.state
-        self.messages[node.name] += 1
-        match op:
-            case Cond():
-                self.send(node.outputs[int(op.choose(where, self.view(state))[0])], message)
-            case Bcast():
-                for wire in node.outputs:
-                    self.send(wire, message)
-            case Isu():
-                after = _as_dict(apply(where, op.function, self.view(state)))
-                self.send(node.outputs[0], replace(message, state=after))
-            case Phi():
-                if self.phi_ports.setdefault((node.name, _key(state)), port) != port:
-                    want, fix = "states that are unique at a phi", "Tell the messages apart by an isu."
-                    raise MessageError(where, want, f"{state} again, on port {port}", fix)
-                self.send(node.outputs[0], message)
-            case _:
-                self.check_way_back(node, port, message)
-                self.consume(node, port, message)
-
-    def check_way_back(self, node: Node, port: int, message: _Message) -> None:
-        """Walks as a backward message does, by the state alone, and checks that it ends where this message was made."""
-        wire, state = node.inputs[port], message.state
-        assert wire is not None
-        while isinstance(wire.source.op, Cond | Bcast | Isu | Phi):
-            source, back = wire.source, 0
-            if isinstance(source.op, Isu):
-                state = _as_dict(apply(f"node `{source.name}`, f_inv", source.op.inverse, self.view(state)))
-            elif isinstance(source.op, Phi):
-                back = self.phi_ports.get((source.name, _key(state)), -1)
-            if back < 0 or (wire := source.inputs[back]) is None:
-                raise InvariantError(f"node `{source.name}`", "a message seen before", f"{state}", _WAY_BACK)
-        made, emitted = message.origin
-        if wire is not made or _key(state) != _key(emitted):
-            where = f"node `{node.name}`, port {node.port_name(port)}"
-            want = f"the way back of {message.state} to end at `{made.name}` with {emitted}"
-            raise InvariantError(where, want, f"`{wire.name}` with {state}", _WAY_BACK)
-
-    def consume(self, node: Node, port: int, message: _Message) -> None:
-        """Handles a message at a node that makes new messages of it."""
-        op, where, state, payload = node.op, f"node `{node.name}`", message.state, message.payload
-        match op:
-            case Flatmap():
-                for i in range(self.number(where, op.count, state)):
-                    self.emit(node, 0, payload, self.numbered(where, op.state, state, i))
-            case Ungroup():
-                for i, row in enumerate(payload):
-                    self.emit(node, 0, row, self.numbered(where, op.state, state, i))
-            case Repeat():
-                self.emit(node, 0, (payload,) * self.number(where, op.count, state), state)
-            case Reduce():
-                segments = jnp.zeros(len(payload), jnp.int32)
-                self.emit(node, 0, op.function(_stack(node.inputs[0], payload), segments, 1)[0], state)
-            case Distribute():
-                for output, rows in enumerate(self.topology(node).gather):
-                    if rows.size and rows.max() >= len(payload):
-                        fix = "Make the topology fit the rows."
-                        raise MessageError(where, f"row numbers below {len(payload)}", f"{rows.max()}", fix)
-                    self.emit(node, output, tuple(payload[row] for row in rows), state)
-            case Sink():
-                self.outputs.append((node.name, state, payload))
-            case Group():
-                self.group(node, op, port, message)
-            case _:
-                self.join(node, op, port, message)
-
-    def numbered(self, where: str, function: Callable[..., State], state: StateDict, i: int) -> StateDict:
-        """`function(state, i)` for one message."""
-        return _as_dict(apply(where, lambda s: function(s, np.array([i])), self.view(state)))
-
-    def topology(self, node: Node) -> Topology:
-        """The map that drives a distribute or collect."""
-        pump = node.inputs[-1]
-        assert pump is not None
-        if pump.source.name not in self.topologies:
-            want = f"a topology from `{pump.source.name}`"
-            raise DeadlockError(f"node `{node.name}`", want, "none", "Pump one per instance.")
-        return self.topologies[pump.source.name]
-
-    def key(self, node: Node, by: Key, state: StateDict) -> Any:
-        """What makes messages belong together: the whole state, fields, or what a keying function gives."""
-        if by is None:
-            return _key(state)
-        if not callable(by):
-            return tuple(state[name] for name in by)
-        where = f"node `{node.name}`, key"
-        value = apply(where, by, self.view(state))
-        return tuple(int(column(where, part, 1)[0]) for part in (value if isinstance(value, tuple) else (value,)))
-
-    def group(self, node: Node, op: Group, port: int, message: _Message) -> None:
-        """A group closes when it has its opener, where there is one, and as many members as its size says."""
-        key = (node.name, self.key(node, op.by, message.state))
-        members, openers = self.groups.setdefault(key, ([], []))
-        (openers if port else members).append(message)
-        where, head = f"node `{node.name}`, size", (openers if op.opened else members)
-        if len(openers) > 1:
-            got, fix = f"a second one with {message.state}", "Give each opener its own key."
-            raise MessageError(where, "one opener per group", got, fix)
-        if not head or len(members) < self.number(where, op.size, head[0].state):
-            return
-        del self.groups[key]
-
-        def rank(member: _Message) -> tuple[int, ...]:
-            order = self.number(f"node `{node.name}`, order", op.order, member.state) if op.order else 0
-            return order, *(member.state.get(name, 0) for name in self.layout.fields)
-
-        members.sort(key=rank)
-        names = node.outputs[0].type.fields if node.outputs[0].type else ()
-        source = (openers or members)[0].state
-        rows = tuple(member.payload for member in members)
-        self.emit(node, 0, rows, {name: source[name] for name in ("instance", *names)})
-
-    def join(self, node: Node, op: Compute | RouteBy | Loss | Collect, port: int, message: _Message) -> None:
-        """Waits until every port has the message of one key, then computes; the result's state is port 0's."""
-        key = (node.name, self.key(node, None if isinstance(op, Collect) else op.join, message.state))
-        have = self.joins.setdefault(key, {})
-        if port in have:
-            where = f"node `{node.name}`, port {node.port_name(port)}"
-            raise MessageError(
-                where, "one message per key", f"a second one with {message.state}", "Tell them apart by the state."
-            )
-        have[port] = message
-        if len(have) < len(node.inputs) - isinstance(op, Collect):
-            return
-        del self.joins[key]
-        state, inputs = have[0].state, [have[i].payload for i in range(len(have))]
-        if isinstance(op, Collect):
-            self.emit(node, 0, self.collect(node, inputs), state)
-            return
-        if isinstance(op, RouteBy):
-            chosen = np.asarray(jax.lax.stop_gradient(inputs[1])).reshape(-1).tolist()
-            self.emit(node, 0, inputs[0], state | dict(zip(op.names, map(int, chosen), strict=True)))
-            return
-        wire = node.inputs[0]
-        assert wire is not None and wire.type is not None
-        if not wire.type.ragged:
-            inputs = [(x,) for x in inputs]
-        if len({len(rows) for rows in inputs}) > 1:
-            counts = [len(rows) for rows in inputs]
-            raise MessageError(f"node `{node.name}`", "as many rows on every port", f"{counts}", "Make the rows fit.")
-        self.rows[node.name] += len(inputs[0])
-        params = self.params.get(node.name, ())
-        kernel = _kernel if isinstance(op.body.apply, Hashable) else _kernel.__wrapped__
-        body = kernel(op.body.apply, op.body.rng)
-        outs = []
-        for number, row in enumerate(zip(*inputs, strict=True)):
-            key = self.keys(node.name, state, number) if op.body.rng and self.keys is not None else None
-            outs.append(body(params, key, *row))
-        if isinstance(op, Loss):
-            for out in outs:
-                self.score(out)
-            return
-        outs = [out if isinstance(out, tuple | list) else (out,) for out in outs]
-        for output in range(op.n_out):
-            column = tuple(out[output] for out in outs)
-            self.emit(node, output, column if wire.type.ragged else column[0], state)
-
-    def collect(self, node: Node, inputs: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Row `v` is the sum of the input rows whose `scatter` is `v`."""
-        topology, wire = self.topology(node), node.outputs[0].type
-        assert wire is not None
-        total: list[Any] = [np.zeros(wire.shape, wire.dtype)] * topology.n_rows
-        for places, rows in zip(topology.scatter, inputs, strict=True):
-            if len(places) != len(rows):
-                where, want = f"node `{node.name}`", f"{len(places)} rows, as the topology says"
-                raise MessageError(where, want, f"{len(rows)}", "Make the topology fit the rows.")
-            for place, row in zip(places, rows, strict=True):
-                total[place] = total[place] + row
-        return tuple(total)
-
-    def score(self, out: Any) -> None:
-        """Notes one row's loss and metrics."""
-        loss, metrics = out if isinstance(out, tuple) else (out, {})
-        self.losses.append(loss)
-        for name, value in metrics.items():
-            self.metrics.append((name, *value) if isinstance(value, tuple) else (name, value, 1))
+def _check(graph: Graph, params: Mapping[str, Any], jit: bool, oracle: str) -> None:
+    wanted, given = sorted(graph.parameterised), sorted(params)
+    if wanted != given:
+        raise ParameterError(
+            "reference, params",
+            f"parameters of {wanted}",
+            f"those of {given}",
+            "Give every parameterised node its pytree.",
+        )
+    if jit and oracle == "eager":
+        raise SettingsError("reference", "`jit` or the oracle `eager`", "both", "Leave one of them out.")
 
 
-@functools.lru_cache(maxsize=512)
-def _kernel(apply_: Callable[..., Any], rng: bool) -> Callable[..., Any]:
-    """A body on one row, compiled once for equal bodies."""
-    if rng:
-        return jax.jit(lambda params, key, *inputs: apply_(params, *inputs, key=key))
-    return jax.jit(lambda params, key, *inputs: apply_(params, *inputs))
+def _outputs(graph: Graph, runs: Sequence[Run], results: Any) -> dict[str, list[tuple[StateDict, np.ndarray]]]:
+    """What arrived at each sink; copies of a sink are one."""
+    outputs: dict[str, list[tuple[StateDict, np.ndarray]]] = {
+        node.role: [] for node in graph.nodes.values() if isinstance(node.op, Sink)
+    }
+    for run, (payloads, _) in zip(runs, results, strict=True):
+        for (sink, state, _), payload in zip(run.outputs, payloads, strict=True):
+            node = graph.nodes[sink]
+            outputs[node.role].append((state, np.asarray(stack_rows(node.inputs[0], payload))))
+    return outputs
 
 
-def _stack(wire: Wire | None, payload: Any) -> Any:
-    """A ragged payload as one array `[n, *shape]`; another payload as it is."""
-    assert wire is not None and wire.type is not None
-    if not wire.type.ragged:
-        return payload
-    return jnp.stack(payload) if payload else np.zeros((0, *wire.type.shape), wire.type.dtype)
+def _metrics(runs: Sequence[Run], results: Any) -> dict[str, float]:
+    """Each metric's sums over its counts, over all losses that have it."""
+    sums: dict[str, np.ndarray] = {}
+    for run, (_, pairs) in zip(runs, results, strict=True):
+        for (name, *_), pair in zip(run.metrics, pairs, strict=True):
+            sums[name] = sums.get(name, np.zeros(2)) + np.array(pair, np.float64)
+    return {name: float(total / count) if count else float("nan") for name, (total, count) in sums.items()}
 
 
-def _key(state: StateDict) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(state.items()))
-
-
-def _as_dict(state: State) -> StateDict:
-    return {name: int(getattr(state, name)[0]) for name in ("instance", *state.fields)}
+def _mean_loss(roles: Sequence[str], losses: Sequence[Any]) -> float | None:
+    """The mean over each loss's rows, summed over losses."""
+    parts: dict[str, list[float]] = {}
+    for role, loss in zip(roles, losses, strict=True):
+        parts.setdefault(role, []).append(float(loss))
+    return float(sum(np.mean(rows) for rows in parts.values())) if parts else None
 
 
 def _unpack(graph: Graph, pumped: Mapping[str, Messages], n: int) -> list[list[tuple[Node, Any, StateDict]]]:

@@ -11,8 +11,10 @@ import ampjax as amp
 import ampjax.parallel as px
 from ampjax.errors import SettingsError, TableError
 from ampjax.parallel.resources import Machine, Resources
+from ampjax.predictions import Predictions
 from ampjax.sparse import Table
 from ampjax.testing import compare
+from ampjax.testing.engine_run import outputs_apart
 
 RNG = np.random.default_rng(0)
 
@@ -65,17 +67,21 @@ def test_nodes_train_complex_parameters_as_optax_does(name):
         h = amp.ppt("T", lambda p, i: jnp.tanh(p["T"][i]), params={"T": FIRST["T"]})(i)
         y = amp.ppt("w", lambda p, h: h @ p["w"], params={"w": FIRST["w"]})(h)
         amp.loss("error", lambda y: jnp.mean(jnp.abs(y - (1 + 2j)) ** 2))(y)
+        amp.sink("found", y)
     data = [{"i": int(i)} for i in IDS]
     trainer = amp.Trainer(g, OPTIMIZERS[name], mode="pipeline", max_active_keys=len(data))
     trainer.fit(data, epochs=2, progress=False)
     close({"T": trainer.params["T"]["T"], "w": trainer.params["w"]["w"]}, trained(OPTIMIZERS[name], loss, IDS))
     if name == "sgd":
-        assert "agrees" in str(amp.verify(g, data[:3]))
+        assert "agrees" in str(amp.verify(g, data[:3], quick=True))
 
 
 def test_a_difference_of_imaginary_parts_is_seen():
     ((_, _, difference),) = compare({"a": np.array([1 + 1j])}, {"a": np.array([1 + 0j])})
     assert difference == 1.0
+    got = Predictions(np.array([[1 + 1j]], np.complex64), np.array([0]), {})
+    assert outputs_apart(got, [({"instance": 0}, np.array([1 + 0j]))]) == 1.0
+    assert outputs_apart(got, [({"instance": 0}, np.array([1 + 1j]))]) == 0.0
 
 
 def test_what_can_not_be_complex():

@@ -19,7 +19,7 @@ from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.ladders import ladder_for
 from ampjax.engine.loop import Loop
 from ampjax.engine.sampled import Sampled
-from ampjax.engine.streaks import COUNTS, STREAK, Kernel
+from ampjax.engine.streaks import COUNTS, STREAK, kernel
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Tracer
 
@@ -32,7 +32,7 @@ def step(weights, arena, total, read, slots, added):
     return arena.at[slots[1]].set(rows), total + rows.sum()
 
 
-KERNEL = Kernel(step, changed=(1, 2), brought=(4, 5))
+KERNEL = kernel(changed=(1, 2), brought=(4, 5))(step)
 
 
 def arguments(seed):
@@ -59,7 +59,7 @@ def test_as_one_by_one(n, seed):
 
 
 def test_one_value_is_given_back_as_it_is():
-    add = Kernel(lambda a, b: a + b, changed=(0,), brought=(1,))
+    add = kernel(changed=(0,), brought=(1,))(lambda a, b: a + b)
     assert float(add.in_a_row(COUNTS[3], jnp.float32(1), np.arange(STREAK, dtype=np.float32))) == 4.0
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ampjax.errors import DataError, SettingsError
 from ampjax.numerics.guard import FLAG
 from experiments.__main__ import COMMANDS
-from experiments.bench import common, engine, growth, memory, start_up, tracing, workers, workload
+from experiments.bench import common, engine, growth, lifetimes, memory, start_up, tracing, workers, workload
 from experiments.bench.program import Entry
 from experiments.bench.workload import Workload
 from experiments.bench.workloads import ListReductionBench, MnistBench, Qm9Bench, SentimentBench
@@ -182,6 +182,16 @@ def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyP
     assert row["ratio"] == row["live"] / (row["arenas"] + row["records"] + row["params"] + row["opt_state"])
     with pytest.raises(SettingsError, match="bench memory, options"):
         memory.main(memory.MemoryBench(epochs=0))
+
+
+def test_memory_is_told_after_trainers_and_after_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lifetimes, "in_a_process", lambda function, arguments, environment: function(**arguments))
+    rows = lifetimes.main(lifetimes.LifetimesBench(trainers=1, fits=2, json=tmp_path / "rows.jsonl"))
+    assert [(row["of"], row["after"]) for row in rows] == [("trainers", 1), ("fits", 1), ("fits", 2)]
+    assert all(row["resident"] > 1e6 and row["maps"] > 10 for row in rows)
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
+    with pytest.raises(SettingsError, match="bench lifetimes, options"):
+        lifetimes.main(lifetimes.LifetimesBench(fits=0))
 
 
 @given(st.data())

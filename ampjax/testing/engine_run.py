@@ -1,0 +1,129 @@
+"""What the engine makes of some instances, in training and in inference, and how far that is from the reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.ir.graph import Graph
+from ampjax.predictions import Predictions
+from ampjax.settings import Settings
+from ampjax.testing.differences import Difference, compare, wide
+from ampjax.testing.interpreter import StateDict
+from ampjax.testing.reference import Reference
+from ampjax.train import Data, Trainer
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """What came of training passes without updates, of `evaluate` and of `predict`.
+
+    Args:
+      loss: The summed loss of training.
+      training: Mean loss and metrics of training.
+      grads: Summed gradients by node.
+      rows: Gradient rows by node.
+      evaluation: What `evaluate` gave: mean loss and metrics.
+      outputs: What `predict` gave, by sink; empty where the graph has none.
+      largest: Rows of the largest dispatch.
+    """
+
+    loss: float
+    training: Mapping[str, float]
+    grads: Mapping[str, Any]
+    rows: Mapping[str, int]
+    evaluation: Mapping[str, float]
+    outputs: Mapping[str, Predictions]
+    largest: int
+
+
+def run_engine(graph: Graph, instances: Data, params: Mapping[str, Any], settings: Settings) -> EngineRun:
+    """Runs instances forward and backward with frozen parameters, evaluates and predicts them; compiles only what these need."""
+    trainer = Trainer(graph, optax.sgd(0.0), params=params, settings=replace(settings, compile_ahead=False))
+    training = trainer.accumulate(instances, update=False)
+    gradients, largest = trainer.gradients, [_largest(trainer)]
+    evaluation = trainer.evaluate(instances)
+    largest.append(_largest(trainer))
+    outputs = trainer.predict(instances) if has_sinks(graph) else {}
+    return EngineRun(
+        training.pop("loss_sum"),
+        training,
+        {node: grads for node, (grads, _) in gradients.items()},
+        {node: rows for node, (_, rows) in gradients.items()},
+        evaluation,
+        outputs,
+        max(*largest, _largest(trainer)),
+    )
+
+
+def has_sinks(graph: Graph) -> bool:
+    """Whether there is anything to predict."""
+    return any(node.kind == "Sink" for node in graph.nodes.values())
+
+
+def differences_of(found: EngineRun, wanted: Reference) -> dict[str, list[Difference]]:
+    """Every difference between the engine and the reference, by what was run: training, `evaluate`, `predict`."""
+    training = [
+        ("loss", "", _relative(found.loss, wanted.loss)),
+        ("gradient", "norm", _relative(_norm(found.grads), _norm(wanted.grads))),
+        ("gradient", "rows", 0.0 if dict(found.rows) == wanted.rows else math.inf),
+        *compare(dict(found.grads), wanted.grads),
+        *_metrics("training", found.training, wanted),
+    ]
+    predictions = [
+        ("predict", f"`{name}`", outputs_apart(got, wanted.outputs[name])) for name, got in found.outputs.items()
+    ]
+    return {"training": training, "evaluate": _metrics("evaluate", found.evaluation, wanted), "predict": predictions}
+
+
+def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]) -> float:
+    """How far a sink's rows are apart, max |got - want| / max |want|; infinite where messages, states or row counts differ.
+
+    Args:
+      got: What the engine predicted, in the order of instances and states.
+      want: States and payloads in any order.
+    """
+    fields = ("instance", *got.fields)
+    ordered = sorted(want, key=lambda message: [message[0][name] for name in fields])
+    states = np.stack([got.instance, *got.fields.values()], axis=1)
+    rows = [wide(row) for row in got.payload]
+    wanted = [wide(payload) for _, payload in ordered]
+    if states.tolist() != [[state[name] for name in fields] for state, _ in ordered]:
+        return math.inf
+    if [row.shape for row in rows] != [row.shape for row in wanted]:
+        return math.inf
+    g, w = (np.concatenate([np.zeros(0), *map(np.ravel, each)]) for each in (rows, wanted))
+    finite = np.isfinite(w)
+    if not np.array_equal(g[~finite], w[~finite], equal_nan=True):
+        return math.inf
+    scale = float(np.max(np.abs(w[finite]), initial=0.0)) or 1.0
+    apart = float(np.max(np.abs(g[finite] - w[finite]), initial=0.0)) / scale
+    return apart if math.isfinite(apart) else math.inf
+
+
+def _metrics(what: str, found: Mapping[str, float], wanted: Reference) -> list[Difference]:
+    """The mean loss, and each metric; one that is missing on one side is infinitely far, one that counted nothing on both is not."""
+    want = wanted.metrics if wanted.mean_loss is None else {"loss": wanted.mean_loss, **wanted.metrics}
+    pairs = {name: (found.get(name, math.inf), want.get(name, math.inf)) for name in {**want, **found}}
+    return [(what, name, 0.0 if np.isnan(pair).all() else _relative(*pair)) for name, pair in pairs.items()]
+
+
+def _norm(grads: Mapping[str, Any]) -> float:
+    leaves = [wide(leaf) for leaf in jax.tree.leaves(dict(grads))]
+    return float(np.sqrt(sum(float(np.sum(np.square(np.abs(leaf)))) for leaf in leaves)))
+
+
+def _relative(found: float, wanted: float) -> float:
+    """|found - wanted| / |wanted|; infinite where either is not finite."""
+    apart = abs(found - wanted) / (abs(wanted) or 1.0)
+    return apart if math.isfinite(apart) else math.inf
+
+
+def _largest(trainer: Trainer) -> int:
+    return max((stage.largest_dispatch for stage in trainer.statistics.stages.values()), default=0)

@@ -1,0 +1,95 @@
+"""The verdict of `verify`, and its account of what was compared and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ampjax.ir.graph import Graph
+from ampjax.settings import Settings
+from ampjax.testing.differences import Difference, difference_table
+from ampjax.testing.engine_run import has_sinks
+from ampjax.testing.reference import Reference
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found.
+
+    Args:
+      ok: Whether everything agrees within the tolerance.
+      worst: The largest difference, max |difference| / max |reference| over leaves, losses, norms, metrics and sinks.
+      report: A readable account, one part per schedule, with what was not looked at.
+      not_looked_at: What can still be wrong, a line each.
+    """
+
+    ok: bool
+    worst: float
+    report: str
+    not_looked_at: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return self.report
+
+
+def account(settings: Settings, differences: Mapping[str, Sequence[Difference]], tolerance: float) -> str:
+    """What one schedule was compared in, and how far apart it was; a table of all differences where one is too large."""
+    s = settings
+    name = (
+        f"max_active_keys={s.max_active_keys}, max_dispatch_size={s.max_dispatch_size}, workers={s.workers}, {s.policy}"
+    )
+    every = [difference for part in differences.values() for difference in part]
+    if not max(value for *_, value in every) <= tolerance:
+        return f"{name}\n{difference_table(every, tolerance)}"
+    training, evaluation, predictions = (differences[what] for what in ("training", "evaluate", "predict"))
+    n_leaves, n_metrics = len(training) - len(evaluation) - 3, max(len(evaluation) - 1, 0)
+    seen = [_part(f"loss, gradient norm and {_count(n_leaves, 'gradient')}", training)]
+    if evaluation:
+        seen.append(_part(f"`evaluate`: loss and {_count(n_metrics, 'metric')}", evaluation))
+    if predictions:
+        seen.append(_part(f"`predict`: {_count(len(predictions), 'sink')}", predictions))
+    return f"{name}: {'; '.join(seen)}"
+
+
+def _part(what: str, differences: Sequence[Difference]) -> str:
+    return f"{what}, at most {max(value for *_, value in differences):.1e} apart"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def not_looked_at(
+    graph: Graph, schedules: Sequence[Settings], wanted: Reference, oracle: str, largest: int
+) -> tuple[str, ...]:
+    """What a comparison leaves open, a line each.
+
+    Args:
+      graph: The graph.
+      schedules: The schedules that were tried.
+      wanted: The reference.
+      oracle: How it evaluated bodies.
+      largest: Rows of the largest dispatch.
+    """
+    random = [
+        f"`{name}`" for name, node in graph.nodes.items() if (body := getattr(node.op, "body", None)) and body.rng
+    ]
+    unseen = [
+        "updates, optimizers, averages of replicas: parameters were frozen",
+        f"dispatches of more than {largest} rows: these instances filled none",
+        "controllers that pump as they go",
+    ]
+    if all(s.weights == "current" for s in schedules):
+        unseen.append("stashed weights")
+    if random:
+        unseen.append(f"random numbers of {', '.join(random)}: the reference gives their bodies `key=None`")
+    if not has_sinks(graph):
+        unseen.append("`predict`: the graph has no sink")
+    if not wanted.metrics:
+        unseen.append("metrics: no loss has any")
+    if oracle == "jit":
+        unseen.append("mistakes of XLA's that the reference shares: its bodies were compiled, too")
+    return tuple(unseen)
