@@ -11,7 +11,7 @@ from typing import Any
 
 from ampjax.errors import TableError
 from ampjax.optim.flat import Equation, Flat, Var, is_literal
-from ampjax.optim.rowwise import is_reduction, is_rowwise
+from ampjax.optim.rowwise import is_elementwise, is_reduction, is_rowwise
 
 _ROW_WISE = "Take a transform that treats each row of the table for itself, or keep the variable dense (`ParallaxConfig(keep_dense=...)`)."
 
@@ -23,10 +23,12 @@ class Rows:
     Args:
       table: The table's name.
       is_gradient: Whether rows that were not touched hold zeros in it.
+      is_turned: Whether the parameter has other axes than the table: then no operation may go by axes.
     """
 
     table: str
     is_gradient: bool = False
+    is_turned: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Marks:
       table_of: Variables with one entry per row, and whose rows.
       uniform: Shared variables whose rows along the first axis are all equal.
       remembers: Row variables that depend on parameters or states of the row, and not on its gradient only.
+      turned: Tables of parameters that have other axes.
       reductions: In the program's order.
       producer: The equation that makes a variable.
     """
@@ -64,6 +67,7 @@ class Marks:
     table_of: dict[Var, str] = field(default_factory=dict)
     uniform: set[Var] = field(default_factory=set)
     remembers: set[Var] = field(default_factory=set)
+    turned: set[str] = field(default_factory=set)
     reductions: list[Reduction] = field(default_factory=list)
     producer: dict[Var, Equation] = field(default_factory=dict)
 
@@ -87,6 +91,7 @@ def mark(flat: Flat, inputs: Sequence[Rows | None]) -> Marks:
         if rows is not None:
             marks.table_of[var] = rows.table
             marks.remembers |= set() if rows.is_gradient else {var}
+            marks.turned |= {rows.table} if rows.is_turned else set()
     for equation in flat.equations:
         marks.producer.update(dict.fromkeys(equation.outvars, equation))
         operands = [atom for atom in equation.invars if not is_literal(atom)]
@@ -106,6 +111,8 @@ def _mark_equation(equation: Equation, operands: list[Var], turn: int, marks: Ma
     table, *others = tables
     if others:
         _refuse(table, equation, f"joins its rows with those of table `{others[0]}`")
+    if table in marks.turned and not is_elementwise(equation):
+        _refuse(table, equation, "goes by axes, where the parameter has others than its table of rows")
     remembers = any(atom in marks.remembers for atom in operands)
     if is_reduction(equation):
         if remembers:

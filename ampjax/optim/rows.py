@@ -8,7 +8,8 @@ rows are kept.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -31,7 +32,9 @@ ALONE = ""
 _DENSE = "Keep the variable dense, or take a transform whose state has one entry per row."
 
 
-def split_rows(tx: optax.GradientTransformation, params: Tree, tables: Sequence[str]) -> Split:
+def split_rows(
+    tx: optax.GradientTransformation, params: Tree, tables: Sequence[str], turned: Collection[str] = ()
+) -> Split:
     """Cuts an optax transform into the rules for some tables' rows and a shared part.
 
     Nothing is computed or allocated: `tx` is traced, its operations are followed from each table's gradient, parameters
@@ -42,6 +45,7 @@ def split_rows(tx: optax.GradientTransformation, params: Tree, tables: Sequence[
       tx: Any optax transform, chains and masks included.
       params: The parameters, or their shapes and dtypes.
       tables: Leaves of `params` that are tables, `[n_rows, *row]`, by their paths as `jax.tree_util.keystr` writes them.
+      turned: Those of the tables that stand for parameters of other axes, such as a transpose: `tx` may not go by axes there.
 
     Returns:
       The parts; put together they equal `tx` on the whole tree.
@@ -60,10 +64,10 @@ def split_rows(tx: optax.GradientTransformation, params: Tree, tables: Sequence[
     params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
     owners = _table_leaves(params, tables)
     shapes = jax.eval_shape(tx.init, params)
-    states = Leaves.of(shapes, _aligned_states(tx, params, owners, shapes))
+    states = Leaves.of(shapes, _aligned_states(tx, params, owners, shapes, turned))
     first, step = trace(tx.init, params), _traced_update(tx, params, shapes)
-    rows, state_rows = _rows(owners), _rows(states)
-    grads = [row and Rows(row.table, is_gradient=True) for row in rows]
+    rows, state_rows = _rows(owners, turned), _rows(states, turned)
+    grads = [row and replace(row, is_gradient=True) for row in rows]
     programs = (first, mark(first, rows)), (step, mark(step, [*grads, *state_rows, *rows]))
     _check_outputs(programs[0], states)
     _check_outputs(programs[1], owners, states)
@@ -102,7 +106,7 @@ def _table_leaves(params: Tree, tables: Sequence[str]) -> Leaves:
     return Leaves.of(params, [name if name in tables else None for name in names])
 
 
-def _aligned_states(tx: Any, params: Tree, owners: Leaves, shapes: Tree) -> list[str | None]:
+def _aligned_states(tx: Any, params: Tree, owners: Leaves, shapes: Tree, turned: Collection[str]) -> list[str | None]:
     """Whose rows each state leaf has: it has one more where the table has one more."""
     flat, structure = jax.tree_util.tree_flatten_with_path(shapes)
     result: list[str | None] = [None] * len(flat)
@@ -113,7 +117,9 @@ def _aligned_states(tx: Any, params: Tree, owners: Leaves, shapes: Tree) -> list
         for i, ((path, old), new) in enumerate(zip(flat, jax.tree.leaves(longer), strict=True)):
             if old.shape == new.shape:
                 continue
-            if (*old.shape[1:],) != new.shape[1:] or old.shape[0] != _table(params, owners, table).shape[0]:
+            whole = _table(params, owners, table).shape
+            is_other = table in turned and old.shape != whole
+            if (*old.shape[1:],) != new.shape[1:] or old.shape[0] != whole[0] or is_other:
                 _refuse_state(
                     table,
                     jax.tree_util.keystr(path),
@@ -134,8 +140,8 @@ def _table(params: Tree, owners: Leaves, table: str) -> Any:
     return jax.tree.leaves(params)[owners.places(table)[0]]
 
 
-def _rows(leaves: Leaves) -> list[Rows | None]:
-    return [None if table is None else Rows(table) for table in leaves.table_of]
+def _rows(leaves: Leaves, turned: Collection[str]) -> list[Rows | None]:
+    return [None if table is None else Rows(table, is_turned=table in turned) for table in leaves.table_of]
 
 
 def _assemble(params: Leaves, states: Leaves, first: Program, step: Program) -> Split:

@@ -107,6 +107,12 @@ def is_reduction(equation: Equation) -> bool:
     return equation.primitive.name in _REDUCTIONS and 0 in equation.params["axes"]
 
 
+def is_elementwise(equation: Equation) -> bool:
+    """Whether the operation treats all numbers of its operand alike, whatever the operand's shape: one by one, or in one fold of all."""
+    folds_all = equation.primitive.name in _REDUCTIONS and len(equation.params["axes"]) == equation.invars[0].aval.ndim
+    return equation.primitive.name in _ELEMENTWISE or folds_all
+
+
 def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
     """Whether the operation's result is aligned and row-wise, given which of its operands are aligned.
 

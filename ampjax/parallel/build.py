@@ -31,6 +31,7 @@ from ampjax.parallel.steps import DenseStep, SparseStep
 from ampjax.parallel.update import Homes, named
 from ampjax.parallel.wire import Wire
 from ampjax.sparse.processes import ServerProcesses
+from ampjax.sparse.rewrite import SparseProgram
 from ampjax.sparse.table import Table
 
 Tree = Any
@@ -77,7 +78,7 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
         step = DenseStep(setting.loss_fn, plan.has_aux, setting.tx, resources.devices, how, config.check_finite)
         step.write(params, setting.tx.init(params))
         return step
-    split = _split(setting.tx, params, plan.tables)
+    split = _split(setting.tx, plan.program, params)
     dense, tables = plan.program.split(params)
     homes = Homes(
         split,
@@ -92,13 +93,13 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
     return SparseStep(*shared, resources.devices, how, config.check_finite)
 
 
-def _split(tx: optax.GradientTransformation, params: Tree, tables: Sequence[str]) -> Split:
+def _split(tx: optax.GradientTransformation, program: SparseProgram, params: Tree) -> Split:
     """`split_rows`; where that can't be done, the advice names the setting with the tables in it."""
     try:
-        return split_rows(tx, params, tables)
+        return split_rows(tx, program.as_tables(params), tuple(program.tables), program.turned)
     except TableError as error:
         text = names(params)
-        kept = ", ".join(f'"{text[path]}"' for path in tables)
+        kept = ", ".join(f'"{text[path]}"' for path in program.tables)
         fix = (
             f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({kept},))`; "
             "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."

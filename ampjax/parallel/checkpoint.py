@@ -27,9 +27,11 @@ from ampjax.optim.rule import RowRule
 from ampjax.parallel import keys
 from ampjax.parallel.paths import by_path, names
 from ampjax.sparse import leftovers, store
+from ampjax.sparse.axes import LEADING, from_table, table_shape, to_table
 from ampjax.sparse.table import Table
 
 Tree = Any
+Axes = Mapping[str, Sequence[int]]
 _DENSE = "dense"
 _PARAMS = "params/"
 
@@ -74,6 +76,8 @@ def save(
     state: Tree,
     tables: Mapping[str, Table],
     notes: Mapping[str, Any] | None = None,
+    *,
+    axes: Axes | None = None,
 ) -> None:
     """Writes everything; what the folder held before is replaced in one go.
 
@@ -84,6 +88,7 @@ def save(
       state: Shared optimizer state.
       tables: By path.
       notes: What the runner wants to know again, in JSON's types.
+      axes: By path, for tables that have other axes than their parameters (see `ampjax.sparse.axes`).
 
     Raises:
       SettingsError: If the folder is no path.
@@ -100,6 +105,7 @@ def save(
                 table.save(fresh / _table(number))
             leaves = [keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
             facts = {"step": step, "tables": list(tables), "leaves": _described(params, state), "notes": notes}
+            facts["axes"] = _listed(axes or {})
             store.save(fresh / _DENSE, facts, iter([]), leaves)
             _replace(folder, fresh, _beside(folder, token, "old"))
     finally:
@@ -124,7 +130,11 @@ def steps(folder: str | Path, params: Tree) -> int:
     known = names(params)
     for number, key in enumerate(facts["tables"]):
         shapes[known.get(key, key)] = store.read_manifest(folder / _table(number), shape=list)["shape"]
-    wanted = {path: list(np.shape(keys.data_of(leaf))) for path, leaf in by_path(params).items()}
+    turned: dict[str, list[int]] = facts["axes"]
+    axes = {known.get(key, key): own for key, own in turned.items()}
+    wanted = {path: np.shape(keys.data_of(leaf)) for path, leaf in by_path(params).items()}
+    _check_axes(folder, axes, wanted)
+    wanted = {path: list(table_shape(shape, axes.get(path, LEADING))) for path, shape in wanted.items()}
     _check(folder, "parameters", sorted(wanted.items()), sorted(shapes.items()))
     return facts["step"]
 
@@ -142,24 +152,39 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
       DataError: If what was saved is of another model.
       TableError: If files are missing, cut off or altered, or the transform is not row-wise on what was a table.
     """
-    tables = _facts(_whole_one(folder))["tables"]
+    folder = _whole_one(folder)
+    facts = _facts(folder)
+    tables, axes = facts["tables"], facts["axes"]
     if not tables:
         saved = load(folder, params, tx.init(params), {})
         return saved.params, saved.state
-    split = split_rows(tx, params, tables)
+    leaves = {key: leaf for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True)}
+    _check_axes(folder, axes, {key: np.shape(leaf) for key, leaf in leaves.items()})
+    turned = [to_table(leaf, axes.get(key, LEADING)) for key, leaf in leaves.items()]
+    split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), turned), tables, axes)
     dense, _ = split.params.split(params)
-    shapes = {key: np.shape(leaf) for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True)}
+    shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, turned, strict=True)}
     like = {key: [Like(split.rules[key], {}, shapes[key])] for key in tables if key in shapes}
-    saved = load(folder, dense, split.init(dense), like)
-    rows = {path: [own.dense()] for path, (own,) in saved.tables.items()}
-    states = {path: own.opt_state for path, (own,) in saved.tables.items()}
+    saved = load(folder, dense, split.init(dense), like, axes)
+
+    def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
+        return [from_table(table, np.shape(leaves[path]), axes.get(path, LEADING)) for table in tables]
+
+    rows = {path: as_leaves(path, [own.dense()]) for path, (own,) in saved.tables.items()}
+    states = {path: as_leaves(path, own.opt_state) for path, (own,) in saved.tables.items()}
     return (
         split.params.fill(jax.tree.leaves(saved.params), rows),
         split.state.fill(jax.tree.leaves(saved.state), states),
     )
 
 
-def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Sequence[Table | Like]]) -> Saved:
+def load(
+    folder: str | Path,
+    params: Tree,
+    state: Tree,
+    like: Mapping[str, Sequence[Table | Like]],
+    axes: Axes | None = None,
+) -> Saved:
     """Reads everything and checks it against the model; changes nothing.
 
     Args:
@@ -167,6 +192,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
       params: Dense parameters like those that were saved.
       state: Shared optimizer state, likewise.
       like: By path a model's tables: how many copies there are, and how they are split and placed.
+      axes: As for `save`.
 
     Raises:
       SettingsError: If the folder is no path.
@@ -176,6 +202,7 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
     folder = _whole_one(folder)
     facts = _facts(folder)
     _check(folder, "tables", list(like), facts["tables"])
+    _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(facts["axes"].items()))
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = store.read_arrays(folder / _DENSE, facts)
     came = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
@@ -191,17 +218,52 @@ def load(folder: str | Path, params: Tree, state: Tree, like: Mapping[str, Seque
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """The manifest of what is no table: steps, paths of tables; path, dtype and shape of each leaf.
+    """The manifest of what is no table: steps, paths of tables and axes of their rows; path, dtype and shape of each leaf.
+
+    Axes are those of tables that have others than their parameters. Older checkpoints have none.
 
     Raises:
       TableError: If it can't be read, or says anything else.
     """
     facts = store.read_manifest(folder / _DENSE, step=int, tables=list, leaves=list)
+    facts.setdefault("axes", {})
     of_leaves = (isinstance(leaf, list) and list(map(type, leaf)) == [str, str, list] for leaf in facts["leaves"])
-    if not all(isinstance(path, str) for path in facts["tables"]) or not all(of_leaves):
+    are_names = all(isinstance(path, str) for path in facts["tables"])
+    if not are_names or not all(of_leaves) or not _are_axes(facts["axes"], facts["tables"]):
         fix = "Restore another copy, or start anew."
-        raise TableError(f"{folder / _DENSE}", "names of tables; paths, dtypes and shapes", "something else", fix)
+        said = "names of tables, axes of their rows; paths, dtypes and shapes"
+        raise TableError(f"{folder / _DENSE}", said, "something else", fix)
     return facts
+
+
+def _are_axes(axes: Any, tables: Sequence[str]) -> bool:
+    """Whether this gives, for some of the tables, different axes of a parameter, in their order."""
+    return isinstance(axes, dict) and all(
+        path in tables
+        and isinstance(own, list)
+        and len(own) > 0
+        and all(type(axis) is int and axis >= 0 for axis in own)
+        and own == sorted(set(own))
+        for path, own in axes.items()
+    )
+
+
+def _listed(axes: Axes) -> dict[str, list[int]]:
+    """As JSON knows them."""
+    return {path: list(own) for path, own in axes.items()}
+
+
+def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raises unless all parameters have the axes that are said of them; those of another model are told elsewhere.
+
+    Raises:
+      DataError: If one has fewer.
+    """
+    for path, own in axes.items():
+        if path in shapes and own[-1] >= len(shapes[path]):
+            fix = "Restore into the same model."
+            where = f"checkpoint `{folder}`, table `{path}`, axes of rows"
+            raise DataError(where, f"axes of {list(shapes[path])}", f"{list(own)}", fix)
 
 
 def _load_table(folder: Path, path: str, like: Table | Like) -> Table:

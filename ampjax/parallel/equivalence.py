@@ -151,7 +151,7 @@ class _Losses:
         self._whole = whole
         devices = setting.resources.devices
         try:
-            programs = [make_rows_plan(without_chance(own), plan.tables) for own in (whole, part)]
+            programs = [make_rows_plan(without_chance(own), plan.program.axes) for own in (whole, part)]
         except Exception as error:  # of what the user's program does with batches of that size
             raise _Skipped(f"{type(error).__name__}: {error}") from error
         smallest = _largest_eps(whole.jaxpr)
@@ -184,7 +184,7 @@ class _Losses:
         return causes.mixing(part.jaxpr, self._whole.jaxpr)
 
     def _ids(self, program: RowsPlan, batch: Tree) -> dict[int, np.ndarray]:
-        if not program.n_rows:
+        if not program.axes:
             return {}
         leaves: list[Any] = [None] * len(program.traced.leaves)
         ids = jax.jit(lambda batch: program.ids([*leaves, *jax.tree.leaves(batch)]))(batch)

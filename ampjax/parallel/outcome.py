@@ -20,7 +20,7 @@ class RowGrads:
     """The aggregated gradient of a sparse variable.
 
     Args:
-      ids: Rows that were touched, `[k]`.
+      ids: Rows that were touched, `[k]`; those of its table, where that has other axes (see `ampjax.sparse.axes`).
       values: Their gradients, `[k, *row]`; all other rows have zero.
     """
 
@@ -100,7 +100,8 @@ def norms(grads: Mapping[str, Any]) -> dict[str, float]:
       grads: By path an array, or `RowGrads`.
     """
     values = {path: grad.values if isinstance(grad, RowGrads) else grad for path, grad in grads.items()}
-    return {path: float(np.linalg.norm(np.asarray(value, np.float32).ravel())) for path, value in values.items()}
+    wide = {path: np.asarray(value, np.result_type(value.dtype, np.float32)) for path, value in values.items()}
+    return {path: float(np.linalg.norm(value.ravel())) for path, value in wide.items()}
 
 
 def fetched(names: Sequence[str], grads: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,21 +21,22 @@ def checked_params(params: Tree) -> Tree:
     """Parameters as host arrays, in the dtypes in which JAX holds them: NumPy's float64 is float32, unless JAX is told otherwise.
 
     Raises:
-      ParameterError: If there is no leaf, or one is not an array of finite floats.
+      ParameterError: If there is no leaf, or one is not an array of finite numbers, real or complex.
     """
     leaves = by_path(params)
     if not leaves:
         raise ParameterError("params", "at least one array", "none", "Pass the parameters as a pytree.")
     for path, leaf in leaves.items():
         dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
-        if not jnp.issubdtype(dtype, jnp.floating):
+        if not jnp.issubdtype(dtype, jnp.inexact):
             raise ParameterError(
                 f"parameter `{path}`",
-                "floats, which have a gradient",
+                "floats or complex numbers, which have a gradient",
                 str(dtype),
                 "Close over it in the loss function (of a flax module, `nnx.split` parts it off), or pass it in the batch.",
             )
-        if not bool(np.isfinite(np.asarray(leaf, np.float32)).all()):
+        wide = np.result_type(dtype, np.float32)  # NumPy does not know all of JAX's short floats
+        if not bool(np.isfinite(np.asarray(leaf, wide)).all()):
             raise ParameterError(f"parameter `{path}`", "finite values", "NaN or infinity", "Initialise it anew.")
     return jax.tree.map(lambda leaf: np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)), params)
 

@@ -5,7 +5,7 @@ Looks at the loss function and one batch; makes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,17 +86,18 @@ def make_plan(
       DataError: If the batch is nothing that JAX takes.
       SettingsError: If the loss is no scalar, a partitioner or a pattern of what stays dense fits nothing, or a `Weighted` shall be summed.
     """
-    axes = ((AXIS, len(parts)),) if config.sync else ()  # without a barrier each replica steps alone
-    analysis = find_sparse(loss_fn, params, parts[0], axes=axes)
+    mapped = ((AXIS, len(parts)),) if config.sync else ()  # without a barrier each replica steps alone
+    analysis = find_sparse(loss_fn, params, parts[0], mapped=mapped)
     text = names(params)
     _check_patterns(config.keep_dense, text)
-    found = [path for path in analysis.sparse if _may_be_table(analysis[path], text, config)]
-    program = rewrite(loss_fn, params, parts[0], found, axes)
+    found = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
+    program = rewrite(loss_fn, params, parts[0], found, mapped)
     traced = program.plan(parts[0]).traced
     _check_reductions(traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
-    tables = [path for path in found if config.run_option != "hybrid" or alpha[path] < config.alpha_threshold]
-    program = program if tables == found else rewrite(loss_fn, params, parts[0], tables, axes)
+    is_hybrid = config.run_option == "hybrid"
+    tables = {path: axes for path, axes in found.items() if not is_hybrid or alpha[path] < config.alpha_threshold}
+    program = program if tables == found else rewrite(loss_fn, params, parts[0], tables, mapped)
     groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
     partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
     return Plan(
@@ -107,7 +108,7 @@ def make_plan(
         choice={v.path: _choice(v, tables, alpha, config) for v in analysis},
         groups=groups,
         partitions=partitions,
-        servers=_servers(analysis, tables, partitions, resources, config),
+        servers=_servers(analysis, program, partitions, resources, config),
     )
 
 
@@ -169,7 +170,7 @@ def _start(group: Group, resources: Resources, config: ParallaxConfig) -> int:
     return min(max(wanted, group.low), group.high)
 
 
-def _choice(variable: Variable, tables: Sequence[str], alpha: Mapping[str, float], config: ParallaxConfig) -> str:
+def _choice(variable: Variable, tables: Collection[str], alpha: Mapping[str, float], config: ParallaxConfig) -> str:
     path = variable.path
     if path in tables:
         return "table on every machine" if config.run_option == "ar" else "table at servers"
@@ -183,7 +184,7 @@ def _choice(variable: Variable, tables: Sequence[str], alpha: Mapping[str, float
 
 def _servers(
     analysis: Analysis,
-    tables: Sequence[str],
+    program: SparseProgram,
     partitions: Mapping[str, int],
     resources: Resources,
     config: ParallaxConfig,
@@ -191,9 +192,10 @@ def _servers(
     """Servers of all that lives at servers, placed together."""
     sizes = {}
     for variable in analysis:
-        is_table = variable.path in tables
+        is_table = variable.path in program.tables
         if is_table and config.run_option != "ar":
-            sizes[variable.path] = (variable.shape[0], _nbytes(variable) // variable.shape[0])
+            n_rows = program.tables[variable.path].shape[0]
+            sizes[variable.path] = (n_rows, _nbytes(variable) // n_rows)
         if not is_table and config.dense_at_servers:
             sizes[variable.path] = (1, _nbytes(variable))
     return place_variables(sizes, partitions, len(resources.servers))

@@ -88,8 +88,9 @@ def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
     place = [leaf.path for leaf in plan.traced.leaves].index(path)
     table = program.tables[path]
     width = table.shape[-1] if len(table.shape) > 1 else 0
+    is_last = width > 0 and len(table.shape) - 1 not in program.axes[path]
     uses = _first_uses(
-        jaxpr, jaxpr.invars[place], _Part(0, width, width > 0), lambda number, part: {_all(table.dtype, part)}
+        jaxpr, jaxpr.invars[place], _Part(0, width, is_last), lambda number, part: {_all(table.dtype, part)}
     )
     dtypes = {dtype for dtype, _, _ in uses}
     only = dtypes.pop() if len(dtypes) == 1 else np.dtype(table.dtype)

@@ -210,7 +210,9 @@ class Runner:
         _, state = self._settled().read()
         if isinstance(self._step, DenseStep):
             return state
-        rows = {path: own[0].opt_state for path, own in self._step.tables.items()}
+        assert self.plan is not None
+        program = self.plan.program
+        rows = {path: program.as_leaves(path, own[0].opt_state) for path, own in self._step.tables.items()}
         return self._step.homes.split.state.fill(jax.tree.leaves(state), rows)
 
     @property
@@ -259,7 +261,8 @@ class Runner:
         step = self._settled()
         tables = {name: own[0] for name, own in step.tables.items()}
         notes = None if self._searches is None else self._searches.notes
-        checkpoint.save(path, self.steps, *step.read(), tables, notes)
+        assert self.plan is not None
+        checkpoint.save(path, self.steps, *step.read(), tables, notes, axes=self.plan.program.turned)
 
     def restore(self, path: str | Path) -> None:
         """Goes on from what `save` wrote: checked as a whole before anything changes.
@@ -321,7 +324,8 @@ class Runner:
     def _restore(self, path: str | Path) -> Mapping[str, Any] | None:
         """Reads a checkpoint into the homes; gives the notes in it. What is under way is of no more use."""
         step = self.step
-        saved = checkpoint.load(path, *step.read(), step.tables)
+        assert self.plan is not None
+        saved = checkpoint.load(path, *step.read(), step.tables, self.plan.program.turned)
         step.write(saved.params, saved.state, saved.tables)
         self.steps = saved.step
         return saved.notes

@@ -6,7 +6,6 @@ of walk: positions go in with the operands, ids come out with the results.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from jax.extend.core import primitives as prim
 
 from ampjax.sparse import jaxprs
 from ampjax.sparse.jaxprs import Path
-from ampjax.sparse.reads import View
+from ampjax.sparse.views import View
 
 if TYPE_CHECKING:
     from ampjax.sparse.replay import Found, Known, Replay
@@ -48,8 +47,8 @@ def _custom_jvp(replay: Replay, eqn: Any, ins: list[Any], known: Known, path: Pa
 
     def along(primals: list[Any], tangents: list[Any], known: Known) -> Result:
         skip = eqn.params["num_consts"]
-        tangents = [t for t, is_float in list(zip(tangents, floats, strict=True))[skip:] if is_float]
-        tangents = [dataclasses.replace(t, tangent=True) if isinstance(t, View) else t for t in tangents]
+        each = list(zip(primals, tangents, floats, strict=True))[skip:]
+        tangents = [p.tangent(t) if isinstance(p, View) else t for p, t, is_float in each if is_float]
         return replay.run((rule, consts), [*primals[skip:], *tangents], known, inner)
 
     if replay.collecting:

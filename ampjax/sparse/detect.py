@@ -7,17 +7,28 @@ and the step needs no more of it than these. In doubt a leaf is dense, and its r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ampjax.sparse import jaxprs
+from ampjax.sparse.axes import LEADING
 from ampjax.sparse.findings import Cause, Deps, Place, Read, Value
 from ampjax.sparse.flow import Flow
-from ampjax.sparse.reads import View
-from ampjax.sparse.trace import Axes, Leaf, LossFn, Traced, trace_loss
+from ampjax.sparse.forms import form
+from ampjax.sparse.trace import Leaf, LossFn, MappedAxes, Traced, trace_loss
+from ampjax.sparse.views import MAX_ROWS, whole
 
 MIN_ROWS = 8
 """Below that many rows a table is dense: there is nothing to save."""
+
+Axes = tuple[int, ...]
+"""The axes of a leaf along which its rows are counted, rising."""
+
+_READS = ("`gather`", "`dynamic_slice`")
+_PICKS = (*_READS, "`concatenate`", "`stack`", "`scatter`", "`pad`")
+"""Uses after which whole rows may be read along other axes than the first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +40,8 @@ class Variable:
       shape: Its shape.
       dtype: Its dtype.
       sparse: Whether it is.
-      reason: Its reads, or what made it dense: the primitive and, where JAX kept it, the user's source line.
+      reason: Its reads and their form, or what made it dense: the primitive and, where JAX kept it, the user's source line.
+      axes: The axes along which its rows are counted.
     """
 
     path: str
@@ -37,6 +49,12 @@ class Variable:
     dtype: Any
     sparse: bool
     reason: str
+    axes: Axes = LEADING
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows it has."""
+        return _n_rows(self.shape, self.axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +90,14 @@ class Analysis:
         return str(self)
 
 
-def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_ROWS, axes: Axes = ()) -> Analysis:
+def find_sparse(
+    loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_ROWS, mapped: MappedAxes = ()
+) -> Analysis:
     """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
 
-    Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax. They may
-    stand behind casts, reshapes that keep rows in one piece, slices of all rows and `stop_gradient`, and inside `jit`, `checkpoint`, `custom_jvp`, `vmap`,
+    Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax; of a stack of tables by pairs, `tables[f, ids]`
+    or under `vmap`; of columns, `table[:, ids]`. They may stand behind casts, transposes, reshapes that keep rows in one piece, slices, `stop_gradient`, a
+    few rows that are overwritten (`table.at[0].set(0)`) and a concatenation of tables, and inside `jit`, `checkpoint`, `custom_jvp`, `vmap`,
     `scan`, `cond` and, where ids don't change from step to step, `while`. Ids may come from the batch, from constants, from
     integer parameters and from random keys among these; not from float parameters, nor from rows that were read.
 
@@ -85,7 +106,7 @@ def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_RO
       params: Any pytree of arrays or `jax.ShapeDtypeStruct`s.
       batch: The same for one batch. Its sizes may differ from those of later batches.
       min_rows: A leaf with fewer rows is dense.
-      axes: Names and sizes of the axes over which the loss function will be mapped.
+      mapped: Names and sizes of the axes over which the loss function will be mapped.
 
     Raises:
       ParameterError: If no parameter leaf is a float array, or one is no array.
@@ -100,42 +121,127 @@ def find_sparse(loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_RO
     ['table']  float32[100, 8]  sparse  1 read: gather ...
     ['w']      float32[8]       dense   used by `dot_general` ...
     """
-    variables, _ = analyse(trace_loss(loss_fn, params, batch, axes), min_rows)
-    return Analysis(variables)
+    return Analysis(analyse(trace_loss(loss_fn, params, batch, mapped), min_rows))
 
 
-def analyse(traced: Traced, min_rows: int) -> tuple[tuple[Variable, ...], Flow]:
-    """The leaves of a traced loss function, and all that was found while it was followed."""
+def follow(traced: Traced, axes: Mapping[int, Axes]) -> Flow:
+    """Follows some leaves through a loss function, whose rows are counted along the axes that are given."""
     flow = Flow()
-    barred = [_barred(leaf, max(min_rows, 2)) for leaf in traced.leaves]
-    params: list[Value] = [_start(i, leaf, barred[i]) for i, leaf in enumerate(traced.leaves)]
+    params: list[Value] = [_start(i, leaf, axes) for i, leaf in enumerate(traced.leaves)]
     others: list[Value] = [frozenset()] * (len(traced.jaxpr.invars) - len(params))
     for out in flow.run(traced.jaxpr, [*params, *others], Place()):
         flow.used(out, "the result of the loss function")
-    found = [(False, why) if why else _judge(i, traced.leaves, flow) for i, why in enumerate(barred)]
-    variables = (Variable(leaf.path, leaf.shape, leaf.dtype, *f) for leaf, f in zip(traced.leaves, found, strict=True))
-    return tuple(variables), flow
+    return flow
 
 
-def _barred(leaf: Leaf, min_rows: int) -> str:
+def analyse(traced: Traced, min_rows: int, known: Mapping[str, Axes] | None = None) -> tuple[Variable, ...]:
+    """The leaves of a traced loss function.
+
+    Args:
+      traced: The loss function.
+      min_rows: A leaf with fewer rows is dense.
+      known: By path the axes along which rows must be counted.
+    """
+    search = _Search(traced, max(min_rows, 2))
+    search.run(known or {})
+    return tuple(
+        Variable(leaf.path, leaf.shape, leaf.dtype, i in search.found, search.reasons[i], search.found.get(i, LEADING))
+        for i, leaf in enumerate(traced.leaves)
+    )
+
+
+class _Search:
+    """Looks for the axes along which each leaf's rows can be counted.
+
+    Args:
+      traced: The loss function.
+      min_rows: A leaf with fewer rows is dense.
+
+    Attributes:
+      found: By sparse leaf its axes.
+      reasons: By leaf what is said of it.
+    """
+
+    def __init__(self, traced: Traced, min_rows: int):
+        self.found: dict[int, Axes] = {}
+        self.reasons: dict[int, str] = {}
+        self._traced, self._min_rows = traced, min_rows
+        self._reached: dict[int, tuple[int, bool]] = {}
+
+    def run(self, known: Mapping[str, Axes]) -> None:
+        """First all leaves along their first axis, then along others those whose use is such that it might help."""
+        leaves = self._traced.leaves
+        flow = self._try({i: known.get(leaf.path, LEADING) for i, leaf in enumerate(leaves)})
+        unsure = {i for i in self.found if all(r.primitive == "slice" for r in _reads_of(i, flow))}
+        unsure |= {i for i, leaf in enumerate(leaves) if i not in self.found and jaxprs.is_inexact(leaf.dtype)}
+        unsure = {i for i in unsure if leaves[i].path not in known and len(leaves[i].shape) > 1}
+        survey = follow(self._traced, self.found | dict.fromkeys(unsure, ())) if unsure else flow
+        unsure = {i for i in unsure if survey.uses.get(i, "").startswith(_PICKS)}
+        options = {i: _options(len(leaves[i].shape)) for i in unsure}
+        for turn in itertools.zip_longest(*options.values()):
+            self._try({i: axes for i, axes in zip(options, turn, strict=True) if axes and self._is_open(i)})
+        self._settle()
+
+    def _is_open(self, leaf: int) -> bool:
+        return self.found.get(leaf, LEADING) == LEADING
+
+    def _try(self, axes: Mapping[int, Axes]) -> Flow:
+        """Follows leaves along some axes, beside those that are found, and keeps what is learned of each."""
+        barred = {i: why for i, own in axes.items() if (why := _barred(self._traced.leaves[i], own, self._min_rows))}
+        flow = follow(self._traced, self.found | {i: own for i, own in axes.items() if i not in barred})
+        for i, own in axes.items():
+            is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, own, self._traced.leaves, flow)
+            # Of those axes that don't serve, the ones along which most is read tell most, or whose rows are lost elsewhere.
+            reached = len(_reads_of(i, flow)), i in flow.uses and not flow.uses[i].startswith(_READS)
+            if is_sparse or i not in self.reasons or (i not in self.found and reached > self._reached[i]):
+                self.reasons[i], self._reached[i] = reason, reached
+            if is_sparse:
+                self.found[i] = own
+        return flow
+
+    def _settle(self) -> None:
+        """Follows what was found once more together: what is read beside a leaf that is dense has to hold, too."""
+        while True:
+            flow = follow(self._traced, self.found)
+            verdicts = {i: _judge(i, axes, self._traced.leaves, flow) for i, axes in self.found.items()}
+            self.reasons |= {i: reason for i, (_, reason) in verdicts.items()}
+            lost = [i for i, (is_sparse, _) in verdicts.items() if not is_sparse]
+            if not lost:
+                return
+            for i in lost:
+                del self.found[i]
+
+
+def _options(n_axes: int) -> list[Axes]:
+    """Other axes than the first along which rows may be counted, the smallest rows first: no more is read than need be."""
+    sizes = range(min(n_axes, 3), 0, -1)
+    return [axes for size in sizes for axes in itertools.combinations(range(n_axes), size) if axes != LEADING]
+
+
+def _n_rows(shape: tuple[int, ...], axes: Axes) -> int:
+    return math.prod(shape[a] for a in axes)
+
+
+def _barred(leaf: Leaf, axes: Axes, min_rows: int) -> str:
     """Why a leaf can't be sparse, whatever the program does with it; empty if it can."""
     if not jaxprs.is_inexact(leaf.dtype):
         return f"{leaf.dtype} has no gradient"
     if not leaf.shape:
         return "a scalar has no rows"
-    if leaf.shape[0] < min_rows:
-        return f"{leaf.shape[0]} rows, fewer than {min_rows}"
-    return ""
+    n_rows = _n_rows(leaf.shape, axes)
+    if n_rows < min_rows:
+        return f"{n_rows} rows, fewer than {min_rows}"
+    return f"{n_rows} rows, more than {MAX_ROWS}" if n_rows > MAX_ROWS else ""
 
 
-def _start(index: int, leaf: Leaf, barred: str) -> Value:
+def _start(index: int, leaf: Leaf, axes: Mapping[int, Axes]) -> Value:
     if not jaxprs.is_inexact(leaf.dtype):
         return frozenset()  # no step changes it, so it is known before the step
-    return frozenset({index}) if barred else View(index, axis=0)
+    return whole(index, leaf.shape, axes[index]) if index in axes else frozenset({index})
 
 
-def _judge(index: int, leaves: tuple[Leaf, ...], flow: Flow) -> tuple[bool, str]:
-    own = [read for read in flow.reads.values() if read.leaf == index]
+def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: Flow) -> tuple[bool, str]:
+    own = _reads_of(index, flow)
     if index in flow.uses:
         return False, f"used by {flow.uses[index]}" + (f", beside {_counted(own)}" if own else "")
     unknown = next((read for read in own if read.deps), None)
@@ -144,7 +250,11 @@ def _judge(index: int, leaves: tuple[Leaf, ...], flow: Flow) -> tuple[bool, str]
     if not own:
         return False, "not used by the loss"
     places = ", ".join(dict.fromkeys(_read_text(read) for read in own))
-    return True, f"{_counted(own)}: {places}"
+    return True, "; ".join([f"{_counted(own)}: {places}", *form(leaves, index, axes, [read.view for read in own])])
+
+
+def _reads_of(index: int, flow: Flow) -> list[Read]:
+    return [read for read in flow.reads.values() if read.leaf == index]
 
 
 def _counted(own: list[Read]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ampjax.sparse import jaxprs
 from ampjax.sparse.jaxprs import Path
-from ampjax.sparse.reads import View
+from ampjax.sparse.views import View
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ NOTHING: Deps = frozenset()
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """One equation that reads whole rows.
+    """One equation that reads whole rows of a table.
 
     Args:
       leaf: The table.
@@ -42,6 +42,7 @@ class Read:
       mode: JAX's rule for ids outside the table.
       primitive: The primitive's name.
       line: The user's source line, or empty.
+      view: What is read.
     """
 
     leaf: int
@@ -49,6 +50,7 @@ class Read:
     mode: str
     primitive: str
     line: str
+    view: View
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,3 +93,14 @@ class Place:
 def union(values: Iterable[Any]) -> Deps:
     """All that some values depend on."""
     return NOTHING.union(*values)
+
+
+def held_by(view: View) -> Deps:
+    """What a view's rows depend on: its tables, and what arrays among them do."""
+    arrays = (s.value for s in view.segments if s.leaf is None)
+    return union([view.leaves, *arrays, *(write.values for write in view.writes)])
+
+
+def chosen_by(view: View) -> Deps:
+    """What decides which rows a view has: those that are overwritten need not be read."""
+    return union(write.rows for write in view.writes)

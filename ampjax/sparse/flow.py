@@ -13,10 +13,10 @@ from typing import Any
 from jax.extend.core import Literal
 from jax.extend.core import primitives as prim
 
-from ampjax.sparse import jaxprs, reads
-from ampjax.sparse.findings import NOTHING, Cause, Deps, Draw, Place, Read, Value, union
+from ampjax.sparse import jaxprs, reads, views
+from ampjax.sparse.findings import NOTHING, Cause, Deps, Draw, Place, Read, Value, chosen_by, held_by, union
 from ampjax.sparse.jaxprs import Path
-from ampjax.sparse.reads import View
+from ampjax.sparse.views import View
 
 
 @dataclasses.dataclass
@@ -24,7 +24,7 @@ class Flow:
     """What is found while a jaxpr is followed.
 
     Args:
-      reads: By place, every read of a table.
+      reads: By place and segment of what is read, every read of a table.
       uses: By table, the first other use, as text.
       draws: By place, every draw of random numbers.
     """
@@ -60,8 +60,9 @@ class Flow:
         """Notes that a table is used as a whole; gives what the value depends on."""
         if not isinstance(value, View):
             return value
-        self.uses.setdefault(value.leaf, how)
-        return frozenset({value.leaf})
+        for leaf in value.leaves:
+            self.uses.setdefault(leaf, how)
+        return held_by(value) | chosen_by(value)
 
     def _step(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
         rule = _RULES.get(eqn.primitive)
@@ -69,20 +70,24 @@ class Flow:
             return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
         if eqn.primitive.name in jaxprs.DRAWS:
             self.draws[place.path] = Draw(union(ins[:1]), eqn.outvars[-1].aval.shape, place.line_of(eqn))
-        views = [v for v in ins if isinstance(v, View)]
-        if len(views) == 1 and views[0] is ins[0]:
-            axis = reads.rows_axis(eqn, views[0].axis)
-            if axis is not None:
-                return [View(views[0].leaf, axis)]
-            if reads.is_read(eqn, views[0].axis):
-                return [self._read(eqn, views[0], ins[1:], place)]
-        return self._opaque(eqn, ins, place)
+        if not any(isinstance(v, View) for v in ins):
+            return self._opaque(eqn, ins, place)
+        view, *others = ins
+        if isinstance(view, View) and reads.is_read(eqn, view):
+            return [self._read(eqn, view, [self._all_used([v], eqn, place) for v in others], place)]
+        moved = views.moved(eqn, ins)
+        if moved is None and isinstance(view, View) and eqn.primitive is prim.scatter_p:
+            written = reads.write_rows(eqn, [view, *(self._all_used([v], eqn, place) for v in others)])
+            moved = written and [written]
+        return list(moved) if moved else self._opaque(eqn, ins, place, _BROKEN.get(eqn.primitive.name, ""))
 
     def _read(self, eqn: Any, view: View, indices: list[Value], place: Place) -> Deps:
-        deps = union(indices) | place.control
-        read = Read(view.leaf, deps, reads.read_mode(eqn), eqn.primitive.name, place.line_of(eqn))
-        self.reads[place.path] = read
-        return deps | {view.leaf}
+        deps = union(indices) | place.control | chosen_by(view)
+        mode, name, line = reads.read_mode(eqn), eqn.primitive.name, place.line_of(eqn)
+        for k, segment in enumerate(view.segments):
+            if segment.leaf is not None:
+                self.reads[(*place.path, k)] = Read(segment.leaf, deps, mode, name, line, view)
+        return deps | held_by(view)
 
     def _opaque(self, eqn: Any, ins: Sequence[Value], place: Place, how: str = "") -> list[Value]:
         """An equation of which nothing is known: what goes in may decide all that comes out."""
@@ -94,6 +99,8 @@ class Flow:
 
     def _all_used(self, values: Sequence[Value], eqn: Any, place: Place, how: str = "") -> Deps:
         """What values depend on, tables among them being used by an equation."""
+        if not any(isinstance(v, View) for v in values):
+            return union(values)
         line = place.line_of(eqn)
         text = f"`{eqn.primitive.name}`" + (f", {how}" if how else "") + (f" ({line})" if line else "")
         return union([self.used(v, text) for v in values])
@@ -180,6 +187,16 @@ class Flow:
                 return carry
             carry = new
 
+
+_BROKEN = {
+    "gather": "which does not read whole rows",
+    "dynamic_slice": "which does not read whole rows, one by one",
+    "concatenate": "after which whole rows don't follow each other",
+    "stack": "after which whole rows don't follow each other",
+    "reshape": "which takes rows apart",
+    "scatter": f"which does not write over whole rows, {reads.MAX_WRITTEN} at most",
+}
+"""Equations that could be made on rows, and what they do if they can't."""
 
 Rule = Callable[[Flow, Any, list[Value], Place], list[Value]]
 

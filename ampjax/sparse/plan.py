@@ -17,11 +17,12 @@ from jax.interpreters import partial_eval
 
 from ampjax.errors import InvariantError, ParameterError
 from ampjax.sparse import jaxprs
-from ampjax.sparse.detect import Variable, analyse
+from ampjax.sparse.axes import table_shape
+from ampjax.sparse.detect import Variable, analyse, follow
 from ampjax.sparse.jaxprs import Path
-from ampjax.sparse.reads import View
 from ampjax.sparse.replay import Found, Replay
-from ampjax.sparse.trace import Traced
+from ampjax.sparse.trace import Leaf, Traced
+from ampjax.sparse.views import View, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Plan:
 
     Args:
       traced: The loss function.
-      n_rows: By sparse leaf, the rows of its table.
-      sites: The reads in the order of their places, which is the order of the ids, with their leaves.
+      axes: By sparse leaf, the axes along which its rows are counted.
+      sites: The reads in the order of their places and segments, which is the order of the ids, with their leaves.
       shapes: By read, the shape of its ids.
       ids_jaxpr: The ids of all reads, from those inputs that they need.
       ids_consts: The values of its constants.
@@ -39,12 +40,18 @@ class Plan:
     """
 
     traced: Traced
-    n_rows: Mapping[int, int]
+    axes: Mapping[int, tuple[int, ...]]
     sites: Mapping[Path, int]
     shapes: Mapping[Path, tuple[int, ...]]
     ids_jaxpr: Any
     ids_consts: Sequence[Any]
     ids_inputs: tuple[int, ...]
+
+    @property
+    def tables(self) -> dict[int, Leaf]:
+        """By sparse leaf its table: rows lead."""
+        leaves = {i: self.traced.leaves[i] for i in self.axes}
+        return {i: Leaf(leaf.path, table_shape(leaf.shape, self.axes[i]), leaf.dtype) for i, leaf in leaves.items()}
 
     def n_ids(self, leaf: int) -> int:
         """How many ids a step reads of a table, duplicates counted."""
@@ -58,19 +65,19 @@ class Plan:
         """
         flat = eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
         found = dict(zip(self.sites, flat, strict=True))
-        return {leaf: jnp.concatenate([found[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.n_rows}
+        return {leaf: jnp.concatenate([found[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.axes}
 
     def loss(self, inputs: Sequence[Any], rows: Mapping[int, Any], inverse: Mapping[int, Any]) -> Any:
         """What the loss function returns, out of pulled rows.
 
         Args:
           inputs: The leaves of parameters and batch; anything at sparse leaves.
-          rows: By sparse leaf, `[m, *row]`.
+          rows: By sparse leaf, `[m, ...]` rows of its table.
           inverse: By sparse leaf, int `[n]`: where in `rows` each of `ids` lies.
         """
-        args = [View(i, 0, rows[i]) if i in rows else value for i, value in enumerate(inputs)]
-        replay = Replay(self.n_rows, self.sites, collecting=False)
-        known = {site: part for leaf in self.n_rows for site, part in self._parts(leaf, inverse[leaf])}
+        args = [_whole(self.traced, i, self.axes, rows[i]) if i in rows else value for i, value in enumerate(inputs)]
+        replay = Replay({i: table.shape[0] for i, table in self.tables.items()}, self.sites, collecting=False)
+        known = {site: part for leaf in self.axes for site, part in self._parts(leaf, inverse[leaf])}
         outs, _ = replay.run((self.traced.jaxpr, self.traced.consts), args, known)
         return jax.tree.unflatten(self.traced.out_tree, outs)
 
@@ -88,39 +95,46 @@ class Plan:
         return parts
 
 
-def make_plan(traced: Traced, sparse: Iterable[str] | None = None) -> Plan:
+def make_plan(traced: Traced, sparse: Iterable[str] | Mapping[str, tuple[int, ...]] | None = None) -> Plan:
     """Splits a traced loss function.
 
     Args:
       traced: The loss function.
-      sparse: The leaves to be pulled, by path; all sparse ones where it is None.
+      sparse: The leaves to be pulled, by path, or their axes, too; all sparse ones where it is None.
 
     Raises:
       ParameterError: If a path is unknown, or of a dense leaf.
     """
-    variables, flow = analyse(traced, min_rows=2)
+    variables = analyse(traced, min_rows=2, known=sparse if isinstance(sparse, Mapping) else None)
     wanted = {v.path for v in variables if v.sparse} if sparse is None else set(sparse)
     _check_sparse(variables, wanted)
-    n_rows = {i: v.shape[0] for i, v in enumerate(variables) if v.path in wanted}
-    sites = {site: read.leaf for site, read in sorted(flow.reads.items()) if read.leaf in n_rows}
-    jaxpr, consts, shapes = _ids_program(traced, Replay(n_rows, sites, collecting=True))
+    axes = {i: v.axes for i, v in enumerate(variables) if v.path in wanted}
+    n_rows = {i: variables[i].n_rows for i in axes}
+    sites = {site: read.leaf for site, read in sorted(follow(traced, axes).reads.items())}
+    jaxpr, consts, shapes = _ids_program(traced, axes, Replay(n_rows, sites, collecting=True))
     slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     inputs = tuple(i for i, needed in enumerate(used) if needed)
     _check_known(traced, inputs)
-    return Plan(traced, n_rows, sites, shapes, slim, consts, inputs)
+    return Plan(traced, axes, sites, shapes, slim, consts, inputs)
 
 
-def _ids_program(traced: Traced, replay: Replay) -> tuple[Any, Sequence[Any], dict[Path, tuple[int, ...]]]:
+def _whole(traced: Traced, leaf: int, axes: Mapping[int, tuple[int, ...]], rows: Any = None) -> View:
+    return whole(leaf, traced.leaves[leaf].shape, axes[leaf], rows)
+
+
+def _ids_program(
+    traced: Traced, axes: Mapping[int, tuple[int, ...]], replay: Replay
+) -> tuple[Any, Sequence[Any], dict[Path, tuple[int, ...]]]:
     """The walk that collects ids, as a jaxpr of the leaves of parameters and batch; and the ids' shapes."""
 
     def collect(*inputs: Any) -> Found:
-        args = [View(i, 0) if i in replay.n_rows else value for i, value in enumerate(inputs)]
+        args = [_whole(traced, i, axes) if i in axes else value for i, value in enumerate(inputs)]
         return replay.run((traced.jaxpr, traced.consts), args, {})[1]
 
     # Tables are no inputs of this program: a number stands in the place of each.
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    avals = [number if i in replay.n_rows else v.aval for i, v in enumerate(traced.jaxpr.invars)]
-    closed, found = jax.make_jaxpr(collect, axis_env=list(traced.axes), return_shape=True)(*avals)
+    avals = [number if i in axes else v.aval for i, v in enumerate(traced.jaxpr.invars)]
+    closed, found = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(*avals)
     return *jaxprs.opened(closed), {site: ids.shape for site, ids in found.items()}
 
 

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampjax.errors import InvariantError
-from ampjax.sparse import control, jaxprs, reads
+from ampjax.sparse import control, jaxprs, reads, views
 from ampjax.sparse.jaxprs import Path
-from ampjax.sparse.reads import View
+from ampjax.sparse.views import View
 
 Known = Mapping[Path, Any]
-"""By read, int32 positions of its rows among the pulled ones; one axis more for each scan around it."""
+"""By read and segment, int32 positions of its rows among the pulled ones; one axis more for each scan around it."""
 
 Found = dict[Path, Any]
-"""By read, int32 row ids, with the same axes."""
+"""By read and segment, int32 row ids, with the same axes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Replay:
 
     Args:
       n_rows: By sparse leaf, the rows of its table.
-      sites: By place, the leaf of every read of a sparse leaf.
+      sites: By place and segment, the leaf of every read of a sparse leaf.
       collecting: Whether ids are wanted, or the result.
     """
 
@@ -71,16 +71,18 @@ class Replay:
         if not touched:
             silent = self.collecting and eqn.primitive.name in jaxprs.CALLBACKS
             return [jaxprs.blank(v.aval) for v in eqn.outvars] if silent else jaxprs.bind(eqn, ins), {}
-        if path in self.sites:
+        if isinstance(ins[0], View) and reads.is_read(eqn, ins[0]):
             return self._read(eqn, ins, known, path)
-        if reads.rows_axis(eqn, ins[0].axis) is None:
+        outs = views.moved(eqn, ins) or [reads.write_rows(eqn, ins)]
+        if outs[0] is None:
             raise InvariantError(
                 f"{eqn.primitive.name} at {path}", "a read of rows", "another use", "Please report this program."
             )
-        return [reads.view_of(eqn, ins[0])], {}
+        return outs, {}
 
     def _read(self, eqn: Any, ins: list[Any], known: Known, path: Path) -> tuple[list[Any], Found]:
-        view, n_rows = ins[0], self.n_rows[ins[0].leaf]
         if self.collecting:
-            return [jaxprs.blank(eqn.outvars[0].aval)], {path: reads.row_ids(eqn, ins, view.axis, n_rows)}
-        return [reads.read_rows(eqn, ins, known[path], n_rows)], {}
+            ids = reads.row_ids(eqn, ins, self.n_rows)
+            return [jaxprs.blank(eqn.outvars[0].aval)], {(*path, k): own for k, own in ids.items()}
+        own = {k: known[(*path, k)] for k, segment in enumerate(ins[0].segments) if segment.leaf is not None}
+        return [reads.read_rows(eqn, ins, own)], {}

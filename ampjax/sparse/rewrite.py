@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from ampjax.errors import ParameterError
 from ampjax.sparse import fits, jaxprs
+from ampjax.sparse.axes import LEADING, from_table, to_table
 from ampjax.sparse.plan import Plan, make_plan
-from ampjax.sparse.trace import Axes, Leaf, LossFn, Tree, abstract, signature, trace_loss
+from ampjax.sparse.trace import Leaf, LossFn, MappedAxes, Tree, abstract, signature, trace_loss
 
 MAX_PLANS = 32
 """Batch shapes whose traces a program keeps."""
@@ -33,16 +34,18 @@ class SparseProgram:
     Args:
       loss_fn: The single-device loss function.
       params: The parameters' shapes and dtypes.
-      tables: By path, the shape and dtype of each sparse leaf, in the parameters' order.
+      tables: By path, the shape and dtype of each sparse leaf's table, in the parameters' order: rows lead (see `ampjax.sparse.axes`).
+      axes: By path, the axes of the leaf along which its rows are counted.
       batch: The first batch's shapes and dtypes.
-      axes: Names and sizes of the axes over which its functions are mapped; `ids` need not be.
+      mapped: Names and sizes of the axes over which its functions are mapped; `ids` need not be.
     """
 
     loss_fn: LossFn
     params: Tree
     tables: Mapping[str, Leaf]
+    axes: Mapping[str, tuple[int, ...]]
     batch: Tree
-    axes: Axes = ()
+    mapped: MappedAxes = ()
     _plans: dict[Hashable, Plan] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def ids(self, dense_params: Tree, batch: Tree) -> dict[str, jax.Array]:
@@ -62,7 +65,7 @@ class SparseProgram:
     def n_ids(self, batch: Tree) -> dict[str, int]:
         """How many ids a step reads of each table: the n of `ids`. It depends on the batch's shapes only."""
         plan = self.plan(batch)
-        return {plan.traced.leaves[leaf].path: plan.n_ids(leaf) for leaf in plan.n_rows}
+        return {plan.traced.leaves[leaf].path: plan.n_ids(leaf) for leaf in plan.axes}
 
     def loss(
         self, dense_params: Tree, rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None = None
@@ -113,14 +116,15 @@ class SparseProgram:
         return out, (jax.tree.unflatten(treedef, [grads.get(i) for i in range(len(leaves))]), row_grads)
 
     def split(self, params: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Parameters, or a tree like them, as the dense ones, and the sparse leaves by path.
+        """Parameters, or a tree like them, as the dense ones, and the sparse leaves' tables by path.
 
         Raises:
           ParameterError: If the structure is not the parameters'.
         """
         whole = fits.by_path(self.params, params)
         dense = [None if path in self.tables else leaf for path, leaf in whole.items()]
-        return jax.tree.unflatten(jax.tree.structure(self.params), dense), {path: whole[path] for path in self.tables}
+        tables = {path: to_table(whole[path], axes) for path, axes in self.axes.items()}
+        return jax.tree.unflatten(jax.tree.structure(self.params), dense), tables
 
     def join(self, dense_params: Tree, tables: Mapping[str, Any]) -> Tree:
         """The parameters, out of what `split` gave.
@@ -132,8 +136,28 @@ class SparseProgram:
         if missing:
             raise ParameterError("join", f"a table for `{missing[0]}`", f"{list(tables)}", "Pass every sparse leaf.")
         whole = fits.by_path(self.params, dense_params)
-        joined = [tables[path] if path in self.tables else leaf for path, leaf in whole.items()]
+        shapes = (leaf.shape for leaf in jax.tree.leaves(self.params))
+        joined = [
+            from_table(tables[path], shape, self.axes[path]) if path in self.tables else leaf
+            for (path, leaf), shape in zip(whole.items(), shapes, strict=True)
+        ]
         return jax.tree.unflatten(jax.tree.structure(self.params), joined)
+
+    def as_tables(self, params: Tree) -> Tree:
+        """Parameters with tables in the places of the sparse leaves: an optimizer for rows is made for these."""
+        dense, tables = self.split(params)
+        leaves = [tables.get(path, leaf) for path, leaf in fits.by_path(self.params, dense).items()]
+        return jax.tree.unflatten(jax.tree.structure(self.params), leaves)
+
+    def as_leaves(self, path: str, tables: Sequence[Any]) -> list[Any]:
+        """Arrays like a leaf's table, such as an optimizer's state of its rows, with the leaf's axes."""
+        shape = fits.by_path(self.params, self.params)[path].shape
+        return [from_table(table, shape, self.axes[path]) for table in tables]
+
+    @property
+    def turned(self) -> dict[str, tuple[int, ...]]:
+        """By path the axes along which rows are counted, for tables that have other axes than their leaves."""
+        return {path: axes for path, axes in self.axes.items() if axes != LEADING}
 
     def plan(self, batch: Tree) -> Plan:
         """The program for batches of this one's shapes; traced when they first come.
@@ -147,7 +171,8 @@ class SparseProgram:
             fits.check_batch(self.batch, batch)
             if len(self._plans) >= MAX_PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[key] = make_plan(trace_loss(self.loss_fn, self.params, batch, self.axes), self.tables)
+            traced = trace_loss(self.loss_fn, self.params, batch, self.mapped)
+            self._plans[key] = make_plan(traced, self.axes)
         return self._plans[key]
 
     def _loss(
@@ -158,14 +183,18 @@ class SparseProgram:
             inverse = {path: jnp.arange(n, dtype=jnp.int32) for path, n in n_ids.items()}
         for path, table in self.tables.items():
             fits.check_rows(table, rows.get(path), inverse.get(path), n_ids[path])
-        numbers = {i: plan.traced.leaves[i] for i in plan.n_rows}
+        numbers = plan.tables
         wide = {i: jnp.asarray(rows[leaf.path]).astype(leaf.dtype) for i, leaf in numbers.items()}
         where = {i: inverse[leaf.path] for i, leaf in numbers.items()}
         return plan.loss([*leaves, *jax.tree.leaves(batch)], wide, where)
 
 
 def rewrite(
-    loss_fn: LossFn, params: Tree, batch: Tree, sparse: Sequence[str] | None = None, axes: Axes = ()
+    loss_fn: LossFn,
+    params: Tree,
+    batch: Tree,
+    sparse: Sequence[str] | Mapping[str, tuple[int, ...]] | None = None,
+    mapped: MappedAxes = (),
 ) -> SparseProgram:
     """Rewrites a single-device loss function into a step on pulled rows.
 
@@ -176,8 +205,9 @@ def rewrite(
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`.
       params: The parameters, or their shapes and dtypes.
       batch: A batch, or its shapes and dtypes.
-      sparse: The leaves to be pulled, by path. All that `find_sparse` finds, where it is None.
-      axes: Names and sizes of the axes over which the step will be mapped.
+      sparse: The leaves to be pulled, by path; or for each the axes along which its rows are counted. All that `find_sparse` finds, where it
+        is None.
+      mapped: Names and sizes of the axes over which the step will be mapped.
 
     Raises:
       ParameterError: If a path is unknown or names a dense leaf, or as `find_sparse` does.
@@ -196,8 +226,9 @@ def rewrite(
     >>> ids.tolist(), float(value), row_grads["['table']"].shape
     ([5, 7, 5], 6.0, (3, 2))
     """
-    plan = make_plan(trace_loss(loss_fn, params, batch, axes), sparse)
-    tables = {plan.traced.leaves[i].path: plan.traced.leaves[i] for i in plan.n_rows}
-    program = SparseProgram(loss_fn, abstract(params), tables, abstract(batch), axes)
+    plan = make_plan(trace_loss(loss_fn, params, batch, mapped), sparse)
+    tables = {table.path: table for table in plan.tables.values()}
+    axes = {table.path: plan.axes[i] for i, table in plan.tables.items()}
+    program = SparseProgram(loss_fn, abstract(params), tables, axes, abstract(batch), mapped)
     program._plans[signature(batch)] = plan
     return program

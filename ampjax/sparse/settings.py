@@ -200,4 +200,5 @@ def check_values(values: Any) -> None:
             "values", "shape [n_rows, *row], nothing of it 0", f"shape {tuple(shape)}", "Give one row for each id."
         )
     if np.dtype(dtype) not in DTYPES:
-        raise TableError("values", "float32, bfloat16 or float16", f"{dtype}", "Cast them; float64 is not kept.")
+        fix = "Cast them; float64 is not kept. Of complex ones, keep real and imaginary parts as two columns, or an ordinary array."
+        raise TableError("values", "float32, bfloat16 or float16", f"{dtype}", fix)

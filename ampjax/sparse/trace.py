@@ -20,7 +20,7 @@ Tree = Any
 LossFn = Callable[[Tree, Tree], Any]
 """`loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that JAX can trace; `px.Weighted` in the place of a loss."""
 
-Axes = Sequence[tuple[str, int]]
+MappedAxes = Sequence[tuple[str, int]]
 """Names and sizes of the axes over which a program is mapped."""
 
 
@@ -52,7 +52,7 @@ class Traced:
       out_tree: The structure of what the loss function returns.
       has_aux: Whether that is `(loss, aux)`.
       is_weighted: Whether its loss is a `Weighted`, of which the jaxpr gives the value.
-      axes: The axes over which the jaxpr is mapped.
+      mapped: The axes over which the jaxpr is mapped.
     """
 
     jaxpr: Any
@@ -63,17 +63,17 @@ class Traced:
     out_tree: Any
     has_aux: bool
     is_weighted: bool = False
-    axes: Axes = ()
+    mapped: MappedAxes = ()
 
 
-def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, axes: Axes = ()) -> Traced:
+def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = ()) -> Traced:
     """Traces a loss function; nothing is computed.
 
     Args:
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, the loss a float scalar.
       params: A pytree of arrays or `jax.ShapeDtypeStruct`s with at least one float leaf.
       batch: A pytree of the same kinds.
-      axes: The axes over which the loss function will be mapped.
+      mapped: The axes over which the loss function will be mapped.
 
     Raises:
       ParameterError: If no parameter leaf is a float array, or one is no array.
@@ -91,12 +91,12 @@ def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, axes: Axes = ()) -> T
         weighted = is_weighted(out)
         return scalar(lambda: out)()
 
-    closed, out = jax.make_jaxpr(traced, axis_env=list(axes), return_shape=True)(abstract(params), abstract(batch))
+    closed, out = jax.make_jaxpr(traced, axis_env=list(mapped), return_shape=True)(abstract(params), abstract(batch))
     has_aux = _has_aux(out)
     jaxpr, consts = jaxprs.opened(closed)
     jaxpr = jaxprs.needed(jaxpr)
     params_tree, batch_tree, out_tree = (jax.tree.structure(tree) for tree in (params, batch, out))
-    return Traced(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, axes)
+    return Traced(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, mapped)
 
 
 def abstract(tree: Tree) -> Tree:
@@ -156,12 +156,12 @@ def _has_aux(out: Any) -> bool:
     """
     has_aux = isinstance(out, tuple) and len(out) == 2
     loss: Any = out[0] if has_aux else out
-    if getattr(loss, "shape", None) != () or not jaxprs.is_inexact(loss.dtype):
+    if getattr(loss, "shape", None) != () or not jnp.issubdtype(loss.dtype, jnp.floating):
         got = jaxprs.shape_text(loss) if hasattr(loss, "dtype") else type(loss).__name__
         raise SettingsError(
             "loss_fn(params, batch)",
             "a float scalar or `px.Weighted`, or a pair of that and anything else",
             got,
-            "Take the mean or the sum of the losses.",
+            "Take the mean or the sum of the losses, of a complex one its real part.",
         )
     return has_aux

@@ -41,7 +41,7 @@ def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]
                 f"compare, node `{node}`", f"the structure {structure}", f"{other}", "Compare the same pytrees."
             )
         for (path, w), g in zip(wanted, given, strict=True):
-            w, g = np.asarray(w, np.float64), np.asarray(g, np.float64)
+            w, g = wide(w), wide(g)
             if w.shape != g.shape:
                 raise ParameterError(
                     f"compare, node `{node}`{jax.tree_util.keystr(path)}",
@@ -53,6 +53,11 @@ def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]
             difference = float(np.max(np.abs(g - w), initial=0.0)) / (scale or 1.0)
             result.append((node, jax.tree_util.keystr(path), difference if np.isfinite(difference) else float("inf")))
     return result
+
+
+def wide(leaf: Any) -> np.ndarray:
+    """A leaf in double precision; a complex one stays complex."""
+    return np.asarray(leaf, np.complex128 if np.iscomplexobj(leaf) else np.float64)
 
 
 def difference_table(differences: Sequence[Difference], tolerance: float = 1e-5, limit: int = 20) -> str:

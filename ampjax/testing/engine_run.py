@@ -14,7 +14,7 @@ import optax
 from ampjax.ir.graph import Graph
 from ampjax.predictions import Predictions
 from ampjax.settings import Settings
-from ampjax.testing.differences import Difference, compare
+from ampjax.testing.differences import Difference, compare, wide
 from ampjax.testing.interpreter import StateDict
 from ampjax.testing.reference import Reference
 from ampjax.train import Data, Trainer
@@ -92,8 +92,8 @@ def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]
     fields = ("instance", *got.fields)
     ordered = sorted(want, key=lambda message: [message[0][name] for name in fields])
     states = np.stack([got.instance, *got.fields.values()], axis=1)
-    rows = [np.asarray(row, np.float64) for row in got.payload]
-    wanted = [np.asarray(payload, np.float64) for _, payload in ordered]
+    rows = [wide(row) for row in got.payload]
+    wanted = [wide(payload) for _, payload in ordered]
     if states.tolist() != [[state[name] for name in fields] for state, _ in ordered]:
         return math.inf
     if [row.shape for row in rows] != [row.shape for row in wanted]:
@@ -115,8 +115,8 @@ def _metrics(what: str, found: Mapping[str, float], wanted: Reference) -> list[D
 
 
 def _norm(grads: Mapping[str, Any]) -> float:
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(dict(grads))]
-    return float(np.sqrt(sum(float(np.sum(np.square(leaf))) for leaf in leaves)))
+    leaves = [wide(leaf) for leaf in jax.tree.leaves(dict(grads))]
+    return float(np.sqrt(sum(float(np.sum(np.square(np.abs(leaf)))) for leaf in leaves)))
 
 
 def _relative(found: float, wanted: float) -> float:

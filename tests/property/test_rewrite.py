@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.sparse_programs import PARAMS, D, U, V, end, look
+from support.sparse_programs import COLUMNS, PARAMS, STACK, D, U, V, end, look
 from support.sparse_steps import assert_equal, quick_jit, reference, step_on_host
 
 from ampjax.sparse.rewrite import rewrite
 from ampjax.sparse.unique import padded_size, unique_rows
 
-TABLES = PARAMS | {"U": U}
+TABLES = PARAMS | {"U": U, "stack": STACK["T"], "columns": COLUMNS["T"]}
 BATCH = jax.ShapeDtypeStruct((2, 3), jnp.int32)
 
 
@@ -41,7 +41,32 @@ def looped(p, ids):
     return end(p, h), ys
 
 
+def stacked(p, ids):
+    """Tables by pairs, by each of JAX's rules for what is outside along either axis."""
+    f, i = ids[0], ids[1]
+    rows = p["stack"][f, i] + p["stack"].at[f // 50, i].get(mode="fill", fill_value=0.5)
+    rows += p["stack"].at[f, i // 50].get(mode="clip") * jax.vmap(lambda t, j: t[j])(p["stack"], ids[0])
+    return end(p, rows), rows
+
+
+def turned(p, ids):
+    """Columns, and entries of some of them."""
+    rows = p["columns"][:, ids] + jnp.take(p["columns"][::-1], ids, axis=1, mode="clip")
+    return end(p, jnp.moveaxis(rows, 0, -1)), rows
+
+
+def written(p, ids):
+    """Rows that the batch names are overwritten, then others of two tables in one."""
+    table = p["T"].at[ids[0, :2]].set(p["W"][0]).at[-1].set(0.0)
+    both = jnp.concatenate([p["W"], table, p["U"][10:]])
+    rows = both.at[5].set(0.25)[2 * ids] + jnp.take(both, ids, axis=0, mode="fill", fill_value=1.0)
+    return end(p, rows) + end(p, table[ids] * jnp.stack([p["T"], p["U"]])[ids % 2, ids]), rows
+
+
 LOSSES = {
+    "stack": stacked,
+    "columns": turned,
+    "overwritten and joined": written,
     "indexing": flat(lambda t, i: t[i]),
     "clip": flat(lambda t, i: jnp.take(t, i, axis=0, mode="clip")),
     "wrap": flat(lambda t, i: jnp.take(t, i, axis=0, mode="wrap")),

@@ -28,6 +28,10 @@ W = jax.random.normal(_keys[2], (D, D))
 BIAS = jax.random.normal(_keys[3], (V,))
 DEEP = jax.random.normal(_keys[4], (V, 2, 3))
 PARAMS = {"T": T, "W": W}
+F = 3
+STACK = {"T": jax.random.normal(_keys[5], (F, V, D)), "W": W}
+COLUMNS = {"T": jax.random.normal(_keys[6], (D, V)), "W": W}
+BOTH = {"T": T, "U": U, "W": W}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -490,6 +494,204 @@ def _(p, ids):
     return end(p, _linen.apply(p["T"], ids))
 
 
+# ---- stacks of tables ------------------------------------------------------------------------------------------------
+
+
+@sparse("a stack read by pairs", STACK)
+def _(p, ids):
+    return end(p, p["T"][jnp.arange(F), ids])
+
+
+@sparse("a stack read by pairs outside of it", STACK)
+def _(p, ids):
+    f = jnp.array([-4, -1, 5])
+    return end(p, p["T"][f, ids + 50])
+
+
+@sparse("a stack read by pairs, filled", STACK)
+def _(p, ids):
+    rows = p["T"].at[jnp.array([-4, -1, 5])[:, None, None], ids + 50].get(mode="fill", fill_value=0.5)
+    return end(p, rows) + end(p, p["T"].at[ids % 4, ids + 50].get(mode="clip"))
+
+
+@sparse("a stack under vmap", STACK)
+def _(p, ids):
+    return end(p, jax.vmap(lambda t, i: t[i], in_axes=(0, 1), out_axes=1)(p["T"], ids))
+
+
+@sparse("a stack under vmap, other reads", STACK)
+def _(p, ids):
+    taken = jax.vmap(lambda t, i: jnp.take(t, i + 50, axis=0, mode="fill", fill_value=0.5))(p["T"], ids.T)
+    single = jax.vmap(lambda t, i: jax.lax.dynamic_index_in_dim(t, i, 0, False))(p["T"], ids[1])
+    return end(p, taken) + end(p, jnp.take_along_axis(p["T"], ids.T[..., None], axis=1) + single[:, None])
+
+
+@sparse("a stack of small tables, one by one", STACK)
+def _(p, ids):
+    return end(p, sum(p["T"][f][ids[:, f]] for f in range(F))) + end(p, p["T"][1, ids] * p["T"][2, 5])
+
+
+@sparse("a stack that is taken apart", STACK)
+def _(p, ids):
+    each = [jnp.tanh(t[i]) for t, i in zip(p["T"], ids.T, strict=True)]
+    each += [jnp.tanh(t[i]) for t, i in zip(jnp.unstack(p["T"]), ids.T, strict=True)]
+    first, second = jnp.split(p["T"], [1])
+    return end(p, jnp.concatenate(each)) + end(p, first[0, ids] * second[1, ids])
+
+
+@sparse("a stack of many tables, one by one", {"T": jnp.tile(STACK["T"], (3, 1, 1)), "W": W})
+def _(p, ids):
+    return end(p, sum(p["T"][f][ids[:, f % F]] for f in range(9)))
+
+
+@sparse("a stack whose tables a scan reads", STACK)
+def _(p, ids):
+    def step(h, x):
+        return jnp.tanh(h + p["T"][x[0], x[1]]), None
+
+    return end(p, jax.lax.scan(step, jnp.zeros((2, D)), (jnp.arange(F), ids.T))[0])
+
+
+@sparse("a stack in one line", STACK)
+def _(p, ids):
+    return end(p, p["T"].reshape(F * V, D)[ids + V * jnp.arange(F)])
+
+
+@sparse("a stack of stacks", {"T": jax.random.normal(_keys[7], (2, 2, V, D)), "W": W})
+def _(p, ids):
+    return end(p, p["T"].transpose(1, 0, 2, 3)[jnp.array([0, 1]), jnp.array([1, 1]), ids[:, :2]])
+
+
+@sparse("a stack of numbers", {"T": STACK["T"][..., 0], "W": W})
+def _(p, ids):
+    return jnp.sum(jnp.sin(p["T"][jnp.arange(F), ids])) + jnp.sum(p["W"])
+
+
+@sparse("single elements")
+def _(p, ids):
+    return jnp.sum(p["T"][ids, ids % D] ** 2)
+
+
+@sparse("a table repeated")
+def _(p, ids):
+    return end(p, jnp.broadcast_to(p["T"], (3, V, D))[1, ids])
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+@sparse("columns", COLUMNS)
+def _(p, ids):
+    return end(p, jnp.moveaxis(p["T"][:, ids], 0, -1)) + jnp.nansum(jnp.take(p["T"], ids + 50, axis=1))
+
+
+@sparse("one column, and some entries of all", COLUMNS)
+def _(p, ids):
+    return jnp.sum(jnp.tanh(p["T"][1:3][:, ids])) + jnp.sum(p["T"][:, ids[0, 0]] ** 2)
+
+
+@sparse("columns of a stack", {"T": STACK["T"].transpose(0, 2, 1), "W": W})
+def _(p, ids):
+    return end(p, p["T"][jnp.arange(F), :, ids])
+
+
+# ---- parts of tables, and several in one -----------------------------------------------------------------------------
+
+
+@sparse("parts of a table")
+def _(p, ids):
+    return end(p, p["T"][:50][ids] + p["T"][10:90:2][ids] + p["T"][::-1][ids + 1])
+
+
+@sparse("tables in one", BOTH, leaves=("T", "U"))
+def _(p, ids):
+    return end(p, jnp.concatenate([p["T"], p["U"]])[2 * ids])
+
+
+@sparse("tables in one, outside of it", BOTH, leaves=("T", "U"))
+def _(p, ids):
+    both = jnp.concatenate([p["T"], p["U"]])
+    return end(p, both[3 * ids - 50]) + end(p, jnp.take(both, 3 * ids - 50, axis=0, mode="clip"))
+
+
+@sparse("tables in a stack", BOTH, leaves=("T", "U"))
+def _(p, ids):
+    stack = jnp.stack([p["T"], p["U"]])
+    return end(p, stack[ids % 2, ids]) + end(p, jax.vmap(lambda t, i: t[i])(stack, ids))
+
+
+@sparse("parts of tables in one", BOTH, leaves=("T", "U"))
+def _(p, ids):
+    part = jnp.concatenate([p["U"], p["T"][20:]])[50:]
+    return end(p, jnp.concatenate([p["T"], part, p["T"][:9]])[2 * ids + 40])
+
+
+@sparse("rows before and after a table")
+def _(p, ids):
+    padded = jnp.pad(jnp.concatenate([jnp.zeros((1, D)), p["T"], p["W"]]), ((2, 3), (0, 0)), constant_values=0.5)
+    return end(p, padded[ids + jnp.array([[0], [10]])])
+
+
+@sparse("columns of two tables in one", COLUMNS | {"U": COLUMNS["T"] + 1}, leaves=("T", "U"))
+def _(p, ids):
+    return end(p, jnp.concatenate([p["T"], p["U"]], axis=1)[:, 2 * ids].T)
+
+
+# ---- rows that are overwritten ---------------------------------------------------------------------------------------
+
+
+@sparse("a padding row")
+def _(p, ids):
+    return end(p, p["T"].at[0].set(0.0)[ids])
+
+
+@sparse("a padding row, and ids outside the table")
+def _(p, ids):
+    table = p["T"].at[-1].set(0.0)
+    return end(p, table[ids + 50] + jnp.take(table, ids + 50, axis=0, mode="clip")) + jnp.nansum(
+        jnp.take(table, ids + 50, axis=0)
+    )
+
+
+@sparse("a padding row, cast and turned")
+def _(p, ids):
+    return end(p, p["T"].at[3].set(0.25).astype(jnp.bfloat16).T[1:3][:, ids.ravel()].repeat(2, 0).T.astype(jnp.float32))
+
+
+@sparse("rows that are written twice", batch={"ids": IDS, "pads": jnp.array([5, -2, 300])})
+def _(p, batch):
+    table = p["T"].at[batch["pads"]].set(0.5).at[4:6].set(p["W"][:2])
+    return end(p, table[batch["ids"]])
+
+
+@sparse("padding rows of a stack", STACK)
+def _(p, ids):
+    by_vmap = jax.vmap(lambda t, i: t.at[5].set(0.0)[i], in_axes=(0, 1))(p["T"], ids)
+    return end(p, p["T"].at[:, 0].set(p["W"][:F])[jnp.arange(F), ids]) + end(p, by_vmap)
+
+
+@sparse("a padding row of columns", COLUMNS)
+def _(p, ids):
+    return end(p, p["T"].at[:, 5].set(0.0)[:, ids].T)
+
+
+@sparse("a padding row of tables in one", BOTH, leaves=("T", "U"))
+def _(p, ids):
+    table = jnp.concatenate([p["T"].at[5].set(1.0), p["U"].at[3].set(0.0)[1:]]).at[0].set(0.0)
+    return end(p, table[2 * ids] + table[ids])
+
+
+@sparse("a padding row in all control flow", BOTH, leaves=("T", "U"))
+def _(p, ids):
+    table = jnp.concatenate([p["T"].at[5].set(p["W"][0]), p["U"]])
+
+    def step(h, i):
+        row = jax.lax.cond(i > 4, lambda t: t[i], lambda t: look(t, i, 2.0), table)
+        return jnp.tanh(h + jax.checkpoint(lambda t: jnp.sin(t[2 * i]))(table) * row), None
+
+    return end(p, jax.lax.scan(step, jnp.zeros(D), ids.ravel())[0])
+
+
 # ---- dense -----------------------------------------------------------------------------------------------------------
 
 
@@ -541,11 +743,6 @@ def _(p, ids):
     return end(p, jax.lax.scan(step, (p["T"], p["U"], jnp.zeros(D)), ids.ravel())[0][2])
 
 
-@dense("a stack of tables", "used by `gather`", {"T": jnp.stack([T] * 9), "W": W})
-def _(p, ids):
-    return end(p, jax.vmap(lambda t, i: t[i])(p["T"], jnp.tile(ids.ravel()[:1], 9)))
-
-
 @dense("ids from its own rows", "depend on its own rows")
 def _(p, ids):
     return end(p, p["T"][jnp.argmax(p["T"][ids], -1)])
@@ -575,17 +772,17 @@ def _(p, ids):
     return end(p, jax.lax.cond(ids[0, 0] > 0, lambda t: t, jax.lax.stop_gradient, p["T"])[ids])
 
 
-@dense("parts of rows", "used by")
+@dense("parts of rows", "`gather`, which does not read whole rows")
 def _(p, ids):
     return jnp.sum(p["T"][ids, :2] ** 2)
 
 
-@dense("a matrix in two parts", "used by `slice`")
+@dense("a matrix in two parts", "used by `dot_general`")
 def _(p, ids):
     return end(p, jax.nn.one_hot(ids, 50) @ p["T"][:50] + jax.nn.one_hot(ids, V - 50) @ p["T"][50:])
 
 
-@dense("fixed rows by a slice", "used by `slice`")
+@dense("fixed rows by a slice", "used by `dot_general`")
 def _(p, ids):
     return end(p, p["T"][ids] + p["T"][2:3]) + end(p, p["T"][2:9:3])
 
@@ -595,12 +792,7 @@ def _(p, ids):
     return end(p, jax.lax.dynamic_slice_in_dim(p["T"], ids[1, 0], 3))
 
 
-@dense("single elements", "used by `gather`")
-def _(p, ids):
-    return jnp.sum(p["T"][ids, ids % D] ** 2)
-
-
-@dense("columns", "used by `gather`")
+@dense("too few columns", "used by `gather`")
 def _(p, ids):
     return jnp.sum(p["T"][:, ids % D] ** 2)
 
@@ -664,21 +856,6 @@ def _(p, ids):
     return end(p, (2 * p["T"])[ids])
 
 
-@dense("an updated table", "scatter")
-def _(p, ids):
-    return end(p, p["T"].at[0].set(0.0)[ids])
-
-
-@dense("two tables in one", "concatenate", {"T": T, "U": U, "W": W})
-def _(p, ids):
-    return end(p, jnp.concatenate([p["T"], p["U"]])[ids])
-
-
-@dense("a table repeated", "broadcast_in_dim")
-def _(p, ids):
-    return end(p, jnp.broadcast_to(p["T"], (3, V, D))[1, ids])
-
-
 @dense("rows mixed by a reshape", "reshape")
 def _(p, ids):
     return end(p, p["T"].reshape(D, V)[ids % D, :D])
@@ -720,3 +897,33 @@ def _(p, ids):
 @dense("a table that nobody reads", "not used by the loss")
 def _(p, ids):
     return jnp.sum(p["W"]) + ids.sum()
+
+
+@dense("a stack that is penalised", "used by `mul`", STACK)
+def _(p, ids):
+    return end(p, p["T"][jnp.arange(F), ids]) + jnp.sum(p["T"] * p["T"])
+
+
+@dense("rows and columns of one matrix", "`gather`, which does not read whole rows", {"T": jnp.ones((V, V)), "W": W})
+def _(p, ids):
+    return jnp.sum(p["T"][ids]) * jnp.sum(p["T"][:, ids])
+
+
+@dense("tables side by side", "`concatenate`, after which whole rows don't follow each other", BOTH)
+def _(p, ids):
+    return jnp.sum(jnp.concatenate([p["T"], p["U"]], axis=1)[ids] ** 2)
+
+
+@dense("many rows that are overwritten", "`scatter`, which does not write over whole rows, 256 at most", STACK)
+def _(p, ids):
+    return end(p, p["T"].at[:, :90].set(0.0)[jnp.arange(F), ids])
+
+
+@dense("rows that are changed", "used by `scatter-add`")
+def _(p, ids):
+    return end(p, p["T"].at[0].add(1.0)[ids])
+
+
+@dense("rows that parameters overwrite", "depend on parameter `['W']`")
+def _(p, ids):
+    return end(p, p["T"].at[jnp.argmax(p["W"])].set(1.0)[ids])

@@ -12,6 +12,7 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import DataError, TableError
+from ampjax.parallel.checkpoint import whole
 from ampjax.parallel.resources import Machine, Resources
 from ampjax.sparse import store
 
@@ -27,8 +28,11 @@ def machines():
     return Resources((Machine("a", (first,)), Machine("b", (second,))))
 
 
+FIRST = {"table": np.ones((20, 3), np.float32), "w": np.ones(3, np.float32)}
+
+
 def make(tx=None, rows=20, **options):
-    params = {"table": np.ones((rows, 3), np.float32), "w": np.ones(3, np.float32)}
+    params = FIRST | {"table": np.ones((rows, 3), np.float32)}
     return px.get_runner(loss, params, tx or optax.adam(0.1), machines(), px.ParallaxConfig(**options))
 
 
@@ -119,12 +123,52 @@ def test_an_optimizer_may_keep_random_keys(tmp_path, options):
     equal(runner.params, again.params)
 
 
-@pytest.mark.parametrize("change", [{"tables": [[]]}, {"leaves": [["params/w", "float32"]]}, {"step": "1"}], ids=str)
-def test_a_manifest_that_no_runner_wrote_is_told_before_the_first_batch_too(tmp_path, change):
-    trained().save(tmp_path / "c")
-    path = tmp_path / "c" / "dense" / store.MANIFEST
+def forge(folder, change):
+    """Writes other facts into a manifest, under a checksum that fits them."""
+    path = folder / "dense" / store.MANIFEST
     body = json.loads(path.read_text()) | change
     del body["sha256"]
     path.write_text(json.dumps(body | {"sha256": store._digest(body)}))
-    with pytest.raises(TableError, match=r"expected (names of tables; paths, dtypes and shapes|a int), got"):
+
+
+@pytest.mark.parametrize("change", [{"tables": [[]]}, {"leaves": [["params/w", "float32"]]}, {"step": "1"}], ids=str)
+def test_a_manifest_that_no_runner_wrote_is_told_before_the_first_batch_too(tmp_path, change):
+    trained().save(tmp_path / "c")
+    forge(tmp_path / "c", change)
+    with pytest.raises(TableError, match=r"expected (names of tables, axes .*; paths, dtypes and shapes|a int), got"):
         make().restore(tmp_path / "c")
+
+
+TABLE = "['table']"
+NO_AXES = [None, [], {TABLE: 1}, {TABLE: []}, {TABLE: ["0"]}, {TABLE: [True]}, {TABLE: [-1]}, {TABLE: [1, 0]}]
+NO_AXES += [{TABLE: [0, 0]}, {TABLE: [[0]]}, {"['w']": [0]}]
+
+
+@pytest.mark.parametrize("axes", NO_AXES, ids=str)
+def test_axes_of_rows_that_no_runner_wrote_are_told(tmp_path, axes):
+    trained().save(tmp_path / "c")
+    forge(tmp_path / "c", {"axes": axes})
+    for read in (make().restore, trained().restore, functools.partial(whole, params=FIRST, tx=optax.adam(0.1))):
+        with pytest.raises(TableError, match=r"expected names of tables, axes of their rows.*, got something else"):
+            read(tmp_path / "c")
+
+
+@pytest.mark.parametrize("axes", [[2], [0, 7], [1], [0, 1]], ids=str)
+def test_axes_of_rows_of_another_table_are_told(tmp_path, axes):
+    trained().save(tmp_path / "c")
+    forge(tmp_path / "c", {"axes": {TABLE: axes}})
+    for read in (make().restore, trained().restore, functools.partial(whole, params=FIRST, tx=optax.adam(0.1))):
+        with pytest.raises(DataError, match=r"(?s)table|axes of rows"):
+            read(tmp_path / "c")
+
+
+def test_a_checkpoint_from_before_there_were_axes_is_read(tmp_path):
+    trained().save(tmp_path / "c")
+    path = tmp_path / "c" / "dense" / store.MANIFEST
+    body = json.loads(path.read_text())
+    assert body.pop("axes") == {}
+    del body["sha256"]
+    path.write_text(json.dumps(body | {"sha256": store._digest(body)}))
+    runner = make()
+    runner.restore(tmp_path / "c")
+    equal(runner.params, trained().params)

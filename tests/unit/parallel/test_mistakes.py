@@ -59,7 +59,7 @@ BEFORE_THE_FIRST_STEP = {
     "no gradient": (
         lambda: make(params=parameters() | {"count": np.arange(3)}),
         ParameterError,
-        "parameter `count`: expected floats, which have a gradient, got int64",
+        "parameter `count`: expected floats or complex numbers, which have a gradient, got int64",
     ),
     "a table of bytes": (
         lambda: make(_narrow_loss, parameters() | {"table": np.ones((20, 3), jnp.float8_e4m3fn)}, optax.sgd(0.1)).run(

@@ -1,0 +1,49 @@
+"""How a parameter leaf is held as a table: rows lead, whatever axes they are counted along in the program.
+
+A stack of tables `[F, V, D]` that is read by pairs has F * V rows; of `[D, V]` that is read by columns, each column is a row.
+A table has as many axes as its leaf, so that an optimizer that goes by their number treats both alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+LEADING = (0,)
+"""Rows along the first axis: leaf and table are the same array."""
+
+
+def table_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the table, `[n_rows, 1, ..., *row]`.
+
+    >>> table_shape((3, 20, 4), (0, 1)), table_shape((4, 20), (1,))
+    ((60, 1, 4), (20, 4))
+    """
+    row = (n for a, n in enumerate(shape) if a not in axes)
+    return tuple(shape) if not shape else (math.prod(shape[a] for a in axes), *[1] * (len(axes) - 1), *row)
+
+
+def to_table(leaf: Any, axes: Sequence[int]) -> Any:
+    """A leaf as a table; of NumPy's, a view wherever there is one."""
+    if tuple(axes) == LEADING or leaf is None:
+        return leaf
+    shape = table_shape(leaf.shape, axes)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
+    return leaf.transpose(_order(leaf.shape, axes)).reshape(shape)
+
+
+def from_table(table: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
+    """A table as the leaf of that shape."""
+    if tuple(axes) == LEADING:
+        return table
+    order = _order(shape, axes)
+    return table.reshape([shape[a] for a in order]).transpose(np.argsort(order))
+
+
+def _order(shape: Sequence[int], axes: Sequence[int]) -> list[int]:
+    return [*axes, *(a for a in range(len(shape)) if a not in axes)]

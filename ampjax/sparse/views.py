@@ -1,0 +1,386 @@
+"""What a program makes of a table before it reads rows: a transpose, a stack, a part, several tables in one, some rows overwritten.
+
+A `View` stands for such an array and never holds it. Its rows are numbered in one line, the *row space*, a segment after the
+other; strides say which number stands where in the array, as NumPy's say where an element is. Each equation that only moves
+numbers changes strides, segments, or what lies within each row. Knows equations; nothing of reads and programs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import primitives as prim
+
+Strides = tuple[int | None, ...]
+"""For each axis of an array, by how much a row's number rises along it; None for an axis within rows."""
+
+MAX_ROWS = 2**31 - 1
+"""Row numbers are int32."""
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["leaf", "first", "n_rows"])
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Rows of one origin: of a table, or of an ordinary array.
+
+    Args:
+      leaf: Which parameter leaf; None for an ordinary array.
+      first: Which of the table's rows comes first.
+      n_rows: How many rows.
+      value: `[m, *row]`: a table's pulled rows, None while there are none; or an array's rows, one if they are all equal. While a
+        program is only followed: what an array depends on.
+    """
+
+    leaf: int | None
+    first: int
+    n_rows: int
+    value: Any = None
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["rows", "values"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """Rows that were overwritten.
+
+    Args:
+      rows: Their numbers in the row space, int32 `[k]`; negative where nothing is written.
+      values: What was written, `[k, *row]`. While a program is only followed, both are what they depend on.
+    """
+
+    rows: Any
+    values: Any
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["segments", "writes"],
+    meta_fields=["strides", "offset", "is_tangent"],
+)
+@dataclasses.dataclass(frozen=True)
+class View:
+    """Stands for an array of whole rows of tables.
+
+    Args:
+      segments: The row space.
+      writes: What has been written over it, the latest last.
+      strides: By axis of the array.
+      offset: The number of the row at index 0 of all axes.
+      is_tangent: Whether it stands for a tangent, in the rule of a `custom_jvp`.
+    """
+
+    segments: tuple[Segment, ...]
+    writes: tuple[Write, ...]
+    strides: Strides
+    offset: int = 0
+    is_tangent: bool = False
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The tables in it."""
+        return tuple(s.leaf for s in self.segments if s.leaf is not None)
+
+    @property
+    def row_axes(self) -> tuple[int, ...]:
+        """The axes along which rows are counted."""
+        return tuple(a for a, stride in enumerate(self.strides) if stride is not None)
+
+    @property
+    def starts(self) -> Iterator[int]:
+        """The number of each segment's first row."""
+        return itertools.accumulate((s.n_rows for s in self.segments[:-1]), initial=0)
+
+    def tangent(self, of: View) -> View:
+        """The view of the tangents of rows. Numbers have none, so they are this view's."""
+        writes = tuple(Write(own.rows, t.values) for own, t in zip(self.writes, of.writes, strict=True))
+        return dataclasses.replace(of, writes=writes, is_tangent=True)
+
+
+def whole(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None) -> View:
+    """A table as it is.
+
+    Args:
+      leaf: Which parameter leaf.
+      shape: Its shape.
+      axes: The axes along which its rows are counted, rising.
+      rows: Pulled rows, `[m, ...]`.
+    """
+    sizes = [n if a in axes else None for a, n in enumerate(shape)]
+    if rows is not None:
+        rows = rows.reshape(rows.shape[0], *(n for a, n in enumerate(shape) if a not in axes))
+    return View((Segment(leaf, 0, math.prod(shape[a] for a in axes), rows),), (), _strides(sizes))
+
+
+def moved(eqn: Any, operands: Sequence[Any]) -> list[View] | None:
+    """The views of an equation's results, if the equation keeps every row of its views whole; else None.
+
+    Args:
+      eqn: Any equation.
+      operands: What stands for its operands, at least one of them a view.
+    """
+    if eqn.primitive.name in ("concatenate", "stack"):
+        result = _joined(eqn, operands)
+        return None if result is None else [result]
+    view, *others = operands
+    if not isinstance(view, View) or any(isinstance(other, View) for other in others):
+        return None
+    if eqn.primitive.name in ("split", "unstack"):
+        return _split(eqn, view)
+    if eqn.primitive in _KEEP:
+        return [_within(view, lambda rows: eqn.primitive.bind(rows, **eqn.params))]
+    rule = _RULES.get(eqn.primitive)
+    result = rule(eqn, view, *others) if rule else None
+    return None if result is None else [result]
+
+
+# ---- one array -------------------------------------------------------------------------------------------------------
+
+
+def _within(view: View, change: Callable[[Any], Any], **fields: Any) -> View:
+    """The view with something done to each of its rows, and other fields."""
+
+    def changed(rows: Any) -> Any:
+        return rows if rows is None or isinstance(rows, frozenset) else change(rows)
+
+    segments = tuple(dataclasses.replace(s, value=changed(s.value)) for s in view.segments)
+    writes = tuple(Write(w.rows, changed(w.values)) for w in view.writes)
+    return dataclasses.replace(view, segments=segments, writes=writes, **fields)
+
+
+def _places(view: View) -> dict[int, int]:
+    """For each axis within rows, its place in an array of rows `[m, *row]`."""
+    return {a: place for place, a in enumerate((a for a, s in enumerate(view.strides) if s is None), start=1)}
+
+
+def _unchanged(eqn: Any, view: View) -> View:
+    """A table's sharding says nothing of its rows."""
+    del eqn
+    return view
+
+
+def _transpose(eqn: Any, view: View) -> View:
+    order, place = eqn.params["permutation"], _places(view)
+    within = [0, *(place[a] for a in order if a in place)]
+    return _within(view, lambda rows: rows.transpose(within), strides=tuple(view.strides[a] for a in order))
+
+
+def _squeeze(eqn: Any, view: View) -> View:
+    return _without(view, eqn.params["dimensions"])
+
+
+def _without(view: View, gone: Sequence[int]) -> View:
+    """The view without some axes of one."""
+    place, strides = _places(view), tuple(s for a, s in enumerate(view.strides) if a not in gone)
+    return _within(view, lambda rows: jax.lax.squeeze(rows, [place[a] for a in gone if a in place]), strides=strides)
+
+
+def _broadcast(eqn: Any, view: View) -> View:
+    """New axes, and rows along axes of one, only repeat rows."""
+    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    target = eqn.params["broadcast_dimensions"]
+    strides: list[int | None] = [0] * len(new)
+    for a, stride in enumerate(view.strides):
+        repeated = stride is not None and old[a] != new[target[a]]
+        strides[target[a]] = 0 if repeated else stride
+    row = [new[target[a]] for a in _places(view)]
+    return _within(view, lambda rows: jnp.broadcast_to(rows, (rows.shape[0], *row)), strides=tuple(strides))
+
+
+def _slice(eqn: Any, view: View) -> View:
+    start, limit, step = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
+    return _cut(view, [slice(*own) for own in zip(start, limit, step or [1] * len(start), strict=True)])
+
+
+def _split(eqn: Any, view: View) -> list[View]:
+    """Several parts along one axis; of one each, without that axis, if the array is unstacked."""
+    shape, axis = eqn.invars[0].aval.shape, eqn.params["axis"]
+    stops = list(itertools.accumulate(eqn.params.get("sizes", [1] * shape[axis])))
+    every = [slice(0, n, 1) for n in shape]
+    spans = (slice(start, stop, 1) for start, stop in itertools.pairwise([0, *stops]))
+    parts = [_cut(view, [*every[:axis], span, *every[axis + 1 :]]) for span in spans]
+    return [_without(part, [axis]) for part in parts] if eqn.primitive.name == "unstack" else parts
+
+
+def _cut(view: View, spans: Sequence[slice]) -> View:
+    """A part of a view, by axis from where to where and in which steps."""
+    offset = view.offset + sum(spans[a].start * stride for a, stride in enumerate(view.strides) if stride is not None)
+    strides = tuple(None if s is None else s * spans[a].step for a, s in enumerate(view.strides))
+    row = [spans[a] for a in _places(view)]
+    return _within(view, lambda rows: rows[:, *row], strides=strides, offset=offset)
+
+
+def _rev(eqn: Any, view: View) -> View:
+    turned, place, shape = eqn.params["dimensions"], _places(view), eqn.invars[0].aval.shape
+    back = [a for a in turned if a not in place]
+    offset = view.offset + sum((shape[a] - 1) * (view.strides[a] or 0) for a in back)
+    strides = tuple(-s if s is not None and a in back else s for a, s in enumerate(view.strides))
+    return _within(
+        view, lambda rows: jnp.flip(rows, [place[a] for a in turned if a in place]), strides=strides, offset=offset
+    )
+
+
+def _reshape(eqn: Any, view: View) -> View | None:
+    """Rows' axes may be joined and cut, and so may axes within rows, but not one kind with the other."""
+    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    if eqn.params["dimensions"] is not None or 0 in old:
+        return None
+    strides: list[int | None] = [0] * len(new)
+    for before, after in _groups(old, new):
+        kinds = {view.strides[a] is None for a in before}
+        if len(kinds) > 1:
+            return None
+        inner = view.strides[before[-1]]
+        if inner is not None and not _is_one_line([(view.strides[a], old[a]) for a in before], inner):
+            return None
+        for a in reversed(after):
+            strides[a], inner = inner, None if inner is None else inner * new[a]
+    row = [n for n, stride in zip(new, strides, strict=True) if stride is None]
+    return _within(view, lambda rows: rows.reshape(rows.shape[0], *row), strides=tuple(strides))
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """Axes of two shapes, less those of one, in the smallest groups of equal size."""
+    first, second = ([a for a, n in enumerate(shape) if n != 1] for shape in (old, new))
+    while first:
+        before, after = [first.pop(0)], [second.pop(0)]
+        while (size := math.prod(old[a] for a in before)) != (other := math.prod(new[a] for a in after)):
+            (before if size < other else after).append((first if size < other else second).pop(0))
+        yield before, after
+
+
+def _is_one_line(axes: Sequence[tuple[int | None, int]], stride: int = 1) -> bool:
+    """Whether row numbers rise evenly through axes of these strides and sizes, the last one fastest."""
+    for own, n in reversed(axes):
+        if n != 1 and own != stride:
+            return False
+        stride *= n
+    return True
+
+
+def _strides(sizes: Sequence[int | None]) -> Strides:
+    """Strides of rows in one line, by the sizes of the axes along which they are counted; None for the others."""
+    strides: list[int | None] = []
+    stride = 1
+    for n in reversed(sizes):
+        strides.append(None if n is None else stride)
+        stride *= n or 1
+    return tuple(reversed(strides))
+
+
+# ---- several arrays --------------------------------------------------------------------------------------------------
+
+
+def _joined(eqn: Any, operands: Sequence[Any]) -> View | None:
+    """Views, and ordinary arrays among them, one after the other along the rows' outermost axis, which a stack adds."""
+    parts = [(value, v.aval.shape) for value, v in zip(operands, eqn.invars, strict=True) if 0 not in v.aval.shape]
+    axis = eqn.params.get("dimension", eqn.params.get("axis"))
+    if eqn.primitive.name == "stack":
+        parts = [_with_axis(*part, axis) for part in parts]
+    axes, *others = {v.row_axes for v, _ in parts if isinstance(v, View)} or {()}
+    if others or axis not in axes:
+        return None
+    lines = [_line(v, shape) if isinstance(v, View) else _array(v, shape, axes) for v, shape in parts]
+    return _in_one_line(lines, eqn, axes, axis)
+
+
+def _with_axis(value: Any, shape: Sequence[int], axis: int) -> tuple[Any, tuple[int, ...]]:
+    """A value with one more axis of one, and its shape."""
+    if isinstance(value, View):
+        value = dataclasses.replace(value, strides=(*value.strides[:axis], 0, *value.strides[axis:]))
+    elif not isinstance(value, frozenset):
+        value = jnp.expand_dims(value, axis)
+    return value, (*shape[:axis], 1, *shape[axis:])
+
+
+def _pad(eqn: Any, view: View, value: Any) -> View | None:
+    """Rows that are all equal, before and after the others."""
+    axes, config, shape = view.row_axes, eqn.params["padding_config"], eqn.invars[0].aval.shape
+    padded = [a for a, entry in enumerate(config) if tuple(entry) != (0, 0, 0)]
+    if len(padded) != 1 or padded[0] not in axes or min(config[padded[0]]) < 0 or config[padded[0]][2]:
+        return None
+    (axis,), (before, after, _) = padded, config[padded[0]]
+    if not isinstance(value, frozenset):
+        value = jnp.broadcast_to(value, (1, *(n for a, n in enumerate(shape) if a not in axes)))
+    each = math.prod(shape[a] for a in axes if a != axis)
+    edges = [((Segment(None, 0, n * each, value),), ()) for n in (before, after)]
+    return _in_one_line([edges[0], _line(view, shape), edges[1]], eqn, axes, axis)
+
+
+Line = tuple[tuple[Segment, ...], tuple[Write, ...]]
+"""A row space."""
+
+
+def _line(view: View, shape: Sequence[int]) -> Line | None:
+    """The row space of a view's own rows, if they lie in one line; None if not."""
+    rows = [(view.strides[a], shape[a]) for a in view.row_axes]
+    if not _is_one_line(rows):
+        return None
+    start, stop, segments = view.offset, view.offset + math.prod(n for _, n in rows), []
+    for own, first in zip(view.segments, view.starts, strict=True):
+        low, high = max(start, first), min(stop, first + own.n_rows)
+        # Equal rows are one row, wherever they are cut; pulled rows are found by their ids.
+        value = own.value
+        if own.leaf is None and not isinstance(value, frozenset) and value.shape[0] == own.n_rows:
+            value = value[low - first : max(low, high) - first]
+        segments.append(Segment(own.leaf, own.first + low - first, max(0, high - low), value))
+    return tuple(segments), tuple(_shifted(w, start, stop, -start) for w in view.writes)
+
+
+def _array(value: Any, shape: Sequence[int], axes: Sequence[int]) -> Line:
+    """An ordinary array as rows."""
+    n_rows = math.prod(shape[a] for a in axes)
+    if not isinstance(value, frozenset):
+        row = [a for a in range(len(shape)) if a not in axes]
+        value = jnp.transpose(value, [*axes, *row]).reshape(n_rows, *(shape[a] for a in row))
+    return (Segment(None, 0, n_rows, value),), ()
+
+
+def _in_one_line(parts: Sequence[Line | None], eqn: Any, axes: Sequence[int], axis: int) -> View | None:
+    """The view of row spaces one after the other, if `axis` is the outermost of the rows' axes."""
+    shape = eqn.outvars[0].aval.shape
+    n_rows = math.prod(shape[a] for a in axes)
+    if any(shape[a] != 1 for a in axes if a < axis) or n_rows > MAX_ROWS:
+        return None
+    segments, writes, start = [], [], 0
+    for part in parts:
+        if part is None:
+            return None
+        stop = sum(own.n_rows for own in part[0])
+        segments += part[0]
+        writes += [_shifted(w, 0, stop, start) for w in part[1]]
+        start += stop
+    return View(tuple(segments), tuple(writes), _strides([n if a in axes else None for a, n in enumerate(shape)]))
+
+
+def _shifted(write: Write, start: int, stop: int, shift: int) -> Write:
+    """What is written to rows from start to stop, with other numbers for them."""
+    if isinstance(write.rows, frozenset):
+        return write
+    inside = (write.rows >= start) & (write.rows < stop)
+    return Write(jnp.where(inside, write.rows + shift, -1), write.values)
+
+
+_KEEP = (
+    prim.convert_element_type_p,
+    prim.copy_p,
+    prim.stop_gradient_p,
+    prim.reduce_precision_p,
+    prim.name_p,
+)
+
+_RULES: dict[Any, Callable[..., View | None]] = {
+    prim.sharding_constraint_p: _unchanged,
+    prim.transpose_p: _transpose,
+    prim.squeeze_p: _squeeze,
+    prim.broadcast_in_dim_p: _broadcast,
+    prim.slice_p: _slice,
+    prim.rev_p: _rev,
+    prim.reshape_p: _reshape,
+    prim.pad_p: _pad,
+}
