@@ -66,7 +66,9 @@ def _error(where: str) -> NumericsError | None:
     wrong = wrong_patterns()
     if not wrong:
         return None
-    if GUARD.source == "environment" and GUARD.in_time:
+    if GUARD.overwritten:
+        fix = f"XLA_FLAGS was changed after ampjax was imported: change it before, or keep --{FLAG}={VALUE} in it."
+    elif GUARD.source == "environment" and GUARD.in_time:
         fix = f"XLA_FLAGS sets --{FLAG}={GUARD.value}; take it out, or set {VALUE!r}, before Python starts."
     elif GUARD.source == "unknown":
         fix = "This jaxlib has no flag against it: install another version of jaxlib."

@@ -28,8 +28,10 @@ FLAG = "xla_cpu_experimental_ynn_fusion_type"
 VALUE = "-reduce"
 """No fused reductions; matrix products may still be fused. Decision 20 has the rates of the values that are right."""
 
-_SECONDS = 60
+_SECONDS = 30
 """How long the check in a process of its own may take."""
+_NEEDED, _RIGHT = "needs the flag", "right without the flag"
+"""What the cache folder's file says."""
 
 Source = Literal["guard", "environment", "unneeded", "unknown"]
 
@@ -52,7 +54,12 @@ class Guard:
     @property
     def certain(self) -> bool:
         """Whether numbers are known to be right without a check in this process."""
-        return self.in_time and (self.source == "unneeded" or self.value == VALUE)
+        return self.in_time and not self.overwritten and (self.source == "unneeded" or self.value == VALUE)
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether `XLA_FLAGS` has another value of the flag now than when ampjax was imported."""
+        return flag_value(_flags()) != self.value
 
 
 def set_flag() -> Guard:
@@ -95,22 +102,20 @@ def _flags() -> str:
 def right_without_flag() -> bool:
     """Whether this jaxlib computes all known patterns rightly without the flag.
 
-    The first time for a jaxlib on a machine, a process of its own finds it out (about a second); the cache folder keeps the answer. Where no
-    process can be started or nothing can be kept, the flag counts as needed: a slower kernel is better than a wrong one.
+    The first time for a jaxlib on a machine, a process of its own finds it out (about a second); a file in the cache folder keeps the answer. Until it is known
+    the file says that the flag is needed, and so it stays where no process can be started, or it takes too long: a slower kernel is better than a
+    wrong one. Whoever deletes the file has the question asked again.
     """
-    file = cache_folder() / "right_without_flag.json"
-    with suppress(OSError, ValueError):
-        known = json.loads(file.read_text())
-        if known["of"] == _installation():
-            return bool(known["right"])
-    with suppress(OSError, ValueError, subprocess.SubprocessError):
+    with suppress(OSError, RuntimeError):  # no home, or no place to keep an answer: then every import would ask
+        file = cache_folder() / "numerics" / f"{_installation()}.txt"
+        if file.exists():
+            return file.read_text() == _RIGHT
         file.parent.mkdir(parents=True, exist_ok=True)
-        new = file.with_name(f"{file.name}.{os.getpid()}")
-        new.touch()  # without a place for the answer, every import would ask again
-        right = not _wrong_without_flag()
-        new.write_text(json.dumps({"of": _installation(), "right": right}))
-        new.replace(file)
-        return right
+        file.write_text(_NEEDED)
+        with suppress(OSError, ValueError, subprocess.SubprocessError):
+            if not _wrong_without_flag():
+                file.write_text(_RIGHT)
+                return True
     return False
 
 

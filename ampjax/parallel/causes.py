@@ -18,7 +18,7 @@ OFF = 'If it is meant, say `ParallaxConfig(check_equivalence="off")`.'
 
 _ADVICE = {
     "quotient": "{} divides by a sum over the replica's own part (of weights, say, where padding differs): return `px.Weighted(total, weight)`.",
-    "pairs": "{} pairs examples of the replica's own part (negatives within the batch, say): pair them with `px.all_gather(x)`.",
+    "pairs": "{} pairs examples of the replica's own part (negatives within the batch, say): pair them with `px.all_gather(x)`; labels that count examples come with the batch (`np.arange(n)`), for they are positions in the joined batch.",
     "statistics": "{} reduces over examples of the replica's own part (batch statistics, say): take `px.mean(x, axis)`.",
 }
 _UNKNOWN = (
@@ -117,7 +117,7 @@ def _told(draws: Sequence[Draw], key: str, more: str) -> EquivalenceError:
         "loss_fn, random numbers" + (f" ({lines})" if lines else ""),
         "a key from the batch for each replica",
         f"{key}: all replicas draw the same numbers{more}",
-        'Put `runner.keys()` into the batch and draw with `batch["key"][0]`; draw once, outside of the loss, what shall always be the same. '
+        'Put `runner.keys()` into the batch, anew for each step, and draw with `batch["key"][0]`. Numbers that shall never change are drawn once, outside of the loss. '
         + OFF,
     )
 

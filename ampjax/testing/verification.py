@@ -48,7 +48,8 @@ def account(settings: Settings, differences: Mapping[str, Sequence[Difference]],
     n_leaves, n_metrics = len(training) - len(evaluation) - 3, max(len(evaluation) - 1, 0)
     seen = [_part(f"loss, gradient norm and {_count(n_leaves, 'gradient')}", training)]
     if evaluation:
-        seen.append(_part(f"`evaluate`: loss and {_count(n_metrics, 'metric')}", evaluation))
+        metrics = f" and {_count(n_metrics, 'metric')}" if n_metrics else ""
+        seen.append(_part(f"`evaluate`: loss{metrics}", evaluation))
     if predictions:
         seen.append(_part(f"`predict`: {_count(len(predictions), 'sink')}", predictions))
     return f"{name}: {'; '.join(seen)}"
@@ -78,12 +79,12 @@ def not_looked_at(
         f"`{name}`" for name, node in graph.nodes.items() if (body := getattr(node.op, "body", None)) and body.rng
     ]
     unseen = [
-        "updates, optimizers, averages of replicas: parameters were frozen",
-        f"dispatches of more than {largest} rows: these instances filled none",
-        "controllers that pump as they go",
+        "updates and optimizers, and the averaging of replicas: parameters were frozen",
+        f"dispatches of more than {_count(largest, 'row')}: give more instances to fill larger ones",
+        "user-written controllers (`Trainer(controller=...)`)",
     ]
     if all(s.weights == "current" for s in schedules):
-        unseen.append("stashed weights")
+        unseen.append('adjoints with the parameters of the forward pass (`weights="stashed"`)')
     if random:
         unseen.append(f"random numbers of {', '.join(random)}: the reference gives their bodies `key=None`")
     if not has_sinks(graph):

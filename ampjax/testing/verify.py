@@ -36,7 +36,7 @@ def verify(
 
     Compared are loss, metrics, gradient rows, every gradient and the gradient norm of training; loss and metrics of `evaluate`; what arrives at each sink in `predict`,
     with its states. The report says what was not looked at. Parameters are frozen, whatever schedules and nodes say of updates. Random
-    bodies are compared without randomness only if they do nothing then.
+    bodies (dropout, say) get no key in the reference, so a graph with any is said to differ unless they then compute what they do with one.
 
     The reference evaluates bodies operation by operation in float64, so that it shares neither fusions nor rounding with the engine. That takes 2 to 7 s for three
     sequences, trees, sentences or molecules, less than the engine's own compilations do, and some 2.5 ms for each further message (rows of ragged messages count).

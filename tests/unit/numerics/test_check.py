@@ -11,7 +11,7 @@ import ampjax as amp
 from ampjax.errors import NumericsError, NumericsWarning
 from ampjax.numerics import check, patterns
 from ampjax.numerics.check import warn_of_wrong_numbers
-from ampjax.numerics.guard import Guard
+from ampjax.numerics.guard import Guard, with_flag
 
 
 def test_this_process_computes_right_numbers():
@@ -29,6 +29,7 @@ def wrong(monkeypatch):
         compiled.append(function)
         return lambda *arguments: function(*arguments) * np.float32(1.01)
 
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=-reduce")
     monkeypatch.setattr(patterns, "jax", SimpleNamespace(**{**vars(jax), "jit": jit}))
     monkeypatch.setattr(check, "GUARD", Guard("guard", "-reduce", in_time=False))
     monkeypatch.setattr(check, "_asked", [])
@@ -69,6 +70,7 @@ def test_the_warning_comes_once_in_a_process(wrong):
     ids=["in time", "not needed", "no CPU"],
 )
 def test_nothing_is_compiled_where_numbers_are_known_to_be_right(guard, platform, wrong, monkeypatch):
+    set_value(guard.value, monkeypatch)
     monkeypatch.setattr(check, "GUARD", guard)
     warn_of_wrong_numbers("Trainer", [SimpleNamespace(platform=platform)])
     assert wrong == []
@@ -87,6 +89,19 @@ def test_nothing_is_compiled_where_numbers_are_known_to_be_right(guard, platform
     ids=["the user's value", "set too late", "no such flag"],
 )
 def test_the_advice_fits_the_cause(guard, advice, wrong, monkeypatch):
+    set_value(guard.value, monkeypatch)
     monkeypatch.setattr(check, "GUARD", guard)
     with pytest.raises(NumericsError, match=advice):
         amp.check_numerics()
+
+
+def test_the_advice_where_flags_were_overwritten_after_the_import(wrong, monkeypatch):
+    monkeypatch.setattr(check, "GUARD", Guard("guard", "-reduce", in_time=True))
+    set_value(None, monkeypatch)
+    with pytest.raises(NumericsError, match="XLA_FLAGS was changed after ampjax was imported"):
+        amp.check_numerics()
+
+
+def set_value(value, monkeypatch):
+    """Puts a value of the flag into `XLA_FLAGS`; None takes the flag away."""
+    monkeypatch.setenv("XLA_FLAGS", "" if value is None else with_flag("", value))

@@ -89,39 +89,59 @@ def test_where_the_patterns_are_right_nothing_is_set_and_the_answer_is_kept(monk
     assert asked == ["once"] and "XLA_FLAGS" not in os.environ
 
 
-def test_another_installation_is_asked_again(monkeypatch):
-    set_flag()
-    monkeypatch.delenv("XLA_FLAGS")
+def test_each_installation_has_its_own_answer(monkeypatch):
+    assert set_flag().source == "guard"
     monkeypatch.setattr(guard, "_installation", lambda: "another")
     monkeypatch.setattr(guard, "_wrong_without_flag", lambda: [])
+    monkeypatch.delenv("XLA_FLAGS")
     assert set_flag().source == "unneeded"
 
 
 @pytest.mark.parametrize(
     "error", [OSError("no process"), subprocess.TimeoutExpired("python", 60), ValueError("no JSON")]
 )
-def test_where_the_check_can_t_run_the_flag_is_set(error, monkeypatch):
+def test_where_the_check_can_t_run_the_flag_is_set_and_nobody_waits_again(error, monkeypatch):
+    asked = []
+
     def fails():
+        asked.append("once")
         raise error
 
     monkeypatch.setattr(guard, "_wrong_without_flag", fails)
     assert set_flag().source == "guard"
+    monkeypatch.delenv("XLA_FLAGS")
+    assert set_flag().source == "guard" and asked == ["once"]
 
 
-def test_without_a_place_for_the_answer_no_process_is_started(tmp_path, monkeypatch):
+def test_an_import_that_is_killed_while_it_asks_leaves_one_file_that_is_on_the_safe_side(tmp_path, monkeypatch):
+    def killed():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(guard, "_wrong_without_flag", killed)
+    with pytest.raises(KeyboardInterrupt):
+        set_flag()
+    assert set_flag().source == "guard"
+    assert len(list((tmp_path / "cache").rglob("*.txt"))) == 1
+
+
+@pytest.mark.parametrize("place", ["a file", "no home"])
+def test_without_a_place_for_the_answer_no_process_is_started(place, tmp_path, monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    if place == "no home":
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr("pathlib.Path.home", no_home)
     monkeypatch.setattr(guard, "_wrong_without_flag", lambda: pytest.fail("a process was started"))
     assert set_flag().source == "guard"
 
 
-def test_a_damaged_answer_is_asked_for_again(tmp_path):
-    file = tmp_path / "cache" / "ampjax" / "right_without_flag.json"
-    file.parent.mkdir(parents=True)
-    file.write_text("[")
-    assert set_flag().source == "guard"
-    assert json.loads(file.read_text())["right"] is False
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
+def test_flags_that_are_overwritten_after_the_import_are_not_vouched_for(monkeypatch):
+    found = set_flag()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+    assert found.overwritten and not found.certain
 
 
 def test_every_process_that_we_start_has_the_flag():
