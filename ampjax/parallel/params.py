@@ -27,7 +27,7 @@ def checked_params(params: Tree) -> Tree:
     if not leaves:
         raise ParameterError("params", "at least one array", "none", "Pass the parameters as a pytree.")
     for path, leaf in leaves.items():
-        dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
+        dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype  # NumPy takes no random keys
         if not jnp.issubdtype(dtype, jnp.inexact):
             raise ParameterError(
                 f"parameter `{path}`",

@@ -61,6 +61,11 @@ BEFORE_THE_FIRST_STEP = {
         ParameterError,
         "parameter `count`: expected floats or complex numbers, which have a gradient, got int64",
     ),
+    "a random key": (
+        lambda: make(params=parameters() | {"key": jax.random.key(0)}),
+        ParameterError,
+        "parameter `key`: expected floats or complex numbers, which have a gradient, got key<fry>",
+    ),
     "a table of bytes": (
         lambda: make(_narrow_loss, parameters() | {"table": np.ones((20, 3), jnp.float8_e4m3fn)}, optax.sgd(0.1)).run(
             a_batch()
