@@ -23,7 +23,7 @@ def form(leaves: Sequence[Leaf], leaf: int, axes: tuple[int, ...], read: Sequenc
     words = [_rows(leaves[leaf].shape, axes)]
     if beside:
         words.append("joined with " + ", ".join(f"`{leaves[other].path}`" for other in beside))
-    elif any(len(view.segments) > 1 for view in read):
+    elif any(segment.leaf is None for view in read for segment in view.segments):
         words.append("joined with rows that are no table's")
     if any(view.writes for view in read):
         words.append("some rows are overwritten first, and get no gradient")
