@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def assemble(
     plan, k = ranks.plan, len(ids)
     by_instance = _ByInstance(plan, chunks, k)
     first, place, stage = by_instance.first, by_instance.place, by_instance.stage
-    entries, fan_in, ports = by_instance.inputs(chunks)
+    entries, fan_in, ports = by_instance.inputs()
     consumer = np.repeat(np.arange(len(stage)), fan_in)
     owner = by_instance.new[table.owner[entries]]
     in_row, picks, pick_first = by_instance.input_rows(table, entries, place[consumer])
@@ -49,7 +50,7 @@ def assemble(
         pick_first=pick_first,
         n_rows=_small(by_instance.n_rows),
         stage=_small(stage),
-        states=_narrow(by_instance.states),
+        states=by_instance.states,
         rows=by_instance.rows,
         row=_small(by_instance.row),
         size=by_instance.sizes,
@@ -80,40 +81,28 @@ class _ByInstance:
     """
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk], k: int):
-        counts = [len(chunk.states) for chunk in chunks]
-        n, self._k = sum(counts), k
-        states = np.concatenate([np.zeros((0, plan.layout.width), np.int64), *(chunk.states for chunk in chunks)])
-        unsorted = states[:, SLOT]
+        columns = _Columns(plan, chunks)
+        self._k, self._columns, unsorted = k, columns, columns.slots
         self._order = order = stable_order(unsorted)
         self.first = starts(np.bincount(unsorted, minlength=k))
         self.place = np.repeat(np.arange(k), np.diff(self.first))
-        self.new = np.empty(n, np.int64)
-        self.new[order] = np.arange(n)
-        self.stage = np.repeat(np.array([chunk.stage for chunk in chunks], np.int64), counts)[order]
-        self.states = states[:, 2:].take(order, axis=0)
-        self.rows, self.sizes = self._counts(chunks, "rows"), self._counts(chunks, "sizes")
-        outputs = np.array([len(plan.stages[c.stage].outputs) if c.stage >= 0 else 1 for c in chunks], np.int64)
-        self._made = np.repeat(outputs, counts)[order] * self.sizes
-        self._old_row = np.concatenate([np.zeros(0, np.int64), *(c.row for c in chunks if c.row is not None)])[order]
+        self.new = np.empty(len(order), np.int64)
+        self.new[order] = np.arange(len(order))
+        self.stage, self.states = columns.stage[order], columns.states.take(order, axis=0)
+        self.rows, self.sizes = columns.rows[order], columns.sizes[order]
+        self._made, self._old_row = (columns.outputs * columns.sizes)[order], columns.row[order]
         row = starts(self._made)
         base = row[self.first]
         self.n_rows = np.diff(base)
         self.row = row[:-1] - base[self.place]
 
-    def inputs(self, chunks: Sequence[Chunk]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The input messages of all lines, one after the other, how many each line has `[n]`, and their ports."""
-        counts = [len(chunk.states) for chunk in chunks]
-        fan_in = np.repeat(np.array([chunk.n_ports for chunk in chunks], np.int64), counts)
-        at = 0
-        for chunk, n in zip(chunks, counts, strict=True):
-            if chunk.fan_in is not None:
-                fan_in[at : at + n] = chunk.fan_in
-            at += n
-        begin = (np.cumsum(fan_in) - fan_in)[self._order]
-        fan_in = fan_in[self._order]
-        places, none = spread(begin, fan_in), np.zeros(0, np.int64)
-        inputs = np.concatenate([none, *(chunk.inputs.reshape(-1) for chunk in chunks)])
-        return inputs[places], fan_in, np.concatenate([none, *(chunk.ports for chunk in chunks)])[places]
+        columns = self._columns
+        begin = (np.cumsum(columns.fan_in) - columns.fan_in)[self._order]
+        fan_in = columns.fan_in[self._order]
+        places = spread(begin, fan_in)
+        return columns.inputs[places], fan_in, columns.ports[places]
 
     def input_rows(
         self, table: MessageTable, entries: np.ndarray, place: np.ndarray
@@ -138,16 +127,33 @@ class _ByInstance:
         own[picked] = ~(np.cumsum(sizes) - sizes - pick_first[place[picked]])
         return own, picks, pick_first
 
-    def _counts(self, chunks: Sequence[Chunk], name: str) -> np.ndarray:
-        """A column of row counts."""
-        column = np.ones(len(self.stage), np.int32)
-        at = 0
-        for chunk in chunks:
-            n, values = len(chunk.states), getattr(chunk, name)
-            if values is not None:
-                column[at : at + n] = values
-            at += n
-        return column[self._order]
+
+class _Columns:
+    """The columns of all chunks, one after the other: what a `Chunk` holds, and the outputs of each invocation."""
+
+    def __init__(self, plan: Plan, chunks: Sequence[Chunk]):
+        counts = [len(chunk.states) for chunk in chunks]
+        n, n_inputs = sum(counts), sum(chunk.inputs.size for chunk in chunks)
+        self.stage, self.row, self.fan_in, self.slots = (np.empty(n, np.int64) for _ in range(4))
+        self.states = np.empty((n, plan.layout.width - 2), _width(chunks))
+        self.rows, self.sizes = np.ones(n, np.int32), np.ones(n, np.int32)
+        self.inputs, self.ports = np.empty(n_inputs, np.int64), np.empty(n_inputs, np.int16)
+        outputs = [len(plan.stages[c.stage].outputs) if c.stage >= 0 else 1 for c in chunks]
+        self.outputs = np.repeat(np.array(outputs, np.int64), counts)
+        at = entry = 0
+        for chunk, count in zip(chunks, counts, strict=True):
+            end = entry + chunk.inputs.size
+            self._fill(chunk, slice(at, at + count), slice(entry, end))
+            at, entry = at + count, end
+
+    def _fill(self, chunk: Chunk, own: slice, inputs: slice) -> None:
+        """Writes a chunk's columns into their places."""
+        self.stage[own], self.row[own], self.states[own] = chunk.stage, chunk.row, chunk.states[:, 2:]
+        self.slots[own] = chunk.states[:, SLOT]
+        self.fan_in[own] = chunk.n_ports if chunk.fan_in is None else chunk.fan_in
+        self.inputs[inputs], self.ports[inputs] = chunk.inputs.reshape(-1), chunk.ports
+        if chunk.rows is not None and chunk.sizes is not None:
+            self.rows[own], self.sizes[own] = chunk.rows, chunk.sizes
 
 
 def stable_order(keys: np.ndarray) -> np.ndarray:
@@ -176,8 +182,8 @@ def _small(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int32)
 
 
-def _narrow(values: np.ndarray) -> np.ndarray:
-    """As int32 where that holds them all."""
+def _width(chunks: Sequence[Chunk]) -> type[np.signedinteger[Any]]:
+    """The narrower of two dtypes that hold all state fields."""
     small = np.iinfo(np.int32)
-    fits = not values.size or (values.min() >= small.min and values.max() <= small.max)
-    return values.astype(np.int32) if fits else values
+    fits = all(c.states.min(initial=0) >= small.min and c.states.max(initial=0) <= small.max for c in chunks)
+    return np.int32 if fits else np.int64

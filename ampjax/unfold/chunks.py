@@ -36,9 +36,10 @@ class Chunk:
 
     @property
     def ports(self) -> np.ndarray:
-        """`[e]`: the port of each input."""
+        """The port of each input, `[e]`."""
         if self.fan_in is None or self.opened is None:
-            return np.arange(self.inputs.size) % max(self.n_ports, 1)
+            n, ports = len(self.states), np.arange(self.n_ports)
+            return np.broadcast_to(ports, (n, self.n_ports)).reshape(-1)
         ports = np.zeros(len(self.inputs), np.int64)
         ports[(np.cumsum(self.fan_in) - 1)[self.opened]] = 1
         return ports

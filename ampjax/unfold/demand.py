@@ -30,5 +30,9 @@ def work(plan: Plan, programs: Programs) -> np.ndarray:
 
 def messages(plan: Plan, programs: Programs) -> dict[str, int]:
     """How many messages each stage takes in, by its name; groups, which are never dispatched, are not among them."""
+    found = dict.fromkeys((stage.name for stage in plan.stages if stage.kind != "group"), 0)
     counts = np.bincount(programs.stage[programs.stage >= 0], minlength=len(plan.stages)).tolist()
-    return {s.name: n for s, n in zip(plan.stages, counts, strict=True) if s.kind != "group"}
+    for stage, n in zip(plan.stages, counts, strict=True):
+        if stage.kind != "group":
+            found[stage.name] += n  # copies of one wire to several ports share a name
+    return found

@@ -13,113 +13,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ampjax.errors import MessageError
-from ampjax.ir.instances import Messages, Topology
+from ampjax.ir.instances import Messages
 from ampjax.ir.payload import RouteBy
 from ampjax.ir.state import INSTANCE, State
 from ampjax.sched.demand import ENDLESS, LONG
 from ampjax.sched.explain import find_waiting
-from ampjax.sched.group import Closed, Groups
+from ampjax.sched.group import Closed
 from ampjax.sched.plan import Plan
 from ampjax.sched.route import Batch, Router
 from ampjax.sched.stages import Leaf, Stage, Targets
 from ampjax.unfold.assemble import assemble
 from ampjax.unfold.chunks import Chunk, groups
-from ampjax.unfold.join import WaveJoin
-from ampjax.unfold.messages import MessageTable
 from ampjax.unfold.passes import left_out
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.pumped import PumpedStates
 from ampjax.unfold.ranks import Ranks
-from ampjax.unfold.sizes import OutputSizes
+from ampjax.unfold.workspace import Workspace
 
 NO_INPUTS = np.zeros(0, np.int64)
-
-
-class Workspace:
-    """Tables in which instances are unfolded. They are used again: to make them anew costs more than to fill them.
-
-    Args:
-      plan: The plan.
-    """
-
-    def __init__(self, plan: Plan):
-        self.table = MessageTable()
-        self.topologies: dict[str, dict[int, Topology]] = {}
-        joining = [s for s in plan.stages if len(s.ports) > 1 and s.kind != "group"]
-        self.joins = {s.number: WaveJoin(s, plan) for s in joining}
-        self.groups = {s.number: Groups(s, plan.layout) for s in plan.stages if s.kind == "group"}
-        self.sizes = {s.number: OutputSizes(s, plan.layout, self.table, self.topologies) for s in plan.stages}
-
-    @property
-    def empty(self) -> bool:
-        """Whether no message waits."""
-        return not any(table.waiting for table in (*self.joins.values(), *self.groups.values()))
-
-    def clear(self) -> None:
-        """Forgets all messages; none may wait."""
-        self.table.clear()
-        self.topologies.clear()
-        for join in self.joins.values():
-            join.forget()
-
-
-class Unfolder:
-    """Unfolds instances of a plan, some after others.
-
-    Args:
-      plan: The plan.
-    """
-
-    def __init__(self, plan: Plan):
-        self.plan, self.ranks = plan, Ranks(plan)
-        self._spare: list[Workspace] = []
-
-    def start(self, ids: Sequence[int] | np.ndarray, purpose: str = "train", assume: bool = False) -> Unfolding:
-        """Begins to unfold some instances; `end` it when nothing more will be pumped or chosen for them."""
-        space = self._spare.pop() if self._spare else Workspace(self.plan)
-        return Unfolding(self.plan, space, ids, purpose, assume)
-
-    def programs(self, unfolding: Unfolding) -> Programs:
-        """The programs as far as they are known; those of later are longer, and begin in the same way."""
-        return unfolding.programs(self.ranks)
-
-    def end(self, unfolding: Unfolding) -> Programs:
-        """The programs. The unfolding can't be used any more."""
-        programs = unfolding.programs(self.ranks)
-        if unfolding.space.empty:
-            unfolding.space.clear()
-            self._spare.append(unfolding.space)
-        return programs
-
-    def unfold(
-        self,
-        batches: Sequence[Mapping[str, Messages]],
-        ids: Sequence[int] | np.ndarray,
-        purpose: str = "train",
-        assume: bool = False,
-    ) -> Unfolding:
-        """Unfolds some instances as far as is known.
-
-        Args:
-          batches: The instances' messages, as `Instances.gather` gives them; several batches are pumped one after the other.
-          ids: The instances' numbers.
-          purpose: See `Unfolding`.
-          assume: See `Unfolding`.
-
-        Raises:
-          MessageError: As `Unfolding.pump` does; of several instances it tells of the first that is refused when it is unfolded alone.
-        """
-        unfolding = self.start(ids, purpose, assume)
-        try:
-            for batch in batches:
-                unfolding.pump(batch)
-        except MessageError:
-            if len(ids) > 1:
-                for place in range(len(ids)):
-                    own = [{pump: of_one(m, place) for pump, m in batch.items()} for batch in batches]
-                    self.unfold(own, [ids[place]], purpose, assume)
-            raise
-        return unfolding
 
 
 class Unfolding:
@@ -190,12 +101,7 @@ class Unfolding:
         Raises:
           MessageError: As `pump` does.
         """
-        awaited, self._awaited = self._awaited, {}
-        for number, chosen in choices.items():
-            states, cells = (np.concatenate(parts) for parts in zip(*awaited.pop(number), strict=True))
-            self._route_chosen(self._plan.stages[number], states, cells, np.asarray(chosen))
-        for number, left in awaited.items():
-            self._awaited.setdefault(number, [])[:0] = left
+        self._choose(choices)
         self._advance()
 
     # -- questions
@@ -215,11 +121,19 @@ class Unfolding:
     # -- rounds
 
     def _advance(self) -> None:
+        """Runs what can run, and what that makes possible."""
+        self._run_rounds()
+        while self._assume and self._awaited:
+            self._choose({number: self._assumed(number, states) for number, states in self.asked.items()})
+            self._run_rounds()
+
+    def _run_rounds(self) -> None:
         while self._ready:
             ready, self._ready = self._ready, {}
             self._round += 1
             for number in sorted(ready):
-                states, inputs = (np.concatenate(p) if len(p) > 1 else p[0] for p in zip(*ready[number], strict=True))
+                parts = ready[number]
+                states, inputs = parts[0] if len(parts) == 1 else _joined(parts)
                 self._run(self._plan.stages[number], states, inputs)
             if self._round >= LONG:
                 self._suspect(min(ready))
@@ -234,19 +148,27 @@ class Unfolding:
         if stage.route_by is None:
             for route, cells in zip(stage.routes, outputs, strict=True):
                 self._router.route(route, Batch(states, cells, True))
-        elif self._assume:
-            fields = stage.ports[0].type.fields
-            assumed = stage.route_by.assumed(f"node `{stage.name}`", State(states, self._plan.layout, fields))
-            self._route_chosen(stage, states, outputs[0], assumed)
         else:
             self._awaited.setdefault(stage.number, []).append((states, outputs[0]))
 
-    def _route_chosen(self, stage: Stage, states: np.ndarray, cells: np.ndarray, choices: np.ndarray) -> None:
+    def _choose(self, choices: Mapping[int, np.ndarray]) -> None:
+        """Routes the messages whose choices are known, with these in their states."""
+        awaited, self._awaited = self._awaited, {}
+        for number, chosen in choices.items():
+            states, cells = _joined(awaited.pop(number))
+            stage = self._plan.stages[number]
+            op: RouteBy = stage.nodes[-1].op
+            columns = [self._plan.layout.column(name) for name in op.names]
+            states[:, columns] = np.asarray(chosen).reshape(len(states), len(columns))
+            self._router.route(stage.routes[0], Batch(states, cells, True))
+        for number, left in awaited.items():
+            self._awaited.setdefault(number, [])[:0] = left
+
+    def _assumed(self, number: int, states: np.ndarray) -> np.ndarray:
+        """What is taken for messages where nothing is computed."""
+        stage = self._plan.stages[number]
         op: RouteBy = stage.nodes[-1].op
-        states = states.copy()
-        columns = [self._plan.layout.column(name) for name in op.names]
-        states[:, columns] = choices.reshape(len(states), len(columns))
-        self._router.route(stage.routes[0], Batch(states, cells, True))
+        return op.assumed(f"node `{stage.name}`", State(states, self._plan.layout, stage.ports[0].type.fields))
 
     def _invoke(self, chunk: Chunk, n_outputs: int) -> list[np.ndarray]:
         """Numbers invocations and their rows; returns the messages `[n]` of each output."""
@@ -316,14 +238,6 @@ class Unfolding:
             )
 
 
-def of_one(messages: Messages, place: int) -> Messages:
-    """Those of the messages that belong to the instance at a place, which becomes place 0."""
-    mine = np.flatnonzero(messages.instance == place)
-    n = len(messages.instance)
-    columns = {name: np.broadcast_to(np.asarray(values), (n,))[mine] for name, values in messages.fields.items()}
-    if isinstance(messages.payload, list):
-        payload = [messages.payload[i] for i in mine.tolist()]
-    else:
-        payload = messages.payload[mine] if messages.sizes is None else messages.payload
-    sizes = None if messages.sizes is None else np.asarray(messages.sizes)[mine]
-    return Messages(payload, np.zeros(len(mine), np.int64), columns, sizes)
+def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """States, and messages, one after the other."""
+    return np.concatenate([states for states, _ in parts]), np.concatenate([cells for _, cells in parts])

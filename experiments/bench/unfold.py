@@ -22,7 +22,7 @@ from ampjax.sched.plan import make_plan
 from ampjax.tables import compact
 from ampjax.unfold.demand import messages
 from ampjax.unfold.programs import Programs
-from ampjax.unfold.unfolding import Unfolder
+from ampjax.unfold.unfolder import Unfolder
 from experiments.common import require_positive
 from experiments.machines import model, single_sequences
 from experiments.records import append

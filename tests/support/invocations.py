@@ -11,7 +11,7 @@ import numpy as np
 from ampjax.ir.state import SLOT
 from ampjax.sched.policy import balanced
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
-from ampjax.unfold.unfolding import Unfolder
+from ampjax.unfold.unfolder import Unfolder
 
 PURPOSE = {"train": "both"}
 """What `Scheduler.inference` is set to for a purpose, where they differ."""
@@ -37,18 +37,18 @@ class Recorder:
         self.scheduler, self.names = scheduler, names
         self.found = Counter()
         self._row = {}  # by arena and slot
+        self._seen = Counter()
         self._pumps = {name: -1 - i for i, name in enumerate(scheduler.plan.graph.pumps)}
 
     def pump(self, slots, batch):
         """Pumps, and notes where the rows lie."""
-        seen = Counter()
         for feed in self.scheduler.pump(slots, batch):
             own = batch[feed.pump]
             of = np.repeat(own.instance, 1 if own.sizes is None else own.sizes).tolist()
             for slot, place in zip(feed.slots.tolist(), of, strict=True):
                 name = ("pumped", self._pumps[feed.pump], int(self.scheduler._inflight.ids[slots[place]]))
-                self._row[feed.arena, slot] = (self.names[*name, seen[name]], 0, 0)
-                seen[name] += 1
+                self._row[feed.arena, slot] = (self.names[*name, self._seen[name]], 0, 0)
+                self._seen[name] += 1
 
     def note(self, d):
         """Notes a dispatch that goes forward."""
