@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+NO_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +34,7 @@ class Chunk:
     opened: np.ndarray | None = None
     rows: np.ndarray | None = None
     sizes: np.ndarray | None = None
-    row: np.ndarray | None = None
+    row: np.ndarray = field(default_factory=lambda: NO_ROWS)
 
     @property
     def ports(self) -> np.ndarray:
