@@ -1,0 +1,11 @@
+"""The scheduler's inner loops: plain functions over arrays of integers, compiled by Numba.
+
+Who imports this package imports Numba, so a scheduler does when it is made, not before. With `NUMBA_DISABLE_JIT=1` the same functions run uncompiled.
+Messages are lines of `Tables.live`; `t` is always the `Tables`.
+"""
+
+from ampjax.schedule.loops.admission import admit, pump
+from ampjax.schedule.loops.dispatches import build, decide
+from ampjax.schedule.loops.travel import done
+
+__all__ = ["admit", "build", "decide", "done", "pump"]
