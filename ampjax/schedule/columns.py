@@ -55,10 +55,11 @@ LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID = ran
     SINCE,
     AT,
     MAX_ROWS,
+    MAX_IN,
     MAX_ITEMS,
     MAX_OUT,
-) = range(14)
-"""The first and the last message; the last of those in order of age, and how many these are; messages; their rows; when the sorted ones began to wait; the most messages so far; messages that are on their way; since when it is not empty; its place among its worker's, or -1; limits of a dispatch: input rows, messages, output rows."""
+) = range(15)
+"""The first and the last message; the last of those in order of age, and how many these are; messages; their rows; when the sorted ones began to wait; the most messages so far; messages that are on their way; since when it is not empty; its place among its worker's, or -1; rows from which on it is full, for policies; limits of a dispatch: input rows, messages, output rows."""
 
 FORWARD, BACKWARD, INFER = range(3)
 """Directions."""

@@ -86,10 +86,9 @@ class IntegerScheduler:
         if not len(own):
             return
         self._make_room(own)
-        t = self._t
-        slots = self._loops.admit(t, own, store.first, store.pick_first, store.n_rows, store.ids, train)
+        programs = store.first, store.pick_first, store.n_rows, store.ids
+        self._loops.admit(self._t, own, *programs, store.order, train)
         self._since_flush += len(own) if train else 0
-        self._loops.pump(t, slots, store.order)
         self._controller()
 
     def next(self, worker: int) -> Dispatch | None:
@@ -195,13 +194,13 @@ class IntegerScheduler:
     def _decided(self, worker: int) -> tuple:
         """What `loops.decide` gives, whoever has chosen."""
         if self._policy != BY_ASKING:
-            found = self._loops.decide(self._t, worker, self._policy, self._due)
+            found = self._loops.decide(self._t, worker, -1, self._policy, self._due)
             if found[0] != -2:
                 return found
             q = self._when_all_wait(worker)
         else:
             q = self._asked(worker)
-        return (-1,) if q < 0 else self._loops.build(self._t, q, self._due)
+        return (-1,) if q < 0 else self._loops.decide(self._t, worker, q, self._policy, self._due)
 
     def _asked(self, worker: int) -> int:
         """The queue that a user's policy wants; -1 for none."""

@@ -114,7 +114,7 @@ def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
 
 
 def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    queues = np.zeros((3 * len(plan.stages), 14), np.int64)
+    queues = np.zeros((3 * len(plan.stages), 15), np.int64)
     queues[:, c.AT] = -1
     for stage in plan.stages:
         own = [node.options.max_dispatch_size for node in stage.nodes if node.options.max_dispatch_size]
@@ -129,6 +129,7 @@ def limits(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
     collects = forth and stage.kind == "collect"
     makes_rows = collects or (forth and stage.kind == "edges" and not stage.aligned)
     queue[c.MAX_ROWS] = most
+    queue[c.MAX_IN] = NO_LIMIT if collects else most
     queue[c.MAX_ITEMS] = most if forth and stage.kind == "reduce" else NO_LIMIT
     queue[c.MAX_OUT] = most if makes_rows else NO_LIMIT
 

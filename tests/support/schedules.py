@@ -23,6 +23,15 @@ class Routing:
 
     def __init__(self, plan, settings, data, train=True):
         self.scheduler, self._data, self._train = Scheduler(plan, settings), data, train
+        builder = self.scheduler._builder
+
+        def collectable(queue, limit):
+            """A collect takes what has come together only; that of integers takes whatever waits, as all other stages do (decision 22)."""
+            states = np.concatenate([chunk.states for chunk in queue.contents()])
+            rows = np.cumsum(builder._collected(queue.stage, states))
+            return max(1, int(np.searchsorted(rows, limit, side="right")))
+
+        builder._collectable = collectable
 
     def admit(self, ids):
         slots = self.scheduler.open(ids, self._train)

@@ -4,8 +4,8 @@ Who imports this package imports Numba, so a scheduler does when it is made, not
 Messages are lines of `Tables.live`; `t` is always the `Tables`.
 """
 
-from ampjax.schedule.loops.admission import admit, pump
-from ampjax.schedule.loops.dispatches import build, decide
+from ampjax.schedule.loops.admission import admit
+from ampjax.schedule.loops.dispatches import decide
 from ampjax.schedule.loops.travel import done
 
-__all__ = ["admit", "build", "decide", "done", "pump"]
+__all__ = ["admit", "decide", "done"]

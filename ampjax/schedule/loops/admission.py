@@ -13,13 +13,18 @@ from ampjax.schedule.loops.travel import by_rank, emit, end_instance
 
 
 @entry
-def admit(t, places, first, pick_first, n_rows, ids, train):
-    """Lets instances in: their counters are set, and what is pumped for them has slots. Returns their slots `[n]`.
+def admit(t, places, first, pick_first, n_rows, ids, order, train):
+    """Lets instances in: their counters are set, and what is pumped for them gets slots and travels on.
 
     Args:
-      places: Their places among all programs.
-      first, pick_first, n_rows, ids: Of all programs.
-      train: Whether they train.
+      t: The tables, which have room.
+      places: `[n]`: their places among all programs.
+      first: Where each program begins: see `Store`.
+      pick_first: Where its picks begin.
+      n_rows: How many rows it has.
+      ids: Its instance's number.
+      order: The pumps, as numbers of stages, in the order in which they pump.
+      train: Whether the instances train.
     """
     admitted = np.empty(len(places), np.int64)
     for k in range(len(places)):
@@ -42,17 +47,12 @@ def admit(t, places, first, pick_first, n_rows, ids, train):
         one[c.ALIVE] = alive
         if alive == 0:
             end_instance(t, i)
-    return admitted
+    pump(t, admitted, order)
 
 
-@entry
+@inner
 def pump(t, admitted, order):
-    """What is pumped for instances that have just been let in travels on, pump by pump.
-
-    Args:
-      admitted: Their slots.
-      order: `[pumps]`: the pumps, as numbers of stages, in the order in which they pump.
-    """
+    """What is pumped for the instances in the slots `admitted`, which have just been let in, travels on, pump by pump."""
     messages, n = np.empty(8, np.int32), 0
     ranks = np.zeros(len(order) + 1, np.int32)
     for k in range(len(order)):

@@ -23,20 +23,33 @@ def lacking(t, stage, out):
 
 
 @entry
-def decide(t, worker, policy, due):
-    """The next dispatch of a worker by one of the policies that have a number: what `build` gives, or no queue, -1 or -2 as `choose` does."""
-    q = choose(t, worker, policy)
+def decide(t, worker, q, policy, due):
+    """The next dispatch of a worker.
+
+    Args:
+      t: The tables.
+      worker: The worker.
+      q: The queue that a user's policy has chosen; -1 lets a policy of ours choose.
+      policy: Its number.
+      due: See `build`.
+
+    Returns:
+      What `build` gives; in place of a queue -1 if nothing waits for the worker, -2 if the policy wants it to wait.
+    """
+    if q < 0:
+        q = choose(t, worker, policy)
     if q < 0:
         none = np.empty(0, np.int32)
         return q, np.int64(-1), np.int64(0), none, none, none, np.empty(0, np.int64), np.int64(0), 0
     return build(t, q, due)
 
 
-@entry
+@inner
 def build(t, q, due):
     """The next dispatch of a queue.
 
     Args:
+      t: The tables.
       q: The queue.
       due: `[nodes, 3]` int64, to be written: node, gradient rows and summed staleness of updates.
 
@@ -123,8 +136,10 @@ def pack(t, stage, messages, lines):
             sizes[p] += t.inputs[line[c.IN] + p, c.LENGTH]
         for o in range(n_outputs):
             sizes[n_ports + o] += line[c.SIZE]
-    slots = np.empty(sizes.sum(), np.int32)
-    at = 0
+    total, at = 0, 0
+    for n in sizes:
+        total += n
+    slots = np.empty(total, np.int32)
     for p in range(n_ports):
         for k in range(len(messages)):
             i = t.live[messages[k], c.SLOT]
@@ -154,7 +169,12 @@ def gradients(t, stage, messages, lines, seen, due):
     """Counts gradient rows of a stage's nodes; returns how many updates are due, and writes them to `due`.
 
     Args:
+      t: The tables.
+      stage: The stage's line.
+      messages: `[n]`: its messages.
+      lines: `[n]`: their program lines.
       seen: Whether the messages have seen versions on their way forth; a loss sees those of now.
+      due: See `build`.
     """
     n_due = 0
     for p in range(stage[c.N_PARAMS]):

@@ -145,7 +145,7 @@ def fitting(t, q):
     while v >= 0:
         line = t.lines[line_of(t, v)]
         more_rows, more_out = rows + line[c.ROWS], out + line[c.SIZE]
-        over = more_rows > queue[c.MAX_ROWS] or n + 1 > queue[c.MAX_ITEMS] or more_out > queue[c.MAX_OUT]
+        over = more_rows > queue[c.MAX_IN] or n + 1 > queue[c.MAX_ITEMS] or more_out > queue[c.MAX_OUT]
         if over and n > 0:
             break
         n, rows, out, v = n + 1, more_rows, more_out, t.live[v, c.NEXT]
