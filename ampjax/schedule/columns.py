@@ -64,6 +64,13 @@ LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID = ran
 FORWARD, BACKWARD, INFER = range(3)
 """Directions."""
 
+# What `loops.decide` tells of a dispatch, int64.
+Q, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK = range(8)
+"""Its queue, or why there is none; its number; messages; input rows; updates that are due, and where they begin in `due`; where it begins in `pack`, and its length there."""
+
+NOTHING, WAITS, NO_SLOTS, NO_ROOM = range(-1, -5, -1)
+"""Nothing is ready; the policy wants to wait; an arena has too few slots; the buffers are too small."""
+
 # `clock` int64.
 NOW, ENTERED, ADMITTED, LIVE_TOP, ROWS_TOP, N_ENDED, N_TRAIN, N_INFER = range(8)
 """The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances in `ended`; those in flight."""

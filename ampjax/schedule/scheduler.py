@@ -26,7 +26,8 @@ from ampjax.schedule.tables import NO_LIMIT, Arenas, longer, make_tables
 from ampjax.unfold.programs import Programs
 
 NO_ROWS = np.zeros(0, np.int32)
-NO_SIZES = np.zeros(0, np.int64)
+NONE = -1
+"""No queue."""
 UNLIMITED = 1 << 30
 """The limit of arenas that have none, as `SchedulerSettings` has it."""
 
@@ -58,7 +59,9 @@ class IntegerScheduler:
         self._t = make_tables(plan, settings, self._arenas)
         self.store = Store(plan, self._arenas)
         self.nodes = list(plan.graph.parameterised)
-        self._due = np.zeros((max(1, len(self.nodes)), 3), np.int64)
+        self._told, self._pack = np.zeros((2, 8), np.int64), np.zeros(1 << 14, np.int32)
+        self._due = np.zeros((1 + 16 * len(self.nodes), 3), np.int64)
+        self._sections = [len(stage.ports) + len(stage.outputs) for stage in plan.stages]
         self._policy = number_of(settings.policy)
         self._changes: dict[int, deque[tuple[Change, ...]]] = {}
         self._issued = self._since_flush = 0
@@ -93,15 +96,22 @@ class IntegerScheduler:
 
     def next(self, worker: int) -> Dispatch | None:
         """The worker's next action, or None if there is none now; it counts as issued."""
-        if self._changes and worker in self._changes:
-            return self._changes_of(worker)
-        while True:
-            found = self._decided(worker)
-            if found[0] < 0:
-                return None
-            if found[1] < 0:
-                return self._issue(worker, *found)
-            self._grow_arena(found[1], found[2])
+        found = self._decide(worker, 0)
+        if not found:
+            return None
+        self._issued += 1
+        return found[0]
+
+    def ahead(self, worker: int, most: int) -> list[Dispatch]:
+        """The worker's next actions, each done as soon as it is decided, as on the clock: fewer than `most` where an instance ends, or nothing is ready."""
+        if self._issued or (self._changes and worker in self._changes):
+            dispatch = self.next(worker)
+            if dispatch is not None:
+                self.done(dispatch)
+            return [] if dispatch is None else [dispatch]
+        found = self._decide(worker, most)
+        self._controller()
+        return found
 
     def done(self, dispatch: Dispatch) -> None:
         """Lets a dispatch's messages travel on."""
@@ -191,16 +201,41 @@ class IntegerScheduler:
 
     # -- choosing
 
-    def _decided(self, worker: int) -> tuple:
-        """What `loops.decide` gives, whoever has chosen."""
-        if self._policy != BY_ASKING:
-            found = self._loops.decide(self._t, worker, -1, self._policy, self._due)
-            if found[0] != -2:
-                return found
-            q = self._when_all_wait(worker)
-        else:
-            q = self._asked(worker)
-        return (-1,) if q < 0 else self._loops.decide(self._t, worker, q, self._policy, self._due)
+    def _decide(self, worker: int, ahead: int) -> list[Dispatch]:
+        """The next dispatch, or `ahead` that are done."""
+        if self._changes and worker in self._changes:
+            return [self._changes_of(worker)]
+        chosen = NONE
+        if self._policy == BY_ASKING:
+            chosen, ahead = self._asked(worker), min(ahead, 1)
+            if chosen == NONE:
+                return []
+        while len(self._told) <= max(1, ahead):
+            self._told = longer(self._told, 2 * ahead)
+        while True:
+            buffers = self._told, self._pack, self._due
+            n = self._loops.decide(self._t, worker, chosen, self._policy, ahead, *buffers)
+            told = self._told[: n + 1].tolist()
+            if n:
+                return [self._dispatch(worker, *line) for line in told[:-1]]
+            reason, arena, need = told[0][c.Q], told[0][c.N_MESSAGES], told[0][c.N_ROWS_IN]
+            if reason == c.NO_SLOTS:
+                self._grow_arena(arena, need)
+            elif reason == c.NO_ROOM:
+                self._pack = longer(self._pack, need)
+            elif reason == c.NOTHING or (chosen := self._when_all_wait(worker)) == NONE:
+                return []
+
+    def _dispatch(self, worker: int, *told: int) -> Dispatch:
+        """A dispatch of what has been told of it."""
+        q, number, n, rows, n_due, due, at, length = told
+        changes: tuple[Change, ...] = ()
+        if n_due:
+            updates = self._due[due : due + n_due].tolist()
+            changes = tuple([Update(self.nodes[node], count, stale / count) for node, count, stale in updates])
+        pack = self._pack[at : at + length].copy()
+        stage = q // 3
+        return Dispatch(number, worker, stage, DIRECTIONS[q % 3], n, rows, self._sections[stage], pack, changes)
 
     def _asked(self, worker: int) -> int:
         """The queue that a user's policy wants; -1 for none."""
@@ -221,27 +256,15 @@ class IntegerScheduler:
                 return -1
         return backward_first(views(self.plan, self._t, worker), now).number  # type: ignore[arg-type, attr-defined]
 
-    def _issue(self, worker: int, q: int, *found: object) -> Dispatch:
-        """A dispatch of what has been taken from a queue."""
-        _, _, messages, lines, slots, sizes, rows, n_due = found
-        self._issued += 1
-        changes: tuple[Change, ...] = ()
-        if n_due:
-            due = self._due[:n_due].tolist()
-            changes = tuple(Update(self.nodes[node], count, stale / count) for node, count, stale in due)
-        number = int(self._t.clock[c.NOW])
-        return Dispatch(number, worker, q // 3, DIRECTIONS[q % 3], messages, lines, slots, sizes, rows, changes)  # type: ignore[arg-type]
-
     def _changes_of(self, worker: int) -> Dispatch:
         """The oldest parameter changes that wait for a worker."""
         waiting = self._changes[worker]
         changes = waiting.popleft()
         if not waiting:
             del self._changes[worker]
-        self._issued += 1
         self._t.clock[c.NOW] += 1
         number = int(self._t.clock[c.NOW])
-        return Dispatch(number, worker, -1, "update", NO_ROWS, NO_ROWS, NO_ROWS, NO_SIZES, 0, changes)
+        return Dispatch(number, worker, -1, "update", 0, 0, 0, NO_ROWS, changes)
 
     def _controller(self) -> None:
         """Synchronous and pipeline training: when all instances of a round have ended, the controller lets every node update."""

@@ -5,31 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.schedule import columns as c
-from ampjax.schedule.loops.compiled import inner
-from ampjax.schedule.loops.queues import born
+from ampjax.schedule.loops.compiled import inlined, inner
 
 
-@inner
+@inlined
 def rank(t, q, policy):
-    """What the policies of these numbers compare: the lowest goes first (`policy.POLICIES`)."""
-    queue = t.queues[q]
+    """What the policies of these numbers compare: the lowest goes first (`sched.policy`); of equal ones that which has waited longest."""
     stage, direction = q // 3, q % 3
     back = direction == c.BACKWARD or (direction == c.FORWARD and t.stages[stage, c.KIND] == c.ENDS)
-    ready = min(queue[c.WAITING], queue[c.MAX_ROWS])
-    since = born(t, q)
+    ready = min(t.queues[q, c.WAITING], t.queues[q, c.MAX_ROWS])
+    born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[t.queues[q, c.HEAD], c.BORN])
+    second = np.int64(0 if back else 1)
     if policy == 1:
-        return -ready, 1 - back, since, queue[c.SINCE]
-    if policy == 2:
-        return since - ready * (6 if back else 4), 1 - back, since, queue[c.SINCE]
-    if policy == 3:
-        return np.int64(back), -stage if back else stage, since, queue[c.SINCE]
-    return 1 - t.stages[stage, c.IS_TRANSFER], 1 - back, since, queue[c.SINCE]
+        first = -ready
+    elif policy == 2:
+        first = born - ready * (6 if back else 4)
+    elif policy == 3:
+        first, second = 1 - second, -stage if back else stage
+    else:
+        first = 1 - t.stages[stage, c.IS_TRANSFER]
+    return first, second, born, t.queues[q, c.SINCE]
 
 
 @inner
 def choose(t, worker, policy):
     """The queue that a worker takes next; -1 if nothing waits for it, -2 if the policy wants it to wait."""
-    best = -1 if t.n_active[worker] == 0 else -2
+    best = np.int64(-1 if t.n_active[worker] == 0 else -2)
     lowest = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
     for k in range(t.n_active[worker]):
         q = np.int64(t.active[worker, k])

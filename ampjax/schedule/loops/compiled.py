@@ -34,6 +34,11 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
     return _kept(njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function), function)
 
 
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a function into those that call it: for what is done to each message, where a call, with all the tables, would cost more than what it does."""
+    return njit(error_model="numpy", inline="always")(function)
+
+
 def _kept(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(compiled, CPUDispatcher):  # not where Numba is switched off
         compiled._cache = _Cache(function)

@@ -5,36 +5,47 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.schedule import columns as c
-from ampjax.schedule.loops.compiled import inner
+from ampjax.schedule.loops.compiled import inlined, inner
 
 
-@inner
+@inlined
 def line_of(t, v):
     """The line of a message's program."""
-    i = t.live[v, c.SLOT]
-    return t.instances[i, c.LINE] + v - t.instances[i, c.LIVE]
+    return t.instances[t.live[v, c.SLOT], c.LINE] + v - t.instances[t.live[v, c.SLOT], c.LIVE]
+
+
+@inlined
+def age_of(t, v):
+    """When a message's instance was admitted."""
+    return t.instances[t.live[v, c.SLOT], c.AGE]
+
+
+@inlined
+def push(t, q, v, rows):
+    """Puts a message at the end of a queue."""
+    t.live[v, c.NEXT] = -1
+    t.live[v, c.BORN] = t.clock[c.NOW]
+    if t.queues[q, c.ITEMS] == 0:
+        t.queues[q, c.HEAD] = v
+        enter(t, q)
+    else:
+        t.live[t.queues[q, c.TAIL], c.NEXT] = v
+    t.queues[q, c.TAIL] = v
+    t.queues[q, c.ITEMS] += 1
+    t.queues[q, c.WAITING] += rows
+    if t.queues[q, c.ITEMS] > t.queues[q, c.LONGEST]:
+        t.queues[q, c.LONGEST] = t.queues[q, c.ITEMS]
 
 
 @inner
-def push(t, q, v, rows):
-    """Puts a message at the end of a queue."""
-    queue = t.queues[q]
-    t.live[v, c.NEXT], t.live[v, c.BORN] = -1, t.clock[c.NOW]
-    if queue[c.ITEMS] == 0:
-        queue[c.HEAD] = v
-    else:
-        t.live[queue[c.TAIL], c.NEXT] = v
-    queue[c.TAIL] = v
-    queue[c.ITEMS] += 1
-    queue[c.WAITING] += rows
-    queue[c.LONGEST] = max(queue[c.LONGEST], queue[c.ITEMS])
-    if queue[c.AT] < 0:
-        worker = t.stages[q // 3, c.WORKER]
-        t.clock[c.ENTERED] += 1
-        queue[c.SINCE] = t.clock[c.ENTERED]
-        queue[c.AT] = t.n_active[worker]
-        t.active[worker, t.n_active[worker]] = q
-        t.n_active[worker] += 1
+def enter(t, q):
+    """A queue is no longer empty: its worker has one more."""
+    worker = t.stages[q // 3, c.WORKER]
+    t.clock[c.ENTERED] += 1
+    t.queues[q, c.SINCE] = t.clock[c.ENTERED]
+    t.queues[q, c.AT] = t.n_active[worker]
+    t.active[worker, t.n_active[worker]] = q
+    t.n_active[worker] += 1
 
 
 @inner
@@ -49,50 +60,42 @@ def leave(t, q):
 
 
 @inner
-def age_of(t, v):
-    """When a message's instance was admitted."""
-    return t.instances[t.live[v, c.SLOT], c.AGE]
-
-
-@inner
 def merge(t, a, b):
     """Two lists in order of age as one; of equal age those of `a` go first. Gives its first and its last message."""
-    live = t.live
     first = last = -1
     while a >= 0 and b >= 0:
         if age_of(t, b) < age_of(t, a):
-            v, b = b, live[b, c.NEXT]
+            v, b = b, t.live[b, c.NEXT]
         else:
-            v, a = a, live[a, c.NEXT]
+            v, a = a, t.live[a, c.NEXT]
         if last < 0:
             first = v
         else:
-            live[last, c.NEXT] = v
+            t.live[last, c.NEXT] = v
         last = v
     rest = a if a >= 0 else b
     if last < 0:
         first = rest
     else:
-        live[last, c.NEXT] = rest
+        t.live[last, c.NEXT] = rest
     while rest >= 0:
-        last, rest = rest, live[rest, c.NEXT]
+        last, rest = rest, t.live[rest, c.NEXT]
     return first, last
 
 
 @inner
 def in_order(t, head):
     """A list sorted by age, equal ones as they stand: runs that are in order are merged, two by two."""
-    live = t.live
-    runs = np.empty(64, np.int64)  # run k is as long as all those behind it together, so there are few
+    runs = np.empty(64, np.int64)  # each is longer than those behind it together, so there are few
     lengths = np.empty(64, np.int64)
     n = 0
     while head >= 0:
         runs[n], lengths[n] = head, 1
-        last, follower = head, live[head, c.NEXT]
+        last, follower = head, t.live[head, c.NEXT]
         while follower >= 0 and age_of(t, last) <= age_of(t, follower):
-            last, follower = follower, live[follower, c.NEXT]
+            last, follower = follower, t.live[follower, c.NEXT]
             lengths[n] += 1
-        live[last, c.NEXT] = -1
+        t.live[last, c.NEXT] = -1
         head = follower
         n += 1
         while n > 1 and lengths[n - 2] <= 2 * lengths[n - 1]:
@@ -108,45 +111,38 @@ def in_order(t, head):
 @inner
 def oldest_first(t, q):
     """Puts the messages of the oldest instances first."""
-    queue, live = t.queues[q], t.live
-    if queue[c.N_SORTED] == queue[c.ITEMS]:
+    if t.queues[q, c.N_SORTED] == t.queues[q, c.ITEMS]:
         return
-    if queue[c.N_SORTED] == 0:
-        queue[c.SORTED_BORN] = live[queue[c.HEAD], c.BORN]
-        head, late = -1, queue[c.HEAD]
+    if t.queues[q, c.N_SORTED] == 0:
+        t.queues[q, c.SORTED_BORN] = t.live[t.queues[q, c.HEAD], c.BORN]
+        head, late = np.int64(-1), np.int64(t.queues[q, c.HEAD])
     else:
-        head, late = queue[c.HEAD], live[queue[c.SORTED], c.NEXT]
-        live[queue[c.SORTED], c.NEXT] = -1
+        head, late = np.int64(t.queues[q, c.HEAD]), np.int64(t.live[t.queues[q, c.SORTED], c.NEXT])
+        t.live[t.queues[q, c.SORTED], c.NEXT] = -1
     late = in_order(t, late)
-    if head >= 0 and age_of(t, queue[c.SORTED]) <= age_of(t, late):  # all that has come is younger
-        live[queue[c.SORTED], c.NEXT] = late
+    if head >= 0 and age_of(t, t.queues[q, c.SORTED]) <= age_of(t, late):  # all that has come is younger
+        t.live[t.queues[q, c.SORTED], c.NEXT] = late
         last = late
-        while live[last, c.NEXT] >= 0:
-            last = live[last, c.NEXT]
+        while t.live[last, c.NEXT] >= 0:
+            last = np.int64(t.live[last, c.NEXT])
     else:
         head, last = merge(t, head, late)
-        queue[c.HEAD] = head
-    queue[c.TAIL] = queue[c.SORTED] = last
-    queue[c.N_SORTED] = queue[c.ITEMS]
-
-
-@inner
-def born(t, q):
-    """When a queue began to wait."""
-    queue = t.queues[q]
-    return queue[c.SORTED_BORN] if queue[c.N_SORTED] else t.live[queue[c.HEAD], c.BORN]
+        t.queues[q, c.HEAD] = head
+    t.queues[q, c.TAIL] = t.queues[q, c.SORTED] = last
+    t.queues[q, c.N_SORTED] = t.queues[q, c.ITEMS]
 
 
 @inner
 def fitting(t, q):
     """How many of a queue's first messages make one dispatch, at least one; their input rows and the rows of each of their outputs."""
-    queue = t.queues[q]
-    n, rows, out, v = 0, 0, 0, queue[c.HEAD]
+    n, rows, out, v = 0, 0, 0, t.queues[q, c.HEAD]
     while v >= 0:
-        line = t.lines[line_of(t, v)]
-        more_rows, more_out = rows + line[c.ROWS], out + line[c.SIZE]
-        over = more_rows > queue[c.MAX_IN] or n + 1 > queue[c.MAX_ITEMS] or more_out > queue[c.MAX_OUT]
+        line = line_of(t, v)
+        more_rows, more_out = rows + t.lines[line, c.ROWS], out + t.lines[line, c.SIZE]
+        over = (
+            more_rows > t.queues[q, c.MAX_IN] or n + 1 > t.queues[q, c.MAX_ITEMS] or more_out > t.queues[q, c.MAX_OUT]
+        )
         if over and n > 0:
             break
-        n, rows, out, v = n + 1, more_rows, more_out, t.live[v, c.NEXT]
+        n, rows, out, v = n + 1, more_rows, more_out, np.int64(t.live[v, c.NEXT])
     return n, rows, out

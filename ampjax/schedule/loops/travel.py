@@ -5,20 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.schedule import columns as c
-from ampjax.schedule.loops.compiled import entry, inner
+from ampjax.schedule.loops.compiled import entry, inlined, inner
 from ampjax.schedule.loops.queues import line_of, push
-from ampjax.schedule.loops.ranges import give_range
+from ampjax.schedule.loops.ranges import give_live, give_rows
 
 
 @entry
 def done(t, messages, direction):
     """A dispatch's messages travel on, or are answered."""
+    travel(t, messages, direction)
+
+
+@inner
+def travel(t, messages, direction):
+    """A dispatch's messages travel on, or are answered."""
+    if len(messages) == 0:
+        return
     if direction == c.BACKWARD:
         answer(t, messages)
-        for v in messages:
-            end(t, v)
+        end_all(t, messages)
         return
-    ends = len(messages) > 0 and t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
+    ends = t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
     if not ends:
         emit(t, messages)
     if ends or direction == c.INFER:
@@ -36,20 +43,36 @@ def emit(t, messages):
     while start < len(to):
         stop, n_complete = start, 0
         while stop < len(to) and ranks[stop] == ranks[start]:
-            if arrive(t, to[stop]):
-                complete[n_complete] = to[stop]
-                n_complete += 1
+            v = to[stop]
             stop += 1
-        emit(t, complete[:n_complete])
+            t.live[v, c.NEED] -= 1
+            if t.live[v, c.NEED] > 0:
+                continue
+            line = line_of(t, v)
+            stage = t.lines[line, c.STAGE]
+            if t.stages[stage, c.KIND] == c.GROUPS:
+                complete[n_complete] = v
+                n_complete += 1
+            else:
+                train = t.instances[t.live[v, c.SLOT], c.TRAIN]
+                push(t, 3 * stage + (c.FORWARD if train else c.INFER), v, t.lines[line, c.ROWS])
+        if n_complete:
+            emit(t, complete[:n_complete])
         start = stop
-    n_settled = 0
-    settled = np.empty(len(messages), np.int32)
+    settle(t, unowed(t, messages))
+    return 0
+
+
+@inner
+def unowed(t, messages):
+    """Those of the messages that nobody consumes."""
+    n = 0
+    found = np.empty(len(messages), np.int32)
     for v in messages:
         if t.live[v, c.LEFT] == 0:
-            settled[n_settled] = v
-            n_settled += 1
-    settle(t, settled[:n_settled])
-    return 0
+            found[n] = v
+            n += 1
+    return found[:n]
 
 
 @inner
@@ -61,9 +84,9 @@ def consumers(t, messages):
     to, ranks = np.empty(n, np.int32), np.empty(n, np.int32)
     at, highest, ordered = 0, 0, True
     for v in messages:
-        line = t.lines[line_of(t, v)]
-        base = t.instances[t.live[v, c.SLOT], c.LIVE]
-        for e in range(line[c.OUT], line[c.OUT] + line[c.N_OUT]):
+        line, base = line_of(t, v), t.instances[t.live[v, c.SLOT], c.LIVE]
+        begin = t.lines[line, c.OUT]
+        for e in range(begin, begin + t.lines[line, c.N_OUT]):
             to[at], ranks[at] = base + t.outputs[e, c.TO], t.outputs[e, c.RANK]
             ordered = ordered and ranks[at] >= highest
             highest = max(highest, ranks[at])
@@ -81,7 +104,7 @@ def by_rank(values, ranks, highest):
         starts[r + 1] += 1
     for r in range(highest + 1):
         starts[r + 1] += starts[r]
-    ordered = np.empty_like(values)
+    ordered = np.empty(len(values), np.int32)
     for k in range(len(values)):
         ordered[starts[ranks[k]]] = values[k]
         starts[ranks[k]] += 1
@@ -89,24 +112,8 @@ def by_rank(values, ranks, highest):
 
 
 @inner
-def arrive(t, v):
-    """One input more is there: if it was the last, the message is ready. Says whether it is a complete group."""
-    t.live[v, c.NEED] -= 1
-    if t.live[v, c.NEED] > 0:
-        return False
-    line = t.lines[line_of(t, v)]
-    if t.stages[line[c.STAGE], c.KIND] == c.GROUPS:
-        return True
-    train = t.instances[t.live[v, c.SLOT], c.TRAIN]
-    push(t, 3 * line[c.STAGE] + (c.FORWARD if train else c.INFER), v, line[c.ROWS])
-    return False
-
-
-@inner
 def answer(t, messages):
     """A stage has answered its inputs: whose rows these were is owed one gradient less."""
-    if len(messages) == 0:
-        return
     settled = np.empty(len(messages), np.int32)
     for p in range(t.lines[line_of(t, messages[0]), c.N_IN]):
         n = 0
@@ -122,34 +129,32 @@ def answer(t, messages):
 @inner
 def settle(t, messages):
     """All who consume these messages have answered: they go back, or end; producer by producer, in the order in which these stand."""
-    n_left = len(messages)
-    while n_left > 0:
-        stage = t.lines[line_of(t, messages[0]), c.STAGE]
-        n_own, n_others = 0, 0
-        own, others = np.empty(n_left, np.int32), np.empty(n_left, np.int32)
-        for k in range(n_left):
-            if t.lines[line_of(t, messages[k]), c.STAGE] == stage:
-                own[n_own] = messages[k]
+    while len(messages) > 0:
+        stage, n_own, n_others = t.lines[line_of(t, messages[0]), c.STAGE], 0, 0
+        own, others = np.empty(len(messages), np.int32), np.empty(len(messages), np.int32)
+        for v in messages:
+            if t.lines[line_of(t, v), c.STAGE] == stage:
+                own[n_own] = v
                 n_own += 1
             else:
-                others[n_others] = messages[k]
+                others[n_others] = v
                 n_others += 1
         if t.stages[stage, c.KIND] == c.GROUPS:
             settle(t, members_of(t, own[:n_own]))
         else:
             go_back(t, stage, own[:n_own])
-        messages, n_left = others, n_others
+        messages = others[:n_others]
     return 0
 
 
 @inner
 def go_back(t, stage, messages):
     """Messages of one stage or pump go back, or end."""
+    if t.stages[stage, c.KIND] != c.COMPUTES or not t.instances[t.live[messages[0], c.SLOT], c.TRAIN]:
+        end_all(t, messages)
+        return
     for v in messages:
-        if t.stages[stage, c.KIND] == c.COMPUTES and t.instances[t.live[v, c.SLOT], c.TRAIN]:
-            push(t, 3 * stage + c.BACKWARD, v, t.lines[line_of(t, v), c.ROWS])
-        else:
-            end(t, v)
+        push(t, 3 * stage + c.BACKWARD, v, t.lines[line_of(t, v), c.ROWS])
 
 
 @inner
@@ -161,42 +166,41 @@ def members_of(t, groups):
     settled = np.empty(n, np.int32)
     n = 0
     for v in groups:
-        line, base = t.lines[line_of(t, v)], t.instances[t.live[v, c.SLOT], c.LIVE]
-        for e in range(line[c.IN], line[c.IN] + line[c.N_IN]):
+        line, base = line_of(t, v), t.instances[t.live[v, c.SLOT], c.LIVE]
+        begin = t.lines[line, c.IN]
+        for e in range(begin, begin + t.lines[line, c.N_IN]):
             owner = base + t.inputs[e, c.FROM]
             t.live[owner, c.LEFT] -= 1
             if t.live[owner, c.LEFT] == 0:
                 settled[n] = owner
                 n += 1
-    for v in groups:
-        end(t, v)
+    end_all(t, groups)
     return settled[:n]
 
 
 @inner
-def end(t, v):
-    """A message's life ends: its slots are free; so is its instance's place, if it was the last."""
-    i = t.live[v, c.SLOT]
-    line = t.lines[line_of(t, v)]
-    stage = t.stages[line[c.STAGE]]
-    at = t.instances[i, c.ROWS_AT] + line[c.ROW]
-    for o in range(stage[c.N_OUTPUTS]):
-        arena = stage[c.ARENA + o]
-        for _ in range(line[c.SIZE]):
-            t.free[arena, t.n_free[arena]] = t.slots[at]
-            t.n_free[arena] += 1
-            at += 1
-    t.instances[i, c.ALIVE] -= 1
-    if t.instances[i, c.ALIVE] == 0:
-        end_instance(t, i)
+def end_all(t, messages):
+    """Messages' lives end: their slots are free; so are the places of instances of which these were the last."""
+    for v in messages:
+        i, line = t.live[v, c.SLOT], line_of(t, v)
+        stage = t.lines[line, c.STAGE]
+        at = t.instances[i, c.ROWS_AT] + t.lines[line, c.ROW]
+        for o in range(t.stages[stage, c.N_OUTPUTS]):
+            arena = t.stages[stage, c.ARENA + o]
+            for _ in range(t.lines[line, c.SIZE]):
+                t.free[arena, t.n_free[arena]] = t.slots[at]
+                t.n_free[arena] += 1
+                at += 1
+        t.instances[i, c.ALIVE] -= 1
+        if t.instances[i, c.ALIVE] == 0:
+            end_instance(t, i)
 
 
-@inner
+@inlined
 def end_instance(t, i):
     """An instance has ended: what it held can be given to another."""
-    one = t.instances[i]
-    give_range(t.ranges[0], t.live[:, c.NEXT], one[c.LIVE], one[c.LENGTH_OF])
-    give_range(t.ranges[1], t.slots, one[c.ROWS_AT], one[c.N_ROWS])
-    t.clock[c.N_TRAIN if one[c.TRAIN] else c.N_INFER] -= 1
+    give_live(t, t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF])
+    give_rows(t, t.instances[i, c.ROWS_AT], t.instances[i, c.N_ROWS])
+    t.clock[c.N_TRAIN if t.instances[i, c.TRAIN] else c.N_INFER] -= 1
     t.ended[t.clock[c.N_ENDED]] = i
     t.clock[c.N_ENDED] += 1
