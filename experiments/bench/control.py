@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
-from ampjax.engine.loop import Loop
+from ampjax.engine.loop import AHEAD, Loop
 from ampjax.engine.source import Source
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import Subset
@@ -59,9 +59,9 @@ def main(options: ControlOptions, console: Console | None = None) -> list[dict[s
     sizes = {name: getattr(options, name) for name in ("messages", "passes")}
     require_positive("See the defaults.", sizes=min(options.sizes, default=0), **sizes)
     rows = [measure(options, size) for size in options.sizes]
-    table = compact("dispatch\nsize", "routing µs", "integers µs", "ratio", "unfolding µs", title="a message")
+    table = compact("dispatch\nsize", "routing µs", "integers µs", "16 ahead µs", "routing /\n16 ahead", "unfolding µs", title="a message")
     for row in rows:
-        times = (f"{row[name]:.3f}" for name in ("routing_us", "integers_us"))
+        times = (f"{row[name]:.3f}" for name in ("routing_us", "integers_us", "ahead_us"))
         table.add_row(str(row["dispatch_size"]), *times, f"{row['ratio']:.1f}", f"{row['unfolding_us']:.3f}")
     (console or Console(highlight=False)).print(table)
     append(options.json, rows)
@@ -74,6 +74,7 @@ def measure(options: ControlOptions, size: int) -> dict[str, Any]:
     parts: dict[str, Callable[[], None]] = {
         "routing": bench.routing,
         "integers": bench.integers,
+        "ahead": bench.ahead,
         "unfolding": bench.unfolding,
     }
     times: dict[str, list[float]] = {name: [] for name in parts}
@@ -84,7 +85,7 @@ def measure(options: ControlOptions, size: int) -> dict[str, Any]:
             if n:
                 times[name].append(time.thread_time() - begin)
     medians = {f"{name}_us": 1e6 * statistics.median(own) / bench.n_messages for name, own in times.items()}
-    ratio = statistics.median(a / b for a, b in zip(times["routing"], times["integers"], strict=True))
+    ratio = statistics.median(a / b for a, b in zip(times["routing"], times["ahead"], strict=True))
     return {"bench": "control", "dispatch_size": size, "messages": bench.n_messages, **medians, "ratio": ratio}
 
 
@@ -121,7 +122,20 @@ class Bench:
         self.n_messages = self._routing.stats.messages
 
     def integers(self) -> None:
-        """A pass of the scheduler of integers."""
+        """A pass of the scheduler of integers, a dispatch at a time."""
+
+        def step() -> None:
+            dispatch = self._integers.next(0)
+            if dispatch is not None:
+                self._integers.done(dispatch)
+
+        self._pass(step)
+
+    def ahead(self) -> None:
+        """The same, as many dispatches at a time as the asyncio driver decides before they are issued (decision 16)."""
+        self._pass(lambda: self._integers.ahead(0, AHEAD[0]))
+
+    def _pass(self, step: Callable[[], object]) -> None:
         s, left = self._integers, self._places
         while len(left) or not s.idle:
             s.finished  # noqa: B018
@@ -129,9 +143,7 @@ class Bench:
             if n:
                 s.admit(left[:n])
                 left = left[n:]
-            dispatch = s.next(0)
-            if dispatch is not None:
-                s.done(dispatch)
+            step()
 
     def unfolding(self) -> None:
         """The programs of all instances of a pass, 256 together."""

@@ -108,7 +108,7 @@ def in_virtual_time(side, n, workers=1):
 def admit(side, left):
     """Lets in as many of the instances `left` as there is room for; gives the others, and whether there was any."""
     s = side.scheduler
-    s.finished  # noqa: B018
+    s.finished
     n = min(s.room(side._train), len(left))
     if n:
         side.admit(left[:n])

@@ -31,7 +31,8 @@ def entry(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function that only compiled ones call: to unpack its arguments from Python would be most of its compilation."""
-    return _kept(njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function), function)
+    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return _kept(njit(**options)(function), function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,5 +42,5 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _kept(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(compiled, CPUDispatcher):  # not where Numba is switched off
-        compiled._cache = _Cache(function)
+        compiled._cache = _Cache(function)  # pyright: ignore[reportAttributeAccessIssue]  # as `cache=True` does, with Numba's own class
     return compiled

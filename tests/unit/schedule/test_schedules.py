@@ -12,6 +12,7 @@ from ampjax.sched.affinity import assign
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import POLICIES, backward_first
 from ampjax.sched.settings import SchedulerSettings
+from ampjax.schedule import columns as c
 from ampjax.testing import random_case
 
 BY_STATES = [name for name in MODELS if name not in ("pondering", "experts")]
@@ -42,7 +43,7 @@ def assert_nothing_is_left(scheduler):
     assert scheduler.idle and scheduler.slots_in_use == 0
     t = scheduler._t
     assert t.n_vacant[0] == len(t.instances) and not t.n_active.any()
-    assert not t.live[: t.clock[4], :2].clip(min=0).any()  # inputs that are missing, gradients that are owed
+    assert not t.live[: t.clock[c.LIVE_TOP], [c.NEED, c.LEFT]].clip(min=0).any()  # inputs that are missing, gradients that are owed
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -180,5 +181,5 @@ def test_slots_are_never_shared():
                 for j, arena in enumerate(stage.arenas):
                     for slot in rows[len(stage.ports) + j].tolist():
                         del held[arena, slot]
-        s.finished  # noqa: B018
+        s.finished
     assert not held
