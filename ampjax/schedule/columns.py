@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 # `stages` int64: one line for each stage; pump `p` is line `-1 - p`.
-KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, AHEAD, PARAMS, N_PARAMS, TRAINS, ARENA = range(10)
+KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, AHEAD, PARAMS, N_PARAMS, ARENA = range(9)
 """What it is; its worker; ports; outputs; whether it copies rows to another memory; workers ahead; its parameterised nodes begin in `params`; how many; then the arena of each output."""
 
 COMPUTES, ENDS, GROUPS, PUMPS = range(4)
@@ -42,24 +42,12 @@ LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID = ran
 """Its program's first line; its first pick; its first line in `live`; its place among all programs; its first row in `slots`; how many were admitted before; whether it trains; invocations that have not ended; invocations; rows; its number."""
 
 # `queues` int64: line `3 * stage + direction`.
-(
-    HEAD,
-    TAIL,
-    SORTED,
-    N_SORTED,
-    ITEMS,
-    WAITING,
-    SORTED_BORN,
-    LONGEST,
-    UNDER_WAY,
-    SINCE,
-    AT,
-    MAX_ROWS,
-    MAX_IN,
-    MAX_ITEMS,
-    MAX_OUT,
-) = range(15)
-"""The first and the last message; the last of those in order of age, and how many these are; messages; their rows; when the sorted ones began to wait; the most messages so far; messages that are on their way; since when it is not empty; its place among its worker's, or -1; rows from which on it is full, for policies; limits of a dispatch: input rows, messages, output rows."""
+HEAD, TAIL, ITEMS, WAITING, LONGEST, UNDER_WAY, SINCE, AT = range(8)
+"""The first and the last message; messages; their rows; the most messages so far; messages that have gone forth and not come back; when it ceased to be empty; its place among its worker's, or -1."""
+SORTED, N_SORTED, SORTED_BORN = range(8, 11)
+"""The last of the messages that are in order of age; how many these are; when they began to wait."""
+MAX_ROWS, MAX_IN, MAX_ITEMS, MAX_OUT = range(11, 15)
+"""Rows from which on a dispatch is full, for policies; what it may hold: input rows, messages, output rows."""
 
 FORWARD, BACKWARD, INFER = range(3)
 """Directions."""

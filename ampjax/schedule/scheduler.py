@@ -59,7 +59,7 @@ class IntegerScheduler:
         self._t = make_tables(plan, settings, self._arenas)
         self.store = Store(plan, self._arenas)
         self.nodes = list(plan.graph.parameterised)
-        self._told, self._pack = np.zeros((2, 8), np.int64), np.zeros(1 << 14, np.int32)
+        self._told, self._pack = np.zeros((2, c.N_PACK + 1), np.int64), np.zeros(1 << 14, np.int32)
         self._due = np.zeros((1 + 16 * len(self.nodes), 3), np.int64)
         self._sections = [len(stage.ports) + len(stage.outputs) for stage in plan.stages]
         self._policy = number_of(settings.policy)

@@ -46,22 +46,21 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
     """Tables without programs, with nothing in flight."""
     params, starts, ways = _params(plan)
     width = max((len(stage.params) for stage in plan.stages), default=0)
-    none = np.zeros((0, 0), np.int32)
     return Tables(
         stages=_stages(plan, arenas, starts),
         params=params,
         nodes=_nodes(plan, settings),
-        lines=np.zeros((0, 9), np.int32),
-        inputs=np.zeros((0, 3), np.int32),
-        outputs=np.zeros((0, 2), np.int32),
+        lines=np.zeros((0, c.OWED + 1), np.int32),
+        inputs=np.zeros((0, c.LENGTH + 1), np.int32),
+        outputs=np.zeros((0, c.RANK + 1), np.int32),
         edges=np.zeros((0, ways), np.int32),
         picks=np.zeros(0, np.int32),
         live=np.zeros((0, c.SEEN + width), np.int32),
-        instances=np.zeros((0, 11), np.int64),
+        instances=np.zeros((0, c.ID + 1), np.int64),
         queues=_queues(plan, settings),
-        clock=np.zeros(8, np.int64),
+        clock=np.zeros(c.N_INFER + 1, np.int64),
         slots=np.zeros(0, np.int32),
-        free=np.zeros((len(arenas.keys), 0), np.int32) if arenas.keys else none,
+        free=np.zeros((len(arenas.keys), 0), np.int32),
         n_free=np.zeros(len(arenas.keys), np.int64),
         active=np.zeros((plan.workers, 3 * len(plan.stages)), np.int32),
         n_active=np.zeros(plan.workers, np.int64),
@@ -79,8 +78,7 @@ def _stages(plan: Plan, arenas: Arenas, starts: Mapping[int, int]) -> np.ndarray
     for stage, own in zip(plan.stages, arenas.of_stage, strict=True):
         kind = c.GROUPS if stage.kind == "group" else c.COMPUTES if stage.outputs else c.ENDS
         head = kind, stage.worker, len(stage.ports), len(own), stage.kind == "transfer", stage.workers_ahead
-        table[stage.number, : c.TRAINS] = (*head, starts[stage.number], len(stage.params))
-        table[stage.number, c.TRAINS] = stage.trains
+        table[stage.number, : c.ARENA] = (*head, starts[stage.number], len(stage.params))
         table[stage.number, c.ARENA : c.ARENA + len(own)] = own
     for pump, arena in enumerate(arenas.of_pump):
         table[-1 - pump, c.KIND], table[-1 - pump, c.N_OUTPUTS], table[-1 - pump, c.ARENA] = c.PUMPS, 1, arena
@@ -107,14 +105,14 @@ def n_ways(stage: Stage) -> int:
 
 
 def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    nodes = np.zeros((len(plan.graph.parameterised), 4), np.int64)
+    nodes = np.zeros((len(plan.graph.parameterised), c.STALENESS + 1), np.int64)
     for number, node in enumerate(plan.graph.parameterised):
         nodes[number, c.INTERVAL] = NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
     return nodes
 
 
 def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    queues = np.zeros((3 * len(plan.stages), 15), np.int64)
+    queues = np.zeros((3 * len(plan.stages), c.MAX_OUT + 1), np.int64)
     queues[:, c.AT] = -1
     for stage in plan.stages:
         own = [node.options.max_dispatch_size for node in stage.nodes if node.options.max_dispatch_size]

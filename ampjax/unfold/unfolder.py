@@ -69,7 +69,7 @@ class Unfolder:
             if len(ids) > 1:
                 for place in range(len(ids)):
                     own = [{pump: of_one(m, place) for pump, m in batch.items()} for batch in batches]
-                    self.unfold(own, [ids[place]], purpose, assume)
+                    self.end(self.unfold(own, [ids[place]], purpose, assume))
             raise
         return unfolding
 

@@ -29,8 +29,8 @@ def rank(t, q, policy):
 
 @inner
 def choose(t, worker, policy):
-    """The queue that a worker takes next; -1 if nothing waits for it, -2 if the policy wants it to wait."""
-    best = np.int64(-1 if t.n_active[worker] == 0 else -2)
+    """The queue that a worker takes next; or `NOTHING` if nothing waits for it, `WAITS` if the policy wants it to wait."""
+    best = np.int64(c.NOTHING if t.n_active[worker] == 0 else c.WAITS)
     lowest = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
     for k in range(t.n_active[worker]):
         q = np.int64(t.active[worker, k])

@@ -20,7 +20,7 @@ def decide(t, worker, chosen, policy, ahead, told, pack, due):
     Args:
       t: The tables.
       worker: The worker.
-      chosen: The queue that a user's policy has chosen; -1 lets a policy of ours choose.
+      chosen: The queue of the first of them, which a user's policy has chosen; -1 lets a policy of ours choose.
       policy: Its number.
       ahead: At most so many that are done at once; 0 for one that is not.
       told: `[max(1, ahead) + 1, columns]` int64, to be written: a line for each dispatch, then one in whose column `Q` is why there are no more:
@@ -33,7 +33,7 @@ def decide(t, worker, chosen, policy, ahead, told, pack, due):
     """
     n, at, n_due = 0, 0, 0
     while n < max(1, ahead) and (n == 0 or t.clock[c.N_ENDED] == 0):
-        q = chosen if chosen >= 0 else choose(t, worker, policy)
+        q = chosen if chosen >= 0 and n == 0 else choose(t, worker, policy)
         told[n, c.Q] = q
         if q < 0 or not built(t, q, told[n], pack[at:], due[n_due:]):
             return n

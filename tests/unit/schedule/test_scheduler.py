@@ -19,6 +19,7 @@ from ampjax.ir.instances import InstanceList, Messages
 from ampjax.sched.affinity import assign
 from ampjax.sched.dispatch import Average
 from ampjax.sched.plan import make_plan
+from ampjax.sched.policy import POLICIES
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.sched.updates import ReplicaSync
 from ampjax.schedule import columns as c
@@ -87,13 +88,18 @@ def test_flush_takes_what_has_accumulated():
     assert [change.split("(")[0] for change in told[0][-1][-1]] == ["Update", "Update"]
 
 
-def test_decided_ahead_or_one_by_one():
+def shy(queues, now):
+    """A user's policy that likes to wait."""
+    return None if now % 4 == 0 else queues[-1]
+
+
+@pytest.mark.parametrize("policy", [*POLICIES.values(), shy])
+def test_decided_ahead_or_one_by_one(policy):
     """Several dispatches that are done as they are decided are those that come one by one; it stops where an instance ends."""
     graph, data = model("tagger")
     plan = make_plan(graph, assign(graph, 1))
-    settings = SchedulerSettings(
-        intervals=dict.fromkeys(graph.parameterised, 7), max_active_keys=3, max_dispatch_size=4
-    )
+    intervals = dict.fromkeys(graph.parameterised, 7)
+    settings = SchedulerSettings(intervals=intervals, max_active_keys=3, max_dispatch_size=4, policy=policy)
     expected = list(at_once(Integers(plan, settings, data), len(data)))
     one = Integers(plan, settings, data)
     s, left, told, most = one.scheduler, np.arange(len(data)), [], 0
@@ -105,7 +111,7 @@ def test_decided_ahead_or_one_by_one():
         found = s.ahead(0, 16)
         most = max(most, len(found))
         told += [one.tell(d) for d in found]
-    assert most == 16
+    assert most == (1 if policy is shy else 16)
     assert first_difference(expected, told) is None
 
 
