@@ -19,6 +19,7 @@ from ampjax.sched.plan import Plan
 from ampjax.sched.policy import Policy, backward_first
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.schedule import columns as c
+from ampjax.schedule.columns import Tables
 from ampjax.schedule.dispatch import DIRECTIONS, Dispatch
 from ampjax.schedule.policies import BY_ASKING, number_of, views
 from ampjax.schedule.store import Store
@@ -90,7 +91,7 @@ class IntegerScheduler:
             return
         self._make_room(own)
         programs = store.first, store.pick_first, store.n_rows, store.ids
-        self._loops.admit(self._t, own, *programs, store.order, train)
+        self._loops.admit(own, *programs, store.order, train, *self._t)
         self._since_flush += len(own) if train else 0
         self._controller()
 
@@ -117,7 +118,7 @@ class IntegerScheduler:
         """Lets a dispatch's messages travel on."""
         self._issued -= 1
         if dispatch.stage >= 0:
-            self._loops.done(self._t, dispatch.messages, DIRECTIONS.index(dispatch.direction))
+            self._loops.done(dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._t)
         self._controller()
 
     def flush(self) -> None:
@@ -214,7 +215,7 @@ class IntegerScheduler:
             self._told = longer(self._told, 2 * ahead)
         while True:
             buffers = self._told, self._pack, self._due
-            n = self._loops.decide(self._t, worker, chosen, self._policy, ahead, *buffers)
+            n = self._loops.decide(worker, chosen, self._policy, ahead, *buffers, *self._t)
             told = self._told[: n + 1].tolist()
             if n:
                 return [self._dispatch(worker, *line) for line in told[:-1]]
@@ -290,7 +291,7 @@ class IntegerScheduler:
             if need > t.n_free[arena]:
                 self._grow_arena(arena, need)
 
-    def _with_instances(self, t: c.Tables, n: int) -> c.Tables:
+    def _with_instances(self, t: Tables, n: int) -> Tables:
         """Tables with slots for at least `n` instances."""
         old = len(t.instances)
         instances = longer(t.instances, n)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.schedule import columns as c
+from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.compiled import entry, inner
 from ampjax.schedule.loops.dispatches import give_slots
 from ampjax.schedule.loops.queues import line_of
@@ -13,11 +14,10 @@ from ampjax.schedule.loops.travel import by_rank, emit, end_instance
 
 
 @entry
-def admit(t, places, first, pick_first, n_rows, ids, order, train):
+def admit(places, first, pick_first, n_rows, ids, order, train, *tables):
     """Lets instances in: their counters are set, and what is pumped for them gets slots and travels on.
 
     Args:
-      t: The tables, which have room.
       places: `[n]`: their places among all programs.
       first: Where each program begins: see `Store`.
       pick_first: Where its picks begin.
@@ -25,7 +25,9 @@ def admit(t, places, first, pick_first, n_rows, ids, order, train):
       ids: Its instance's number.
       order: The pumps, as numbers of stages, in the order in which they pump.
       train: Whether the instances train.
+      *tables: The tables, which have room.
     """
+    t = Tables(*tables)
     admitted, n_pumped = np.empty(len(places), np.int64), 0
     for k in range(len(places)):
         place = places[k]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.schedule import columns as c
+from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.choice import choose
 from ampjax.schedule.loops.compiled import entry, inner
 from ampjax.schedule.loops.queues import fitting, leave, line_of, oldest_first
@@ -12,13 +13,12 @@ from ampjax.schedule.loops.travel import travel
 
 
 @entry
-def decide(t, worker, chosen, policy, ahead, told, pack, due):
+def decide(worker, chosen, policy, ahead, told, pack, due, *tables):
     """Decides on a worker's next dispatch, or on several that are done as soon as they have been decided.
 
     It stops where the caller must see to something: an instance has ended, nothing is ready, an arena or a buffer has no room.
 
     Args:
-      t: The tables.
       worker: The worker.
       chosen: The queue of the first of them, which a user's policy has chosen; -1 lets a policy of ours choose.
       policy: Its number.
@@ -27,10 +27,12 @@ def decide(t, worker, chosen, policy, ahead, told, pack, due):
         0 or a reason, with an arena in `N_MESSAGES`, and what must be had in `N_ROWS_IN`.
       pack: int32, to be written: each dispatch's messages, their program lines, the rows of each port and output, and these rows' slots.
       due: `[d, 3]` int64, to be written: node, gradient rows and summed staleness of updates.
+      *tables: The tables.
 
     Returns:
       How many dispatches there are.
     """
+    t = Tables(*tables)
     n, at, n_due = 0, 0, 0
     while n < max(1, ahead) and (n == 0 or t.clock[c.N_ENDED] == 0):
         q = chosen if chosen >= 0 and n == 0 else choose(t, worker, policy)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.schedule import columns as c
+from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.compiled import entry, inlined, inner
 from ampjax.schedule.loops.queues import line_of, push
 from ampjax.schedule.loops.ranges import give_live, give_rows
 
 
 @entry
-def done(t, messages, direction):
+def done(messages, direction, *tables):
     """A dispatch's messages travel on, or are answered."""
-    travel(t, messages, direction)
+    travel(Tables(*tables), messages, direction)
 
 
 @inner

@@ -121,15 +121,19 @@ def test_the_policy_may_change():
 
 
 def assert_random_graph_has_the_same_schedules(seed):
+    """Two policies for each graph, on the clock and in virtual time; graphs that a payload routes are left out."""
     case = random_case(seed, n_instances=6)
+    if any(node.kind == "RouteBy" for node in case.graph.nodes.values()):
+        return
     plan = planned(case.graph, 1 + seed % 3, fuse=seed % 4 > 0)
-    for k, policy in enumerate(POLICIES.values()):
+    for k in (seed % 5, (seed + 2) % 5):
+        policy = list(POLICIES)[k]
         settings = settings_for(
             case.graph,
             1 + seed % 9,
             max_active_keys=1 + (seed + k) % 6,
-            max_dispatch_size=(1, 2, 3, 5, 64)[(seed + k) % 5],
-            policy=policy,
+            max_dispatch_size=(1, 2, 3, 5, 64)[(seed + 3 * k) % 5],
+            policy=POLICIES[policy],
             flush_every=None if seed % 6 else 3,
         )
         drive = (at_once, in_virtual_time)[(seed // 5 + k) % 2]
@@ -140,22 +144,15 @@ def assert_random_graph_has_the_same_schedules(seed):
             raise
 
 
-def by_states(seed):
-    """Whether no payload routes in a random graph."""
-    return all(node.kind != "RouteBy" for node in random_case(seed, n_instances=6).graph.nodes.values())
-
-
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(12))
 def test_random_graphs(seed):
-    if by_states(seed):
-        assert_random_graph_has_the_same_schedules(seed)
+    assert_random_graph_has_the_same_schedules(seed)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(10, 700))
+@pytest.mark.parametrize("seed", range(12, 600))
 def test_many_random_graphs(seed):
-    if by_states(seed):
-        assert_random_graph_has_the_same_schedules(seed)
+    assert_random_graph_has_the_same_schedules(seed)
 
 
 def test_slots_are_never_shared():
