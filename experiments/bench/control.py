@@ -59,7 +59,15 @@ def main(options: ControlOptions, console: Console | None = None) -> list[dict[s
     sizes = {name: getattr(options, name) for name in ("messages", "passes")}
     require_positive("See the defaults.", sizes=min(options.sizes, default=0), **sizes)
     rows = [measure(options, size) for size in options.sizes]
-    table = compact("dispatch\nsize", "routing µs", "integers µs", "16 ahead µs", "routing /\n16 ahead", "unfolding µs", title="a message")
+    table = compact(
+        "dispatch\nsize",
+        "routing µs",
+        "integers µs",
+        "16 ahead µs",
+        "routing /\n16 ahead",
+        "unfolding µs",
+        title="a message",
+    )
     for row in rows:
         times = (f"{row[name]:.3f}" for name in ("routing_us", "integers_us", "ahead_us"))
         table.add_row(str(row["dispatch_size"]), *times, f"{row['ratio']:.1f}", f"{row['unfolding_us']:.3f}")
@@ -100,7 +108,7 @@ class Bench:
     def __init__(self, options: ControlOptions, size: int):
         graph = list_reduction_rnn(128)
         self._plan = make_plan(graph, assign(graph, 1))
-        each = 2 * MAX_LENGTH + 1  # each sequence passes the loop's stage 10 times forth and back; the loss, which is fused, once
+        each = 2 * MAX_LENGTH + 3  # of a sequence: its steps and the feed of its first state, forth and back; the loss
         n = max(size, options.messages // each // size * size)
         data = generate(20 * n + 200)
         full = np.flatnonzero(data.lengths == MAX_LENGTH)[:n]
