@@ -25,7 +25,7 @@ NUMBERS: dict[Policy, int] = {
     wavefront: 3,
     one_forward_one_backward: 4,
 }
-"""As in `loops.rank`."""
+"""As in `loops.choice`."""
 
 BY_ASKING = -1
 """A policy that has no number."""

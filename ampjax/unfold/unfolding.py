@@ -16,7 +16,6 @@ from ampjax.errors import MessageError
 from ampjax.ir.instances import Messages
 from ampjax.ir.payload import RouteBy
 from ampjax.ir.state import INSTANCE, State
-from ampjax.sched.demand import ENDLESS, LONG
 from ampjax.sched.explain import find_waiting
 from ampjax.sched.group import Closed
 from ampjax.sched.plan import Plan
@@ -31,6 +30,12 @@ from ampjax.unfold.ranks import Ranks
 from ampjax.unfold.workspace import Workspace
 
 NO_INPUTS = np.zeros(0, np.int64)
+
+LONG = 50_000
+"""Rounds from which on somebody who waits is told where instances go round."""
+
+ENDLESS = 1_000_000
+"""Rounds from which on instances are said to be in a loop that they never leave: stages that one message has passed, one after the other."""
 
 
 class Unfolding:

@@ -114,7 +114,7 @@ class Bench:
         full = np.flatnonzero(data.lengths == MAX_LENGTH)[:n]
         self._data = Subset(Sequences(data, 128), full)
         intervals = dict.fromkeys(graph.parameterised, 100)
-        limits = {"max_active_keys": size, "max_dispatch_size": size, "capacity": 4096, "history": 1}
+        limits: dict[str, Any] = {"max_active_keys": size, "max_dispatch_size": size, "capacity": 4096, "history": 1}
         settings = SchedulerSettings(intervals=intervals, policy=largest, **limits)
         self._routing, self._integers = Scheduler(self._plan, settings), IntegerScheduler(self._plan, settings)
         self._unfolder = Unfolder(self._plan)
