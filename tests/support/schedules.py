@@ -2,11 +2,13 @@
 
 import hashlib
 import heapq
+from collections import Counter
 
 import numpy as np
 
 from ampjax.ir.state import INSTANCE, SLOT
 from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.stages import Leaf
 from ampjax.schedule.scheduler import IntegerScheduler
 from ampjax.unfold.unfolder import Unfolder
 
@@ -118,6 +120,30 @@ def admit(side, left):
 def digest(told):
     """A number for a whole schedule."""
     return hashlib.blake2b(repr(list(told)).encode(), digest_size=8).hexdigest()
+
+
+def ways_meet(plan):
+    """Whether messages of one producer can come to one port by two ways, as where a phi follows a cond.
+
+    The router takes a dispatch's messages way by way, the scheduler of integers port by port (decision 22): there the order of messages may differ.
+    """
+
+    def ports(targets, on_the_way):
+        for target in targets:
+            if isinstance(target, Leaf):
+                yield target
+            elif id(target) not in on_the_way:
+                for output in target.targets:
+                    yield from ports(output, on_the_way | {id(target)})
+
+    routes = [*plan.pumps.values(), *(route for stage in plan.stages for route in stage.routes)]
+    found = [list(ports(route, frozenset())) for route in routes]
+    return any(len(own) > len(set(own)) for own in found)
+
+
+def messages_of(told):
+    """How often each message is in a dispatch of each stage in each direction."""
+    return Counter((stage, direction, state) for _, _, stage, direction, states, *_ in told for state in states)
 
 
 def first_difference(one, other):

@@ -5,7 +5,7 @@ import pytest
 from support import graphs
 from support.control import plan_for
 from support.models import MODELS, model
-from support.schedules import Integers, Routing, at_once, first_difference, in_virtual_time
+from support.schedules import Integers, Routing, at_once, first_difference, in_virtual_time, messages_of, ways_meet
 
 from ampjax.ir.instances import InstanceList
 from ampjax.sched.affinity import assign
@@ -28,14 +28,21 @@ def settings_for(graph, interval=7, **options):
     return SchedulerSettings(intervals=dict.fromkeys(graph.parameterised, interval), **options)
 
 
-def assert_same(plan, settings, data, train=True, drive=at_once, wave=256):
-    """The same dispatches, in the same order, of the same messages in the same order, with the same updates."""
+def assert_same(plan, settings, data, train=True, drive=at_once, wave=256, unless_ways_meet=False):
+    """The same dispatches, in the same order, of the same messages in the same order, with the same updates.
+
+    Where two ways lead to one port, and that is let pass, at least the same messages.
+    """
     one = list(drive(Routing(plan, settings, data, train), len(data), plan.workers))
-    other = Integers(plan, settings, data, train, wave)
-    difference = first_difference(one, list(drive(other, len(data), plan.workers)))
-    assert difference is None, difference
+    side = Integers(plan, settings, data, train, wave)
+    other = list(drive(side, len(data), plan.workers))
+    difference = first_difference(one, other)
+    if difference is not None and unless_ways_meet and ways_meet(plan):
+        assert messages_of(one) == messages_of(other)
+    else:
+        assert difference is None, difference
     assert one
-    assert_nothing_is_left(other.scheduler)
+    assert_nothing_is_left(side.scheduler)
 
 
 def assert_nothing_is_left(scheduler):
@@ -138,15 +145,31 @@ def assert_random_graph_has_the_same_schedules(seed):
         )
         drive = (at_once, in_virtual_time)[(seed // 5 + k) % 2]
         try:
-            assert_same(plan, settings, case.instances, (seed + k) % 3 > 0, drive, 1 + seed % 7)
+            train, wave = (seed + k) % 3 > 0, 1 + seed % 7
+            assert_same(plan, settings, case.instances, train, drive, wave, unless_ways_meet=seed not in STRICT)
         except AssertionError as error:
             error.add_note(f"{policy}, {drive.__name__}: {case.replay}")
             raise
 
 
-@pytest.mark.parametrize("seed", range(12))
+STRICT = range(12)
+"""Cases whose schedules are the same whether ways meet or not."""
+
+
+@pytest.mark.parametrize("seed", STRICT)
 def test_random_graphs(seed):
     assert_random_graph_has_the_same_schedules(seed)
+
+
+def test_messages_that_come_by_two_ways_keep_their_own_order():
+    """The one difference: in place of way by way. The sets of messages are the same, and so are all sums but for their rounding."""
+    case = random_case(168, n_instances=6)
+    plan = planned(case.graph)
+    settings = settings_for(case.graph, 7, max_active_keys=4, max_dispatch_size=64, policy=POLICIES["wavefront"])
+    sides = [list(at_once(side(plan, settings, case.instances, False), 6)) for side in (Routing, Integers)]
+    assert ways_meet(plan) and first_difference(*sides) is not None
+    in_order = [[(*told[:4], sorted(told[4]), *told[5:]) for told in side] for side in sides]
+    assert first_difference(*in_order) is None
 
 
 @pytest.mark.long
