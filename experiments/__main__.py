@@ -81,6 +81,8 @@ COMMANDS: Mapping[str, Command] = {
     "bench workers": Command("bench.workers", "WorkersBench"),
     "bench parallax": Command("bench.parallax", "ParallaxBench"),
     "bench simulate": Command("bench.simulate", "SimulateOptions"),
+    "bench control": Command("bench.control", "ControlOptions"),
+    "bench unfold": Command("bench.unfold", "UnfoldOptions"),
     "bench growth": Command("bench.growth", "GrowthBench"),
 }
 """By what is written on the command line. `bench` compares ours with other programs, and measures the engine alone."""

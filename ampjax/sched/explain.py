@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from ampjax.errors import LimitError
 from ampjax.ir.state import INSTANCE, State
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.group import Groups
-from ampjax.sched.join import Join
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import Queue
 from ampjax.sched.slots import SlotPool
@@ -56,7 +56,19 @@ class Waiting:
         return f"node `{self.stage.name}` has {self.state!r} on port {self.stage.ports[self.port].name} and waits for {self.what}"
 
 
-def find_waiting(plan: Plan, joins: Mapping[int, Join], groups: Mapping[int, Groups]) -> list[Waiting]:
+class Pending(Protocol):
+    """A join, as far as it tells what waits in it."""
+
+    def pending(self) -> list[tuple[int, np.ndarray, int]]:
+        """`(port, state [width], message)` of each message that waits, by port and key."""
+        ...
+
+    def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
+        """The key of a message at a port."""
+        ...
+
+
+def find_waiting(plan: Plan, joins: Mapping[int, Pending], groups: Mapping[int, Groups]) -> list[Waiting]:
     """The messages that wait in joins, one for each key, and the open groups."""
     found = []
     for number, join in joins.items():

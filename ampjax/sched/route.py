@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from ampjax.ir.control import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Repeat
 from ampjax.ir.graph import Node
 from ampjax.ir.instances import Topology
 from ampjax.ir.state import SLOT, Layout, State, apply, column
-from ampjax.sched.cells import Cells
 from ampjax.sched.stages import Leaf, Step, Targets
 
 
@@ -50,18 +50,54 @@ Parts = list[tuple[int, Batch]]
 """What comes out of a control node: outputs, and the messages there."""
 
 
+class Payloads(Protocol):
+    """Where messages' payload rows lie, by cell; `sched.cells.Cells` and `unfold.messages.MessageTable` are such tables."""
+
+    @property
+    def row(self) -> np.ndarray:
+        """The row of each ordinary message."""
+        ...
+
+    @property
+    def rows(self) -> RowsOfOne:
+        """The rows of each ragged message."""
+        ...
+
+    def rows_of(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of ragged messages, one after the other, and each message's number of them."""
+        ...
+
+    def view(self, of: np.ndarray, slots: np.ndarray | None) -> np.ndarray:
+        """New messages `[n]` whose payloads are the rows `slots` of the messages `of`, or rows that are set later."""
+        ...
+
+    def set_rows(self, cells: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> None:
+        """Gives ragged messages their rows: `rows` one after the other, `sizes[i]` for message `i`."""
+        ...
+
+    def set_parts(self, cells: np.ndarray, rows: Sequence[np.ndarray]) -> None:
+        """Gives ragged messages their rows, `rows[i]` for message `i`."""
+        ...
+
+
+class RowsOfOne(Protocol):
+    """The rows of one message."""
+
+    def __getitem__(self, cell: int, /) -> np.ndarray: ...
+
+
 class Router:
     """Applies control nodes to batches.
 
     Args:
       layout: Where state fields stand.
-      cells: The cell table; ungrouping, repeating and distributing make views in it.
+      cells: The table of payloads; ungrouping, repeating and distributing make views in it.
       topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
       deliver: Gets what arrives at each stage's port.
     """
 
     def __init__(
-        self, layout: Layout, cells: Cells, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
+        self, layout: Layout, cells: Payloads, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
     ):
         self._layout, self._cells, self._topologies, self._deliver = layout, cells, topologies, deliver
         self._apply: dict[type, Callable[[Step, Batch], Parts]] = {

@@ -1,0 +1,105 @@
+"""The tables that loops work on: which column holds what. Each is an array `[lines, columns]` of integers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+# `stages` int64: one line for each stage; pump `p` is line `-1 - p`.
+KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, AHEAD, PARAMS, N_PARAMS, ARENA = range(9)
+"""What it is; its worker; ports; outputs; whether it copies rows to another memory; workers ahead; its parameterised nodes begin in `params`; how many; then the arena of each output."""
+
+COMPUTES, ENDS, GROUPS, PUMPS = range(4)
+"""Kinds: has outputs; has none (a loss or sink); a group; a pump."""
+
+# `params` int64: the parameterised nodes of all stages.
+NODE, WAY = range(2)
+"""The node; the column of `edges` that counts its rows, or -1 where it works on the stage's rows."""
+
+# `nodes` int64: one line for each parameterised node.
+COUNT, VERSION, INTERVAL, STALENESS = range(4)
+"""Gradient rows since its last update; updates so far; `min_update_interval`; the summed staleness of those rows."""
+
+# `lines` int32: one line for each invocation of all programs.
+STAGE, ROW, SIZE, ROWS, IN, N_IN, OUT, N_OUT, OWED = range(9)
+"""As in `Programs`; inputs begin at `IN` in `inputs`, consumptions at `OUT` in `outputs`."""
+
+# `inputs` int32.
+FROM, FIRST, LENGTH = range(3)
+"""The invocation whose rows an input holds; its first row, or `~i` for picks; its rows."""
+
+# `outputs` int32.
+TO, RANK = range(2)
+"""The invocation that consumes; in which order ports are reached."""
+
+# `live` int32: one line for each invocation of the instances in flight.
+NEED, LEFT, SLOT, BORN, NEXT, SEEN = range(6)
+"""Inputs that are missing; gradients that are owed; its instance's slot; the dispatch that made it ready; who stands behind it in its queue; from here on the versions that it saw."""
+
+# `instances` int64: one line for each slot.
+LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID = range(11)
+"""Its program's first line; its first pick; its first line in `live`; its place among all programs; its first row in `slots`; how many were admitted before; whether it trains; invocations that have not ended; invocations; rows; its number."""
+
+# `queues` int64: line `3 * stage + direction`.
+HEAD, TAIL, ITEMS, WAITING, LONGEST, UNDER_WAY, SINCE, AT = range(8)
+"""The first and the last message; messages; their rows; the most messages so far; messages that have gone forth and not come back; when it ceased to be empty; its place among its worker's, or -1."""
+SORTED, N_SORTED, SORTED_BORN = range(8, 11)
+"""The last of the messages that are in order of age; how many these are; when they began to wait."""
+MAX_ROWS, MAX_IN, MAX_ITEMS, MAX_OUT = range(11, 15)
+"""Rows from which on a dispatch is full, for policies; what it may hold: input rows, messages, output rows."""
+
+FORWARD, BACKWARD, INFER = range(3)
+"""Directions."""
+
+# What `loops.decide` tells of a dispatch, int64.
+Q, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK = range(8)
+"""Its queue, or why there is none; its number; messages; input rows; updates that are due, and where they begin in `due`; where it begins in `pack`, and its length there."""
+
+NOTHING, WAITS, NO_SLOTS, NO_ROOM = range(-1, -5, -1)
+"""Nothing is ready; the policy wants to wait; an arena has too few slots; the buffers are too small."""
+
+# `clock` int64.
+NOW, ENTERED, ADMITTED, LIVE_TOP, ROWS_TOP, N_ENDED, N_TRAIN, N_INFER = range(8)
+"""The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances in `ended`; those in flight."""
+
+
+class Tables(NamedTuple):
+    """All that loops read and write.
+
+    Args:
+      stages, params, nodes, lines, inputs, outputs, live, instances, queues, clock: See above.
+      edges: `[places, ways]` int32: edges of each instance's chains.
+      picks: `[p]` int32: as in `Programs`.
+      slots: `[rows]` int32: the arena slot of each row of the instances in flight.
+      free: `[arenas, capacity]` int32: slots that are free; of arena `a` the first `n_free[a]`, the last of which is given out first.
+      n_free: `[arenas]` int64.
+      active: `[workers, queues]` int32: the queues that hold messages; of worker `w` the first `n_active[w]`.
+      n_active: `[workers]` int64.
+      ranges: `[2, 32]` int32: of `live` and of `slots`, the first free range of `2 ** k` lines, or -1.
+      vacant: `[slots]` int32: slots for instances that are free; the first `n_vacant[0]`.
+      n_vacant: `[1]` int64.
+      ended: `[slots]` int64: the slots of instances that have ended.
+    """
+
+    stages: np.ndarray
+    params: np.ndarray
+    nodes: np.ndarray
+    lines: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+    edges: np.ndarray
+    picks: np.ndarray
+    live: np.ndarray
+    instances: np.ndarray
+    queues: np.ndarray
+    clock: np.ndarray
+    slots: np.ndarray
+    free: np.ndarray
+    n_free: np.ndarray
+    active: np.ndarray
+    n_active: np.ndarray
+    ranges: np.ndarray
+    vacant: np.ndarray
+    n_vacant: np.ndarray
+    ended: np.ndarray

@@ -1,0 +1,62 @@
+"""What the scheduler tells a driver to do. A dispatch is data: integers, names and an array, so it can travel to another process."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ampjax.sched.dispatch import Change
+
+DIRECTIONS = "forward", "backward", "infer", "update"
+
+
+class Dispatch(NamedTuple):
+    """One action for a worker: run a stage on some messages, then change some parameters.
+
+    Args:
+      number: Dispatches are numbered in the order of issue.
+      worker: Who runs it.
+      stage: The number of the stage that it runs; -1 for parameter changes only.
+      direction: One of `DIRECTIONS`.
+      n_messages: Messages in it.
+      n_rows: Input rows of port 0.
+      n_sections: Ports and outputs of the stage together.
+      pack: int32: what the properties below show, one after the other.
+      changes: Parameter changes that follow.
+    """
+
+    number: int
+    worker: int
+    stage: int
+    direction: str
+    n_messages: int
+    n_rows: int
+    n_sections: int
+    pack: np.ndarray
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def messages(self) -> np.ndarray:
+        """`[n_messages]`: the messages, by their numbers among those in flight."""
+        return self.pack[: self.n_messages]
+
+    @property
+    def lines(self) -> np.ndarray:
+        """`[n_messages]`: their invocations, by their numbers among all programs (`Store.find` tells instances)."""
+        return self.pack[self.n_messages : 2 * self.n_messages]
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """`[n_sections]`: the rows of each port, then of each output."""
+        return self.pack[2 * self.n_messages : 2 * self.n_messages + self.n_sections]
+
+    @property
+    def slots(self) -> np.ndarray:
+        """The arena slots of the rows of each port, then of each output, one after the other."""
+        return self.pack[2 * self.n_messages + self.n_sections :]
+
+    @property
+    def rows(self) -> list[np.ndarray]:
+        """The same, an array for each port and output."""
+        return np.split(self.slots, np.cumsum(self.sizes)[:-1])

@@ -1,0 +1,43 @@
+"""Choosing: which queue a worker takes next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.schedule import columns as c
+from ampjax.schedule.loops.compiled import inlined, inner
+
+
+@inlined
+def rank(t, q, policy):
+    """What the policies of these numbers compare: the lowest goes first (`sched.policy`); of equal ones that which has waited longest."""
+    stage, direction = q // 3, q % 3
+    back = direction == c.BACKWARD or (direction == c.FORWARD and t.stages[stage, c.KIND] == c.ENDS)
+    ready = min(t.queues[q, c.WAITING], t.queues[q, c.MAX_ROWS])
+    born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[t.queues[q, c.HEAD], c.BORN])
+    second = np.int64(0 if back else 1)
+    if policy == 1:
+        first = -ready
+    elif policy == 2:
+        first = born - ready * (6 if back else 4)
+    elif policy == 3:
+        first, second = 1 - second, -stage if back else stage
+    else:
+        first = 1 - t.stages[stage, c.IS_TRANSFER]
+    return first, second, born, t.queues[q, c.SINCE]
+
+
+@inner
+def choose(t, worker, policy):
+    """The queue that a worker takes next; or `NOTHING` if nothing waits for it, `WAITS` if the policy wants it to wait."""
+    best = np.int64(c.NOTHING if t.n_active[worker] == 0 else c.WAITS)
+    lowest = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
+    for k in range(t.n_active[worker]):
+        q = np.int64(t.active[worker, k])
+        goes_forth = q % 3 == c.FORWARD and t.stages[q // 3, c.KIND] != c.ENDS
+        if policy == 4 and goes_forth and t.queues[q, c.UNDER_WAY] >= t.stages[q // 3, c.AHEAD]:
+            continue
+        own = rank(t, q, policy)
+        if best < 0 or own < lowest:
+            best, lowest = q, own
+    return best

@@ -1,0 +1,143 @@
+"""The tables of a plan: made once, and made longer when they are full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ampjax.sched.plan import Plan
+from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.stages import HOST, ArenaKey, Stage
+from ampjax.schedule import columns as c
+from ampjax.schedule.columns import Tables
+
+FIRST = 1024
+"""Lines that tables have at first."""
+
+NO_LIMIT = 1 << 60
+NEVER = -1
+"""The interval of nodes that only the controller updates."""
+
+
+class Arenas:
+    """The arenas of a plan by number: those of stages' outputs, and in host memory those of pumps.
+
+    Args:
+      plan: The plan.
+
+    Attributes:
+      keys: The key of each.
+      of_stage: For each stage the arena of each output.
+      of_pump: The arena of each pump.
+    """
+
+    def __init__(self, plan: Plan):
+        numbers: dict[ArenaKey, int] = {}
+        types = [node.op.type for node in plan.graph.pumps.values()]
+        pumps: list[ArenaKey] = [(HOST, t.shape, t.dtype.name) for t in types]
+        self.of_pump = [numbers.setdefault(key, len(numbers)) for key in pumps]
+        outputs = [stage.arenas if stage.kind != "group" else () for stage in plan.stages]
+        self.of_stage = [[numbers.setdefault(key, len(numbers)) for key in own] for own in outputs]
+        self.keys = list(numbers)
+
+
+def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tables:
+    """Tables without programs, with nothing in flight."""
+    params, starts, ways = _params(plan)
+    width = max((len(stage.params) for stage in plan.stages), default=0)
+    return Tables(
+        stages=_stages(plan, arenas, starts),
+        params=params,
+        nodes=_nodes(plan, settings),
+        lines=np.zeros((0, c.OWED + 1), np.int32),
+        inputs=np.zeros((0, c.LENGTH + 1), np.int32),
+        outputs=np.zeros((0, c.RANK + 1), np.int32),
+        edges=np.zeros((0, ways), np.int32),
+        picks=np.zeros(0, np.int32),
+        live=np.zeros((0, c.SEEN + width), np.int32),
+        instances=np.zeros((0, c.ID + 1), np.int64),
+        queues=_queues(plan, settings),
+        clock=np.zeros(c.N_INFER + 1, np.int64),
+        slots=np.zeros(0, np.int32),
+        free=np.zeros((len(arenas.keys), 0), np.int32),
+        n_free=np.zeros(len(arenas.keys), np.int64),
+        active=np.zeros((plan.workers, 3 * len(plan.stages)), np.int32),
+        n_active=np.zeros(plan.workers, np.int64),
+        ranges=np.full((2, 32), -1, np.int32),
+        vacant=np.zeros(0, np.int32),
+        n_vacant=np.zeros(1, np.int64),
+        ended=np.zeros(0, np.int64),
+    )
+
+
+def _stages(plan: Plan, arenas: Arenas, starts: Mapping[int, int]) -> np.ndarray:
+    n_stages, n_pumps = len(plan.stages), len(arenas.of_pump)
+    width = max((len(own) for own in arenas.of_stage), default=0)
+    table = np.zeros((n_stages + n_pumps, c.ARENA + max(width, 1)), np.int64)
+    for stage, own in zip(plan.stages, arenas.of_stage, strict=True):
+        kind = c.GROUPS if stage.kind == "group" else c.COMPUTES if stage.outputs else c.ENDS
+        head = kind, stage.worker, len(stage.ports), len(own), stage.kind == "transfer", stage.workers_ahead
+        table[stage.number, : c.ARENA] = (*head, starts[stage.number], len(stage.params))
+        table[stage.number, c.ARENA : c.ARENA + len(own)] = own
+    for pump, arena in enumerate(arenas.of_pump):
+        table[-1 - pump, c.KIND], table[-1 - pump, c.N_OUTPUTS], table[-1 - pump, c.ARENA] = c.PUMPS, 1, arena
+    return table
+
+
+def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
+    """The parameterised nodes of all stages `[p, 2]`, where each stage's begin, and how many ways chains have together."""
+    numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
+    rows: list[tuple[int, int]] = []
+    starts, ways = {}, 0
+    for stage in plan.stages:
+        starts[stage.number] = len(rows)
+        for node in stage.params:
+            way = stage.way_of.get(node)
+            rows.append((numbers[node], -1 if way is None else ways + way))
+        ways += n_ways(stage)
+    return np.array(rows, np.int64).reshape(-1, 2), starts, ways
+
+
+def n_ways(stage: Stage) -> int:
+    """The ways of a stage's chain."""
+    return 0 if stage.chain is None else len(stage.chain.ways)
+
+
+def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
+    nodes = np.zeros((len(plan.graph.parameterised), c.STALENESS + 1), np.int64)
+    for number, node in enumerate(plan.graph.parameterised):
+        nodes[number, c.INTERVAL] = NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
+    return nodes
+
+
+def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
+    queues = np.zeros((3 * len(plan.stages), c.MAX_OUT + 1), np.int64)
+    queues[:, c.AT] = -1
+    for stage in plan.stages:
+        own = [node.options.max_dispatch_size for node in stage.nodes if node.options.max_dispatch_size]
+        for direction in (c.FORWARD, c.BACKWARD, c.INFER):
+            limits(queues[3 * stage.number + direction], stage, direction, min([settings.max_dispatch_size, *own]))
+    return queues
+
+
+def limits(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
+    """Sets what one dispatch of a queue may hold: `most` rows, of what makes its kernel large."""
+    forth = direction != c.BACKWARD
+    collects = forth and stage.kind == "collect"
+    makes_rows = collects or (forth and stage.kind == "edges" and not stage.aligned)
+    queue[c.MAX_ROWS] = most
+    queue[c.MAX_IN] = NO_LIMIT if collects else most
+    queue[c.MAX_ITEMS] = most if forth and stage.kind == "reduce" else NO_LIMIT
+    queue[c.MAX_OUT] = most if makes_rows else NO_LIMIT
+
+
+def longer(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:
+    """An array of at least `n` along an axis, twice as long as before or longer, that begins with this one."""
+    if n <= array.shape[axis]:
+        return array
+    shape = list(array.shape)
+    shape[axis] = max(n, 2 * array.shape[axis], FIRST)
+    new = np.zeros(shape, array.dtype)
+    new[tuple(slice(0, size) for size in array.shape)] = array
+    return new

@@ -1,0 +1,161 @@
+"""Messages while control flow is evaluated: which invocation made each, and which rows it holds.
+
+Rows are numbered as they come to be, over all instances that are unfolded together. A message holds rows in a row (those of an output), or a list of
+picks (the rows of a group, of a repeated or a distributed message); then `first` is the complement `~i` of its place in the list, a negative number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class Numbers:
+    """A column of integers that grows at its end.
+
+    Args:
+      first: What it begins with, also after `clear`.
+    """
+
+    def __init__(self, *first: int):
+        self._array = np.zeros(1024, np.int64)
+        self._array[: len(first)] = first
+        self._n = self._least = len(first)
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def values(self) -> np.ndarray:
+        """All of them, as a view that may be written to."""
+        return self._array[: self._n]
+
+    def extend(self, n: int, values: np.ndarray | int) -> np.ndarray:
+        """Adds `n` at the end; gives a view of them."""
+        start, end = self._n, self._n + n
+        if end > len(self._array):
+            self._array = np.concatenate([self.values, np.zeros(max(end, len(self._array)), np.int64)])
+        self._n = end
+        new = self._array[start:end]
+        new[:] = values
+        return new
+
+    def clear(self) -> None:
+        """Leaves what it began with."""
+        self._n = self._least
+
+
+class MessageTable:
+    """All messages of an unfolding, by number; number 0 stands for none.
+
+    Attributes:
+      owner: The invocation that made each message's rows, and is owed a gradient for each time that they are consumed.
+      first: The first row of each message, or `~i` for picks from place `i` on.
+      size: Rows of each message.
+      picks: The lists of rows that do not follow one another.
+    """
+
+    def __init__(self) -> None:
+        self._owner, self._first, self._size, self._picks = Numbers(0), Numbers(0), Numbers(0), Numbers()
+
+    @property
+    def owner(self) -> np.ndarray:
+        """See above."""
+        return self._owner.values
+
+    @property
+    def first(self) -> np.ndarray:
+        """See above."""
+        return self._first.values
+
+    @property
+    def size(self) -> np.ndarray:
+        """See above."""
+        return self._size.values
+
+    @property
+    def picks(self) -> np.ndarray:
+        """See above."""
+        return self._picks.values
+
+    @property
+    def row(self) -> np.ndarray:
+        """The row of each ordinary message."""
+        return self._first.values
+
+    @property
+    def rows(self) -> _RowsOfOne:
+        """The rows of each ragged message."""
+        return _RowsOfOne(self)
+
+    def clear(self) -> None:
+        """Forgets all messages."""
+        for column in (self._owner, self._first, self._size, self._picks):
+            column.clear()
+
+    def emit(self, owners: np.ndarray, first: np.ndarray | int, sizes: np.ndarray | int) -> np.ndarray:
+        """New messages `[n]` of the invocations `owners`, each with `sizes` rows from `first` on."""
+        n, start = len(owners), len(self._owner)
+        self._owner.extend(n, owners)
+        self._first.extend(n, first)
+        self._size.extend(n, sizes)
+        return np.arange(start, start + n)
+
+    def view(self, of: np.ndarray, slots: np.ndarray | None) -> np.ndarray:
+        """New messages `[n]` whose payloads are the rows `slots` of the messages `of`, or rows that are set later."""
+        return self.emit(self.owner[of], 0 if slots is None else slots, 1)
+
+    def set_rows(self, cells: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> None:
+        """Gives ragged messages their rows: `rows` one after the other, `sizes[i]` for message `i`."""
+        self.first[cells] = ~(len(self._picks) + np.cumsum(sizes) - sizes)
+        self.size[cells] = sizes
+        self._picks.extend(len(rows), rows)
+
+    def set_parts(self, cells: np.ndarray, rows: Sequence[np.ndarray]) -> None:
+        """Gives ragged messages their rows, `rows[i]` for message `i`."""
+        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+        self.set_rows(cells, np.concatenate(rows) if rows else sizes, sizes)
+
+    def rows_of(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of ragged messages, one after the other, and each message's number of them."""
+        sizes = self.size[cells]
+        return resolve(self.first[cells], sizes, self.picks), sizes
+
+
+class _RowsOfOne:
+    def __init__(self, table: MessageTable):
+        self._table = table
+
+    def __getitem__(self, cell: int, /) -> np.ndarray:
+        first, size = int(self._table.first[cell]), int(self._table.size[cell])
+        return np.arange(first, first + size) if first >= 0 else self._table.picks[~first : ~first + size]
+
+
+def resolve(first: np.ndarray, sizes: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """The rows of some messages, one after the other.
+
+    Args:
+      first: `[n]`: the first row of each, or `~i` for the picks from place `i` on.
+      sizes: `[n]`: rows of each.
+      picks: The lists of rows.
+    """
+    picked = first < 0
+    places = spread(np.where(picked, ~first, first), sizes)
+    if not picked.any():
+        return places
+    if picked.all():
+        return picks[places]
+    listed = np.repeat(picked, sizes)
+    places[listed] = picks[places[listed]]
+    return places
+
+
+def spread(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """`starts[0], starts[0] + 1, ...` (`sizes[0]` of them), then those from `starts[1]` on, and so forth.
+
+    >>> spread(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    ends = np.cumsum(sizes)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)

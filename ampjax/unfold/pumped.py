@@ -1,0 +1,64 @@
+"""What is pumped: checked against the graph's pumps, and turned into states."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.errors import MessageError
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import Messages
+from ampjax.ir.state import INSTANCE, SLOT
+from ampjax.ir.wires import WireType
+
+
+class PumpedStates:
+    """Turns pumped columns into states.
+
+    Args:
+      graph: The graph.
+      ids: `[n]`: the numbers of the instances.
+    """
+
+    def __init__(self, graph: Graph, ids: np.ndarray):
+        self._layout, self._ids = graph.layout, ids
+        self._pumps = {name: (-1 - i, node.op.type) for i, (name, node) in enumerate(graph.pumps.items())}
+
+    def find(self, name: str) -> tuple[int, WireType]:
+        """A pump's number as a producer, and what it pumps.
+
+        Raises:
+          MessageError: If there is none of that name.
+        """
+        if name not in self._pumps:
+            raise MessageError(
+                f"pump `{name}`",
+                f"one of the graph's pumps {sorted(self._pumps)}",
+                "an unknown name",
+                "Name the pumps of the graph in the instance.",
+            )
+        return self._pumps[name]
+
+    def states(self, name: str, messages: Messages) -> np.ndarray:
+        """The states `[m, width]` of messages; an instance's slot is its place among the instances.
+
+        Raises:
+          MessageError: If a state field is missing or not known, or a ragged pump's sizes are missing.
+        """
+        _, wire = self.find(name)
+        if messages.fields.keys() != set(wire.fields):
+            raise MessageError(
+                f"pump `{name}`",
+                f"messages with the state fields {sorted(wire.fields)}",
+                f"{sorted(messages.fields)}",
+                "Pump each declared field, and no other.",
+            )
+        if wire.ragged and messages.sizes is None:
+            raise MessageError(
+                f"pump `{name}`", "sizes, the rows of each message of a ragged pump", "none", "Give `Messages.sizes`."
+            )
+        states = np.zeros((len(messages.instance), self._layout.width), np.int64)
+        states[:, SLOT] = messages.instance
+        states[:, INSTANCE] = self._ids[messages.instance]
+        for field, values in messages.fields.items():
+            states[:, self._layout.column(field)] = values
+        return states

@@ -1,0 +1,87 @@
+"""Instances' programs, wave by wave: what begins unfoldings, keeps their tables, and finds out who is at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ampjax.errors import MessageError
+from ampjax.ir.instances import Messages
+from ampjax.sched.plan import Plan
+from ampjax.unfold.programs import Programs
+from ampjax.unfold.ranks import Ranks
+from ampjax.unfold.unfolding import Unfolding
+from ampjax.unfold.workspace import Workspace
+
+
+class Unfolder:
+    """Unfolds instances of a plan, some after others.
+
+    Args:
+      plan: The plan.
+    """
+
+    def __init__(self, plan: Plan):
+        self.plan, self.ranks = plan, Ranks(plan)
+        self._spare: list[Workspace] = []
+
+    def start(self, ids: Sequence[int] | np.ndarray, purpose: str = "train", assume: bool = False) -> Unfolding:
+        """Begins to unfold some instances; `end` it when nothing more will be pumped or chosen for them."""
+        space = self._spare.pop() if self._spare else Workspace(self.plan)
+        return Unfolding(self.plan, space, ids, purpose, assume)
+
+    def programs(self, unfolding: Unfolding) -> Programs:
+        """The programs as far as they are known; those of later are longer, and begin in the same way."""
+        return unfolding.programs(self.ranks)
+
+    def end(self, unfolding: Unfolding) -> Programs:
+        """The programs. The unfolding can't be used any more."""
+        programs = unfolding.programs(self.ranks)
+        if unfolding.space.empty:
+            unfolding.space.clear()
+            self._spare.append(unfolding.space)
+        return programs
+
+    def unfold(
+        self,
+        batches: Sequence[Mapping[str, Messages]],
+        ids: Sequence[int] | np.ndarray,
+        purpose: str = "train",
+        assume: bool = False,
+    ) -> Unfolding:
+        """Unfolds some instances as far as is known.
+
+        Args:
+          batches: The instances' messages, as `Instances.gather` gives them; several batches are pumped one after the other.
+          ids: The instances' numbers.
+          purpose: See `Unfolding`.
+          assume: See `Unfolding`.
+
+        Raises:
+          MessageError: As `Unfolding.pump` does; of several instances it tells of the first that is refused when it is unfolded alone.
+        """
+        unfolding = self.start(ids, purpose, assume)
+        try:
+            for batch in batches:
+                unfolding.pump(batch)
+        except MessageError:
+            if len(ids) > 1:
+                for place in range(len(ids)):
+                    own = [{pump: of_one(m, place) for pump, m in batch.items()} for batch in batches]
+                    self.end(self.unfold(own, [ids[place]], purpose, assume))
+            raise
+        return unfolding
+
+
+def of_one(messages: Messages, place: int) -> Messages:
+    """Those of the messages that belong to the instance at a place, which becomes place 0."""
+    mine = np.flatnonzero(messages.instance == place)
+    n = len(messages.instance)
+    columns = {name: np.broadcast_to(np.asarray(values), (n,))[mine] for name, values in messages.fields.items()}
+    if isinstance(messages.payload, list):
+        payload = [messages.payload[i] for i in mine.tolist()]
+    else:
+        payload = messages.payload[mine] if messages.sizes is None else messages.payload
+    sizes = None if messages.sizes is None else np.asarray(messages.sizes)[mine]
+    return Messages(payload, np.zeros(len(mine), np.int64), columns, sizes)

@@ -1,0 +1,162 @@
+"""The control plane alone: the scheduler that routes messages beside the one of integers, on the same instances."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
+from ampjax.engine.loop import AHEAD, Loop
+from ampjax.engine.source import Source
+from ampjax.engine.virtual_driver import VirtualDriver
+from ampjax.ir.instances import Subset
+from ampjax.models.rnn import list_reduction_rnn
+from ampjax.sched.affinity import assign
+from ampjax.sched.plan import make_plan
+from ampjax.sched.policy import largest
+from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.settings import SchedulerSettings
+from ampjax.schedule.scheduler import IntegerScheduler
+from ampjax.tables import compact
+from ampjax.unfold.unfolder import Unfolder
+from experiments.common import require_positive
+from experiments.records import append
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlOptions:
+    """Processor time of control a message, as `bench engine` has it: single sequences of length 10, so that dispatches are full.
+
+    Both are driven to the end of a pass, each dispatch done before the next is decided, passes in turn. The scheduler of integers is given programs; what unfolding
+    these costs is a column of its own, since later epochs do not pay it.
+
+    Args:
+      sizes: Messages in a dispatch, and sequences in flight.
+      messages: Messages in a pass, about.
+      passes: Measured passes, of which the median counts; one more before them is not counted.
+      json: File to which a JSON object is appended for each size.
+    """
+
+    sizes: tuple[int, ...] = (1, 8, 32, 64, 256, 512)
+    messages: int = 20_000
+    passes: int = 7
+    json: Path | None = None
+
+
+def main(options: ControlOptions, console: Console | None = None) -> list[dict[str, Any]]:
+    """Prints a table; gives its rows as dictionaries.
+
+    Raises:
+      SettingsError: If an option is below 1.
+    """
+    sizes = {name: getattr(options, name) for name in ("messages", "passes")}
+    require_positive("See the defaults.", sizes=min(options.sizes, default=0), **sizes)
+    rows = [measure(options, size) for size in options.sizes]
+    table = compact(
+        "dispatch\nsize",
+        "routing µs",
+        "integers µs",
+        "16 ahead µs",
+        "routing /\n16 ahead",
+        "unfolding µs",
+        title="a message",
+    )
+    for row in rows:
+        times = (f"{row[name]:.3f}" for name in ("routing_us", "integers_us", "ahead_us"))
+        table.add_row(str(row["dispatch_size"]), *times, f"{row['ratio']:.1f}", f"{row['unfolding_us']:.3f}")
+    (console or Console(highlight=False)).print(table)
+    append(options.json, rows)
+    return rows
+
+
+def measure(options: ControlOptions, size: int) -> dict[str, Any]:
+    """Medians for one dispatch size."""
+    bench = Bench(options, size)
+    parts: dict[str, Callable[[], None]] = {
+        "routing": bench.routing,
+        "integers": bench.integers,
+        "ahead": bench.ahead,
+        "unfolding": bench.unfolding,
+    }
+    times: dict[str, list[float]] = {name: [] for name in parts}
+    for n in range(options.passes + 1):
+        for name, part in parts.items():
+            begin = time.thread_time()
+            part()
+            if n:
+                times[name].append(time.thread_time() - begin)
+    medians = {f"{name}_us": 1e6 * statistics.median(own) / bench.n_messages for name, own in times.items()}
+    ratio = statistics.median(a / b for a, b in zip(times["routing"], times["ahead"], strict=True))
+    return {"bench": "control", "dispatch_size": size, "messages": bench.n_messages, **medians, "ratio": ratio}
+
+
+class Bench:
+    """One dispatch size: both schedulers, which are kept from pass to pass.
+
+    Args:
+      options: Messages in a pass.
+      size: Messages in a dispatch, and sequences in flight.
+    """
+
+    def __init__(self, options: ControlOptions, size: int):
+        graph = list_reduction_rnn(128)
+        self._plan = make_plan(graph, assign(graph, 1))
+        each = 2 * MAX_LENGTH + 3  # of a sequence: its steps and the feed of its first state, forth and back; the loss
+        n = max(size, options.messages // each // size * size)
+        data = generate(20 * n + 200)
+        full = np.flatnonzero(data.lengths == MAX_LENGTH)[:n]
+        self._data = Subset(Sequences(data, 128), full)
+        intervals = dict.fromkeys(graph.parameterised, 100)
+        limits: dict[str, Any] = {"max_active_keys": size, "max_dispatch_size": size, "capacity": 4096, "history": 1}
+        settings = SchedulerSettings(intervals=intervals, policy=largest, **limits)
+        self._routing, self._integers = Scheduler(self._plan, settings), IntegerScheduler(self._plan, settings)
+        self._unfolder = Unfolder(self._plan)
+        ids = np.arange(len(self._data))
+        self._places = np.array(self._integers.add(self._unfolded(ids)))
+        self.n_messages = 0
+
+    def routing(self) -> None:
+        """A pass of the scheduler that routes messages."""
+        self._routing.reset_statistics()
+        source = Source(self._routing, self._data, np.arange(len(self._data)), True)
+        VirtualDriver(Loop(self._routing, None, [source]), lambda dispatch: 1).run()
+        self.n_messages = self._routing.stats.messages
+
+    def integers(self) -> None:
+        """A pass of the scheduler of integers, a dispatch at a time."""
+
+        def step() -> None:
+            dispatch = self._integers.next(0)
+            if dispatch is not None:
+                self._integers.done(dispatch)
+
+        self._pass(step)
+
+    def ahead(self) -> None:
+        """The same, as many dispatches at a time as the asyncio driver decides before they are issued (decision 16)."""
+        self._pass(lambda: self._integers.ahead(0, AHEAD[0]))
+
+    def _pass(self, step: Callable[[], object]) -> None:
+        s, left = self._integers, self._places
+        while len(left) or not s.idle:
+            s.finished  # noqa: B018
+            n = min(s.room(), len(left))
+            if n:
+                s.admit(left[:n])
+                left = left[n:]
+            step()
+
+    def unfolding(self) -> None:
+        """The programs of all instances of a pass, 256 together."""
+        for start in range(0, len(self._data), 256):
+            self._unfolded(np.arange(start, min(start + 256, len(self._data))))
+
+    def _unfolded(self, ids: np.ndarray) -> Any:
+        return self._unfolder.end(self._unfolder.unfold([self._data.gather(ids)], ids))

@@ -1,0 +1,39 @@
+"""Digests of schedules, printed as JSON: run as a program with NUMBA_DISABLE_JIT=1 it shows what the loops do as plain Python."""
+
+import json
+import sys
+
+from support.models import model
+from support.schedules import Integers, at_once, digest, in_virtual_time
+
+from ampjax.sched.affinity import assign
+from ampjax.sched.plan import make_plan
+from ampjax.sched.policy import POLICIES
+from ampjax.sched.settings import SchedulerSettings
+
+CASES = [
+    (name, policy, size, drive)
+    for name, policy in zip(
+        ("sequences in replicas", "trees", "molecules", "questions, edge by edge", "tagger"), POLICIES, strict=True
+    )
+    for size, drive in ((2, at_once), (64, in_virtual_time))
+]
+"""Each model with a policy of its own."""
+
+
+def digests():
+    """A digest for each case."""
+    found = []
+    for name, policy, size, drive in CASES:
+        graph, data = model(name)
+        plan = make_plan(graph, assign(graph, 2), (0, 1))
+        intervals = dict.fromkeys(graph.parameterised, 7)
+        limits = {"max_active_keys": 4, "max_dispatch_size": size}
+        settings = SchedulerSettings(intervals=intervals, policy=POLICIES[policy], **limits)
+        found.append(digest(drive(Integers(plan, settings, data), len(data), 2)))
+    return found
+
+
+if __name__ == "__main__":
+    early = "numba" in sys.modules  # all has been imported, and no scheduler made
+    print(json.dumps({"digests": digests(), "numba was imported early": early}))

@@ -1,0 +1,152 @@
+"""The scheduler of integers by itself: what it refuses, when Numba is imported, that loops do the same uncompiled, what it gives back."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import graphs
+from support.control import plan_for
+from support.models import model
+from support.schedules import Integers, Routing, at_once, first_difference
+from support.uncompiled import digests
+
+from ampjax.errors import SettingsError
+from ampjax.ir.instances import InstanceList, Messages
+from ampjax.sched.affinity import assign
+from ampjax.sched.dispatch import Average
+from ampjax.sched.plan import make_plan
+from ampjax.sched.policy import POLICIES
+from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.updates import ReplicaSync
+from ampjax.schedule import columns as c
+from ampjax.schedule.scheduler import IntegerScheduler
+
+TESTS = Path(__file__).parents[2]
+
+
+def test_loops_do_the_same_uncompiled():
+    """In a process of its own, since Numba reads the variable when it is imported; which is not before a scheduler is made."""
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    env = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": path}
+    command = [sys.executable, "-m", "support.uncompiled"]
+    told = json.loads(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+    assert told == {"digests": digests(), "numba was imported early": False}
+
+
+def refused(plan, **settings):
+    with pytest.raises(SettingsError) as error:
+        IntegerScheduler(plan, SchedulerSettings(**settings))
+    return str(error.value)
+
+
+FIX = "Use `ampjax.sched.scheduler.Scheduler` for it."
+
+
+def test_what_it_cannot_do_yet():
+    plan = plan_for(graphs.chain(1))
+    told = "integer scheduler: expected what it can do so far, got {}. " + FIX
+    assert refused(plan, stashed=("f0",)) == told.format("stashed weights")
+    assert refused(plan, limit=9) == refused(plan, limits={(0, (), "float32"): 9}) == told.format("a memory limit")
+    graph, _ = model("experts")
+    assert refused(make_plan(graph, assign(graph, 1))) == told.format("a `route_by`")
+    graph, _ = model("trees in replicas")
+    sync = ReplicaSync("every_k", 2)
+    assert refused(make_plan(graph, assign(graph, 1)), sync=sync) == told.format("replicas that meet at their updates")
+
+
+def test_replicas_are_averaged_at_the_end_of_an_epoch():
+    graph, data = model("sequences in replicas")
+    plan = make_plan(graph, assign(graph, 1))
+    groups = {}
+    for side in (Routing, Integers):
+        one = side(plan, SchedulerSettings(), data)
+        list(at_once(one, len(data)))
+        one.scheduler.end_of_epoch()
+        d = one.scheduler.next(0)
+        one.scheduler.done(d)
+        assert one.scheduler.idle and d.direction == "update"
+        groups[side] = d.changes
+    assert list(groups[Routing]) == list(groups[Integers])
+    assert all(isinstance(change, Average) for change in groups[Integers]) and groups[Integers]
+
+
+def test_flush_takes_what_has_accumulated():
+    graph = graphs.chain(2)
+    settings = SchedulerSettings(intervals={"f0": 4, "f1": 5}, max_active_keys=7, max_dispatch_size=1)
+    told = []
+    for side in (Routing, Integers):
+        one = side(plan_for(graph), settings, InstanceList(graphs.chain_data(7)))
+        told.append(list(at_once(one, 7)))
+        one.scheduler.flush()
+        told[-1].append(one.tell(d := one.scheduler.next(0)))
+        one.scheduler.done(d)
+    assert first_difference(*told) is None
+    assert [change.split("(")[0] for change in told[0][-1][-1]] == ["Update", "Update"]
+
+
+def shy(queues, now):
+    """A user's policy that likes to wait."""
+    return None if now % 4 == 0 else queues[-1]
+
+
+@pytest.mark.parametrize("policy", [*POLICIES.values(), shy])
+def test_decided_ahead_or_one_by_one(policy):
+    """Several dispatches that are done as they are decided are those that come one by one; it stops where an instance ends."""
+    graph, data = model("tagger")
+    plan = make_plan(graph, assign(graph, 1))
+    intervals = dict.fromkeys(graph.parameterised, 7)
+    settings = SchedulerSettings(intervals=intervals, max_active_keys=3, max_dispatch_size=4, policy=policy)
+    expected = list(at_once(Integers(plan, settings, data), len(data)))
+    one = Integers(plan, settings, data)
+    s, left, told, most = one.scheduler, np.arange(len(data)), [], 0
+    while len(left) or not s.idle:
+        s.finished
+        n = min(s.room(), len(left))
+        one.admit(left[:n])
+        left = left[n:]
+        found = s.ahead(0, 16)
+        most = max(most, len(found))
+        told += [one.tell(d) for d in found]
+    assert most == (1 if policy is shy else 16)
+    assert first_difference(expected, told) is None
+
+
+def test_a_dispatch_is_data():
+    graph, data = model("trees")
+    plan = make_plan(graph, assign(graph, 1))
+    one = Integers(plan, SchedulerSettings(), data)
+    one.admit(np.arange(2))
+    d = one.scheduler.next(0)
+    stage = plan.stages[d.stage]
+    assert len(d.rows) == d.n_sections == len(stage.ports) + len(stage.outputs)
+    assert [len(rows) for rows in d.rows] == d.sizes.tolist() == [d.n_rows] * d.n_sections
+    assert len(d.messages) == len(d.lines) == d.n_messages
+    assert d.pack.dtype == np.int32 and all(isinstance(x, (int, str, tuple, np.ndarray)) for x in d)
+
+
+def test_instances_are_admitted_again_and_again_in_the_same_tables():
+    """Programs are known once; what tables give out is given back."""
+    graph, data = model("tagger")
+    plan = make_plan(graph, assign(graph, 1))
+    one = Integers(plan, SchedulerSettings(max_active_keys=3, max_dispatch_size=4), data)
+    lengths, tops = [], []
+    for _ in range(4):
+        list(at_once(one, len(data)))
+        lengths.append([table.shape for table in one.scheduler._t])
+        tops.append(one.scheduler._t.clock[[c.LIVE_TOP, c.ROWS_TOP]].tolist())
+    assert tops[0] == tops[3] and lengths[1] == lengths[3]
+
+
+def test_an_instance_for_which_nothing_is_pumped_ends_at_once():
+    class Empty(InstanceList):
+        def gather(self, ids):
+            return {"x": Messages(np.zeros(0, np.float32), np.zeros(0, np.int64))}
+
+    one = Integers(plan_for(graphs.chain(1)), SchedulerSettings(), Empty([{}, {}]))
+    one.admit(np.arange(2))
+    assert one.scheduler.finished == [(0, True), (1, True)]
+    assert one.scheduler.idle and one.scheduler.next(0) is None
