@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampjax.optim import make_update, scale_by_staleness, touched
@@ -63,6 +63,7 @@ def test_three_updates_are_those_of_the_whole_table(name, gradient, dtype):
 
 
 @given(rows=st.lists(st.integers(0, SHAPE[0] - 1), max_size=40), again=st.lists(st.integers(0, SHAPE[0] - 1)))
+@example(rows=[15], again=[])  # an entry of 0.095 goes to 0.00014
 @settings(max_examples=25, deadline=None)
 def test_rows_that_come_again_or_have_no_gradient_stay_as_they_are(rows, again):
     tx = STILL["adagrad"]
@@ -71,7 +72,8 @@ def test_rows_that_come_again_or_have_no_gradient_stay_as_they_are(rows, again):
     np.add.at(sums, np.array(rows, int), 1.0)
     wanted, *_ = make_update(tx, "sum")(table(1), tx.init(table(1)), jnp.asarray(sums), 1.0)
     *_, (params, *_) = update(table(1), tx.init(table(1)), jnp.asarray(sums), np.array(rows + again, int), 1.0)
-    np.testing.assert_allclose(params, wanted, rtol=1e-6)
+    operands = np.maximum(np.abs(wanted), np.abs(table(1)))  # where a step ends near zero, it rounds as what it started from
+    assert (np.abs(params - wanted) <= 1e-6 * operands).all()
     untouched = np.setdiff1d(np.arange(SHAPE[0]), rows)
     np.testing.assert_array_equal(params[untouched], table(1)[untouched])
 
