@@ -72,7 +72,8 @@ def test_rows_that_come_again_or_have_no_gradient_stay_as_they_are(rows, again):
     np.add.at(sums, np.array(rows, int), 1.0)
     wanted, *_ = make_update(tx, "sum")(table(1), tx.init(table(1)), jnp.asarray(sums), 1.0)
     *_, (params, *_) = update(table(1), tx.init(table(1)), jnp.asarray(sums), np.array(rows + again, int), 1.0)
-    operands = np.maximum(np.abs(wanted), np.abs(table(1)))  # where a step ends near zero, it rounds as what it started from
+    # Where a step ends near zero, it rounds as what it started from.
+    operands = np.maximum(np.abs(wanted), np.abs(table(1)))
     assert (np.abs(params - wanted) <= 1e-6 * operands).all()
     untouched = np.setdiff1d(np.arange(SHAPE[0]), rows)
     np.testing.assert_array_equal(params[untouched], table(1)[untouched])
