@@ -38,6 +38,8 @@ def emit(t, messages):
     """Messages travel on, port by port: whoever has all of its inputs is ready, and groups that are complete travel on themselves; who is owed nothing is answered."""
     if len(messages) == 0:
         return 0
+    for v in messages:  # held until all of them have arrived: a group that nobody consumes answers at once
+        t.live[v, c.LEFT] += 1
     to, ranks = consumers(t, messages)
     complete = np.empty(len(to), np.int32)
     start = 0
@@ -60,16 +62,17 @@ def emit(t, messages):
         if n_complete:
             emit(t, complete[:n_complete])
         start = stop
-    settle(t, unowed(t, messages))
+    settle(t, let_go(t, messages))
     return 0
 
 
 @inner
-def unowed(t, messages):
-    """Those of the messages that nobody consumes."""
+def let_go(t, messages):
+    """Messages have arrived wherever they go. Returns those that are owed nothing."""
     n = 0
     found = np.empty(len(messages), np.int32)
     for v in messages:
+        t.live[v, c.LEFT] -= 1
         if t.live[v, c.LEFT] == 0:
             found[n] = v
             n += 1
