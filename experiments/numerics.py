@@ -6,34 +6,23 @@ starts, so each of its values gets a process of its own.
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.numerics.guard import with_flag
 from ampjax.tables import compact
 from ampjax.testing.differences import compare
 from experiments.bench.children import in_a_process
+from experiments.fusions import VALUES, Fusions, flags_of
 from experiments.records import append
 from experiments.subjects import NAMES, Found, subject
-
-Fusions = Literal["unguarded", "no-reduce", "none", "individual-dot"]
-VALUES: Mapping[Fusions, str] = {
-    # What is added is on by default, so this is jaxlib's own choice, in words that nobody takes for an absent flag.
-    "unguarded": "+individual_dot",
-    "no-reduce": "-reduce",
-    "none": "",
-    "individual-dot": "individual_dot",
-}
-"""The flag's value by the name of a choice of fusions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +60,9 @@ def main(options: NumericsOptions, console: Console | None = None) -> list[dict[
     records = []
     with TemporaryDirectory() as folder:
         given = {"models": options.models, "small": options.small, "seed": options.seed, "folder": folder}
-        flags = {name: with_flag(os.environ.get("XLA_FLAGS", ""), value) for name, value in VALUES.items()}
-        in_a_process(keep_exact, given, {"XLA_FLAGS": flags["none"]})
+        in_a_process(keep_exact, given, {"XLA_FLAGS": flags_of("none")})
         for fusions in options.fusions:
-            found = in_a_process(measure, given, {"XLA_FLAGS": flags[fusions]})
+            found = in_a_process(measure, given, {"XLA_FLAGS": flags_of(fusions)})
             found = [{"experiment": "numerics", "fusions": fusions, **record} for record in found]
             append(options.json, found)
             records += found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.numerics.guard import with_flag
 from experiments.bench.account import account, show
 from experiments.bench.common import Result, compare
 from experiments.bench.ours import EXPERIMENTS
 from experiments.bench.program import Entry
+from experiments.fusions import Fusions, flags_of
 from experiments.records import append
 
 HERE = "experiments.bench"
@@ -47,7 +46,7 @@ class Workload:
       to_target: Train programs up to this validation accuracy (QM9: error) first, in the experiment's epochs at most, and measure the time.
       synthetic: Generated data.
       data_dir: Folder with data files; else AMPJAX_DATA.
-      fusions: Every program in JAX once for each of these values of XLA's flag for fused kernels, which the guard else sets, for example -reduce individual_dot.
+      fusions: Every program in JAX once for each of these choices of XLA's fused kernels; by default `no-reduce`, which importing ampjax sets.
       account: Then say where an instance's time goes in ours, at the first number in flight: stage by stage, beside its kernels alone and their products alone.
       json: File to which a JSON object is appended for each program, and one for the account.
     """
@@ -63,7 +62,7 @@ class Workload:
     to_target: float | None = None
     synthetic: bool = False
     data_dir: Path | None = None
-    fusions: tuple[str, ...] = ()
+    fusions: tuple[Fusions, ...] = ()
     account: bool = False
     json: Path | None = None
 
@@ -103,7 +102,7 @@ class Workload:
         chosen = [first, *(e for e in others if not self.programs or e.name.startswith(self.programs))]
         if not self.fusions:
             return chosen
-        return [with_fusions(e, value) for e in chosen if e.needs is None for value in self.fusions]
+        return [with_fusions(e, fusions) for e in chosen if e.needs is None for fusions in self.fusions]
 
     def modes(self) -> Iterable[Entry]:
         """Our engine in other modes, at the first number of instances in flight."""
@@ -141,10 +140,10 @@ class Workload:
         return Entry(name, setting, f"{HERE}.ours:Ours", {**arguments, **of}, environment, to_target=n_train is None)
 
 
-def with_fusions(entry: Entry, value: str) -> Entry:
-    """The program with another value of XLA's flag for fused kernels, which may make its numbers wrong (see `ampjax.numerics`)."""
-    variables = {**entry.environment, "XLA_FLAGS": with_flag(os.environ.get("XLA_FLAGS", ""), value)}
-    return replace(entry, setting=f"{entry.setting}, fusions {value or 'none'}", environment=variables)
+def with_fusions(entry: Entry, fusions: Fusions) -> Entry:
+    """The program with another choice of fused kernels, which may make its numbers wrong (see `ampjax.numerics`)."""
+    variables = {**entry.environment, "XLA_FLAGS": flags_of(fusions)}
+    return replace(entry, setting=f"{entry.setting}, fusions {fusions}", environment=variables)
 
 
 def read_settings(texts: Iterable[str]) -> dict[str, Any]:

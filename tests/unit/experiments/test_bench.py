@@ -114,17 +114,17 @@ def test_programs_can_be_chosen_and_ours_set() -> None:
 def test_programs_in_jax_run_once_for_each_kind_of_fused_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=/tmp/x --{FLAG}=-reduce")
     entries = SentimentBench(
-        programs=("jax", "torch"), fusions=("", "dot"), max_active_keys=(4,), batch=(8,), synthetic=True
+        programs=("jax", "torch"), fusions=("none", "unguarded"), max_active_keys=(4,), batch=(8,), synthetic=True
     ).entries()
     assert all(e.needs is None for e in entries)
     for one, other in zip(entries[::2], entries[1::2], strict=True):
         assert (
             one.name == other.name
             and one.setting.endswith(", fusions none")
-            and other.setting.endswith(", fusions dot")
+            and other.setting.endswith(", fusions unguarded")
         )
         assert one.variables()["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}="
-        assert other.variables()["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}=dot"
+        assert other.variables()["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}=+individual_dot"
 
 
 def test_two_workers_have_a_core_and_a_copy_each() -> None:
