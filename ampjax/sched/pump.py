@@ -64,7 +64,7 @@ class Pumps:
                 maps = traffic.inflight.topologies.setdefault(name, {})
                 maps.update(zip(slots[messages.instance].tolist(), messages.payload, strict=True))
             elif len(messages.instance):
-                self._require_fields(name, wire, fields, messages)
+                require_fields(name, wire, fields, messages)
                 own, feed = self._take(traffic, name, producer, wire, slots[messages.instance], messages)
                 emitted.append((name, own))
                 feeds.append(feed)
@@ -106,15 +106,21 @@ class Pumps:
                 "Name the pumps of the graph in the instance.",
             )
 
-    def _require_fields(self, name: str, wire: WireType, fields: frozenset[str], messages: Messages) -> None:
-        if messages.fields.keys() != fields:
-            raise MessageError(
-                f"pump `{name}`",
-                f"messages with the state fields {sorted(wire.fields)}",
-                f"{sorted(messages.fields)}",
-                "Pump each declared field, and no other.",
-            )
-        if wire.ragged and messages.sizes is None:
-            raise MessageError(
-                f"pump `{name}`", "sizes, the rows of each message of a ragged pump", "none", "Give `Messages.sizes`."
-            )
+
+def require_fields(name: str, wire: WireType, fields: frozenset[str], messages: Messages) -> None:
+    """Checks that messages have their pump's state fields, `fields` as a set, and sizes where it is ragged.
+
+    Raises:
+      MessageError: If a state field is missing or not known, or a ragged pump's sizes are missing.
+    """
+    if messages.fields.keys() != fields:
+        raise MessageError(
+            f"pump `{name}`",
+            f"messages with the state fields {sorted(wire.fields)}",
+            f"{sorted(messages.fields)}",
+            "Pump each declared field, and no other.",
+        )
+    if wire.ragged and messages.sizes is None:
+        raise MessageError(
+            f"pump `{name}`", "sizes, the rows of each message of a ragged pump", "none", "Give `Messages.sizes`."
+        )

@@ -9,6 +9,7 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages
 from ampjax.ir.state import INSTANCE, SLOT
 from ampjax.ir.wires import WireType
+from ampjax.sched.pump import require_fields
 
 
 class PumpedStates:
@@ -45,17 +46,7 @@ class PumpedStates:
           MessageError: If a state field is missing or not known, or a ragged pump's sizes are missing.
         """
         _, wire = self.find(name)
-        if messages.fields.keys() != set(wire.fields):
-            raise MessageError(
-                f"pump `{name}`",
-                f"messages with the state fields {sorted(wire.fields)}",
-                f"{sorted(messages.fields)}",
-                "Pump each declared field, and no other.",
-            )
-        if wire.ragged and messages.sizes is None:
-            raise MessageError(
-                f"pump `{name}`", "sizes, the rows of each message of a ragged pump", "none", "Give `Messages.sizes`."
-            )
+        require_fields(name, wire, frozenset(wire.fields), messages)
         states = np.zeros((len(messages.instance), self._layout.width), np.int64)
         states[:, SLOT] = messages.instance
         states[:, INSTANCE] = self._ids[messages.instance]
