@@ -158,7 +158,8 @@ class _Losses:
         self.eps = smallest
         single = float(jnp.finfo(jnp.float32).eps)
         out = float(jnp.finfo(whole.jaxpr.outvars[0].aval.dtype).eps)
-        self.unit = 2 * out + UNITS * min(smallest, single) + (smallest / 2 if smallest > single else 0.0)
+        coarse = smallest / 2 * _coarse_additions(whole.jaxpr) if smallest > single else 0.0
+        self.unit = 2 * out + UNITS * min(smallest, single) + coarse
         ids = [self._ids(programs[0], joined), *(self._ids(programs[1], own) for own in parts)]
         rows, inverses = _rows(plan, step, ids)
         dense = _dense(setting, step)
@@ -288,3 +289,20 @@ def _largest_eps(jaxpr: Any) -> float:
         found += [float(jnp.finfo(dtype).eps) for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)]
         found += [_largest_eps(inner) for inner in jaxprs.inner(eqn)]
     return max(found)
+
+
+def _coarse_additions(jaxpr: Any) -> int:
+    """How often a scalar that is less precise than float32 is rounded on its way through a loop: its longest `scan` that carries one; 1 without."""
+    longest = 1
+    for eqn in jaxprs.opened(jaxpr)[0].eqns:
+        times = max([1, *map(_coarse_additions, jaxprs.inner(eqn))])
+        if eqn.primitive.name == "scan":
+            carried = eqn.outvars[: eqn.params["num_carry"]]
+            if any(v.aval.size == 1 and _is_coarse(v.aval.dtype) for v in carried) or times > 1:
+                times *= eqn.params["length"]
+        longest = max(longest, times)
+    return longest
+
+
+def _is_coarse(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).eps > jnp.finfo(jnp.float32).eps

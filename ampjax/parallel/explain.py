@@ -100,6 +100,8 @@ class Explanation:
             yield [f"{v.path} {list(v.shape)}", "sparse" if v.sparse else "dense", *numbers, _home(v)]
 
     def _notes(self) -> Iterator[str]:
+        if self.machines == 1:
+            yield "one machine: nothing travels between machines, so all bytes are 0"
         yield from (f"{v.path}: {v.reason}" for v in self.variables)
         yield from map(str, self.searches)
         yield str(self.equivalence)

@@ -208,7 +208,7 @@ def test_where_jax_was_used_before_the_user_is_warned_once_or_all_is_right():
     else:
         (warning,) = result["warned"]
         assert warning.startswith(
-            "Trainer: expected XLA's kernels on this CPU to agree with NumPy, got sum((x @ constant) * w)"
+            "Trainer: expected XLA's kernels on this CPU to agree with NumPy, got other numbers for"
         )
         assert warning.endswith(f"import ampjax first, or set XLA_FLAGS={OURS} before Python starts.")
 

@@ -187,6 +187,19 @@ def test_half_precision():
     assert "return `px.Weighted(total, weight)`" in message
 
 
+def test_a_sum_in_half_precision_over_a_scan_is_rounded_in_every_step():
+    def loss(params, batch):
+        def add(total, example):
+            error = (example["x"] @ params["w"] - example["y"]) ** 2
+            return total + jnp.mean(error).astype(jnp.bfloat16), None
+
+        total, _ = jax.lax.scan(add, jnp.bfloat16(0), batch)
+        return total.astype(jnp.float32) / len(batch["y"])
+
+    x, y = (RNG.normal(size=(512, DIM)).astype(np.float32) for _ in range(2))
+    assert told(make(loss, {"w": PARAMS["w"]}), {"x": x, "y": y}) == []
+
+
 # ---- what can't be compared ------------------------------------------------------------------------------------------
 
 
