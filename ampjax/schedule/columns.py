@@ -20,6 +20,10 @@ NODE, WAY = range(2)
 # `nodes` int64: one line for each parameterised node.
 COUNT, VERSION, INTERVAL, STALENESS = range(4)
 """Gradient rows since its last update; updates so far; `min_update_interval`; the summed staleness of those rows."""
+UPDATES, STALE_SUM, STALE_MAX, HISTOGRAM = range(4, 8)
+"""Counted for statistics: updates; the summed and the largest staleness of gradient rows; from here on the gradient rows of each staleness."""
+BINS = 128
+"""Columns of that histogram; the last one counts all that is staler, too."""
 
 # `lines` int32: one line for each invocation of all programs.
 STAGE, ROW, SIZE, ROWS, IN, N_IN, OUT, N_OUT, OWED = range(9)
@@ -48,6 +52,8 @@ SORTED, N_SORTED, SORTED_BORN = range(8, 11)
 """The last of the messages that are in order of age; how many these are; when they began to wait."""
 MAX_ROWS, MAX_IN, MAX_ITEMS, MAX_OUT = range(11, 15)
 """Rows from which on a dispatch is full, for policies; what it may hold: input rows, messages, output rows."""
+DISPATCHES, TAKEN, TAKEN_ROWS, MOST_TAKEN, MOST_ROWS = range(15, 20)
+"""Counted for statistics: dispatches, their messages and rows, and the most of these in one."""
 
 FORWARD, BACKWARD, INFER = range(3)
 """Directions."""
@@ -62,6 +68,8 @@ NOTHING, WAITS, NO_SLOTS, NO_ROOM = range(-1, -5, -1)
 # `clock` int64.
 NOW, ENTERED, ADMITTED, LIVE_TOP, ROWS_TOP, N_ENDED, N_TRAIN, N_INFER = range(8)
 """The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances in `ended`; those in flight."""
+N_FINISHED, MOST_IN_FLIGHT = range(8, 10)
+"""Counted for statistics: instances that have ended and been told of; the most in flight."""
 
 
 class Tables(NamedTuple):

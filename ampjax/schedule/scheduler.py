@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 
@@ -15,13 +15,21 @@ import numpy as np
 
 from ampjax.errors import SettingsError
 from ampjax.sched.dispatch import Average, Change, Update
+from ampjax.sched.past import Past
 from ampjax.sched.plan import Plan
 from ampjax.sched.policy import Policy, backward_first
 from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.stats import Statistics
 from ampjax.schedule import columns as c
+from ampjax.schedule.abandon import forget_all
+from ampjax.schedule.backlog import QueueView, WorkerQueues
 from ampjax.schedule.columns import Tables
+from ampjax.schedule.counters import Counters, gradient_rows
+from ampjax.schedule.diagnose.invariants import check
+from ampjax.schedule.diagnose.snapshot import Snapshot
 from ampjax.schedule.dispatch import DIRECTIONS, Dispatch
-from ampjax.schedule.policies import BY_ASKING, number_of, views
+from ampjax.schedule.policies import BY_ASKING, number_of
+from ampjax.schedule.statistics import reset, statistics
 from ampjax.schedule.store import Store
 from ampjax.schedule.tables import NO_LIMIT, Arenas, longer, make_tables
 from ampjax.unfold.programs import Programs
@@ -47,14 +55,19 @@ class IntegerScheduler:
     Args:
       plan: The graph, cut into stages.
       settings: Throttle, intervals, policy.
+      check: True checks the invariants after every event (slow; for tests).
+
+    Attributes:
+      store: The programs.
+      updates: Versions of nodes, and what they have counted since.
 
     Raises:
       SettingsError: If the plan or the settings ask for what it can't do yet.
     """
 
-    def __init__(self, plan: Plan, settings: SchedulerSettings):
+    def __init__(self, plan: Plan, settings: SchedulerSettings, check: bool = False):
         _require_known(plan, settings)
-        self.plan, self.settings = plan, settings
+        self.plan, self.settings, self._check = plan, settings, check
         self._loops = loops()
         self._arenas = Arenas(plan)
         self._t = make_tables(plan, settings, self._arenas)
@@ -64,8 +77,12 @@ class IntegerScheduler:
         self._due = np.zeros((1 + 16 * len(self.nodes), 3), np.int64)
         self._sections = [len(stage.ports) + len(stage.outputs) for stage in plan.stages]
         self._policy = number_of(settings.policy)
+        self._queues = [WorkerQueues(plan, settings.policy, worker, self.snapshot) for worker in range(plan.workers)]
         self._changes: dict[int, deque[tuple[Change, ...]]] = {}
-        self._issued = self._since_flush = 0
+        self._since_flush = 0
+        self._under_way: dict[int, Dispatch] = {}
+        self._log: Past[Dispatch] = Past(settings.history)
+        self.updates = Counters(self.nodes, self._t.nodes)
         self._capacities = np.zeros(len(self._arenas.keys), np.int64)
 
     # -- events
@@ -94,32 +111,37 @@ class IntegerScheduler:
         self._loops.admit(own, *programs, store.order, train, *self._t)
         self._since_flush += len(own) if train else 0
         self._controller()
+        self._checked()
 
     def next(self, worker: int) -> Dispatch | None:
         """The worker's next action, or None if there is none now; it counts as issued."""
         found = self._decide(worker, 0)
         if not found:
             return None
-        self._issued += 1
+        self._under_way[found[0].number] = found[0]
+        self._log.append(found[0])
         return found[0]
 
     def ahead(self, worker: int, most: int) -> list[Dispatch]:
         """The worker's next actions, each done as soon as it is decided, as on the clock: fewer than `most` where an instance ends, or nothing is ready."""
-        if self._issued or (self._changes and worker in self._changes):
+        if self._under_way or (self._changes and worker in self._changes):
             dispatch = self.next(worker)
             if dispatch is not None:
                 self.done(dispatch)
             return [] if dispatch is None else [dispatch]
         found = self._decide(worker, most)
+        self._log.extend(found)
         self._controller()
+        self._checked()
         return found
 
     def done(self, dispatch: Dispatch) -> None:
         """Lets a dispatch's messages travel on."""
-        self._issued -= 1
+        del self._under_way[dispatch.number]
         if dispatch.stage >= 0:
             self._loops.done(dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._t)
         self._controller()
+        self._checked()
 
     def flush(self) -> None:
         """Updates every node from what it has accumulated, whatever its interval; the actions come from `next`."""
@@ -130,6 +152,7 @@ class IntegerScheduler:
             by_worker.setdefault(self.plan.worker_of[self.nodes[number]], []).append(update)
             node[c.COUNT] = node[c.STALENESS] = 0
             node[c.VERSION] += 1
+            node[c.UPDATES] += 1
         for worker, changes in by_worker.items():
             self._changes.setdefault(worker, deque()).append(tuple(changes))
 
@@ -158,13 +181,36 @@ class IntegerScheduler:
     def decide_by(self, policy: Policy) -> None:
         """Changes the policy, for what waits already too."""
         self.settings, self._policy = replace(self.settings, policy=policy), number_of(policy)
+        for queues in self._queues:
+            queues.decide_by(policy)
+
+    def abandon(self) -> list[Dispatch]:
+        """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted, and programs stay known.
+
+        Returns:
+          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
+        """
+        due = [(worker, changes) for worker, waiting in self._changes.items() for changes in waiting]
+        forget_all(self._t, self._capacities)
+        self._changes.clear()
+        self._under_way.clear()
+        self._since_flush = 0
+        return [Dispatch(0, worker, -1, "update", 0, 0, 0, NO_ROWS, changes) for worker, changes in due]
+
+    def take_back(self, dispatches: Iterable[Dispatch]) -> None:
+        """Uncounts the gradients and updates of the latest dispatches, in order, which were never carried out."""
+        self.updates.take_back((gradient_rows(self._t, self.store, self.nodes, d), d.changes) for d in dispatches)
+
+    def reset_statistics(self) -> None:
+        """Starts counting anew."""
+        reset(self._t)
 
     # -- questions
 
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
-        return not sum(self.in_flight.values()) and not self._changes and not self._issued
+        return not sum(self.in_flight.values()) and not self._changes and not self._under_way
 
     @property
     def in_flight(self) -> Mapping[bool, int]:
@@ -182,6 +228,7 @@ class IntegerScheduler:
         t.vacant[t.n_vacant[0] : t.n_vacant[0] + n] = slots
         t.n_vacant[0] += n
         t.clock[c.N_ENDED] = 0
+        t.clock[c.N_FINISHED] += n
         return list(
             zip(t.instances[slots, c.ID].tolist(), t.instances[slots, c.TRAIN].astype(bool).tolist(), strict=True)
         )
@@ -189,7 +236,21 @@ class IntegerScheduler:
     @property
     def versions(self) -> dict[str, int]:
         """How often each node has been updated."""
-        return dict(zip(self.nodes, self._t.nodes[:, c.VERSION].tolist(), strict=True))
+        return self.updates.versions
+
+    @property
+    def stats(self) -> Statistics:
+        """What has been counted since the last `reset_statistics`."""
+        return statistics(self.plan, self.nodes, self._t)
+
+    def waiting_for(self, worker: int) -> list[QueueView]:
+        """A worker's queues that are not empty, in the order in which they ceased to be."""
+        return self._queues[worker].look(self._t)
+
+    def snapshot(self) -> Snapshot:
+        """What stories and diagnoses are read from (`diagnose`); valid until the next event."""
+        under_way = list(self._under_way.values())
+        return Snapshot(self.plan, self.settings, self._t, self.store, self._capacities, self._log, under_way)
 
     @property
     def slots_in_use(self) -> int:
@@ -240,22 +301,22 @@ class IntegerScheduler:
 
     def _asked(self, worker: int) -> int:
         """The queue that a user's policy wants; -1 for none."""
-        queues = views(self.plan, self._t, worker)
+        queues = self.waiting_for(worker)
         if not queues:
             return -1
-        choice = self.settings.policy(queues, int(self._t.clock[c.NOW]))  # type: ignore[arg-type]
+        choice = self._queues[worker].first() or self.settings.policy(queues, int(self._t.clock[c.NOW]))  # type: ignore[arg-type]
         return self._when_all_wait(worker) if choice is None else choice.number  # type: ignore[attr-defined]
 
     def _when_all_wait(self, worker: int) -> int:
         """A policy wants a worker to wait: if nothing else moves, the queue that `backward_first` takes; else -1."""
-        if self._issued or self._changes:
+        if self._under_way or self._changes:
             return -1
         now = int(self._t.clock[c.NOW])
         for other in range(self.plan.workers):
-            queues = [] if other == worker else views(self.plan, self._t, other)
+            queues = [] if other == worker else self.waiting_for(other)
             if queues and self.settings.policy(queues, now) is not None:  # type: ignore[arg-type]
                 return -1
-        return backward_first(views(self.plan, self._t, worker), now).number  # type: ignore[arg-type, attr-defined]
+        return backward_first(self.waiting_for(worker), now).number  # type: ignore[arg-type, attr-defined]
 
     def _changes_of(self, worker: int) -> Dispatch:
         """The oldest parameter changes that wait for a worker."""
@@ -274,6 +335,10 @@ class IntegerScheduler:
             return
         self._since_flush = 0
         self.flush()
+
+    def _checked(self) -> None:
+        if self._check:
+            check(self.snapshot())
 
     # -- room
 

@@ -58,7 +58,7 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         live=np.zeros((0, c.SEEN + width), np.int32),
         instances=np.zeros((0, c.ID + 1), np.int64),
         queues=_queues(plan, settings),
-        clock=np.zeros(c.N_INFER + 1, np.int64),
+        clock=np.zeros(c.MOST_IN_FLIGHT + 1, np.int64),
         slots=np.zeros(0, np.int32),
         free=np.zeros((len(arenas.keys), 0), np.int32),
         n_free=np.zeros(len(arenas.keys), np.int64),
@@ -105,14 +105,14 @@ def n_ways(stage: Stage) -> int:
 
 
 def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    nodes = np.zeros((len(plan.graph.parameterised), c.STALENESS + 1), np.int64)
+    nodes = np.zeros((len(plan.graph.parameterised), c.HISTOGRAM + c.BINS), np.int64)
     for number, node in enumerate(plan.graph.parameterised):
         nodes[number, c.INTERVAL] = NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
     return nodes
 
 
 def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    queues = np.zeros((3 * len(plan.stages), c.MAX_OUT + 1), np.int64)
+    queues = np.zeros((3 * len(plan.stages), c.MOST_ROWS + 1), np.int64)
     queues[:, c.AT] = -1
     for stage in plan.stages:
         own = [node.options.max_dispatch_size for node in stage.nodes if node.options.max_dispatch_size]

@@ -115,6 +115,12 @@ class Unfolding:
         """Who waits for what that has not come: one line per message in a join, and per open group."""
         return [str(one) for one in find_waiting(self._plan, self.space.joins, self.space.groups)]
 
+    def producers(self, messages: np.ndarray) -> np.ndarray:
+        """What made messages `[n]` that wait: the numbers of stages, `-1 - p` for pump `p`."""
+        first = np.cumsum([0, *(len(chunk.states) for chunk in self._chunks)])
+        places = np.searchsorted(first, self._table.owner[messages], side="right") - 1
+        return np.array([self._chunks[place].stage for place in places], np.int64)
+
     def programs(self, ranks: Ranks) -> Programs:
         """The programs as far as they are known; those of later are longer, and begin in the same way.
 

@@ -29,6 +29,8 @@ def admit(places, first, pick_first, n_rows, ids, order, train, *tables):
     """
     t = Tables(*tables)
     admitted, n_pumped = np.empty(len(places), np.int64), 0
+    in_flight = t.clock[c.N_TRAIN] + t.clock[c.N_INFER] + len(places)
+    t.clock[c.MOST_IN_FLIGHT] = max(t.clock[c.MOST_IN_FLIGHT], in_flight)
     for k in range(len(places)):
         place = places[k]
         t.n_vacant[0] -= 1

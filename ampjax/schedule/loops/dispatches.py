@@ -7,7 +7,7 @@ import numpy as np
 from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.choice import choose
-from ampjax.schedule.loops.compiled import entry, inner
+from ampjax.schedule.loops.compiled import entry, inlined, inner
 from ampjax.schedule.loops.queues import fitting, leave, line_of, oldest_first
 from ampjax.schedule.loops.travel import travel
 
@@ -85,9 +85,20 @@ def built(t, q, told, pack, due):
     told[c.N_DUE] = 0
     if direction == c.BACKWARD or (direction == c.FORWARD and not goes_forth):
         told[c.N_DUE] = gradients(t, stage, messages, lines, direction == c.BACKWARD, due)
+    count(t, q, n, rows)
     t.clock[c.NOW] += 1
     told[c.NUMBER], told[c.N_MESSAGES], told[c.N_ROWS_IN], told[c.N_PACK] = t.clock[c.NOW], n, rows, need
     return True
+
+
+@inlined
+def count(t, q, n, rows):
+    """Counts a dispatch of a queue for statistics."""
+    t.queues[q, c.DISPATCHES] += 1
+    t.queues[q, c.TAKEN] += n
+    t.queues[q, c.TAKEN_ROWS] += rows
+    t.queues[q, c.MOST_TAKEN] = max(t.queues[q, c.MOST_TAKEN], n)
+    t.queues[q, c.MOST_ROWS] = max(t.queues[q, c.MOST_ROWS], rows)
 
 
 @inner
@@ -200,18 +211,24 @@ def gradients(t, stage, messages, lines, seen, due):
         param = t.stages[stage, c.PARAMS] + p
         node, way = t.params[param, c.NODE], t.params[param, c.WAY]
         version, count, stale = t.nodes[node, c.VERSION], t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
+        before, stalest = stale, t.nodes[node, c.STALE_MAX]
         for k in range(len(messages)):
             v = messages[k]
             rows = np.int64(t.lines[lines[k], c.ROWS])
             if way >= 0:
                 rows = np.int64(t.edges[t.instances[t.live[v, c.SLOT], c.PLACE], way])
+            age = version - t.live[v, c.SEEN + p] if seen else np.int64(0)
             count += rows
-            if seen:
-                stale += rows * (version - t.live[v, c.SEEN + p])
+            stale += rows * age
+            stalest = max(stalest, age)
+            t.nodes[node, c.HISTOGRAM + min(age, c.BINS - 1)] += rows
+        t.nodes[node, c.STALE_MAX] = stalest
+        t.nodes[node, c.STALE_SUM] += stale - before
         if t.nodes[node, c.INTERVAL] >= 0 and count >= t.nodes[node, c.INTERVAL]:
             due[n_due, 0], due[n_due, 1], due[n_due, 2] = node, count, stale
             n_due += 1
             count = stale = np.int64(0)
             t.nodes[node, c.VERSION] += 1
+            t.nodes[node, c.UPDATES] += 1
         t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS] = count, stale
     return n_due

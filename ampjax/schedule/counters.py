@@ -1,0 +1,90 @@
+"""What parameterised nodes have counted: what a checkpoint keeps, and what is taken back after an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.sched.dispatch import Change, Update
+from ampjax.schedule import columns as c
+from ampjax.schedule.columns import Tables
+from ampjax.schedule.dispatch import DIRECTIONS, Dispatch
+from ampjax.schedule.store import Store
+
+
+class Counters:
+    """Versions of the parameterised nodes, and the gradient rows that wait for their next updates.
+
+    Args:
+      names: The nodes, by number.
+      table: `Tables.nodes`, which stays the same array.
+    """
+
+    def __init__(self, names: Sequence[str], table: np.ndarray):
+        self._names, self._table = names, table
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """How often each node has been updated."""
+        return self._column(c.VERSION)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Gradient rows of each node since its last update."""
+        return self._column(c.COUNT)
+
+    def state(self) -> dict[str, Any]:
+        """What another must know to go on: versions, and what has been counted since the last updates. JSON can hold it."""
+        return {"versions": self.versions, "counts": self.counts, "staleness": self._column(c.STALENESS)}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Goes on from another's `state`."""
+        for column, part in ((c.VERSION, "versions"), (c.COUNT, "counts"), (c.STALENESS, "staleness")):
+            self._table[:, column] = [state[part][name] for name in self._names]
+
+    def take_back(self, dispatches: Iterable[tuple[Mapping[str, int], Sequence[Change]]]) -> None:
+        """Uncounts gradients and updates of the latest dispatches, which were never carried out: nodes have counted what they have accumulated.
+
+        Versions stay what they are, so that none means two things.
+
+        Args:
+          dispatches: Of each, in order: the gradient rows that it brought, by node, and its parameter changes.
+        """
+        brought: dict[str, int] = {}
+        held: dict[str, tuple[int, float]] = {}
+        for rows, changes in dispatches:
+            for node, n in rows.items():
+                brought[node] = brought.get(node, 0) + n
+            for change in changes:
+                if isinstance(change, Update):
+                    held.setdefault(change.node, (change.count - brought.get(change.node, 0), change.mean_staleness))
+        for number, node in enumerate(self._names):
+            count, stale = self._table[number, [c.COUNT, c.STALENESS]].tolist()
+            if node in brought:
+                held.setdefault(node, (count - brought[node], stale / max(count, 1)))
+            if node in held:
+                count, mean = held[node]
+                self._table[number, [c.COUNT, c.STALENESS]] = count, round(mean * count)
+
+    def _column(self, column: int) -> dict[str, int]:
+        return dict(zip(self._names, self._table[:, column].tolist(), strict=True))
+
+
+def gradient_rows(t: Tables, store: Store, names: Sequence[str], d: Dispatch) -> dict[str, int]:
+    """The gradient rows that a dispatch brings, by node: one that goes back, or a loss in training.
+
+    Args:
+      t: The tables.
+      store: The programs.
+      names: The parameterised nodes, by number.
+      d: The dispatch.
+    """
+    ends = d.stage >= 0 and t.stages[d.stage, c.KIND] == c.ENDS
+    if d.direction != DIRECTIONS[c.FORWARD if ends else c.BACKWARD]:
+        return {}
+    found, begin = {}, t.stages[d.stage, c.PARAMS]
+    for node, way in t.params[begin : begin + t.stages[d.stage, c.N_PARAMS]].tolist():
+        found[names[node]] = d.n_rows if way < 0 else int(t.edges[store.find(d.lines)[0], way].sum())
+    return found

@@ -1,0 +1,63 @@
+"""A scheduler's parts at one moment, and messages in the user's words: their stage and their state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampjax.ir.state import INSTANCE, State
+from ampjax.sched.plan import Plan
+from ampjax.sched.settings import SchedulerSettings
+from ampjax.schedule.columns import Tables
+from ampjax.schedule.dispatch import Dispatch
+from ampjax.schedule.store import Store
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What diagnoses are read from.
+
+    Args:
+      plan: The plan.
+      settings: The scheduler's settings.
+      tables: Its tables.
+      store: The programs.
+      capacities: `[arenas]`: slots of each arena, those that are taken included.
+      log: The last dispatches, oldest first.
+      under_way: Dispatches that are not done.
+    """
+
+    plan: Plan
+    settings: SchedulerSettings
+    tables: Tables
+    store: Store
+    capacities: np.ndarray
+    log: Iterable[Dispatch]
+    under_way: Collection[Dispatch]
+
+    def states(self, lines: np.ndarray) -> np.ndarray:
+        """The states `[n, width]` of invocations, given their program lines; the column of slots is 0."""
+        states = np.zeros((len(lines), self.plan.layout.width), np.int64)
+        states[:, INSTANCE] = self.store.ids[self.store.find(lines)[0]]
+        states[:, 2:] = self.store.states(lines)
+        return states
+
+    def state(self, number: int, line: int) -> State:
+        """The state of an invocation of stage `number` (`-1 - p` for pump `p`), given its program line."""
+        return State(self.states(np.array([line])), self.plan.layout, self.fields(number))
+
+    def fields(self, number: int) -> tuple[str, ...]:
+        """The state fields of a stage's invocations, or of what a pump pumps."""
+        if number < 0:
+            return list(self.plan.graph.pumps.values())[-1 - number].op.type.fields
+        stage = self.plan.stages[number]
+        return stage.outputs[0].fields if stage.kind == "group" else stage.ports[0].type.fields
+
+    def name(self, number: int) -> str:
+        """A stage or a pump, in words."""
+        if number < 0:
+            return f"Pump `{list(self.plan.graph.pumps)[-1 - number]}`"
+        stage = self.plan.stages[number]
+        return f"group `{stage.name}`" if stage.kind == "group" else f"`{stage.name}`"

@@ -1,0 +1,46 @@
+"""What a scheduler says of itself: that of integers says what the one that routes messages says."""
+
+import re
+
+from ampjax.schedule.diagnose.deadlock import waiting
+from ampjax.schedule.diagnose.story import story
+
+
+def numbers(stats):
+    """Statistics as plain numbers."""
+    nodes = {
+        name: (n.updates, n.gradients, n.staleness_sum, n.staleness_max, n.histogram.tolist())
+        for name, n in stats.nodes.items()
+    }
+    return stats.instances, stats.most_in_flight, stats.stages, nodes
+
+
+def assert_same_statistics(routing, integers):
+    """The same record, once both have been asked for who has ended."""
+    assert routing.finished == integers.finished
+    assert numbers(routing.stats) == numbers(integers.stats)
+    assert repr(routing.stats) == repr(integers.stats)
+
+
+def assert_same_stories(routing, integers, instances):
+    """The same stories of some instances."""
+    s = integers.snapshot()
+    for instance in instances:
+        assert story(s, instance, {}) == routing.story(instance)
+
+
+def assert_same_waiting(routing, integers):
+    """The same messages wait for the same ports.
+
+    Of a message at another port than the first, and of a group, no more is told than what programs keep: the key, the group's own state.
+
+    Returns:
+      Whether states are the same, too.
+    """
+    old, new = sorted(routing.waiting()), sorted(waiting(integers.snapshot()))
+    assert [_without_state(line) for line in old] == [_without_state(line) for line in new]
+    return old == new
+
+
+def _without_state(line):
+    return re.sub(r"State\(instance=(\d+)[^)]*\)", r"State(\1)", line)

@@ -1,0 +1,95 @@
+"""What the scheduler of integers says of a run: statistics, stories, who waits for what; beside what the one that routes messages says."""
+
+import itertools
+
+import numpy as np
+import pytest
+from support import graphs
+from support.control import plan_for
+from support.models import MODELS, model
+from support.schedules import Integers, Routing, at_once, in_virtual_time
+from support.words import assert_same_statistics, assert_same_stories, assert_same_waiting
+
+from ampjax.ir.instances import InstanceList
+from ampjax.sched.affinity import assign
+from ampjax.sched.plan import make_plan
+from ampjax.sched.policy import POLICIES
+from ampjax.sched.settings import SchedulerSettings
+from ampjax.testing import random_case
+
+BY_STATES = [name for name in MODELS if name not in ("pondering", "experts", "tagger in replicas")]
+EVERY = 23
+"""Dispatches between two looks at a run."""
+
+
+def side_by_side(graph, data, drive=at_once, workers=1, train=True, **options):
+    """Runs both schedulers, and compares what they say while they run and afterwards; says how often the lists of who waits were the same to the letter."""
+    plan = make_plan(graph, assign(graph, workers), tuple(range(workers)))
+    settings = SchedulerSettings(intervals=dict.fromkeys(graph.parameterised, 7), **options)
+    one, other = Routing(plan, settings, data, train), Integers(plan, settings, data, train)
+    drives = (drive(side, len(data), workers) for side in (one, other))
+    letters = 0
+    for n, (told, same) in enumerate(itertools.zip_longest(*drives)):
+        assert told == same
+        if n % EVERY == 0:
+            letters += assert_same_waiting(one.scheduler, other.scheduler)
+    assert_same_statistics(one.scheduler, other.scheduler)
+    assert_same_stories(one.scheduler, other.scheduler, range(0, len(data), 3))
+    return letters, one.scheduler, other.scheduler
+
+
+@pytest.mark.parametrize("name", BY_STATES)
+def test_models(name):
+    graph, data = model(name)
+    policy = list(POLICIES.values())[BY_STATES.index(name) % len(POLICIES)]
+    side_by_side(graph, data, in_virtual_time, 2, max_active_keys=4, max_dispatch_size=5, policy=policy)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 8, 193])
+def test_random_graphs(seed):
+    case = random_case(seed, n_instances=6)
+    try:
+        side_by_side(case.graph, case.instances, train=seed % 3 > 0, max_active_keys=3, max_dispatch_size=4)
+    except AssertionError as error:
+        error.add_note(case.replay)
+        raise
+
+
+def test_who_waits_is_told_to_the_letter_where_keys_are_whole_states():
+    graph, data = model("trees")
+    letters, *_ = side_by_side(graph, data, max_active_keys=4, max_dispatch_size=5)
+    assert letters > 3
+
+
+def test_counting_starts_anew():
+    """What has been counted before a reset is not in it; how long queues have been is, in both."""
+    graph, data = model("sequences")
+    _, *sides = side_by_side(graph, data, max_active_keys=4, max_dispatch_size=5)
+    told = []
+    for scheduler in sides:
+        scheduler.reset_statistics()
+        assert scheduler.stats.messages == scheduler.stats.updates == scheduler.stats.instances == 0
+        scheduler.flush()
+        while (d := scheduler.next(0)) is not None:
+            scheduler.done(d)
+        told.append(repr(scheduler.stats))
+    assert told[0] == told[1] and "0 instances, 0 messages, 0 dispatches, " in told[0]
+    assert sides[1].stats.updates > 0
+
+
+def test_a_histogram_ends_with_all_that_is_staler():
+    """All go forth before the first comes back, one by one with an update each: the last one's gradient is 139 updates old."""
+    settings = SchedulerSettings(max_active_keys=140, max_dispatch_size=1, policy=forward_first)
+    data = InstanceList(graphs.chain_data(140))
+    sides = [side(plan_for(graphs.chain(1)), settings, data) for side in (Routing, Integers)]
+    for side in sides:
+        side.admit(np.arange(140))
+        while (d := side.scheduler.next(0)) is not None:
+            side.scheduler.done(d)
+    assert_same_statistics(*(side.scheduler for side in sides))
+    node = sides[1].scheduler.stats.nodes["f0"]
+    assert node.staleness_max == 139 and node.histogram[126:].tolist() == [1, 13]
+
+
+def forward_first(queues, now):
+    return min(queues, key=lambda q: (q.backward, q.stage.number))
