@@ -59,7 +59,7 @@ class QueueView:
         """`[items, width]`: the states of the messages that wait, in the order in which they stand."""
         s = self._snapshot()
         found = InFlight(s)
-        return s.states(found.lines[found.place[found.queued(self.number)]])
+        return s.states(found.lines[found.place[found.queued[self.number]]])
 
     def __repr__(self) -> str:
         return f"Queue({self.direction} of `{self.stage.name}`: {self.items} messages, {self.rows} rows)"

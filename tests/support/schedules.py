@@ -49,8 +49,8 @@ class Routing:
 class Integers:
     """`schedule.IntegerScheduler` over a data set that is unfolded beforehand, `wave` instances together."""
 
-    def __init__(self, plan, settings, data, train=True, wave=256):
-        self.scheduler, self._train = IntegerScheduler(plan, settings), train
+    def __init__(self, plan, settings, data, train=True, wave=256, check=False):
+        self.scheduler, self._train = IntegerScheduler(plan, settings, check), train
         unfolder, n = Unfolder(plan), len(data)
         self.places = np.zeros(n, np.int64)
         for start in range(0, n, wave):

@@ -74,19 +74,20 @@ class InFlight:
         """`[m]`: how far each has come."""
         phase = np.where(self.left > 0, GONE, ENDED)
         phase[self.need > 0] = WAITING
-        for q in range(len(self.t.queues)):
-            phase[self.place[self.queued(q)]] = ANSWERED if q % 3 == c.BACKWARD else READY
+        for q, own in self.queued.items():
+            phase[self.place[own]] = ANSWERED if q % 3 == c.BACKWARD else READY
         for d in self._s.under_way:
             if d.stage >= 0:
                 phase[self.place[d.messages]] = COMING if d.direction == DIRECTIONS[c.BACKWARD] else GOING
         return phase
 
-    def queued(self, q: int) -> np.ndarray:
-        """The messages in a queue, in order; of one that goes in a circle each once."""
-        return np.fromiter(self._walk(q), np.int64)
+    @functools.cached_property
+    def queued(self) -> dict[int, np.ndarray]:
+        """The messages in each queue that is not empty, in order; of one that goes in a circle each once."""
+        return {q: np.fromiter(self._walk(q), np.int64) for q in np.flatnonzero(self.t.queues[:, c.ITEMS]).tolist()}
 
     def _walk(self, q: int) -> Iterator[int]:
-        v, seen = int(self.t.queues[q, c.HEAD]) if self.t.queues[q, c.ITEMS] else UNKNOWN, set[int]()
+        v, seen = int(self.t.queues[q, c.HEAD]), set[int]()
         while v >= 0 and v not in seen:
             yield v
             seen.add(v)

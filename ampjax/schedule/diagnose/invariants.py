@@ -11,9 +11,12 @@ from ampjax.schedule import columns as c
 from ampjax.schedule.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, InFlight
 from ampjax.schedule.diagnose.snapshot import Snapshot
 from ampjax.schedule.diagnose.story import story
+from ampjax.schedule.dispatch import DIRECTIONS
 from ampjax.unfold.messages import spread
 
 REPORT = "This is a mistake in ampjax: please report it."
+
+NONE = np.zeros(0, np.int64)
 
 LATELY = 6
 """Lines of the story of a message whose counts are off."""
@@ -36,23 +39,22 @@ def check(s: Snapshot) -> None:
 
 def _queues(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """A queue holds so many messages and rows as it says, all of its stage and none twice, and is among its worker's if it holds any."""
-    t, everything = s.tables, [np.zeros(0, np.int64)]
-    for q in range(len(t.queues)):
-        own, stage = found.queued(q), q // 3
-        everything.append(own)
+    t = s.tables
+    workers: dict[int, list[int]] = {}
+    for worker, n in enumerate(t.n_active.tolist()):
+        for q in t.active[worker, :n].tolist():
+            workers.setdefault(q, []).append(worker)
+    for q in sorted({*found.queued, *workers}):
+        own, stage = found.queued.get(q, NONE), q // 3
         place = found.place[own]
-        rows = int(t.lines[found.lines[place], c.ROWS].sum())
         is_right = (place >= 0).all() and (found.stage[place] == stage).all()
-        listed = [int(w) for w in range(len(t.active)) for k in t.active[w, : t.n_active[w]] if k == q]
+        rows = int(t.lines[found.lines[place], c.ROWS].sum())
         expected = len(own), rows, True, [int(t.stages[stage, c.WORKER])] if len(own) else []
-        got = int(t.queues[q, c.ITEMS]), int(t.queues[q, c.WAITING]), bool(is_right), listed
+        got = int(t.queues[q, c.ITEMS]), int(t.queues[q, c.WAITING]), bool(is_right), workers.get(q, [])
         if got != expected:
-            yield _broken(
-                f"queue {q % 3} of `{s.plan.stages[stage].name}`",
-                f"messages, rows, of this stage, workers: {expected}",
-                f"{got}",
-            )
-    together = np.concatenate(everything)
+            what = f"messages, rows, all of this stage, workers: {expected}"
+            yield _broken(f"{DIRECTIONS[q % 3]} queue of `{s.plan.stages[stage].name}`", what, f"{got}")
+    together = np.concatenate([NONE, *found.queued.values()])
     if len(np.unique(together)) < len(together):
         yield _broken("queues", "each message once", f"{len(together) - len(np.unique(together))} of them again")
 
