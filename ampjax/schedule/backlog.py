@@ -19,8 +19,8 @@ from ampjax.schedule.diagnose.inflight import InFlight
 from ampjax.schedule.diagnose.snapshot import Snapshot
 from ampjax.schedule.dispatch import DIRECTIONS
 
-SHOWN = c.ITEMS, c.WAITING, c.MAX_ROWS, c.LONGEST, c.UNDER_WAY, c.SINCE
-"""The columns of a queue that views show; then follows when it began to wait."""
+SHOWN = c.UNDER_WAY, c.ITEMS, c.WAITING, c.MAX_ROWS, c.LONGEST, c.SINCE
+"""The columns of a queue that views show; then follows when it began to wait. All but the first change only when messages come or go."""
 
 
 class QueueView:
@@ -51,7 +51,7 @@ class QueueView:
 
     def update(self, shown: Sequence[int]) -> None:
         """Takes what the queue's line says (`SHOWN`), and when it began to wait."""
-        self.items, self.rows, self.max_rows, self.longest, self.under_way, _, self.born = shown
+        self.under_way, self.items, self.rows, self.max_rows, self.longest, _, self.born = shown
         self.ready = min(self.rows, self.max_rows)
 
     @property
@@ -97,14 +97,16 @@ class WorkerQueues:
         born = np.where(lines[:, c.N_SORTED] > 0, lines[:, c.SORTED_BORN], t.live[lines[:, c.HEAD], c.BORN])
         shown = np.column_stack([lines[:, SHOWN], born])
         entered = self._seen[own, SHOWN.index(c.SINCE)] != lines[:, c.SINCE]
-        changed = (shown != self._seen[own]).any(axis=1)
+        changed = shown != self._seen[own]
+        moved = changed[:, 1:].any(axis=1)
         self._leave([*np.setdiff1d(self._own, own).tolist(), *own[entered].tolist()])
         self._own, self._seen[own] = own, shown
         order = np.argsort(lines[:, c.SINCE])
-        for k in order[changed[order]].tolist():
+        for k in order[changed.any(axis=1)[order]].tolist():
             view = self._view(int(own[k]))
             view.update(shown[k].tolist())
-            self._backlog.add(view)  # type: ignore[arg-type]
+            if moved[k]:
+                self._backlog.add(view)  # type: ignore[arg-type]
         return list(self._backlog)  # type: ignore[return-value]
 
     def _leave(self, queues: list[int]) -> None:

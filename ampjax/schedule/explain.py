@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ampjax.sched.policy import Policy, Ranked, backward_first
 from ampjax.schedule import columns as c
 from ampjax.schedule.backlog import QueueView
+from ampjax.schedule.diagnose.deadlock import SHOWN
 from ampjax.schedule.diagnose.inflight import InFlight
 from ampjax.schedule.diagnose.room import lacks_room
 from ampjax.schedule.diagnose.snapshot import Snapshot
@@ -61,4 +62,5 @@ def _line(q: QueueView, policy: Policy) -> str:
 
 def _lacking(s: Snapshot, worker: int) -> list[str]:
     """Who waits for others at a worker's stages."""
-    return [str(one.waiting) for one in find_lacking(s, InFlight(s)) if one.waiting.stage.worker == worker]
+    found = [str(one.waiting) for one in find_lacking(s, InFlight(s)) if one.waiting.stage.worker == worker]
+    return found[:SHOWN] + ([f"{len(found) - SHOWN} more wait there"] if len(found) > SHOWN else [])
