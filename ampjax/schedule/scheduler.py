@@ -261,6 +261,11 @@ class IntegerScheduler:
         """`[n]`: the instances of a dispatch's messages."""
         return self.store.ids[self.store.find(dispatch.lines)[0]]
 
+    def messages_of(self, dispatch: Dispatch) -> tuple[int, np.ndarray]:
+        """A dispatch's stage, and the instances and state fields `[n, 1 + fields]` of its messages: what recordings know them by."""
+        ids = self.instances_of(dispatch)
+        return dispatch.stage, np.column_stack([ids, self.store.states(dispatch.lines)])
+
     # -- choosing
 
     def _decide(self, worker: int, ahead: int) -> list[Dispatch]:
