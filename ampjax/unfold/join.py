@@ -55,10 +55,14 @@ class WaveJoin:
         here = self._here[port]
         if np.count_nonzero(occupied := here.take(numbers)):
             self._refuse(port, states[occupied != 0])
+        if len(cells) > 1:  # by place: copies of one message share its number
+            places = np.arange(len(cells), dtype=np.int32)
+            here[numbers] = places
+            double = here.take(numbers) != places
+            if np.count_nonzero(double):
+                here[numbers] = 0
+                self._refuse(port, states[double])
         here[numbers] = cells
-        if len(cells) > 1 and np.count_nonzero(double := here.take(numbers) != cells):
-            here[numbers] = 0
-            self._refuse(port, states[double])
         inputs = np.empty((len(cells), self._n), np.int64)
         complete: np.ndarray | None = None
         for other in range(self._n):
@@ -112,7 +116,10 @@ class WaveJoin:
         """The messages that wait at a port, in the order in which they came."""
         kept = [(np.zeros((0, self._layout.width), np.int64), np.zeros(0, np.int64)), *self._waiting[port]]
         states, cells = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-        here = np.isin(cells, self._here[port]) if len(cells) else np.zeros(0, bool)
+        if not len(cells):
+            return states, cells
+        numbers = self._numbers(port, states)
+        here = self._here[port][numbers] == cells  # by key: copies of one message share its number, and some may be gone
         return states[here], cells[here]
 
     def _numbers(self, port: int, states: np.ndarray) -> np.ndarray:

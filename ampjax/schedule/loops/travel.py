@@ -38,8 +38,6 @@ def emit(t, messages):
     """Messages travel on, port by port: whoever has all of its inputs is ready, and groups that are complete travel on themselves; who is owed nothing is answered."""
     if len(messages) == 0:
         return 0
-    for v in messages:  # held until all of them have arrived: a group that nobody consumes answers at once
-        t.live[v, c.LEFT] += 1
     to, ranks = consumers(t, messages)
     complete = np.empty(len(to), np.int32)
     start = 0
@@ -62,18 +60,17 @@ def emit(t, messages):
         if n_complete:
             emit(t, complete[:n_complete])
         start = stop
-    settle(t, let_go(t, messages))
+    settle(t, without_consumers(t, messages))
     return 0
 
 
 @inner
-def let_go(t, messages):
-    """Messages have arrived wherever they go. Returns those that are owed nothing."""
+def without_consumers(t, messages):
+    """Those of some messages that nobody consumes. Others may have been answered by now: a group that nobody consumes answers at once."""
     n = 0
     found = np.empty(len(messages), np.int32)
     for v in messages:
-        t.live[v, c.LEFT] -= 1
-        if t.live[v, c.LEFT] == 0:
+        if t.lines[line_of(t, v), c.OWED] == 0:
             found[n] = v
             n += 1
     return found[:n]
