@@ -59,8 +59,6 @@ class QueueView:
         return f"Queue({self.direction} of `{self.stage.name}`: {self.items} messages, {self.rows} rows)"
 
 
-def views(plan: Plan, t: Tables, worker: int) -> list[QueueView]:
-    """A worker's queues that are not empty, in the order in which they ceased to be empty."""
-    own = t.active[worker, : t.n_active[worker]]
-    own = own[np.argsort(t.queues[own, c.SINCE])]
-    return [QueueView(plan, t, q) for q in own.tolist()]
+def views(plan: Plan, t: Tables, queues: np.ndarray) -> list[QueueView]:
+    """Some queues, in the order in which they ceased to be empty."""
+    return [QueueView(plan, t, q) for q in queues[np.argsort(t.queues[queues, c.SINCE])].tolist()]

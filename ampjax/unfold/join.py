@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.errors import MessageError
-from ampjax.ir.state import State
+from ampjax.ir.state import Layout, State
 from ampjax.sched.keys import KeyNumbers
-from ampjax.sched.plan import Plan
 from ampjax.sched.stages import Stage
 
 Waiting = tuple[np.ndarray, np.ndarray]
@@ -22,14 +21,14 @@ class WaveJoin:
 
     Args:
       stage: The stage.
-      plan: The plan.
+      layout: Where state fields stand.
     """
 
-    def __init__(self, stage: Stage, plan: Plan):
-        self._where, self._layout, self._n = stage.name, plan.layout, len(stage.ports)
+    def __init__(self, stage: Stage, layout: Layout):
+        self._where, self._layout, self._n = stage.name, layout, len(stage.ports)
         self._ports = tuple(port.name for port in stage.ports)
         self._fields = tuple(port.type.fields for port in stage.ports)
-        self._keys = KeyNumbers(stage.join, self._fields[0], plan.layout, stage.name)
+        self._keys = KeyNumbers(stage.join, self._fields[0], layout, stage.name)
         self._here = [np.zeros(0, np.int32) for _ in range(self._n)]
         self._place = np.zeros(0, np.int32)  # of each key: where the state of port 0's message is kept
         self.forget()

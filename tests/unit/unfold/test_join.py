@@ -16,7 +16,7 @@ LAYOUT = Layout(("a", "b"))
 def join(n=2, by=None):
     ports = tuple(SimpleNamespace(name=str(i), type=SimpleNamespace(fields=("a", "b"))) for i in range(n))
     stage = SimpleNamespace(name="node", ports=ports, join=by)
-    return WaveJoin(stage, SimpleNamespace(layout=LAYOUT))
+    return WaveJoin(stage, LAYOUT)
 
 
 def states(keys):
