@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from ampjax.sched.dispatch import Change, Update
+from ampjax.sched.plan import Plan
+from ampjax.sched.stages import Stage
 from ampjax.schedule import columns as c
-from ampjax.schedule.columns import Tables
 from ampjax.schedule.dispatch import DIRECTIONS, Dispatch
-from ampjax.schedule.store import Store
+from ampjax.schedule.replicas import Replicas
+from ampjax.schedule.tables import n_ways
 
 
 class Counters:
@@ -20,10 +22,11 @@ class Counters:
     Args:
       names: The nodes, by number.
       table: `Tables.nodes`, which stays the same array.
+      replicas: Which replicas meet when.
     """
 
-    def __init__(self, names: Sequence[str], table: np.ndarray):
-        self._names, self._table = names, table
+    def __init__(self, names: Sequence[str], table: np.ndarray, replicas: Replicas):
+        self._names, self._table, self._replicas = names, table, replicas
 
     @property
     def versions(self) -> dict[str, int]:
@@ -36,13 +39,18 @@ class Counters:
         return self._column(c.COUNT)
 
     def state(self) -> dict[str, Any]:
-        """What another must know to go on: versions, and what has been counted since the last updates. JSON can hold it."""
-        return {"versions": self.versions, "counts": self.counts, "staleness": self._column(c.STALENESS)}
+        """What another must know to go on: versions, and what has been counted since the last updates. JSON can hold it.
+
+        What replicas have handed in for their next mean is not in it: they begin that anew.
+        """
+        staleness, since = self._column(c.STALENESS), self._replicas.state()
+        return {"versions": self.versions, "counts": self.counts, "staleness": staleness, "since": since}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Goes on from another's `state`."""
         for column, part in ((c.VERSION, "versions"), (c.COUNT, "counts"), (c.STALENESS, "staleness")):
             self._table[:, column] = [state[part][name] for name in self._names]
+        self._replicas.resume(state["since"])
 
     def take_back(self, dispatches: Iterable[tuple[Mapping[str, int], Sequence[Change]]]) -> None:
         """Uncounts gradients and updates of the latest dispatches, which were never carried out: nodes have counted what they have accumulated.
@@ -72,19 +80,18 @@ class Counters:
         return dict(zip(self._names, self._table[:, column].tolist(), strict=True))
 
 
-def gradient_rows(t: Tables, store: Store, names: Sequence[str], d: Dispatch) -> dict[str, int]:
-    """The gradient rows that a dispatch brings, by node: one that goes back, or a loss in training.
-
-    Args:
-      t: The tables.
-      store: The programs.
-      names: The parameterised nodes, by number.
-      d: The dispatch.
-    """
-    ends = d.stage >= 0 and t.stages[d.stage, c.KIND] == c.ENDS
-    if d.direction != DIRECTIONS[c.FORWARD if ends else c.BACKWARD]:
-        return {}
-    found, begin = {}, t.stages[d.stage, c.PARAMS]
-    for node, way in t.params[begin : begin + t.stages[d.stage, c.N_PARAMS]].tolist():
-        found[names[node]] = d.n_rows if way < 0 else int(t.edges[store.find(d.lines)[0], way].sum())
+def ways_of(plan: Plan) -> dict[int, slice]:
+    """The columns of `Tables.edges` that are each chain's, by the number of its stage."""
+    found, begin = {}, 0
+    for stage in plan.stages:
+        if n_ways(stage):
+            found[stage.number] = slice(begin, begin + n_ways(stage))
+            begin += n_ways(stage)
     return found
+
+
+def gradient_rows(stage: Stage, d: Dispatch) -> dict[str, int]:
+    """The gradient rows that a dispatch of a stage brings, by node: one that goes back, or a loss in training."""
+    if d.stage < 0 or d.direction != DIRECTIONS[c.BACKWARD if stage.outputs else c.FORWARD]:
+        return {}
+    return {node: d.edges[stage.way_of[node]] if node in stage.way_of else d.n_rows for node in stage.params}

@@ -1,4 +1,4 @@
-"""Explanations: why a worker takes what it takes next, or what keeps it from moving."""
+"""Explanations: why a worker takes what it takes next."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from ampjax.sched.policy import Policy, Ranked, backward_first
 from ampjax.schedule import columns as c
 from ampjax.schedule.backlog import QueueView
-from ampjax.schedule.diagnose.deadlock import SHOWN
 from ampjax.schedule.diagnose.inflight import InFlight
-from ampjax.schedule.diagnose.room import lacks_room
 from ampjax.schedule.diagnose.snapshot import Snapshot
-from ampjax.schedule.diagnose.waiting import find_lacking
+from ampjax.schedule.diagnose.waiting import SHOWN, find_lacking
 
 
 def explain(s: Snapshot, worker: int, queues: Sequence[QueueView]) -> list[str]:
@@ -34,20 +32,6 @@ def explain(s: Snapshot, worker: int, queues: Sequence[QueueView]) -> list[str]:
         head = f"worker {worker} has nothing to take"
     ordered = sorted(queues, key=policy.rank) if isinstance(policy, Ranked) else queues  # type: ignore[arg-type]
     return [head, *(f"  {_line(q, policy)}" for q in ordered), *(f"  {one}" for one in _lacking(s, worker))]
-
-
-def held_up(s: Snapshot, worker: int) -> str | None:
-    """What keeps a worker that has no action from one; None if nothing waits for it.
-
-    `policy`: it wants to wait. `memory`: there is no room for a result. `join`: what it has lacks a partner, or members of its group.
-    """
-    t = s.tables
-    own = t.active[worker, : t.n_active[worker]].tolist()
-    if own:
-        return "policy" if not all(lacks_room(s, q) for q in own) else "memory"
-    found = InFlight(s)
-    waits = (found.need > 0) & (found.need < t.lines[found.lines, c.N_IN])
-    return "join" if (waits & (t.stages[found.stage, c.WORKER] == worker)).any() else None
 
 
 def _words(q: QueueView) -> str:

@@ -10,7 +10,6 @@ from ampjax.ir.state import INSTANCE, SLOT
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stages import Leaf
 from ampjax.schedule.scheduler import IntegerScheduler
-from ampjax.unfold.unfolder import Unfolder
 
 
 class Routing:
@@ -47,24 +46,23 @@ class Routing:
 
 
 class Integers:
-    """`schedule.IntegerScheduler` over a data set that is unfolded beforehand, `wave` instances together."""
+    """`schedule.IntegerScheduler` over a data set that is unfolded beforehand, `wave` instances together; 0 for none."""
 
     def __init__(self, plan, settings, data, train=True, wave=256, check=False):
-        self.scheduler, self._train = IntegerScheduler(plan, settings, check), train
-        unfolder, n = Unfolder(plan), len(data)
-        self.places = np.zeros(n, np.int64)
-        for start in range(0, n, wave):
-            ids = np.arange(start, min(start + wave, n))
-            unfolding = unfolder.unfold([data.gather(ids)], ids, "train" if train else "both")
-            self.places[ids] = self.scheduler.add(unfolder.end(unfolding))
+        self.scheduler, self._data, self._train = IntegerScheduler(plan, settings, check), data, train
+        self._purpose = "train" if train else "both"
+        for start in range(0, len(data) if wave else 0, wave or 1):
+            ids = np.arange(start, min(start + wave, len(data)))
+            self.scheduler.foresee(ids, data.gather(ids), self._purpose)
 
     def admit(self, ids):
-        self.scheduler.admit(self.places[ids], self._train)
+        slots = self.scheduler.open(ids, self._purpose)
+        self.feeds = self.scheduler.pump(slots, self._data.gather(ids))
+        self.scheduler.close(slots)
 
     def tell(self, d):
         states = self.scheduler.store.states(d.lines).tolist()
-        ids = self.scheduler.instances_of(d).tolist()
-        states = [(i, *state) for i, state in zip(ids, states, strict=True)]
+        states = [(i, *state) for i, state in zip(d.ids.tolist(), states, strict=True)]
         return d.number, d.worker, d.stage, d.direction, states, d.n_rows, [str(change) for change in d.changes]
 
 

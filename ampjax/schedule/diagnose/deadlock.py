@@ -7,19 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from ampjax.errors import DeadlockError, LimitError
+from ampjax.sched.explain import Waiting, find_waiting
 from ampjax.schedule import columns as c
-from ampjax.schedule.diagnose.inflight import GONE, InFlight
+from ampjax.schedule.diagnose.inflight import InFlight
 from ampjax.schedule.diagnose.room import no_room
 from ampjax.schedule.diagnose.snapshot import Snapshot
 from ampjax.schedule.diagnose.story import standing, story
-from ampjax.schedule.diagnose.waiting import Lacking, find_lacking, ways_to
+from ampjax.schedule.diagnose.unfolded import fed_by
+from ampjax.schedule.diagnose.waiting import EXAMINED, SHOWN, Lacking, find_lacking, shown, ways_to
 from ampjax.schedule.dispatch import DIRECTIONS
-
-SHOWN = 8
-"""Who waits, at most, in the error's sentence."""
-
-EXAMINED = 3
-"""Of how many of these it is told where what they lack is."""
+from ampjax.unfold.ranks import Ranks
 
 LATELY = 5
 """Lines of the oldest instance's story."""
@@ -28,22 +25,21 @@ LATELY = 5
 def standstill(s: Snapshot) -> LimitError | DeadlockError:
     """Why nothing can move."""
     for worker in range(s.plan.workers):
-        for q in s.tables.active[worker, : s.tables.n_active[worker]].tolist():
-            error = no_room(s, q)
-            if error is not None:
-                return error
+        for q in s.tables.active[worker, : s.tables.n_active[0, worker]].tolist():
+            if q % 3 != c.BACKWARD and s.plan.stages[q // 3].outputs:
+                return no_room(s, q)
     return deadlock(s)
 
 
 def deadlock(s: Snapshot) -> DeadlockError:
     """That nothing can move: who waits for what, and below it what there is to know."""
     found = InFlight(s)
-    lacking, forgotten = find_lacking(s, found), list(_forgotten(s, found))
+    lacking = find_lacking(s, found)
+    who = [str(one.waiting) for one in lacking] + [str(one) for one in _for_more(s)]
     return DeadlockError(
         f"{len(found.slots)} instance(s) in flight",
         "messages that can move",
-        "none: "
-        + (shown([str(one.waiting) for one in lacking] + forgotten) or "an instance whose pumping has not ended"),
+        "none: " + (shown(who) or "an instance whose pumping has not ended"),
         "\n  ".join(
             ["Pump what the nodes wait for, or mend the conditions that route it.", *report(s, found, lacking)]
         ),
@@ -52,7 +48,7 @@ def deadlock(s: Snapshot) -> DeadlockError:
 
 def waiting(s: Snapshot) -> list[str]:
     """Who waits for what: one line for each message that has some of its inputs, and for each group that has some of its members."""
-    return [str(one.waiting) for one in find_lacking(s, InFlight(s))]
+    return [str(one.waiting) for one in find_lacking(s, InFlight(s))] + [str(one) for one in _for_more(s)]
 
 
 def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | None = None) -> list[str]:
@@ -60,22 +56,13 @@ def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | 
     found = InFlight(s) if found is None else found
     lacking = find_lacking(s, found) if lacking is None else lacking
     lines = dict.fromkeys(line for one in lacking[:EXAMINED] for line in ways_to(s, found, one))
-    return [*lines, *_throttle(s), *_lately(s, found)]
+    growing = [line for u in s.unfoldings for line in fed_by(s.plan, u, u.programs(Ranks(s.plan)))]
+    return [*lines, *growing, *_throttle(s), *_lately(s, found)]
 
 
-def shown(lines: list[str]) -> str:
-    """Lines as one sentence, not too long."""
-    more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
-    return "; ".join(lines[:SHOWN]) + more
-
-
-def _forgotten(s: Snapshot, found: InFlight) -> Iterator[str]:
-    """Messages that are owed more gradients than there are consumers: what has been made of them waits for others that never come."""
-    t = s.tables
-    spare = t.lines[found.lines, c.OWED] > t.lines[found.lines, c.N_OUT]
-    for v in np.flatnonzero(spare & (found.phase == GONE)).tolist():
-        number, line = int(found.stage[v]), int(found.lines[v])
-        yield f"{s.name(number)} with {s.state(number, line)!r} sent a message whose partners never come"
+def _for_more(s: Snapshot) -> list[Waiting]:
+    """Who waits for what is still to be pumped or chosen: no program has it yet."""
+    return [one for u in s.unfoldings for one in find_waiting(s.plan, u.space.joins, u.space.groups)]
 
 
 def _throttle(s: Snapshot) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ampjax.ir.state import State
 from ampjax.schedule import columns as c
 from ampjax.schedule.diagnose.snapshot import Snapshot
 from ampjax.schedule.dispatch import DIRECTIONS
@@ -15,6 +16,9 @@ from ampjax.unfold.messages import spread
 PHASES = WAITING, READY, GOING, GONE, ANSWERED, COMING, ENDED = range(7)
 """How far a message has come: inputs are missing; it is in a queue; its dispatch forward is under way; it has travelled on and is owed gradients;
 all who consume it have answered, and it is in a queue; its dispatch backward is under way; its life has ended."""
+
+HERE = WAITING, READY, GOING
+"""Those that have not travelled on."""
 
 UNKNOWN = -1
 
@@ -40,7 +44,7 @@ class InFlight:
         free = np.concatenate([t.vacant[: t.n_vacant[0]], t.ended[: clock[c.N_ENDED]]]).astype(np.int64)
         self.slots = np.setdiff1d(np.arange(len(t.instances)), free)
         own = t.instances[self.slots]
-        lengths = own[:, c.LENGTH_OF]
+        lengths = np.maximum(own[:, c.LENGTH_OF], 0)
         self.messages = spread(own[:, c.LIVE], lengths)
         self.slot = np.repeat(self.slots, lengths)
         self.lines = spread(own[:, c.LINE], lengths)
@@ -56,8 +60,21 @@ class InFlight:
 
     @functools.cached_property
     def need(self) -> np.ndarray:
-        """`[m]`: inputs that are missing."""
+        """`[m]`: inputs that are missing; -1 of what has travelled on."""
         return self.t.live[self.messages, c.NEED].astype(np.int64)
+
+    @functools.cached_property
+    def ids(self) -> np.ndarray:
+        """`[m]`: the numbers of their instances."""
+        return self.t.instances[self.slot, c.ID]
+
+    def states(self, places: np.ndarray) -> np.ndarray:
+        """The states `[n, width]` of messages."""
+        return self._s.states(self.ids[places], self.lines[places])
+
+    def state(self, v: int) -> State:
+        """The state of a message."""
+        return State(self.states(np.array([v])), self._s.plan.layout, self._s.fields(int(self.stage[v])))
 
     @functools.cached_property
     def left(self) -> np.ndarray:
@@ -106,4 +123,4 @@ class InFlight:
     @functools.cached_property
     def missing(self) -> np.ndarray:
         """`[e]`: whether each of the inputs has yet to come: what makes it has not travelled on."""
-        return np.isin(self.phase[self.inputs[1]], (WAITING, READY, GOING))
+        return np.isin(self.phase[self.inputs[1]], HERE)

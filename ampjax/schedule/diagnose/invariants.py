@@ -8,13 +8,16 @@ import numpy as np
 
 from ampjax.errors import InvariantError
 from ampjax.schedule import columns as c
-from ampjax.schedule.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, InFlight
+from ampjax.schedule.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, HERE, InFlight
 from ampjax.schedule.diagnose.snapshot import Snapshot
 from ampjax.schedule.diagnose.story import story
 from ampjax.schedule.dispatch import DIRECTIONS
 from ampjax.unfold.messages import spread
 
 REPORT = "This is a mistake in ampjax: please report it."
+
+TRAVELLED = -1
+"""What a message lacks that has travelled on."""
 
 NONE = np.zeros(0, np.int64)
 
@@ -41,7 +44,7 @@ def _queues(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """A queue holds so many messages and rows as it says, all of its stage and none twice, and is among its worker's if it holds any."""
     t = s.tables
     workers: dict[int, list[int]] = {}
-    for worker, n in enumerate(t.n_active.tolist()):
+    for worker, n in enumerate(t.n_active[0].tolist()):
         for q in t.active[worker, :n].tolist():
             workers.setdefault(q, []).append(worker)
     for q in sorted({*found.queued, *workers}):
@@ -60,9 +63,10 @@ def _queues(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 
 def _inputs(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
-    """A message lacks the inputs whose messages have not travelled on."""
+    """A message lacks the inputs whose messages have not travelled on; one that has done so itself says so."""
     consumer, _, _ = found.inputs
     missing = np.bincount(consumer, found.missing, len(found.lines)).astype(np.int64)
+    missing[(found.kind != c.ENDS) & ~np.isin(found.phase, HERE)] = TRAVELLED
     yield from _differing(s, found, missing, found.need, "inputs that are missing")
 
 
@@ -81,11 +85,9 @@ def _alive(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     alive = (found.kind != c.ENDS) & (found.phase != ENDED)
     counted = np.bincount(found.slot, alive, len(s.tables.instances)).astype(np.int64)
     for i in found.slots.tolist():
-        if counted[i] != s.tables.instances[i, c.ALIVE] or not counted[i]:
-            name = f"instance {s.tables.instances[i, c.ID]}"
-            yield _broken(
-                name, f"{counted[i]} messages that have not ended, at least one", f"{s.tables.instances[i, c.ALIVE]}"
-            )
+        alive, name = int(s.tables.instances[i, c.ALIVE]), f"instance {s.tables.instances[i, c.ID]}"
+        if alive - counted[i] not in (0, 1) or not alive:  # one more while it is pumped to
+            yield _broken(name, f"{counted[i]} messages that have not ended, at least one, or one more", f"{alive}")
 
 
 def _under_way(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
@@ -150,7 +152,7 @@ def _differing(
     """That a message's count is off, with its instance's story."""
     for v in np.flatnonzero(expected != got).tolist():
         number = int(found.stage[v])
-        state = s.state(number, int(found.lines[v]))
+        state = found.state(v)
         lines = story(s, int(state.instance[0]), {})[-LATELY:]
         told = "\n  ".join([REPORT, *(["Its instance's story:", *lines] if lines else [])])
         yield InvariantError(f"{s.name(number)} with {state!r}", f"{expected[v]} {what}", f"{got[v]}", told)

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.ir.state import INSTANCE, State
+from ampjax.ir.state import INSTANCE
 from ampjax.sched.plan import Plan
 from ampjax.sched.settings import SchedulerSettings
+from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.dispatch import Dispatch
 from ampjax.schedule.store import Store
+from ampjax.unfold.unfolding import Unfolding
+
+UNKNOWN = np.iinfo(np.int64).min
+"""The value of state fields that nobody knows any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +32,7 @@ class Snapshot:
       capacities: `[arenas]`: slots of each arena, those that are taken included.
       log: The last dispatches, oldest first.
       under_way: Dispatches that are not done.
+      unfoldings: Those of instances for which more is pumped or chosen while they are in flight.
     """
 
     plan: Plan
@@ -36,17 +42,19 @@ class Snapshot:
     capacities: np.ndarray
     log: Iterable[Dispatch]
     under_way: Collection[Dispatch]
+    unfoldings: Collection[Unfolding] = ()
 
-    def states(self, lines: np.ndarray) -> np.ndarray:
-        """The states `[n, width]` of invocations, given their program lines; the column of slots is 0."""
+    def states(self, ids: np.ndarray, lines: np.ndarray) -> np.ndarray:
+        """The states `[n, width]` of invocations, given their instances' numbers and their program lines; the column of slots is 0."""
         states = np.zeros((len(lines), self.plan.layout.width), np.int64)
-        states[:, INSTANCE] = self.store.ids[self.store.find(lines)[0]]
-        states[:, 2:] = self.store.states(lines)
+        states[:, INSTANCE], states[:, 2:] = ids, self.store.states(lines)
         return states
 
-    def state(self, number: int, line: int) -> State:
-        """The state of an invocation of stage `number` (`-1 - p` for pump `p`), given its program line."""
-        return State(self.states(np.array([line])), self.plan.layout, self.fields(number))
+    def states_of(self, d: Dispatch) -> np.ndarray:
+        """The states `[n, width]` of a dispatch's messages; of those whose programs have been given up since only the instance is known."""
+        states, places = self.states(d.ids, d.lines), self.store.find(d.lines)[0]
+        states[(places < 0) | (self.store.programs[places, c.P_SINCE] >= d.number), 2:] = UNKNOWN
+        return states
 
     def fields(self, number: int) -> tuple[str, ...]:
         """The state fields of a stage's invocations, or of what a pump pumps."""

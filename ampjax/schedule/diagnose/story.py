@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-import numpy as np
-
-from ampjax.ir.state import State
+from ampjax.ir.state import INSTANCE, State
 from ampjax.schedule import columns as c
 from ampjax.schedule.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, READY, WAITING, InFlight
-from ampjax.schedule.diagnose.snapshot import Snapshot
-from ampjax.schedule.dispatch import Dispatch
+from ampjax.schedule.diagnose.snapshot import UNKNOWN, Snapshot
 
 PHASES = {
     ENDED: "ended",
@@ -38,21 +35,16 @@ def story(s: Snapshot, instance: int, fields: Mapping[str, int], until: int | No
     for d in s.log:
         if d.stage < 0 or (until is not None and d.number > until):
             continue
-        mine = own_states(s, d, instance)
+        mine = s.states_of(d)
+        mine = mine[mine[:, INSTANCE] == instance]
         for name, value in fields.items():
             mine = mine[mine[:, s.plan.layout.column(name)] == value]
         if len(mine):
             more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
-            state = State(mine[:1], s.plan.layout, s.fields(d.stage))
-            name = s.plan.stages[d.stage].name
+            known = () if UNKNOWN in mine[0] else s.fields(d.stage)
+            state, name = State(mine[:1], s.plan.layout, known), s.plan.stages[d.stage].name
             lines.append(f"dispatch {d.number}: {d.direction} `{name}` on worker {d.worker}, {state!r}{more}")
     return lines
-
-
-def own_states(s: Snapshot, d: Dispatch, instance: int) -> np.ndarray:
-    """The states `[n, width]` of an instance's messages in a dispatch."""
-    lines = d.lines
-    return s.states(lines[s.store.ids[s.store.find(lines)[0]] == instance])
 
 
 def standing(s: Snapshot, found: InFlight, instance: int) -> list[str]:
@@ -60,6 +52,8 @@ def standing(s: Snapshot, found: InFlight, instance: int) -> list[str]:
     told = []
     for slot in found.slots[s.tables.instances[found.slots, c.ID] == instance].tolist():
         counts = Counter(found.phase[found.slot == slot].tolist())
+        if not counts:
+            continue
         parts = ", ".join(f"{counts[phase]} {words}" for phase, words in PHASES.items() if counts[phase])
         told.append(f"of instance {instance}'s {counts.total()} invocations and pumped messages are {parts}")
     return told

@@ -12,9 +12,12 @@ from ampjax.ir.state import SLOT, State
 from ampjax.sched.doctor import numbers_of, origins, strangers
 from ampjax.sched.explain import Waiting, find_waiting
 from ampjax.sched.plan import Plan
-from ampjax.schedule.diagnose.deadlock import EXAMINED, LATELY, SHOWN, shown
+from ampjax.schedule.diagnose.waiting import EXAMINED, SHOWN, shown
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.unfolding import Unfolding
+
+LATELY = 5
+"""Stages that ran last for an instance."""
 
 
 def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
@@ -31,6 +34,7 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
     if int(programs.owed.sum()) == len(programs.out_to):  # nobody is owed a gradient by others than consumers
         return
     found = find_waiting(plan, unfolding.space.joins, unfolding.space.groups)
+    told = _Report(plan, unfolding, programs)
     ids = sorted({int(one.state.instance[0]) for one in found})
     raise DeadlockError(
         f"before instance {_listed(ids)} is admitted"
@@ -41,10 +45,17 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
         "\n  ".join(
             [
                 "Pump what the nodes wait for, or mend the conditions that route it.",
-                *_Report(plan, unfolding, programs).lines(found),
+                *told.missing(found),
+                *told.comes_to(found[0].state),
             ]
         ),
     )
+
+
+def fed_by(plan: Plan, unfolding: Unfolding, programs: Programs) -> list[str]:
+    """Where what an unfolding's messages wait for should come from, a line each: what feeds the port, what of that waits elsewhere, how often it has run."""
+    found = find_waiting(plan, unfolding.space.joins, unfolding.space.groups)
+    return _Report(plan, unfolding, programs).missing(found) if found else []
 
 
 def _listed(ids: list[int]) -> str:
@@ -65,10 +76,10 @@ class _Report:
         self._plan, self._programs = plan, programs
         self._held = list(_held(plan, unfolding))
 
-    def lines(self, found: list[Waiting]) -> list[str]:
-        """A line each."""
-        missing = dict.fromkeys(line for one in found[:EXAMINED] for line in self._missing(one))
-        return [*missing, *strangers(found[:SHOWN]), *self._comes_to(found[0].state)]
+    def missing(self, found: list[Waiting]) -> list[str]:
+        """Where what the first few wait for should come from, a line each, and which keys do not meet."""
+        lines = dict.fromkeys(line for one in found[:EXAMINED] for line in self._missing(one))
+        return [*lines, *strangers(found[:SHOWN])]
 
     def _missing(self, one: Waiting) -> Iterator[str]:
         """Where the messages that one waits for should come from, and what these nodes do."""
@@ -93,7 +104,7 @@ class _Report:
             return f"{waits}; it never runs for it"
         return f"{waits}; it runs {len(runs)} time(s) for it, at last with {self._state(runs[-1], of)!r}"
 
-    def _comes_to(self, of: State) -> Iterator[str]:
+    def comes_to(self, of: State) -> Iterator[str]:
         """How far an instance comes: the last stages that run for it."""
         stages = self._programs.stage
         runs = [n for n in self._lines(of) if stages[n] >= 0 and self._plan.stages[stages[n]].kind != "group"]

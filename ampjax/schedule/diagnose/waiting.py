@@ -14,6 +14,12 @@ from ampjax.schedule import columns as c
 from ampjax.schedule.diagnose.inflight import COMING, GOING, READY, InFlight
 from ampjax.schedule.diagnose.snapshot import Snapshot
 
+SHOWN = 8
+"""Who waits, at most, in an error's sentence."""
+
+EXAMINED = 3
+"""Of how many of these it is told where what they lack should come from."""
+
 MOST_STEPS = 8
 """Messages that wait for one another, of which it is told at most."""
 
@@ -29,6 +35,12 @@ class Lacking:
 
     waiting: Waiting
     missing: tuple[int, ...]
+
+
+def shown(lines: list[str]) -> str:
+    """Lines as one sentence, not too long."""
+    more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+    return "; ".join(lines[:SHOWN]) + more
 
 
 def find_lacking(s: Snapshot, found: InFlight) -> list[Lacking]:
@@ -63,13 +75,13 @@ def _group(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndar
     n_missing = len(lacks) - opens
     what = "its opener" if opens else f"{n_missing} more of {size} member(s)"
     port = 0 if len(has[has < size]) else 1
-    state = s.state(stage.number, int(found.lines[v]))
+    state = found.state(v)
     return Waiting(stage, state, port, (1,) if opens else (0,), what)
 
 
 def _known(s: Snapshot, found: InFlight, v: int, stage: Stage, port: int) -> State:
     """What is known of the state of the message at a port: all of it at port 0, at others what the key holds."""
-    state = s.state(stage.number, int(found.lines[v]))
+    state = found.state(v)
     if port == 0:
         return state
     names = stage.join if isinstance(stage.join, tuple) else () if callable(stage.join) else state.fields
@@ -88,7 +100,7 @@ def ways_to(s: Snapshot, found: InFlight, one: Lacking) -> Iterator[str]:
 def told(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
     """A message that has not travelled on: where it is, or what the first is of what it lacks."""
     number = int(found.stage[v])
-    who = f"{s.name(number)} with {s.state(number, int(found.lines[v]))!r}"
+    who = f"{s.name(number)} with {found.state(v)!r}"
     phase = found.phase[v]
     if phase == READY:
         return f"{who}, which waits in its queue"

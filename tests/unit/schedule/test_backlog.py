@@ -12,7 +12,7 @@ from ampjax.sched.affinity import assign
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import Ranked, backward_first, balanced
 from ampjax.sched.settings import SchedulerSettings
-from ampjax.schedule.explain import explain, held_up
+from ampjax.schedule.explain import explain
 
 SEEN = "stage", "direction", "backward", "items", "rows", "max_rows", "ready", "born", "longest", "under_way"
 
@@ -153,13 +153,13 @@ def patient(queues, now):
 
 def test_a_policy_that_waits():
     s = running(patient, steps=0)
-    assert held_up(s.snapshot(), 0) == "policy"
+    assert s.held_up(0) == "policy"
     assert explained(s)[0].startswith("`patient` lets worker 0 wait; if nothing else moves, it takes forward of `")
 
 
 def test_a_worker_that_has_nothing():
     s = running(backward_first, steps=0, homes={"f1": 1})
-    assert explained(s, 1) == ["worker 1 has nothing to take"] and held_up(s.snapshot(), 1) is None
+    assert explained(s, 1) == ["worker 1 has nothing to take"] and s.held_up(1) is None
 
 
 def test_a_worker_whose_messages_lack_partners():
@@ -170,7 +170,7 @@ def test_a_worker_whose_messages_lack_partners():
     admit(side, np.arange(1))
     s = side.scheduler
     d = s.next(0)
-    while held_up(s.snapshot(), 0) != "join":
+    while s.held_up(0) != "join":
         s.done(d)
         d = s.next(0)
     told = explained(s)
