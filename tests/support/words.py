@@ -29,6 +29,14 @@ def assert_same_stories(routing, integers, instances):
         assert story(s, instance, {}) == routing.story(instance)
 
 
+def assert_same_in_a_trace(routing, integers):
+    """What a tracer asks of a worker: which queues hold how much, and why it has nothing to do."""
+    for worker in range(routing.plan.workers):
+        queues = [[(q.stage.name, q.direction, q.items) for q in s.waiting_for(worker)] for s in (routing, integers)]
+        assert queues[0] == queues[1]
+        assert routing.held_up(worker) == integers.held_up(worker)
+
+
 def assert_same_waiting(routing, integers):
     """The same messages wait for the same ports.
 

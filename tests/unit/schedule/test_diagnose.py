@@ -29,7 +29,7 @@ from ampjax.unfold.unfolder import Unfolder
 # Laws
 
 
-@pytest.mark.parametrize("name", ["sequences in replicas", "trees", "questions, edge by edge"])
+@pytest.mark.parametrize("name", ["sequences in replicas", "trees", "questions, edge by edge", "pondering", "experts"])
 def test_laws_hold_after_every_event(name):
     graph, data = model(name)
     plan = make_plan(graph, assign(graph, 2), (0, 1))
@@ -40,7 +40,7 @@ def test_laws_hold_after_every_event(name):
         assert list(in_virtual_time(Integers(plan, settings, data, train, check=True), n, 2))
 
 
-@pytest.mark.parametrize("seed", [1, 11])
+@pytest.mark.parametrize("seed", [1, 11, 21])
 def test_laws_hold_on_random_graphs(seed):
     case = random_case(seed, n_instances=3)
     plan = make_plan(case.graph, assign(case.graph, 1))
@@ -280,6 +280,20 @@ def test_a_story_ends_where_it_is_asked_to_and_goes_back_as_far_as_the_log():
     assert len(lines) >= 3 and lines == story(s, 0, {}, until=9)
     assert story(s, 0, {}, until=4) == [line for line in lines if int(line.split()[1][:-1]) <= 4]
     assert [d.number for d in s.log] == list(range(3, 10))
+
+
+def test_stories_of_programs_that_have_been_given_up():
+    """The dispatches are still told of; what was in them is not known any more, or another's by now."""
+    graph, data = model("trees")
+    plan = make_plan(graph, assign(graph, 1))
+    settings = SchedulerSettings(max_active_keys=1, max_dispatch_size=4, program_bytes=1)
+    side = Integers(plan, settings, data, wave=0)
+    list(at_once(side, 3))
+    s = side.scheduler.snapshot()
+    told = [story(s, i, {}) for i in range(3)]
+    assert all(len(lines) > 4 for lines in told)
+    assert all(line.endswith(f"State(instance={i})") or " more" in line for i in (0, 1) for line in told[i])
+    assert story(s, 0, {plan.layout.fields[0]: 0}) == []
 
 
 @pytest.mark.parametrize(("n", "advice"), [(2, "lower `max_active_keys`"), (1, "split the instance")])
