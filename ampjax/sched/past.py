@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
 
@@ -31,24 +32,33 @@ class Past(Generic[T]):
     """
 
     def __init__(self, n: int, messages: int = MESSAGES):
-        self._n, self._most, self._messages = n, messages, 0
-        self._dispatches: deque[T] = deque()
+        self._n, self._most, self._messages, self._dispatches = n, messages, 0, 0
+        self._chunks: deque[tuple[int, Sequence[T]]] = (
+            deque()
+        )  # what came together goes together: a step for each chunk, not for each dispatch
 
     def append(self, dispatch: T) -> None:
         """Remembers a dispatch, and forgets the oldest ones."""
-        self.extend((dispatch,))
+        self._add(dispatch.n_messages, (dispatch,))
 
-    def extend(self, dispatches: Iterable[T]) -> None:
-        """Remembers dispatches, and forgets the oldest ones."""
-        past = self._dispatches
-        for dispatch in dispatches:
-            past.append(dispatch)
-            self._messages += dispatch.n_messages
-        while len(past) > self._n or (self._messages > self._most and len(past) > 1):
-            self._messages -= past.popleft().n_messages
+    def extend(self, dispatches: Sequence[T]) -> None:
+        """Remembers dispatches, and forgets the oldest ones; nobody may write to the sequence afterwards."""
+        if dispatches:
+            self._add(sum([dispatch.n_messages for dispatch in dispatches]), dispatches)
+
+    def _add(self, messages: int, dispatches: Sequence[T]) -> None:
+        chunks = self._chunks
+        chunks.append((messages, dispatches))
+        self._messages += messages
+        self._dispatches += len(dispatches)
+        while len(chunks) > 1 and (self._dispatches - len(chunks[0][1]) >= self._n or self._messages > self._most):
+            messages, oldest = chunks.popleft()
+            self._messages -= messages
+            self._dispatches -= len(oldest)
 
     def __len__(self) -> int:
-        return len(self._dispatches)
+        return min(self._dispatches, self._n)
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._dispatches)
+        everything = chain.from_iterable(dispatches for _, dispatches in self._chunks)
+        return islice(everything, self._dispatches - len(self), None)

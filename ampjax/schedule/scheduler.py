@@ -174,7 +174,7 @@ class IntegerScheduler:
         found = self._decide(worker, most)
         if found and self.reads(found[-1]):
             self._under_way[found[-1].number] = found[-1]
-        self._log.extend(found)
+        self._log.extend(tuple(found))
         self._controller()
         self._checked()
         return found

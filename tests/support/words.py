@@ -29,12 +29,12 @@ def assert_same_stories(routing, integers, instances):
         assert story(s, instance, {}) == routing.story(instance)
 
 
-def assert_same_in_a_trace(routing, integers):
-    """What a tracer asks of a worker: which queues hold how much, and why it has nothing to do."""
+def assert_same_in_a_trace(routing, integers, grows):
+    """What a tracer asks of a worker: which queues hold how much, and, unless programs grow, why it has nothing to do."""
     for worker in range(routing.plan.workers):
         queues = [[(q.stage.name, q.direction, q.items) for q in s.waiting_for(worker)] for s in (routing, integers)]
-        assert queues[0] == queues[1]
-        assert routing.held_up(worker) == integers.held_up(worker)
+        assert sorted(queues[0]) == sorted(queues[1])  # those that one event has filled may have come in another order
+        assert grows or routing.held_up(worker) == integers.held_up(worker)
 
 
 def assert_same_waiting(routing, integers):

@@ -225,25 +225,32 @@ def gradients(t, stage, messages, lines, seen, due):
     for p in range(t.stages[stage, c.N_PARAMS]):
         param = t.stages[stage, c.PARAMS] + p
         node, way = t.params[param, c.NODE], t.params[param, c.WAY]
-        version, count, stale = t.nodes[node, c.VERSION], t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
-        before, stalest = stale, t.nodes[node, c.STALE_MAX]
+        version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
         for k in range(len(messages)):
             v = messages[k]
             rows = np.int64(t.lines[lines[k], c.ROWS])
             if way >= 0:
                 rows = np.int64(t.edges[t.instances[t.live[v, c.SLOT], c.PLACE], way])
-            age = version - t.live[v, c.SEEN + p] if seen else np.int64(0)
-            count += rows
-            stale += rows * age
-            stalest = max(stalest, age)
-            t.nodes[node, c.HISTOGRAM + min(age, c.BINS - 1)] += rows
-        t.nodes[node, c.STALE_MAX] = stalest
-        t.nodes[node, c.STALE_SUM] += stale - before
+            if seen and version - t.live[v, c.SEEN + p] != age:
+                count_rows(t, node, age, alike)
+                age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
+            alike += rows
+        count_rows(t, node, age, alike)
+        count, stale = t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
         if t.nodes[node, c.INTERVAL] >= 0 and count >= t.nodes[node, c.INTERVAL]:
             due[n_due, 0], due[n_due, 1], due[n_due, 2] = node, count, stale
             n_due += 1
-            count = stale = np.int64(0)
+            t.nodes[node, c.COUNT] = t.nodes[node, c.STALENESS] = 0
             t.nodes[node, c.VERSION] += 1
             t.nodes[node, c.UPDATES] += 1
-        t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS] = count, stale
     return n_due
+
+
+@inlined
+def count_rows(t, node, age, rows):
+    """Counts gradient rows of a node that are equally stale."""
+    t.nodes[node, c.COUNT] += rows
+    t.nodes[node, c.STALENESS] += rows * age
+    t.nodes[node, c.STALE_SUM] += rows * age
+    t.nodes[node, c.STALE_MAX] = max(t.nodes[node, c.STALE_MAX], age)
+    t.nodes[node, c.HISTOGRAM + min(age, c.BINS - 1)] += rows

@@ -7,7 +7,7 @@ import pytest
 from support import graphs
 from support.control import plan_for
 from support.models import MODELS, model
-from support.schedules import Integers, Routing, at_once, in_virtual_time
+from support.schedules import Integers, Routing, at_once, in_virtual_time, ways_meet
 from support.words import assert_same_in_a_trace, assert_same_statistics, assert_same_stories, assert_same_waiting
 
 from ampjax.ir.instances import InstanceList
@@ -23,20 +23,22 @@ EVERY = 23
 """Dispatches between two looks at a run."""
 
 
-def side_by_side(graph, data, drive=at_once, workers=1, train=True, **options):
+def side_by_side(graph, data, drive=at_once, workers=1, train=True, check=False, **options):
     """Runs both schedulers, and compares what they say while they run and afterwards; says how often the lists of who waits were the same to the letter.
 
     Where a payload decides, unfolding knows further ahead who waits for it; these lists are compared where nothing moves (`test_diagnose`).
     """
     plan = make_plan(graph, assign(graph, workers), tuple(range(workers)))
     settings = SchedulerSettings(intervals=dict.fromkeys(graph.parameterised, 7), **options)
-    one, other = Routing(plan, settings, data, train), Integers(plan, settings, data, train)
+    one, other = Routing(plan, settings, data, train), Integers(plan, settings, data, train, check=check)
     drives = (drive(side, len(data), workers) for side in (one, other))
     letters, grows = 0, any(node.kind == "RouteBy" for node in graph.nodes.values())
     for n, (told, same) in enumerate(itertools.zip_longest(*drives)):
+        if told != same and ways_meet(plan):
+            return letters, one.scheduler, other.scheduler
         assert told == same
         if n % EVERY == 0:
-            assert_same_in_a_trace(one.scheduler, other.scheduler)
+            assert_same_in_a_trace(one.scheduler, other.scheduler, grows)
             letters += grows or assert_same_waiting(one.scheduler, other.scheduler)
     assert_same_statistics(one.scheduler, other.scheduler)
     assert_same_stories(one.scheduler, other.scheduler, range(0, len(data), 3))
@@ -50,14 +52,28 @@ def test_models(name):
     side_by_side(graph, data, in_virtual_time, 2, max_active_keys=4, max_dispatch_size=5, policy=policy)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 5, 8, 21, 193])
-def test_random_graphs(seed):
-    case = random_case(seed, n_instances=6)
+def assert_random_graph_says_the_same(seed):
+    """With laws checked after every event; the few cases whose messages come by two ways, in an order of their own, are left as soon as it shows."""
+    case = random_case(seed, n_instances=4)
+    workers, policy = 1 + seed % 2, list(POLICIES.values())[seed % 5]
+    options = {"max_active_keys": 3, "max_dispatch_size": (1, 3, 5)[seed % 3], "policy": policy}
+    drive = (at_once, in_virtual_time)[seed // 2 % 2]
     try:
-        side_by_side(case.graph, case.instances, train=seed % 3 > 0, max_active_keys=3, max_dispatch_size=4)
+        side_by_side(case.graph, case.instances, drive, workers, seed % 3 > 0, check=True, **options)
     except AssertionError as error:
         error.add_note(case.replay)
         raise
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 8, 21, 193])
+def test_random_graphs(seed):
+    assert_random_graph_says_the_same(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(600))
+def test_many_random_graphs(seed):
+    assert_random_graph_says_the_same(seed)
 
 
 def test_who_waits_is_told_to_the_letter_where_keys_are_whole_states():
