@@ -17,14 +17,15 @@ from ampjax.ir.instances import Messages
 from ampjax.sched.dispatch import Change, Update
 from ampjax.sched.past import Past
 from ampjax.sched.plan import Plan
-from ampjax.sched.policy import Policy, backward_first
+from ampjax.sched.policy import Policy
 from ampjax.sched.pump import Feed
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.sched.stats import Statistics
 from ampjax.schedule import columns as c
 from ampjax.schedule.abandon import forget_all
 from ampjax.schedule.admission import Admission
-from ampjax.schedule.backlog import QueueView, WorkerQueues
+from ampjax.schedule.asking import NONE, Asking
+from ampjax.schedule.backlog import QueueView
 from ampjax.schedule.cache import ProgramCache
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.counters import Counters, gradient_rows, ways_of
@@ -40,8 +41,6 @@ from ampjax.schedule.store import Store
 from ampjax.schedule.tables import longer
 
 NO_ROWS = np.zeros(0, np.int32)
-NONE = -1
-"""No queue."""
 UNLIMITED = 1 << 30
 """The limit of arenas that have none, as `SchedulerSettings` has it."""
 
@@ -84,7 +83,7 @@ class IntegerScheduler:
         self._sections = [len(stage.ports) + len(stage.outputs) for stage in plan.stages]
         self._ways = ways_of(plan)
         self._policy = number_of(settings.policy)
-        self._queues = [WorkerQueues(plan, settings.policy, worker, self.snapshot) for worker in range(plan.workers)]
+        self._asking = Asking(plan, settings.policy, self.snapshot, self._ready)
         self._log: Past[Dispatch] = Past(settings.history)
         self._limited = _is_limited(settings)
         self._changes: dict[int, deque[tuple[Change, ...]]] = {}
@@ -232,8 +231,7 @@ class IntegerScheduler:
     def decide_by(self, policy: Policy) -> None:
         """Changes the policy, for what waits already too."""
         self.settings, self._policy = replace(self.settings, policy=policy), number_of(policy)
-        for queues in self._queues:
-            queues.decide_by(policy)
+        self._asking.decide_by(policy)
 
     def abandon(self) -> list[Dispatch]:
         """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted, and programs stay known.
@@ -285,7 +283,7 @@ class IntegerScheduler:
 
     def waiting_for(self, worker: int) -> list[QueueView]:
         """A worker's queues that are not empty, in the order in which they ceased to be empty."""
-        return self._queues[worker].look(self._t)
+        return self._asking.waiting_for(self._t, worker)
 
     def stirred(self) -> set[int]:
         """Workers for whom something has come since this was last asked. Another that had no action, and for whom nothing waits, has none now."""
@@ -299,7 +297,8 @@ class IntegerScheduler:
         `policy`: it wants to wait. `memory`: there is no room for a result. `join`: what it has lacks a partner, or members of its group.
         """
         if self._t.n_active[0, worker]:
-            return "policy" if len(self._ready(worker)) else "memory"
+            ready = self._ready(worker)
+            return "policy" if ready is None or len(ready) else "memory"
         return "join" if self._admission.waits_on(worker) else None
 
     @property
@@ -373,7 +372,7 @@ class IntegerScheduler:
                 self._space.grow_arena(arena, need)
             elif reason == c.NO_ROOM:
                 self._pack = longer(self._pack, need)
-            elif reason == c.NOTHING or (chosen := self._when_all_wait(worker)) == NONE:
+            elif reason == c.NOTHING or (chosen := self._asking.when_all_wait(self._t, worker, self._moves)) == NONE:
                 return []
 
     def _dispatch(self, worker: int, *told: int) -> Dispatch:
@@ -402,34 +401,17 @@ class IntegerScheduler:
         """`[arenas]`: see `loops.decide`."""
         return self._space.spare if self._limited else self._space.capacities[:0]
 
-    def _ready(self, worker: int) -> list[QueueView]:
-        """A worker's queues that can be dispatched, as policies see them."""
-        queues = self.waiting_for(worker)
-        if not self._limited:
-            return queues
-        ready = set(self._loops.ready(worker, self._spare, *self._t).tolist())
-        return [queue for queue in queues if queue.number in ready]
+    def _ready(self, worker: int) -> np.ndarray | None:
+        """The queues of a worker that can be dispatched; None if all that are not empty can."""
+        return self._loops.ready(worker, self._spare, *self._t) if self._limited else None
 
     def _pick(self, worker: int) -> int:
         """The queue that the policy wants; `NONE` if it wants none, and something else moves."""
-        queues = self._ready(worker)
-        if not queues:
-            return NONE
-        choice = self._queues[worker].first()
-        if choice not in queues:
-            choice = self.settings.policy(queues, int(self._t.clock[c.NOW]))  # type: ignore[arg-type]
-        return self._when_all_wait(worker) if choice is None else choice.number  # type: ignore[attr-defined]
+        return self._asking.pick(self._t, worker, self._moves)
 
-    def _when_all_wait(self, worker: int) -> int:
-        """A policy wants a worker to wait: if nothing else moves, the queue that `backward_first` takes; else `NONE`."""
-        if self._under_way or self._changes:
-            return NONE
-        now = int(self._t.clock[c.NOW])
-        for other in range(self.plan.workers):
-            queues = [] if other == worker else self._ready(other)
-            if queues and self.settings.policy(queues, now) is not None:  # type: ignore[arg-type]
-                return NONE
-        return backward_first(self._ready(worker), now).number  # type: ignore[arg-type, attr-defined]
+    @property
+    def _moves(self) -> bool:
+        return bool(self._under_way or self._changes)
 
     def _queue_changes(self, worker: int, changes: Sequence[Change]) -> None:
         if changes:
