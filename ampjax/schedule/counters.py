@@ -38,6 +38,11 @@ class Counters:
         """Gradient rows of each node since its last update."""
         return self._column(c.COUNT)
 
+    def are_due_after(self, nodes: Iterable[str], rows: int) -> bool:
+        """Whether so many gradient rows make all of these nodes update by themselves, whatever they hold."""
+        intervals = self._column(c.INTERVAL)
+        return all(0 <= intervals[node] <= rows for node in nodes)
+
     def state(self) -> dict[str, Any]:
         """What another must know to go on: versions, and what has been counted since the last updates. JSON can hold it.
 

@@ -71,3 +71,12 @@ class Dispatch(NamedTuple):
     def rows(self) -> list[np.ndarray]:
         """The same, an array for each port and output."""
         return np.split(self.slots, np.cumsum(self.sizes)[:-1])
+
+    def __repr__(self) -> str:
+        return self.told(f"stage {self.stage}")
+
+    def told(self, name: str) -> str:
+        """What it does, in words; `name` is its stage's."""
+        what = f"{self.direction} `{name}` ({self.n_messages} messages, {self.n_rows} rows)"
+        changes = f", then {', '.join(map(str, self.changes))}" if self.changes else ""
+        return f"Dispatch {self.number} on worker {self.worker}: {'changes only' if self.stage < 0 else what}{changes}"

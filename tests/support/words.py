@@ -2,8 +2,9 @@
 
 import re
 
+from ampjax.engine.loop import describe as describe_routed
 from ampjax.schedule.diagnose.deadlock import waiting
-from ampjax.schedule.diagnose.story import story
+from ampjax.schedule.diagnose.story import describe, story
 
 
 def numbers(stats):
@@ -35,6 +36,13 @@ def assert_same_in_a_trace(routing, integers, grows):
         queues = [[(q.stage.name, q.direction, q.items) for q in s.waiting_for(worker)] for s in (routing, integers)]
         assert sorted(queues[0]) == sorted(queues[1])  # those that one event has filled may have come in another order
         assert grows or routing.held_up(worker) == integers.held_up(worker)
+
+
+def assert_same_description(routing, integers):
+    """The same words about where an error happened, had the latest dispatch failed."""
+    *_, old = routing.history
+    *_, new = integers.snapshot().log
+    assert describe(integers.snapshot(), new) == describe_routed(old, routing)
 
 
 def assert_same_waiting(routing, integers):

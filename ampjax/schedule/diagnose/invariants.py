@@ -10,7 +10,7 @@ from ampjax.errors import InvariantError
 from ampjax.schedule import columns as c
 from ampjax.schedule.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, HERE, InFlight
 from ampjax.schedule.diagnose.snapshot import Snapshot
-from ampjax.schedule.diagnose.story import story
+from ampjax.schedule.diagnose.story import LATELY, story
 from ampjax.schedule.dispatch import DIRECTIONS
 from ampjax.unfold.messages import spread
 
@@ -20,9 +20,6 @@ TRAVELLED = -1
 """What a message lacks that has travelled on."""
 
 NONE = np.zeros(0, np.int64)
-
-LATELY = 6
-"""Lines of the story of a message whose counts are off."""
 
 
 def check(s: Snapshot) -> None:

@@ -9,6 +9,10 @@ from ampjax.ir.state import INSTANCE, State
 from ampjax.schedule import columns as c
 from ampjax.schedule.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, READY, WAITING, InFlight
 from ampjax.schedule.diagnose.snapshot import UNKNOWN, Snapshot
+from ampjax.schedule.dispatch import Dispatch
+
+LATELY = 6
+"""Lines of the story that an error tells."""
 
 PHASES = {
     ENDED: "ended",
@@ -45,6 +49,16 @@ def story(s: Snapshot, instance: int, fields: Mapping[str, int], until: int | No
             state, name = State(mine[:1], s.plan.layout, known), s.plan.stages[d.stage].name
             lines.append(f"dispatch {d.number}: {d.direction} `{name}` on worker {d.worker}, {state!r}{more}")
     return lines
+
+
+def describe(s: Snapshot, d: Dispatch) -> str:
+    """Where an error happened: the dispatch, and the first message with its story."""
+    if d.stage < 0:
+        return f"ampjax: in {d!r}"
+    first = State(s.states_of(d)[:1], s.plan.layout, s.fields(d.stage))
+    lines = story(s, int(first.instance[0]), {}, until=d.number)[-LATELY:]
+    head = f"ampjax: in {d.told(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
+    return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
 def standing(s: Snapshot, found: InFlight, instance: int) -> list[str]:

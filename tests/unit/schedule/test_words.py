@@ -8,14 +8,22 @@ from support import graphs
 from support.control import plan_for
 from support.models import MODELS, model
 from support.schedules import Integers, Routing, at_once, in_virtual_time, ways_meet
-from support.words import assert_same_in_a_trace, assert_same_statistics, assert_same_stories, assert_same_waiting
+from support.words import (
+    assert_same_description,
+    assert_same_in_a_trace,
+    assert_same_statistics,
+    assert_same_stories,
+    assert_same_waiting,
+)
 
+from ampjax.engine.loop import describe as describe_routed
 from ampjax.ir.instances import InstanceList
 from ampjax.sched.affinity import assign
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import POLICIES
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.sched.updates import ReplicaSync
+from ampjax.schedule.diagnose.story import describe
 from ampjax.testing import random_case
 
 NAMES = [name for name in MODELS if name != "tagger in replicas"]
@@ -38,6 +46,7 @@ def side_by_side(graph, data, drive=at_once, workers=1, train=True, check=False,
             return letters, one.scheduler, other.scheduler
         assert told == same
         if n % EVERY == 0:
+            assert_same_description(one.scheduler, other.scheduler)
             assert_same_in_a_trace(one.scheduler, other.scheduler, grows)
             letters += grows or assert_same_waiting(one.scheduler, other.scheduler)
     assert_same_statistics(one.scheduler, other.scheduler)
@@ -121,6 +130,22 @@ def test_a_histogram_ends_with_all_that_is_staler():
     assert_same_statistics(*(side.scheduler for side in sides))
     node = sides[1].scheduler.stats.nodes["f0"]
     assert node.staleness_max == 139 and node.histogram[126:].tolist() == [1, 13]
+
+
+def test_dispatches_of_changes_are_described():
+    graph = graphs.chain(1)
+    told = []
+    for side in (Routing, Integers):
+        one = side(plan_for(graph), SchedulerSettings(intervals={"f0": 9}), InstanceList(graphs.chain_data(3)))
+        list(at_once(one, 3))
+        one.scheduler.flush()
+        d = one.scheduler.next(0)
+        told.append(describe_routed(d, one.scheduler) if side is Routing else describe(one.scheduler.snapshot(), d))
+        assert one.scheduler.updates.are_due_after(["f0"], 9) and not one.scheduler.updates.are_due_after(["f0"], 8)
+    assert told[0] == told[1] == "ampjax: in Dispatch 4 on worker 0: changes only, then " + str(d.changes[0])
+    assert repr(d._replace(stage=3)).startswith(
+        "Dispatch 4 on worker 0: update `stage 3` (0 messages, 0 rows), then Update("
+    )
 
 
 def forward_first(queues, now):
