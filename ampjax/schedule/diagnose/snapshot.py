@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.ir.state import INSTANCE
+from ampjax.ir.state import INSTANCE, State
 from ampjax.sched.plan import Plan
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.schedule import columns as c
@@ -55,6 +55,10 @@ class Snapshot:
         states, places = self.states(d.ids, d.lines), self.store.find(d.lines)[0]
         states[(places < 0) | (self.store.programs[places, c.P_SINCE] >= d.number), 2:] = UNKNOWN
         return states
+
+    def first_of(self, d: Dispatch, states: np.ndarray) -> State:
+        """The first of some states of a dispatch's messages, with the fields that are known."""
+        return State(states[:1], self.plan.layout, () if UNKNOWN in states[0] else self.fields(d.stage))
 
     def fields(self, number: int) -> tuple[str, ...]:
         """The state fields of a stage's invocations, or of what a pump pumps."""

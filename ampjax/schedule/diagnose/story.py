@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ampjax.ir.state import INSTANCE, State
 from ampjax.schedule import columns as c
 from ampjax.schedule.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, READY, WAITING, InFlight
-from ampjax.schedule.diagnose.snapshot import UNKNOWN, Snapshot
+from ampjax.schedule.diagnose.snapshot import Snapshot
 from ampjax.schedule.dispatch import Dispatch
 
 LATELY = 6
@@ -37,17 +36,16 @@ def story(s: Snapshot, instance: int, fields: Mapping[str, int], until: int | No
     """
     lines = []
     for d in s.log:
-        if d.stage < 0 or (until is not None and d.number > until):
+        own = d.ids == instance
+        if d.stage < 0 or (until is not None and d.number > until) or not own.any():
             continue
-        mine = s.states_of(d)
-        mine = mine[mine[:, INSTANCE] == instance]
+        mine = s.states_of(d)[own]
         for name, value in fields.items():
             mine = mine[mine[:, s.plan.layout.column(name)] == value]
         if len(mine):
             more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
-            known = () if UNKNOWN in mine[0] else s.fields(d.stage)
-            state, name = State(mine[:1], s.plan.layout, known), s.plan.stages[d.stage].name
-            lines.append(f"dispatch {d.number}: {d.direction} `{name}` on worker {d.worker}, {state!r}{more}")
+            what = f"{d.direction} `{s.plan.stages[d.stage].name}` on worker {d.worker}"
+            lines.append(f"dispatch {d.number}: {what}, {s.first_of(d, mine)!r}{more}")
     return lines
 
 
@@ -55,7 +53,7 @@ def describe(s: Snapshot, d: Dispatch) -> str:
     """Where an error happened: the dispatch, and the first message with its story."""
     if d.stage < 0:
         return f"ampjax: in {d!r}"
-    first = State(s.states_of(d)[:1], s.plan.layout, s.fields(d.stage))
+    first = s.first_of(d, s.states_of(d))
     lines = story(s, int(first.instance[0]), {}, until=d.number)[-LATELY:]
     head = f"ampjax: in {d.told(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
     return "\n".join([head, *(f"  {line}" for line in lines)])

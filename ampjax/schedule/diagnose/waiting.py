@@ -53,30 +53,28 @@ def find_lacking(s: Snapshot, found: InFlight) -> list[Lacking]:
     for v, begin, end in zip(waiting.tolist(), *(of.tolist() for of in starts), strict=True):
         lacks = found.missing[begin:end]
         tell = _group if found.kind[v] == c.GROUPS else _join
-        one = tell(s, found, v, number[begin:end][lacks], number[begin:end][~lacks], producer[begin:end])
+        one = tell(s, found, v, number[begin:end][lacks], number[begin:end][~lacks])
         told.append(Lacking(one, tuple(producer[begin:end][lacks].tolist())))
     return told
 
 
-def _join(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray, producers: np.ndarray) -> Waiting:
+def _join(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray) -> Waiting:
     """That a message has come to a port, and which ports it waits for."""
-    del producers
     stage = s.plan.stages[found.stage[v]]
     port, missing = int(has[0]), tuple(lacks.tolist())
     what = "the same key on port " + " or ".join(stage.ports[p].name for p in missing)
     return Waiting(stage, _known(s, found, v, stage, port), port, missing, what)
 
 
-def _group(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray, producers: np.ndarray) -> Waiting:
+def _group(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray) -> Waiting:
     """That some members of a group, or its opener, have come, and what it waits for."""
     stage = s.plan.stages[found.stage[v]]
-    n, size = len(producers), int(s.tables.lines[found.lines[v], c.ROWS])
+    n, size = len(lacks) + len(has), int(s.tables.lines[found.lines[v], c.ROWS])
     opens = n > size and n - 1 in lacks  # the opener stands last
     n_missing = len(lacks) - opens
     what = "its opener" if opens else f"{n_missing} more of {size} member(s)"
     port = 0 if len(has[has < size]) else 1
-    state = found.state(v)
-    return Waiting(stage, state, port, (1,) if opens else (0,), what)
+    return Waiting(stage, found.state(v), port, (1,) if opens else (0,), what)
 
 
 def _known(s: Snapshot, found: InFlight, v: int, stage: Stage, port: int) -> State:
@@ -91,10 +89,8 @@ def _known(s: Snapshot, found: InFlight, v: int, stage: Stage, port: int) -> Sta
 
 def ways_to(s: Snapshot, found: InFlight, one: Lacking) -> Iterator[str]:
     """For each message that one lacks: where it is, and what it lacks itself."""
-    stage = one.waiting.stage
-    where = f"`{stage.name}`"
     for v in dict.fromkeys(one.missing):
-        yield f"what {where} lacks comes from {told(s, found, v)}"
+        yield f"what `{one.waiting.stage.name}` lacks comes from {told(s, found, v)}"
 
 
 def told(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:

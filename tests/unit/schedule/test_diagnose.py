@@ -20,7 +20,7 @@ from ampjax.sched.settings import SchedulerSettings
 from ampjax.schedule import columns as c
 from ampjax.schedule.diagnose.deadlock import report, standstill, waiting
 from ampjax.schedule.diagnose.invariants import check
-from ampjax.schedule.diagnose.story import story
+from ampjax.schedule.diagnose.story import describe, story
 from ampjax.schedule.diagnose.unfolded import require_ends
 from ampjax.schedule.scheduler import IntegerScheduler
 from ampjax.testing import random_case
@@ -294,6 +294,9 @@ def test_stories_of_programs_that_have_been_given_up():
     assert all(len(lines) > 4 for lines in told)
     assert all(line.endswith(f"State(instance={i})") or " more" in line for i in (0, 1) for line in told[i])
     assert story(s, 0, {plan.layout.fields[0]: 0}) == []
+    assert re.search(
+        r"; first message State\(instance=0\); its story:\n  dispatch 1: forward", describe(s, next(iter(s.log)))
+    )
 
 
 @pytest.mark.parametrize(("n", "advice"), [(2, "lower `max_active_keys`"), (1, "split the instance")])
