@@ -6,7 +6,6 @@ It knows nothing of JAX, asyncio or clocks, and reads no state: what will happen
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -27,6 +26,7 @@ from ampjax.schedule.admission import Admission
 from ampjax.schedule.asking import NONE, Asking
 from ampjax.schedule.backlog import QueueView
 from ampjax.schedule.cache import ProgramCache
+from ampjax.schedule.changes import PendingChanges
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.counters import Counters, gradient_rows, ways_of
 from ampjax.schedule.diagnose.invariants import check as check_laws
@@ -40,7 +40,6 @@ from ampjax.schedule.statistics import reset, statistics
 from ampjax.schedule.store import Store
 from ampjax.schedule.tables import longer
 
-NO_ROWS = np.zeros(0, np.int32)
 UNLIMITED = 1 << 30
 """The limit of arenas that have none, as `SchedulerSettings` has it."""
 
@@ -86,7 +85,7 @@ class IntegerScheduler:
         self._asking = Asking(plan, settings.policy, self.snapshot, self._ready)
         self._log: Past[Dispatch] = Past(settings.history)
         self._limited = _is_limited(settings)
-        self._changes: dict[int, deque[tuple[Change, ...]]] = {}
+        self._changes = PendingChanges(self.nodes, plan.worker_of, self.replicas)
         self._since_flush, self._may_update = 0, True
         self._intervals = self._t.nodes[:, c.INTERVAL].copy()
         self._stashes = Stashes()
@@ -163,7 +162,7 @@ class IntegerScheduler:
 
         One that reads payloads is the last and is not done: `done` follows when they have been read.
         """
-        if self._under_way or (self._changes and worker in self._changes):
+        if self._under_way or worker in self._changes:
             dispatch = self.next(worker)
             if dispatch is None:
                 return []
@@ -200,17 +199,8 @@ class IntegerScheduler:
 
     def flush(self) -> None:
         """Updates every node from what it has accumulated, whatever its interval; the actions come from `next`."""
-        by_worker: dict[int, list[Change]] = {}
-        for number in np.flatnonzero(self._t.nodes[:, c.COUNT] * self._may_update).tolist():
-            name, node = self.nodes[number], self._t.nodes[number]
-            update = Update(name, int(node[c.COUNT]), float(node[c.STALENESS] / node[c.COUNT]))
-            node[c.COUNT] = node[c.STALENESS] = 0
-            node[c.VERSION] += 1
-            node[c.UPDATES] += 1
-            worker = self.replicas.flushed_by.get(name, self.plan.worker_of[name])
-            by_worker.setdefault(worker, []).extend((update, *self.replicas.after(name)))
-        for worker, changes in by_worker.items():
-            self._queue_changes(worker, changes)
+        if self._may_update:
+            self._changes.flush(self._t)
 
     def end_of_data(self) -> bool:
         """Says that no more training instances come in this epoch: a round that is not full is updated all the same.
@@ -226,7 +216,7 @@ class IntegerScheduler:
 
     def end_of_epoch(self) -> None:
         """Asks the replicas for what the end of an epoch asks of them; the actions come from `next`."""
-        self._queue_changes(0, self.replicas.end_of_epoch())
+        self._changes.add(self._t, 0, self.replicas.end_of_epoch())
 
     def decide_by(self, policy: Policy) -> None:
         """Changes the policy, for what waits already too."""
@@ -239,14 +229,12 @@ class IntegerScheduler:
         Returns:
           The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
         """
-        due = [(worker, changes) for worker, waiting in self._changes.items() for changes in waiting]
         self._admission.abandon()
         forget_all(self._t, self._space.capacities)
         self._stashes.clear()
-        self._changes.clear()
         self.replicas.forget_handed_in()
         self._since_flush = 0
-        return [Dispatch(0, worker, -1, "update", 0, 0, 0, NO_ROWS, changes) for worker, changes in due]
+        return self._changes.abandon()
 
     def take_back(self, dispatches: Iterable[Dispatch]) -> None:
         """Uncounts the gradients and updates of the latest dispatches, in order, which were never carried out."""
@@ -352,8 +340,8 @@ class IntegerScheduler:
 
     def _decide(self, worker: int, ahead: int) -> list[Dispatch]:
         """The next dispatch, or `ahead` that are done."""
-        if self._changes and worker in self._changes:
-            return [self._changes_of(worker)]
+        if worker in self._changes:
+            return [self._changes.next(self._t, worker)]
         chosen = NONE
         if self._policy == BY_ASKING:
             chosen, ahead = self._pick(worker), min(ahead, 1)
@@ -413,25 +401,10 @@ class IntegerScheduler:
     def _moves(self) -> bool:
         return bool(self._under_way or self._changes)
 
-    def _queue_changes(self, worker: int, changes: Sequence[Change]) -> None:
-        if changes:
-            self._changes.setdefault(worker, deque()).append(tuple(changes))
-            self._t.n_active[1, worker] = 1
-
     def _issue(self, dispatch: Dispatch) -> Dispatch:
         self._under_way[dispatch.number] = dispatch
         self._log.append(dispatch)
         return dispatch
-
-    def _changes_of(self, worker: int) -> Dispatch:
-        """The oldest parameter changes that wait for a worker."""
-        waiting = self._changes[worker]
-        changes = waiting.popleft()
-        if not waiting:
-            del self._changes[worker]
-        self._t.clock[c.NOW] += 1
-        number = int(self._t.clock[c.NOW])
-        return Dispatch(number, worker, -1, "update", 0, 0, 0, NO_ROWS, changes)
 
     def _controller(self) -> None:
         """Synchronous and pipeline training: when all instances of a round have ended, the controller lets every node update."""
