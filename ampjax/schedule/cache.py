@@ -73,7 +73,13 @@ class ProgramCache:
         keys = self._keys(ids, batch, purpose)
         new = {key: place for place, key in enumerate(keys) if key not in self._places}
         if new:
+            known = np.array([self._places[key] for key in keys if key not in new], np.int64)
+            waves = [self._store.waves[number] for number in self._store.waves_of(known)]
+            for wave in waves:  # not to be given up for the new ones
+                wave.users += 1
             t, by_id = self._unfold(t, ids, batch, purpose, new)
+            for wave in waves:
+                wave.users -= 1
             if by_id:
                 return self.places(t, ids, batch, purpose)
         self._hits += len(ids) - len(new)

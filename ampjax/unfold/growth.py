@@ -145,7 +145,8 @@ class KnownLines:
         self._place.extend(n, 0)[order] = place
         self._number.extend(n, 0)[order] = number
         asks = np.array([stage.route_by is not None for stage in self._ranks.plan.stages])
-        for k in np.flatnonzero((new.stage >= 0) & asks[new.stage]).tolist():
+        runs = np.flatnonzero(new.stage >= 0)  # the others are pumped
+        for k in runs[asks[new.stage[runs]]].tolist():
             at = before + k
             self._asked[int(self._place.values[at]), int(self._number.values[at])] = at
 
