@@ -166,10 +166,11 @@ class IntegerScheduler:
           dispatch: The dispatch.
           choices: What was read from the payloads of one that `reads`, `[n]` or `[n, names]`; None takes what its node assumes.
         """
-        dispatch = self._under_way.pop(dispatch.number)
+        dispatch = self._under_way[dispatch.number]
+        if self.reads(dispatch):
+            self._admission.choose(dispatch, choices)
+        del self._under_way[dispatch.number]
         if dispatch.stage >= 0:
-            if self.reads(dispatch):
-                self._admission.choose(dispatch, choices)
             self._loops.done(dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._t)
         self._controller()
 

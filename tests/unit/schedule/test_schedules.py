@@ -1,5 +1,7 @@
 """The scheduler of integers decides what the scheduler that routes messages decides, dispatch by dispatch."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from support import graphs
@@ -12,12 +14,11 @@ from ampjax.sched.affinity import assign
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import POLICIES, backward_first
 from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.updates import ReplicaSync
 from ampjax.schedule import columns as c
 from ampjax.testing import random_case
-
-BY_STATES = [name for name in MODELS if name not in ("pondering", "experts")]
-"""Models that no payload routes."""
-
+from ampjax.unfold.demand import demand
+from ampjax.unfold.unfolder import Unfolder
 
 def planned(graph, workers=1, fuse=True):
     """A plan whose workers have memory spaces of their own."""
@@ -33,16 +34,26 @@ def assert_same(plan, settings, data, train=True, drive=at_once, wave=256, unles
 
     Where two ways lead to one port, and that is let pass, at least the same messages.
     """
-    one = list(drive(Routing(plan, settings, data, train), len(data), plan.workers))
+    one_side = Routing(plan, settings, data, train)
+    one = list(drive(one_side, len(data), plan.workers))
     side = Integers(plan, settings, data, train, wave)
     other = list(drive(side, len(data), plan.workers))
     difference = first_difference(one, other)
+    if drive is until_it_stands:
+        assert difference is None and side.scheduler.idle == one_side.scheduler.idle, difference
+        return
     if difference is not None and unless_ways_meet and ways_meet(plan):
         assert messages_of(one) == messages_of(other)
     else:
         assert difference is None, difference
     assert one
     assert_nothing_is_left(side.scheduler)
+
+
+def until_it_stands(side, n, workers):
+    """As `at_once`, and nothing is said if it ends too early."""
+    with suppress(AssertionError):
+        yield from at_once(side, n, workers)
 
 
 def assert_nothing_is_left(scheduler):
@@ -56,7 +67,7 @@ def assert_nothing_is_left(scheduler):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", BY_STATES)
+@pytest.mark.parametrize("name", MODELS)
 def test_models(name, policy):
     graph, data = model(name)
     plan = planned(graph)
@@ -76,6 +87,102 @@ def test_models_on_several_workers_in_virtual_time(name, policy):
 def test_inference(name):
     graph, data = model(name)
     assert_same(planned(graph), settings_for(graph, max_active_keys=4, max_dispatch_size=5), data, train=False)
+
+
+@pytest.mark.parametrize("drive", [at_once, in_virtual_time])
+@pytest.mark.parametrize("name", ["pondering", "experts"])
+def test_payloads_decide(name, drive):
+    """What nobody computes is assumed. Programs grow while they are in flight; messages move, those that are being dispatched too."""
+    graph, data = model(name)
+    for train in (True, False):
+        settings = settings_for(graph, max_active_keys=2, max_dispatch_size=3)
+        assert_same(planned(graph, 2), settings, data, train, drive)
+
+
+@pytest.mark.parametrize("drive", [at_once, in_virtual_time])
+@pytest.mark.parametrize("rule", ["every_k", "message"])
+def test_replicas_meet_at_their_updates(rule, drive):
+    graph, data = model("sequences in replicas")
+    for every, flush in ((1, None), (3, None), (2, 4)):
+        settings = settings_for(
+            graph, 2, max_active_keys=4, max_dispatch_size=4, sync=ReplicaSync(rule, every), flush_every=flush
+        )
+        assert_same(planned(graph, 2), settings, data, drive=drive)
+
+
+@pytest.mark.parametrize("drive", [at_once, in_virtual_time])
+@pytest.mark.parametrize("name", ["sequences", "trees", "molecules", "tagger"])
+def test_stashed_weights(name, drive):
+    """Messages go back with those that saw the same versions; what nobody needs any more is dropped."""
+    graph, data = model(name)
+    for size in (3, 64):
+        nodes = tuple(graph.parameterised)
+        settings = settings_for(graph, 2, max_active_keys=5, max_dispatch_size=size, stashed=nodes[::2])
+        assert_same(planned(graph, 2), settings, data, drive=drive)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", ["sequences", "trees", "molecules", "questions", "tagger"])
+def test_arenas_have_limits(name, policy):
+    """Dispatches are as large as there is room for, and queues without room wait; where nobody held instances back all may stand still, at the same place."""
+    graph, data = model(name)
+    plan = planned(graph)
+    need = demand(plan, Unfolder(plan).end(Unfolder(plan).unfold([data.gather(np.arange(len(data)))], range(len(data)))))
+    for share in (1, 2):
+        limits = {key: 1 + share * int(rows.max()) for key, rows in need.items()}
+        settings = settings_for(
+            graph, max_active_keys=3, max_dispatch_size=8, policy=POLICIES[policy], capacity=4, limits=limits
+        )
+        assert_same(plan, settings, data, drive=until_it_stands)
+
+
+class Later:
+    """Pumps an instance's messages one pump after the other, two dispatches between them, as a user-written controller may."""
+
+    def __init__(self, side):
+        self.scheduler, self._side, self._train = side.scheduler, side, side._train
+        self.tell, self._left = side.tell, []
+        scheduler, done, n = side.scheduler, side.scheduler.done, iter(range(1 << 30))
+
+        def later(d):
+            done(d)
+            if next(n) % 2:
+                self._pump_next()
+
+        scheduler.done = later
+
+    def admit(self, ids):
+        own = {"grows": True} if isinstance(self._side, Integers) else {}
+        kind = "train" if own else True
+        for i in ids.tolist():
+            slots = self.scheduler.open(np.array([i]), kind, **own)
+            self._left.append((slots, [*self._side._data.gather(np.array([i])).items()]))
+        self._pump_next()
+
+    def _pump_next(self):
+        for slots, waiting in [*self._left]:
+            while waiting:
+                name, messages = waiting.pop(0)
+                self.scheduler.pump(slots, {name: messages})
+                if not isinstance(messages.payload, list):  # nothing moves for topologies alone
+                    break
+            if not waiting:
+                self.scheduler.close(slots)
+        self._left = [one for one in self._left if one[1]]
+
+
+@pytest.mark.parametrize("drive", [at_once, in_virtual_time])
+@pytest.mark.parametrize("name", ["sequences", "trees", "tagger", "questions", "questions, edge by edge"])
+def test_controllers_that_pump_later(name, drive):
+    graph, data = model(name)
+    plan = planned(graph, 2)
+    for size, active in ((2, 3), (64, 1)):
+        settings = settings_for(graph, max_active_keys=active, max_dispatch_size=size)
+        one = list(drive(Later(Routing(plan, settings, data)), len(data), 2))
+        side = Integers(plan, settings, data, wave=0)
+        other = list(drive(Later(side), len(data), 2))
+        assert first_difference(one, other) is None
+        assert_nothing_is_left(side.scheduler)
 
 
 @pytest.mark.parametrize("every", [1, 5])
@@ -128,10 +235,8 @@ def test_the_policy_may_change():
 
 
 def assert_random_graph_has_the_same_schedules(seed):
-    """Two policies for each graph, on the clock and in virtual time; graphs that a payload routes are left out."""
+    """Two policies for each graph, on the clock and in virtual time."""
     case = random_case(seed, n_instances=6)
-    if any(node.kind == "RouteBy" for node in case.graph.nodes.values()):
-        return
     plan = planned(case.graph, 1 + seed % 3, fuse=seed % 4 > 0)
     for k in (seed % 5, (seed + 2) % 5):
         policy = list(POLICIES)[k]
