@@ -1,4 +1,4 @@
-"""The scheduler of integers by itself: what it refuses, when Numba is imported, that loops do the same uncompiled, what it gives back."""
+"""The scheduler of integers by itself: when Numba is imported, that loops do the same uncompiled, what it gives back."""
 
 import json
 import os
@@ -14,16 +14,13 @@ from support.models import model
 from support.schedules import Integers, Routing, at_once, first_difference
 from support.uncompiled import digests
 
-from ampjax.errors import SettingsError
 from ampjax.ir.instances import InstanceList, Messages
 from ampjax.sched.affinity import assign
 from ampjax.sched.dispatch import Average
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import POLICIES
 from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.updates import ReplicaSync
 from ampjax.schedule import columns as c
-from ampjax.schedule.scheduler import IntegerScheduler
 
 TESTS = Path(__file__).parents[2]
 
@@ -35,27 +32,6 @@ def test_loops_do_the_same_uncompiled():
     command = [sys.executable, "-m", "support.uncompiled"]
     told = json.loads(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
     assert told == {"digests": digests(), "numba was imported early": False}
-
-
-def refused(plan, **settings):
-    with pytest.raises(SettingsError) as error:
-        IntegerScheduler(plan, SchedulerSettings(**settings))
-    return str(error.value)
-
-
-FIX = "Use `ampjax.sched.scheduler.Scheduler` for it."
-
-
-def test_what_it_cannot_do_yet():
-    plan = plan_for(graphs.chain(1))
-    told = "integer scheduler: expected what it can do so far, got {}. " + FIX
-    assert refused(plan, stashed=("f0",)) == told.format("stashed weights")
-    assert refused(plan, limit=9) == refused(plan, limits={(0, (), "float32"): 9}) == told.format("a memory limit")
-    graph, _ = model("experts")
-    assert refused(make_plan(graph, assign(graph, 1))) == told.format("a `route_by`")
-    graph, _ = model("trees in replicas")
-    sync = ReplicaSync("every_k", 2)
-    assert refused(make_plan(graph, assign(graph, 1)), sync=sync) == told.format("replicas that meet at their updates")
 
 
 def test_replicas_are_averaged_at_the_end_of_an_epoch():
@@ -124,8 +100,8 @@ def test_a_dispatch_is_data():
     stage = plan.stages[d.stage]
     assert len(d.rows) == d.n_sections == len(stage.ports) + len(stage.outputs)
     assert [len(rows) for rows in d.rows] == d.sizes.tolist() == [d.n_rows] * d.n_sections
-    assert len(d.messages) == len(d.lines) == d.n_messages
-    assert d.pack.dtype == np.int32 and all(isinstance(x, (int, str, tuple, np.ndarray)) for x in d)
+    assert len(d.messages) == len(d.lines) == d.n_messages and set(d.ids.tolist()) == {0, 1}
+    assert d.pack.dtype == np.int32 and all(isinstance(x, (int, str, tuple, np.ndarray, type(None))) for x in d)
 
 
 def test_instances_are_admitted_again_and_again_in_the_same_tables():

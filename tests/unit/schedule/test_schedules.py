@@ -137,7 +137,7 @@ def test_arenas_have_limits(name, policy):
 
 
 class Later:
-    """Pumps an instance's messages one pump after the other, two dispatches between them, as a user-written controller may."""
+    """Pumps an instance's messages one pump after the other, topologies first, two dispatches between them, as a user-written controller may."""
 
     def __init__(self, side):
         self.scheduler, self._side, self._train = side.scheduler, side, side._train
@@ -156,7 +156,8 @@ class Later:
         kind = "train" if own else True
         for i in ids.tolist():
             slots = self.scheduler.open(np.array([i]), kind, **own)
-            self._left.append((slots, [*self._side._data.gather(np.array([i])).items()]))
+            batch = self._side._data.gather(np.array([i])).items()
+            self._left.append((slots, sorted(batch, key=lambda one: not isinstance(one[1].payload, list))))
         self._pump_next()
 
     def _pump_next(self):
