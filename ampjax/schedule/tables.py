@@ -95,7 +95,8 @@ def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
         starts[stage.number] = len(rows)
         for node in stage.params:
             way = stage.way_of.get(node)
-            rows.append((numbers[node], -1 if way is None else ways + way))
+            others = c.OF_INPUT if stage.chain is None else c.OF_OUTPUT
+            rows.append((numbers[node], others if way is None else ways + way))
         ways += n_ways(stage)
     return np.array(rows, np.int64).reshape(-1, 2), starts, ways
 

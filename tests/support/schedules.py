@@ -87,7 +87,7 @@ def in_virtual_time(side, n, workers=1):
     s, left, now = side.scheduler, np.arange(n), 0
     idle, under_way = set(range(workers)), []
     while True:
-        left, _ = admit(side, left)
+        left, moved = admit(side, left)
         for worker in sorted(idle):
             d = s.next(worker)
             if d is not None:
@@ -96,7 +96,7 @@ def in_virtual_time(side, n, workers=1):
                 heapq.heappush(under_way, (now + 3 + told[5] + 2 * told[2] % 5, told[0], worker, d))
                 idle.remove(worker)
         if not under_way:
-            if len(left) or not s.end_of_data():
+            if not moved and (len(left) or not s.end_of_data()):
                 break
             continue
         now, _, worker, d = heapq.heappop(under_way)

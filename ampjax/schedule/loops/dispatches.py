@@ -217,7 +217,7 @@ def gradients(t, stage, messages, lines, seen, due):
         version, count, stale = t.nodes[node, c.VERSION], t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
         for k in range(len(messages)):
             v = messages[k]
-            rows = np.int64(t.lines[lines[k], c.ROWS])
+            rows = np.int64(t.lines[lines[k], c.SIZE if way == c.OF_OUTPUT else c.ROWS])
             if way >= 0:
                 rows = np.int64(t.edges[t.instances[t.live[v, c.SLOT], c.PLACE], way])
             count += rows
