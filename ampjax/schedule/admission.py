@@ -116,7 +116,10 @@ class Admission:
         space, store = self._space, self._store
         if (space.t.instances[slots, c.LENGTH_OF] >= 0).any():
             raise InvariantError(
-                "pump", "one batch with all messages of an instance", "another", "Open instances for which more is pumped later with `grows`."
+                "pump",
+                "one batch with all messages of an instance",
+                "another",
+                "Open instances for which more is pumped later with `grows`.",
             )
         ids, purpose = space.t.instances[slots, c.ID], self._purposes[int(slots[0])]
         space.t, places = self._programs.places(space.t, ids, batch, purpose)

@@ -134,4 +134,3 @@ class ProgramCache:
                 self._dropped += 1
             if store.nbytes <= self._most:
                 return
-

@@ -161,7 +161,10 @@ class Growing:
 
     def _write_lines(self, family: Family, growth: Growth) -> None:
         store, n = self._store, len(growth.stage)
-        entry, pick = store.take("inputs", len(growth.in_from), family.parts), store.take("picks", len(growth.picks), family.parts)
+        entry, pick = (
+            store.take("inputs", len(growth.in_from), family.parts),
+            store.take("picks", len(growth.picks), family.parts),
+        )
         self._space.t = t = store.with_room(self._space.t, growth.states.dtype)
         slots = family.slots[growth.place]
         lines = t.instances[slots, c.LINE] + growth.number

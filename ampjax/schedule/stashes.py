@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.dispatch import DIRECTIONS, Dispatch

@@ -15,7 +15,6 @@ from ampjax.schedule.extents import Extents
 from ampjax.schedule.tables import Arenas, longer, n_ways
 from ampjax.unfold.programs import Programs
 
-
 Parts = list[tuple[str, int, int]]
 """Lines of tables: the table, where they begin, how many."""
 

@@ -119,7 +119,7 @@ def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
     queues[:, c.AT] = -1
     for stage in plan.stages:
         for direction in (c.FORWARD, c.BACKWARD, c.INFER):
-            limits(
+            limit_queue(
                 queues[3 * stage.number + direction], stage, direction, size_of(stage, settings.max_dispatch_size)
             )
     return queues
@@ -130,7 +130,7 @@ def size_of(stage: Stage, most: int) -> int:
     return min([most, *(node.options.max_dispatch_size or most for node in stage.nodes)])
 
 
-def limits(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
+def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
     """Sets what one dispatch of a queue may hold: `most` rows, of what makes its kernel large."""
     forth = direction != c.BACKWARD
     collects = forth and stage.kind == "collect"

@@ -118,7 +118,9 @@ class WaveJoin:
         if not len(cells):
             return states, cells
         numbers = self._numbers(port, states)
-        here = self._here[port][numbers] == cells  # by key: copies of one message share its number, and some may be gone
+        here = (
+            self._here[port][numbers] == cells
+        )  # by key: copies of one message share its number, and some may be gone
         return states[here], cells[here]
 
     def _numbers(self, port: int, states: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def keys_of(graph: Graph, batch: Mapping[str, Messages], ids: np.ndarray, salt: 
     if len(instances) > 1 or (of[1:] < of[:-1]).any():
         lines = lines[np.argsort(of, kind="stable")]
     ends = starts(np.bincount(of, minlength=len(ids))).tolist()
-    parts = [lines[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    parts = [lines[start:end] for start, end in pairwise(ends)]
     return [hashlib.blake2b(part.tobytes(), digest_size=DIGEST, key=salt).digest() for part in parts]
 
 

@@ -10,7 +10,6 @@ from ampjax.schedule.loops.compiled import entry, inlined, inner
 from ampjax.schedule.loops.queues import line_of, push
 from ampjax.schedule.loops.ranges import give_live, give_rows
 
-
 GONE = -1
 """What a message needs that has travelled on: of one that consumes it and becomes known later it is no missing input."""
 

@@ -84,9 +84,7 @@ def test_a_state_function_may_read_the_instances_number(read):
     plan, settings = plan_for(graph), SchedulerSettings(max_active_keys=2)
     for wave in (0, 5):
         one = Integers(plan, settings, data, wave=wave)
-        assert (
-            first_difference(list(at_once(Routing(plan, settings, data), 5)), told := list(at_once(one, 5))) is None
-        )
+        assert first_difference(list(at_once(Routing(plan, settings, data), 5)), told := list(at_once(one, 5))) is None
         assert {stage for _, _, stage, *_ in told} == {0, 1, 2}
         assert one.scheduler.programs.statistics.unfolded >= 5
         list(at_once(one, 5))

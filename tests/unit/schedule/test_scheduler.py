@@ -21,6 +21,7 @@ from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import POLICIES
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.schedule import columns as c
+from ampjax.schedule.scheduler import IntegerScheduler
 
 TESTS = Path(__file__).parents[2]
 
@@ -48,6 +49,66 @@ def test_replicas_are_averaged_at_the_end_of_an_epoch():
         groups[side] = d.changes
     assert list(groups[Routing]) == list(groups[Integers])
     assert all(isinstance(change, Average) for change in groups[Integers]) and groups[Integers]
+
+
+def test_dispatches_are_capped():
+    """A cap is only ever raised, and forgotten when arenas get other sizes."""
+    graph = graphs.chain(2)
+    plan, data, told = plan_for(graph), InstanceList(graphs.chain_data(9)), []
+    settings = SchedulerSettings(max_active_keys=9, max_dispatch_size=5)
+    for side in (Routing, Integers):
+        one, found = side(plan, settings, data), []
+        stages = plan.stages if side is Routing else range(2)
+        for rows in (3, 2, 9, None):
+            if rows is None:
+                one.scheduler.resize(settings)
+            else:
+                one.scheduler.cap(stages[0], "forward", rows)
+            found += [one.scheduler.cap_of(stages[0], "forward"), *(x[1:] for x in at_once(one, 9))]
+        told.append(found)
+    assert first_difference(*told) is None and [x for x in told[1] if isinstance(x, int)] == [3, 3, 9, 0]
+
+
+def test_a_pass_that_may_not_update_counts_all_the_same():
+    graph = graphs.chain(1)
+    scheduler = IntegerScheduler(plan_for(graph), SchedulerSettings(max_active_keys=9))
+    data, changes = InstanceList(graphs.chain_data(4)), []
+    for may_update in (False, True):
+        slots = scheduler.open(np.arange(2), "train", may_update)
+        scheduler.pump(slots, data.gather(np.arange(2)))
+        scheduler.close(slots)
+        while (d := scheduler.next(0)) is not None:
+            scheduler.done(d)
+            changes += d.changes
+        scheduler.finished
+        if not may_update:
+            scheduler.flush()
+            assert not changes and scheduler.versions == {"f0": 0} and scheduler.next(0) is None
+    assert [(change.node, change.count) for change in changes] == [("f0", 4)]
+
+
+def test_who_waits_for_what():
+    """Workers, as drivers ask for them: who can move, who has got something, what holds one up."""
+    graph, data = model("sequences in replicas")
+    plan = make_plan(graph, assign(graph, 2), (0, 1))
+    sides = [
+        side(plan, SchedulerSettings(max_active_keys=2, max_dispatch_size=2), data) for side in (Routing, Integers)
+    ]
+    told = [[], []]
+    for side, found in zip(sides, told, strict=True):
+        s = side.scheduler
+        found.append((s.can_move, s.idle, s.held_up(0), sorted(s.stirred())))
+        side.admit(np.arange(2))
+        while s.can_move:
+            for worker in range(2):
+                can, d = s.can_move_on(worker), s.next(worker)
+                waits = [(q.stage.number, q.direction, q.items, q.rows) for q in s.waiting_for(worker)]
+                found.append((can, waits, s.held_up(worker), sorted(s.stirred())))
+                if d is not None:
+                    s.done(d)
+        found.append((s.can_move, s.idle, s.held_up(0), sorted(s.stirred()), s.finished))
+    assert first_difference(*told) is None
+    assert {x[2] for x in told[1][1:-1]} >= {None, "join"}
 
 
 def test_flush_takes_what_has_accumulated():

@@ -20,6 +20,7 @@ from ampjax.testing import random_case
 from ampjax.unfold.demand import demand
 from ampjax.unfold.unfolder import Unfolder
 
+
 def planned(graph, workers=1, fuse=True):
     """A plan whose workers have memory spaces of their own."""
     return make_plan(graph, assign(graph, workers), tuple(range(workers)), fuse)
@@ -127,7 +128,9 @@ def test_arenas_have_limits(name, policy):
     """Dispatches are as large as there is room for, and queues without room wait; where nobody held instances back all may stand still, at the same place."""
     graph, data = model(name)
     plan = planned(graph)
-    need = demand(plan, Unfolder(plan).end(Unfolder(plan).unfold([data.gather(np.arange(len(data)))], range(len(data)))))
+    need = demand(
+        plan, Unfolder(plan).end(Unfolder(plan).unfold([data.gather(np.arange(len(data)))], range(len(data))))
+    )
     for share in (1, 2):
         limits = {key: 1 + share * int(rows.max()) for key, rows in need.items()}
         settings = settings_for(
