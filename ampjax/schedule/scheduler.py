@@ -15,14 +15,17 @@ import numpy as np
 
 from ampjax.ir.instances import Messages
 from ampjax.sched.dispatch import Change, Update
+from ampjax.sched.dispatch import Dispatch as FullDispatch
 from ampjax.sched.plan import Plan
 from ampjax.sched.policy import Policy, backward_first
 from ampjax.sched.pump import Feed
 from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.stages import ArenaKey
 from ampjax.schedule import columns as c
 from ampjax.schedule.admission import Admission
 from ampjax.schedule.cache import ProgramCache
 from ampjax.schedule.columns import Tables
+from ampjax.schedule.complete import Completion
 from ampjax.schedule.dispatch import DIRECTIONS, Dispatch
 from ampjax.schedule.policies import BY_ASKING, QueueView, number_of, views
 from ampjax.schedule.replicas import Replicas
@@ -30,6 +33,7 @@ from ampjax.schedule.space import Space
 from ampjax.schedule.stashes import Stashes
 from ampjax.schedule.store import Store
 from ampjax.schedule.tables import longer
+from ampjax.unfold.demand import Rows, demand
 
 NO_ROWS = np.zeros(0, np.int32)
 NONE = -1
@@ -77,6 +81,7 @@ class IntegerScheduler:
         self._since_flush, self._may_update = 0, True
         self._intervals = self._t.nodes[:, c.INTERVAL].copy()
         self._stashes = Stashes()
+        self._completion = Completion(plan, self.store, self._admission.topologies)
 
     # -- events: instances
 
@@ -225,6 +230,29 @@ class IntegerScheduler:
         return self._space.caps.get((stage, DIRECTIONS.index(direction)), 0)
 
     # -- questions
+
+    def completed(self, dispatch: Dispatch) -> FullDispatch:
+        """A dispatch with all that an executor reads; to be asked for when it has been decided, before more is admitted."""
+        return self._completion.of(self._t, dispatch)
+
+    def capacity(self, arena: ArenaKey) -> int:
+        """Rows that an arena must have now, slot 0 included; it only grows."""
+        return self._space.capacity(arena)
+
+    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[Rows]:
+        """For each of some instances the rows that it needs of each device arena, if nothing is freed before it has ended; for the guard of memory limits.
+
+        Args:
+          ids: The instances' numbers, no two the same.
+          batches: Their messages; several batches are pumped one after the other.
+          purpose: What they are run for.
+
+        Raises:
+          MessageError: As `pump` does.
+        """
+        unfolder = self.programs.unfolder
+        found = demand(self.plan, unfolder.end(unfolder.unfold(batches, ids, purpose, assume=True)))
+        return [{key: int(rows[i]) for key, rows in found.items()} for i in range(len(ids))]
 
     @property
     def idle(self) -> bool:

@@ -36,7 +36,7 @@ class Routing:
 
     def admit(self, ids):
         slots = self.scheduler.open(ids, self._train)
-        self.scheduler.pump(slots, self._data.gather(ids))
+        self.feeds = self.scheduler.pump(slots, self._data.gather(ids))
         self.scheduler.close(slots)
 
     def tell(self, d):

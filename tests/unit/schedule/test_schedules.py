@@ -11,11 +11,13 @@ from support.schedules import Integers, Routing, at_once, first_difference, in_v
 
 from ampjax.ir.instances import InstanceList
 from ampjax.sched.affinity import assign
+from ampjax.sched.demand import Guard
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import POLICIES, backward_first
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.sched.updates import ReplicaSync
 from ampjax.schedule import columns as c
+from ampjax.schedule.scheduler import IntegerScheduler
 from ampjax.testing import random_case
 from ampjax.unfold.demand import demand
 from ampjax.unfold.unfolder import Unfolder
@@ -295,6 +297,54 @@ def test_messages_that_come_by_two_ways_keep_their_own_order():
 @pytest.mark.parametrize("seed", range(12, 1200))
 def test_many_random_graphs(seed):
     assert_random_graph_has_the_same_schedules(seed)
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("name", ["molecules", "questions", "questions, edge by edge", "tagger", "experts"])
+def test_executors_get_what_they_read(name, train):
+    """Rows, sizes, edges, scatter maps, versions and what can be dropped are those of the router's dispatches. Slots have other numbers."""
+    graph, data = model(name)
+    plan, ids = planned(graph), np.arange(len(data))
+    settings = settings_for(graph, max_active_keys=9, max_dispatch_size=6, stashed=tuple(graph.parameterised)[:2])
+    old, new = Routing(plan, settings, data, train), Integers(plan, settings, data, train)
+    old.admit(ids)
+    new.admit(ids)
+    same = {}
+    for a, b in zip(old.feeds, new.feeds, strict=True):
+        assert a.pump == b.pump and a.arena == b.arena
+        same |= {(a.arena, slot): other for slot, other in zip(a.slots.tolist(), b.slots.tolist(), strict=True)}
+    while (a := old.scheduler.next(0)) is not None:
+        d = new.scheduler.next(0)
+        b = new.scheduler.completed(d)
+        assert a.stage is b.stage and a.reads == b.reads == new.scheduler.reads(d)
+        assert (a.states == b.states).all() and a.n_rows == b.n_rows
+        outputs = [*zip(a.stage.arenas, a.out_rows, b.out_rows, strict=True)]
+        if a.direction != "backward":
+            for arena, one, other in outputs:
+                same |= {(arena, slot): new for slot, new in zip(one.tolist(), other.tolist(), strict=True)}
+        inputs = zip((port.arena for port in a.stage.ports), a.in_rows, b.in_rows, strict=True)
+        for arena, one, other in (*outputs, *inputs):
+            assert [same[arena, slot] for slot in one.tolist()] == other.tolist()
+        assert [x.tolist() for x in a.scatter] == [x.tolist() for x in b.scatter]
+        for name in ("sizes", "out_sizes"):
+            one, other = getattr(a, name), getattr(b, name)
+            assert (one is None) == (other is None) and (one is None or one.tolist() == other.tolist()), name
+        assert a.versions == b.versions and tuple(a.drop) == b.drop and [*a.changes] == [*b.changes]
+        assert (a.edges is None) == (b.edges is None)
+        if a.edges is not None:
+            assert all((getattr(a.edges, f) == getattr(b.edges, f)).all() for f in ("senders", "receivers", "counts"))
+        assert all(new.scheduler.capacity(key) >= 1 + rows.max(initial=0) for key, rows in zip(b.stage.arenas, b.out_rows))
+        old.scheduler.done(a)
+        new.scheduler.done(d)
+    assert new.scheduler.next(0) is None and new.scheduler.idle
+
+
+def test_the_guard_gets_the_same_demands():
+    graph, data = model("tagger")
+    plan, ids = planned(graph), np.arange(len(data))
+    guard = Guard(plan, {}, {}, 1)
+    found = IntegerScheduler(plan, SchedulerSettings()).demands(ids, [data.gather(ids)], "both")
+    assert found == guard.demands(ids.tolist(), [data.gather(ids)]) and len(found) == len(data)
 
 
 def test_slots_are_never_shared():
