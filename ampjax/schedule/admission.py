@@ -14,7 +14,7 @@ from ampjax.sched.pump import Feed
 from ampjax.schedule import columns as c
 from ampjax.schedule.cache import ProgramCache
 from ampjax.schedule.dispatch import Dispatch
-from ampjax.schedule.feeds import feeds_of
+from ampjax.schedule.feeds import Feeds
 from ampjax.schedule.growing import Growing
 from ampjax.schedule.space import Space
 from ampjax.schedule.store import GONE, Store
@@ -37,6 +37,7 @@ class Admission:
 
     def __init__(self, plan: Plan, space: Space, store: Store, programs: ProgramCache, loops: ModuleType):
         self._plan, self._space, self._store, self._programs, self._loops = plan, space, store, programs, loops
+        self._feeds = Feeds(plan)
         self._growing = Growing(space, store, programs.unfolder, loops)
         self._asks = any(stage.route_by is not None for stage in plan.stages)
         self._pumps = {name: -1 - number for number, name in enumerate(plan.graph.pumps)}
@@ -100,6 +101,13 @@ class Admission:
         ids, trains = t.instances[slots, c.ID].tolist(), t.instances[slots, c.TRAIN].astype(bool).tolist()
         return list(zip(ids, trains, strict=True))
 
+    def forget_all(self) -> None:
+        """Forgets the instances in flight, whose programs are free for others; the tables still hold them."""
+        self._programs.release_all()
+        self._growing.forget_all()
+        for known in (self._purposes, self.topologies, self.under_way):
+            known.clear()
+
     def waits_on(self, worker: int) -> bool:
         """Whether a message that a worker is to run has some of its inputs and lacks others."""
         t = self._space.t
@@ -128,7 +136,7 @@ class Admission:
         space.reserve(own[:, c.P_LENGTH], own[:, c.P_ROWS])
         space.reserve_slots(own[:, c.PUMPED :].sum(axis=0))
         self._loops.admit(slots, places, store.programs, self._order(batch), *space.t)
-        return feeds_of(self._plan, space.t, batch, space.t.instances[slots, c.ROWS_AT])
+        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT])
 
     def _pump_more(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """More messages of instances whose programs grow."""
@@ -140,7 +148,7 @@ class Admission:
         arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
         space.reserve_slots(np.bincount(arenas, t.lines[lines, c.SIZE], len(space.capacities)).astype(np.int64))
         self._loops.start(messages, self._order(batch), *space.t)
-        return feeds_of(self._plan, space.t, batch, space.t.instances[slots, c.ROWS_AT] + known)
+        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT] + known)
 
     def _follow(self, moved: list[tuple[np.ndarray, ...]]) -> None:
         """Messages that are being dispatched have moved."""

@@ -89,6 +89,12 @@ class ProgramCache:
             self._store.waves[number].users -= 1
         self._make_room()
 
+    def release_all(self) -> None:
+        """Notes that nothing is in flight."""
+        for wave in self._store.waves.values():
+            wave.users = 0
+        self._make_room()
+
     @property
     def statistics(self) -> CacheStatistics:
         """What has become of programs so far."""

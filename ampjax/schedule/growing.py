@@ -116,6 +116,15 @@ class Growing:
         if family.alive == 0 and (len(family.slots) >= TOGETHER or self._newest.get(family.purpose) is not family):
             self._give_up(family)
 
+    def forget_all(self) -> None:
+        """Nothing is in flight."""
+        for family in {
+            id(family): family for family in (*self._newest.values(), *(own for own, _ in self.of.values()))
+        }.values():
+            self._store.give(family.parts)
+        self.of.clear()
+        self._newest.clear()
+
     def waits_on(self, worker: int) -> bool:
         """Whether a message waits in a join or group of a worker for what is still to come."""
         stages = self._unfolder.plan.stages

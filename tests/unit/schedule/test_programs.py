@@ -145,3 +145,17 @@ def test_an_instance_is_pumped_once_unless_it_grows():
     scheduler.pump(slots, batch)
     with pytest.raises(InvariantError, match="one batch with all messages of an instance, got another"):
         scheduler.pump(slots, batch)
+
+
+@pytest.mark.parametrize("name", ["trees", "pondering"])
+def test_programs_of_instances_that_are_given_up_are_free_for_others(name):
+    plan, data = planned(name)
+    scheduler = IntegerScheduler(plan, SchedulerSettings(program_bytes=0))
+    slots = scheduler.open(np.arange(2))
+    scheduler.pump(slots, data.gather(np.arange(2)))
+    for _ in range(3):
+        scheduler.next(0)
+    assert scheduler.store._extents["lines"].top > 0
+    scheduler._admission.forget_all()
+    assert all(extents.top == 0 for extents in scheduler.store._extents.values())
+    assert scheduler.programs.statistics.nbytes == 0 and not scheduler._admission.under_way

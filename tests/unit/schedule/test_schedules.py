@@ -333,7 +333,9 @@ def test_executors_get_what_they_read(name, train):
         assert (a.edges is None) == (b.edges is None)
         if a.edges is not None:
             assert all((getattr(a.edges, f) == getattr(b.edges, f)).all() for f in ("senders", "receivers", "counts"))
-        assert all(new.scheduler.capacity(key) >= 1 + rows.max(initial=0) for key, rows in zip(b.stage.arenas, b.out_rows))
+        assert all(
+            new.scheduler.capacity(key) >= 1 + rows.max(initial=0) for key, rows in zip(b.stage.arenas, b.out_rows)
+        )
         old.scheduler.done(a)
         new.scheduler.done(d)
     assert new.scheduler.next(0) is None and new.scheduler.idle
