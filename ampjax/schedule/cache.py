@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from ampjax.ir.instances import Messages
 from ampjax.sched.plan import Plan
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.store import Store
+from ampjax.unfold.demand import Rows, demand
 from ampjax.unfold.keys import keys_of, topologies_of
 from ampjax.unfold.unfolder import Unfolder, of_some
 
@@ -76,6 +77,20 @@ class ProgramCache:
                 return self.places(t, ids, batch, purpose)
         self._hits += len(ids) - len(new)
         return t, np.array([self._places[key] for key in keys], np.int64)
+
+    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[Rows]:
+        """For each of some instances the rows that it needs of each device arena, if nothing is freed before it has ended; for the guard of memory limits.
+
+        Args:
+          ids: The instances' numbers, no two the same.
+          batches: Their messages; several batches are pumped one after the other.
+          purpose: What they are run for.
+
+        Raises:
+          MessageError: As `Unfolder.unfold` does.
+        """
+        found = demand(self._plan, self.unfolder.end(self.unfolder.unfold(batches, ids, purpose, assume=True)))
+        return [{key: int(rows[i]) for key, rows in found.items()} for i in range(len(ids))]
 
     def hold(self, places: np.ndarray) -> None:
         """Notes that instances in flight have these programs."""

@@ -33,13 +33,10 @@ from ampjax.schedule.space import Space
 from ampjax.schedule.stashes import Stashes
 from ampjax.schedule.store import Store
 from ampjax.schedule.tables import longer
-from ampjax.unfold.demand import Rows, demand
 
 NO_ROWS = np.zeros(0, np.int32)
 NONE = -1
 """No queue."""
-UNLIMITED = 1 << 30
-"""The limit of arenas that have none, as `SchedulerSettings` has it."""
 
 
 @functools.cache
@@ -239,21 +236,6 @@ class IntegerScheduler:
         """Rows that an arena must have now, slot 0 included; it only grows."""
         return self._space.capacity(arena)
 
-    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[Rows]:
-        """For each of some instances the rows that it needs of each device arena, if nothing is freed before it has ended; for the guard of memory limits.
-
-        Args:
-          ids: The instances' numbers, no two the same.
-          batches: Their messages; several batches are pumped one after the other.
-          purpose: What they are run for.
-
-        Raises:
-          MessageError: As `pump` does.
-        """
-        unfolder = self.programs.unfolder
-        found = demand(self.plan, unfolder.end(unfolder.unfold(batches, ids, purpose, assume=True)))
-        return [{key: int(rows[i]) for key, rows in found.items()} for i in range(len(ids))]
-
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
@@ -418,4 +400,6 @@ class IntegerScheduler:
 
 
 def _is_limited(settings: SchedulerSettings) -> bool:
-    return min([settings.limit, *settings.limits.values()]) < UNLIMITED
+    return (
+        min([settings.limit, *settings.limits.values()]) < 1 << 30
+    )  # what `SchedulerSettings` has where there is no limit

@@ -152,6 +152,26 @@ def test_decided_ahead_or_one_by_one(policy):
     assert first_difference(expected, told) is None
 
 
+@pytest.mark.parametrize("name", ["pondering", "experts"])
+def test_ahead_stops_where_payloads_are_read(name):
+    graph, data = model(name)
+    plan = make_plan(graph, assign(graph, 1))
+    settings = SchedulerSettings(max_active_keys=2, max_dispatch_size=4)
+    one, told, left = Integers(plan, settings, data), [], np.arange(len(data))
+    s = one.scheduler
+    while len(left) or not s.idle:
+        s.finished
+        n = min(s.room(), len(left))
+        one.admit(left[:n])
+        left = left[n:]
+        found = s.ahead(0, 16)
+        assert not any(s.reads(d) for d in found[:-1])
+        told += [one.tell(d) for d in found]
+        if s.reads(found[-1]):
+            s.done(found[-1])
+    assert first_difference(list(at_once(Routing(plan, settings, data), len(data))), told) is None
+
+
 def test_a_dispatch_is_data():
     graph, data = model("trees")
     plan = make_plan(graph, assign(graph, 1))

@@ -334,7 +334,8 @@ def test_executors_get_what_they_read(name, train):
         if a.edges is not None:
             assert all((getattr(a.edges, f) == getattr(b.edges, f)).all() for f in ("senders", "receivers", "counts"))
         assert all(
-            new.scheduler.capacity(key) >= 1 + rows.max(initial=0) for key, rows in zip(b.stage.arenas, b.out_rows)
+            new.scheduler.capacity(key) >= 1 + rows.max(initial=0)
+            for key, rows in zip(b.stage.arenas, b.out_rows, strict=True)
         )
         old.scheduler.done(a)
         new.scheduler.done(d)
@@ -345,7 +346,7 @@ def test_the_guard_gets_the_same_demands():
     graph, data = model("tagger")
     plan, ids = planned(graph), np.arange(len(data))
     guard = Guard(plan, {}, {}, 1)
-    found = IntegerScheduler(plan, SchedulerSettings()).demands(ids, [data.gather(ids)], "both")
+    found = IntegerScheduler(plan, SchedulerSettings()).programs.demands(ids, [data.gather(ids)], "both")
     assert found == guard.demands(ids.tolist(), [data.gather(ids)]) and len(found) == len(data)
 
 
