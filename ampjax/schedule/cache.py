@@ -26,7 +26,7 @@ class CacheStatistics:
       unfolded: Programs that have been unfolded.
       dropped: Programs that have been given up for others.
       programs: Programs that are kept now.
-      nbytes: Bytes that these take.
+      nbytes: Bytes that these take, with the topologies that tell them apart.
     """
 
     hits: int = 0
@@ -135,6 +135,7 @@ class ProgramCache:
         wave = next(reversed(self._store.waves.values()))
         wave.keys += new
         held = topologies_of(own, len(wanted))
+        self._store.charge(wave, sum(a.nbytes for kept in held for one in kept for a in (*one.gather, *one.scatter)))
         self._places.update(zip(new, places, strict=True))
         self._held.update((key, kept) for key, kept in zip(new, held, strict=True) if kept)
         self._unfolded += len(wanted)

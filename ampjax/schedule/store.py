@@ -29,7 +29,7 @@ class Wave:
 
     Args:
       parts: Its lines.
-      nbytes: Bytes of these lines.
+      nbytes: Bytes of these lines, and what is charged beside.
       users: Instances in flight that have one of its programs.
       keys: By which keys its programs are found.
     """
@@ -109,6 +109,11 @@ class Store:
         self.give(wave.parts)
         self.nbytes -= wave.nbytes
         return wave
+
+    def charge(self, wave: Wave, nbytes: int) -> None:
+        """Counts what is kept for a wave elsewhere."""
+        wave.nbytes += nbytes
+        self.nbytes += nbytes
 
     def take(self, table: str, n: int, parts: Parts) -> int:
         """Takes `n` lines of a table, which are added to `parts`; returns where they begin. `with_room` must follow."""

@@ -43,8 +43,9 @@ def test_extents_never_overlap_and_are_used_again(events):
     assert extents.top == 0 and extents.take(7) == 0
 
 
-def test_later_epochs_unfold_nothing():
-    plan, data = planned("trees")
+@pytest.mark.parametrize("name", ["trees", "molecules", "tagger"])
+def test_later_epochs_unfold_nothing(name):
+    plan, data = planned(name)
     one = Integers(plan, SchedulerSettings(max_active_keys=3), data, wave=0)
     list(at_once(one, len(data)))
     first = one.scheduler.programs.statistics
