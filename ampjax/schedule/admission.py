@@ -140,7 +140,8 @@ class Admission:
 
     def _pump_more(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """More messages of instances whose programs grow."""
-        space, known = self._space, np.maximum(space_rows(self._space, slots), 0)
+        space, own = self._space, self._space.t.instances[slots]
+        known = np.where(own[:, c.LENGTH_OF] < 0, 0, own[:, c.N_ROWS])
         messages, moved = self._growing.pump(slots, batch)
         self._follow(moved)
         t = space.t
@@ -163,9 +164,3 @@ class Admission:
     def _order(self, batch: Mapping[str, Messages]) -> np.ndarray:
         """The pumps, as numbers of stages, in the order of a batch."""
         return np.array([*dict.fromkeys((*(self._pumps[name] for name in batch), *self._pumps.values()))], np.int64)
-
-
-def space_rows(space: Space, slots: np.ndarray) -> np.ndarray:
-    """Rows that the programs of instances had so far, or -1."""
-    t = space.t
-    return np.where(t.instances[slots, c.LENGTH_OF] < 0, -1, t.instances[slots, c.N_ROWS])

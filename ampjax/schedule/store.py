@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -195,10 +194,3 @@ def pumped_rows(programs: Programs, arenas: Arenas) -> np.ndarray:
     arena = np.array(arenas.of_pump, np.int64)[-1 - programs.stage[pumps]]
     np.add.at(rows, (programs.instance_of[pumps], arena), programs.size[pumps])
     return rows
-
-
-def pumps_of(programs: Programs) -> Sequence[int]:
-    """The pumps, as numbers of stages, in the order in which they pump: those of the first instance, then others."""
-    pumps = programs.stage[programs.stage < 0]
-    _, at = np.unique(pumps, return_index=True)
-    return pumps[np.sort(at)].tolist()

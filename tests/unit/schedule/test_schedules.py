@@ -1,72 +1,32 @@
 """The scheduler of integers decides what the scheduler that routes messages decides, dispatch by dispatch."""
 
-from contextlib import suppress
-
 import numpy as np
 import pytest
 from support import graphs
 from support.control import plan_for
 from support.models import MODELS, model
-from support.schedules import Integers, Routing, at_once, first_difference, in_virtual_time, messages_of, ways_meet
+from support.schedules import (
+    Integers,
+    Routing,
+    assert_same,
+    at_once,
+    first_difference,
+    in_virtual_time,
+    planned,
+    settings_for,
+    until_it_stands,
+    ways_meet,
+)
 
 from ampjax.ir.instances import InstanceList
-from ampjax.sched.affinity import assign
 from ampjax.sched.demand import Guard
-from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import POLICIES, backward_first
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.sched.updates import ReplicaSync
-from ampjax.schedule import columns as c
 from ampjax.schedule.scheduler import IntegerScheduler
 from ampjax.testing import random_case
 from ampjax.unfold.demand import demand
 from ampjax.unfold.unfolder import Unfolder
-
-
-def planned(graph, workers=1, fuse=True):
-    """A plan whose workers have memory spaces of their own."""
-    return make_plan(graph, assign(graph, workers), tuple(range(workers)), fuse)
-
-
-def settings_for(graph, interval=7, **options):
-    return SchedulerSettings(intervals=dict.fromkeys(graph.parameterised, interval), **options)
-
-
-def assert_same(plan, settings, data, train=True, drive=at_once, wave=256, unless_ways_meet=False):
-    """The same dispatches, in the same order, of the same messages in the same order, with the same updates.
-
-    Where two ways lead to one port, and that is let pass, at least the same messages.
-    """
-    one_side = Routing(plan, settings, data, train)
-    one = list(drive(one_side, len(data), plan.workers))
-    side = Integers(plan, settings, data, train, wave)
-    other = list(drive(side, len(data), plan.workers))
-    difference = first_difference(one, other)
-    if drive is until_it_stands:
-        assert difference is None and side.scheduler.idle == one_side.scheduler.idle, difference
-        return
-    if difference is not None and unless_ways_meet and ways_meet(plan):
-        assert messages_of(one) == messages_of(other)
-    else:
-        assert difference is None, difference
-    assert one
-    assert_nothing_is_left(side.scheduler)
-
-
-def until_it_stands(side, n, workers):
-    """As `at_once`, and nothing is said if it ends too early."""
-    with suppress(AssertionError):
-        yield from at_once(side, n, workers)
-
-
-def assert_nothing_is_left(scheduler):
-    """Law 1: every message has been answered, every slot and every range is free."""
-    assert scheduler.idle and scheduler.slots_in_use == 0
-    t = scheduler._t
-    assert t.n_vacant[0] == len(t.instances) and not t.n_active[0].any()
-    assert (
-        not t.live[: t.clock[c.LIVE_TOP], [c.NEED, c.LEFT]].clip(min=0).any()
-    )  # inputs that are missing, gradients that are owed
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -90,16 +50,6 @@ def test_models_on_several_workers_in_virtual_time(name, policy):
 def test_inference(name):
     graph, data = model(name)
     assert_same(planned(graph), settings_for(graph, max_active_keys=4, max_dispatch_size=5), data, train=False)
-
-
-@pytest.mark.parametrize("drive", [at_once, in_virtual_time])
-@pytest.mark.parametrize("name", ["pondering", "experts"])
-def test_payloads_decide(name, drive):
-    """What nobody computes is assumed. Programs grow while they are in flight; messages move, those that are being dispatched too."""
-    graph, data = model(name)
-    for train in (True, False):
-        settings = settings_for(graph, max_active_keys=2, max_dispatch_size=3)
-        assert_same(planned(graph, 2), settings, data, train, drive)
 
 
 @pytest.mark.parametrize("drive", [at_once, in_virtual_time])
@@ -139,56 +89,6 @@ def test_arenas_have_limits(name, policy):
             graph, max_active_keys=3, max_dispatch_size=8, policy=POLICIES[policy], capacity=4, limits=limits
         )
         assert_same(plan, settings, data, drive=until_it_stands)
-
-
-class Later:
-    """Pumps an instance's messages one pump after the other, topologies first, two dispatches between them, as a user-written controller may."""
-
-    def __init__(self, side):
-        self.scheduler, self._side, self._train = side.scheduler, side, side._train
-        self.tell, self._left = side.tell, []
-        scheduler, done, n = side.scheduler, side.scheduler.done, iter(range(1 << 30))
-
-        def later(d):
-            done(d)
-            if next(n) % 2:
-                self._pump_next()
-
-        scheduler.done = later
-
-    def admit(self, ids):
-        own = {"grows": True} if isinstance(self._side, Integers) else {}
-        kind = "train" if own else True
-        for i in ids.tolist():
-            slots = self.scheduler.open(np.array([i]), kind, **own)
-            batch = self._side._data.gather(np.array([i])).items()
-            self._left.append((slots, sorted(batch, key=lambda one: not isinstance(one[1].payload, list))))
-        self._pump_next()
-
-    def _pump_next(self):
-        for slots, waiting in [*self._left]:
-            while waiting:
-                name, messages = waiting.pop(0)
-                self.scheduler.pump(slots, {name: messages})
-                if not isinstance(messages.payload, list):  # nothing moves for topologies alone
-                    break
-            if not waiting:
-                self.scheduler.close(slots)
-        self._left = [one for one in self._left if one[1]]
-
-
-@pytest.mark.parametrize("drive", [at_once, in_virtual_time])
-@pytest.mark.parametrize("name", ["sequences", "trees", "tagger", "questions", "questions, edge by edge"])
-def test_controllers_that_pump_later(name, drive):
-    graph, data = model(name)
-    plan = planned(graph, 2)
-    for size, active in ((2, 3), (64, 1)):
-        settings = settings_for(graph, max_active_keys=active, max_dispatch_size=size)
-        one = list(drive(Later(Routing(plan, settings, data)), len(data), 2))
-        side = Integers(plan, settings, data, wave=0)
-        other = list(drive(Later(side), len(data), 2))
-        assert first_difference(one, other) is None
-        assert_nothing_is_left(side.scheduler)
 
 
 @pytest.mark.parametrize("every", [1, 5])
