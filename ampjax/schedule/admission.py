@@ -14,7 +14,7 @@ from ampjax.sched.pump import Feed
 from ampjax.schedule import columns as c
 from ampjax.schedule.cache import ProgramCache
 from ampjax.schedule.dispatch import Dispatch
-from ampjax.schedule.feeds import feeds_of
+from ampjax.schedule.feeds import Feeds
 from ampjax.schedule.growing import Growing
 from ampjax.schedule.space import Space
 from ampjax.schedule.store import GONE, Store
@@ -38,6 +38,7 @@ class Admission:
 
     def __init__(self, plan: Plan, space: Space, store: Store, programs: ProgramCache, loops: ModuleType):
         self._plan, self._space, self._store, self._programs, self._loops = plan, space, store, programs, loops
+        self._feeds = Feeds(plan)
         self._growing = Growing(space, store, programs.unfolder, loops)
         self._asks = any(stage.route_by is not None for stage in plan.stages)
         self._pumps = {name: -1 - number for number, name in enumerate(plan.graph.pumps)}
@@ -92,7 +93,14 @@ class Admission:
         t.n_vacant[0] += n
         t.clock[c.N_ENDED] = 0
         t.clock[c.N_FINISHED] += n
-        self._let_go(slots)
+        places = t.instances[slots, c.PLACE]
+        for slot in slots.tolist():
+            if self._purposes.pop(slot, None) is None:
+                self._growing.end(slot)
+            for maps in self.topologies.values():
+                maps.pop(slot, None)
+        places = places[places != GONE]
+        self._programs.release(places[self._store.programs[places, c.WAVE] != GONE])
         ids, trains = t.instances[slots, c.ID].tolist(), t.instances[slots, c.TRAIN].astype(bool).tolist()
         return list(zip(ids, trains, strict=True))
 
@@ -101,12 +109,12 @@ class Admission:
         """The unfoldings of instances in flight whose programs grow."""
         return self._growing.unfoldings
 
-    def abandon(self) -> None:
-        """Forgets all instances in flight; programs stay known, but for those that grow."""
-        t = self._space.t
-        self._let_go(np.setdiff1d(np.arange(len(t.instances)), t.vacant[: t.n_vacant[0]]))
-        self._growing.abandon()
-        self.under_way.clear()
+    def forget_all(self) -> None:
+        """Forgets the instances in flight, whose programs are free for others; the tables still hold them."""
+        self._programs.release_all()
+        self._growing.forget_all()
+        for known in (self._purposes, self.topologies, self.under_way):
+            known.clear()
 
     def waits_on(self, worker: int) -> bool:
         """Whether a message that a worker is to run has some of its inputs and lacks others."""
@@ -118,17 +126,6 @@ class Admission:
             if (t.stages[lines[waits, c.STAGE], c.WORKER] == worker).any():
                 return True
         return self._growing.waits_on(worker)
-
-    def _let_go(self, slots: np.ndarray) -> None:
-        """Instances have ended, or are forgotten: nobody needs their programs and topologies."""
-        places = self._space.t.instances[slots, c.PLACE]
-        for slot in slots.tolist():
-            if self._purposes.pop(slot, None) is None:
-                self._growing.end(slot)
-            for maps in self.topologies.values():
-                maps.pop(slot, None)
-        places = places[places != GONE]
-        self._programs.release(places[self._store.programs[places, c.WAVE] != GONE])
 
     def _pump_all(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """All messages of instances whose programs are or become known."""
@@ -147,11 +144,12 @@ class Admission:
         space.reserve(own[:, c.P_LENGTH], own[:, c.P_ROWS])
         space.reserve_slots(own[:, c.PUMPED :].sum(axis=0))
         self._loops.admit(slots, places, store.programs, self._order(batch), *space.t)
-        return feeds_of(self._plan, space.t, batch, space.t.instances[slots, c.ROWS_AT])
+        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT])
 
     def _pump_more(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """More messages of instances whose programs grow."""
-        space, known = self._space, np.maximum(space_rows(self._space, slots), 0)
+        space, own = self._space, self._space.t.instances[slots]
+        known = np.where(own[:, c.LENGTH_OF] < 0, 0, own[:, c.N_ROWS])
         messages, moved = self._growing.pump(slots, batch)
         self._follow(moved)
         t = space.t
@@ -159,7 +157,7 @@ class Admission:
         arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
         space.reserve_slots(np.bincount(arenas, t.lines[lines, c.SIZE], len(space.capacities)).astype(np.int64))
         self._loops.start(messages, self._order(batch), *space.t)
-        return feeds_of(self._plan, space.t, batch, space.t.instances[slots, c.ROWS_AT] + known)
+        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT] + known)
 
     def _follow(self, moved: list[tuple[np.ndarray, ...]]) -> None:
         """Messages that are being dispatched have moved."""
@@ -174,9 +172,3 @@ class Admission:
     def _order(self, batch: Mapping[str, Messages]) -> np.ndarray:
         """The pumps, as numbers of stages, in the order of a batch."""
         return np.array([*dict.fromkeys((*(self._pumps[name] for name in batch), *self._pumps.values()))], np.int64)
-
-
-def space_rows(space: Space, slots: np.ndarray) -> np.ndarray:
-    """Rows that the programs of instances had so far, or -1."""
-    t = space.t
-    return np.where(t.instances[slots, c.LENGTH_OF] < 0, -1, t.instances[slots, c.N_ROWS])

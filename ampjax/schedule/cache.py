@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from ampjax.sched.plan import Plan
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.diagnose.unfolded import require_ends
 from ampjax.schedule.store import Store
+from ampjax.unfold.demand import Rows, demand
 from ampjax.unfold.keys import keys_of, topologies_of
 from ampjax.unfold.unfolder import Unfolder, of_some
 
@@ -26,7 +27,7 @@ class CacheStatistics:
       unfolded: Programs that have been unfolded.
       dropped: Programs that have been given up for others.
       programs: Programs that are kept now.
-      nbytes: Bytes that these take.
+      nbytes: Bytes that these take, with the topologies that tell them apart.
     """
 
     hits: int = 0
@@ -85,6 +86,20 @@ class ProgramCache:
         self._hits += len(ids) - len(new)
         return t, np.array([self._places[key] for key in keys], np.int64)
 
+    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[Rows]:
+        """For each of some instances the rows that it needs of each device arena, if nothing is freed before it has ended; for the guard of memory limits.
+
+        Args:
+          ids: The instances' numbers, no two the same.
+          batches: Their messages; several batches are pumped one after the other.
+          purpose: What they are run for.
+
+        Raises:
+          MessageError: As `Unfolder.unfold` does.
+        """
+        found = demand(self._plan, self.unfolder.end(self.unfolder.unfold(batches, ids, purpose, assume=True)))
+        return [{key: int(rows[i]) for key, rows in found.items()} for i in range(len(ids))]
+
     def hold(self, places: np.ndarray) -> None:
         """Notes that instances in flight have these programs."""
         for number in self._store.waves_of(places):
@@ -95,6 +110,12 @@ class ProgramCache:
         """Notes that instances with these programs have ended."""
         for number in self._store.waves_of(places):
             self._store.waves[number].users -= 1
+        self._make_room()
+
+    def release_all(self) -> None:
+        """Notes that nothing is in flight."""
+        for wave in self._store.waves.values():
+            wave.users = 0
         self._make_room()
 
     @property
@@ -124,6 +145,7 @@ class ProgramCache:
         wave = next(reversed(self._store.waves.values()))
         wave.keys += new
         held = topologies_of(own, len(wanted))
+        self._store.charge(wave, sum(a.nbytes for kept in held for one in kept for a in (*one.gather, *one.scatter)))
         self._places.update(zip(new, places, strict=True))
         self._held.update((key, kept) for key, kept in zip(new, held, strict=True) if kept)
         self._unfolded += len(wanted)

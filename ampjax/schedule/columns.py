@@ -18,7 +18,9 @@ COMPUTES, ENDS, GROUPS, PUMPS = range(4)
 
 # `params` int64: the parameterised nodes of all stages.
 NODE, WAY = range(2)
-"""The node; the column of `edges` that counts its rows, or -1 where it works on the stage's rows."""
+"""The node; the column of `edges` that counts its rows, `OF_INPUT` or `OF_OUTPUT`."""
+OF_INPUT, OF_OUTPUT = -1, -2
+"""It works on as many rows as its stage's first port has, or as its outputs have: what comes after a chain."""
 
 # `nodes` int64: one line for each parameterised node.
 COUNT, VERSION, INTERVAL, STALENESS, MEETS = range(5)

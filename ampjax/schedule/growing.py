@@ -121,10 +121,14 @@ class Growing:
         if family.alive == 0 and (len(family.slots) >= TOGETHER or self._newest.get(family.purpose) is not family):
             self._give_up(family)
 
-    def abandon(self) -> None:
-        """Forgets what is still unfolded for those that may come; nobody is in flight."""
-        for family in list(self._newest.values()):
-            self._give_up(family)
+    def forget_all(self) -> None:
+        """Nothing is in flight."""
+        for family in {
+            id(family): family for family in (*self._newest.values(), *(own for own, _ in self.of.values()))
+        }.values():
+            self._store.give(family.parts)
+        self.of.clear()
+        self._newest.clear()
 
     def waits_on(self, worker: int) -> bool:
         """Whether a message waits in a join or group of a worker for what is still to come."""

@@ -14,11 +14,13 @@ import numpy as np
 
 from ampjax.ir.instances import Messages
 from ampjax.sched.dispatch import Change, Update
+from ampjax.sched.dispatch import Dispatch as FullDispatch
 from ampjax.sched.past import Past
 from ampjax.sched.plan import Plan
 from ampjax.sched.policy import Policy
 from ampjax.sched.pump import Feed
 from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.stages import ArenaKey
 from ampjax.sched.stats import Statistics
 from ampjax.schedule import columns as c
 from ampjax.schedule.abandon import forget_all
@@ -28,6 +30,7 @@ from ampjax.schedule.backlog import QueueView
 from ampjax.schedule.cache import ProgramCache
 from ampjax.schedule.changes import PendingChanges
 from ampjax.schedule.columns import Tables
+from ampjax.schedule.complete import Completion
 from ampjax.schedule.counters import Counters, gradient_rows, ways_of
 from ampjax.schedule.diagnose.invariants import check as check_laws
 from ampjax.schedule.diagnose.snapshot import Snapshot
@@ -39,9 +42,6 @@ from ampjax.schedule.stashes import Stashes
 from ampjax.schedule.statistics import reset, statistics
 from ampjax.schedule.store import Store
 from ampjax.schedule.tables import longer
-
-UNLIMITED = 1 << 30
-"""The limit of arenas that have none, as `SchedulerSettings` has it."""
 
 
 @functools.cache
@@ -89,6 +89,7 @@ class IntegerScheduler:
         self._since_flush, self._may_update = 0, True
         self._intervals = self._t.nodes[:, c.INTERVAL].copy()
         self._stashes = Stashes()
+        self._completion = Completion(plan, self.store, self._admission.topologies)
 
     # -- events: instances
 
@@ -185,8 +186,8 @@ class IntegerScheduler:
           choices: What was read from the payloads of one that `reads`, `[n]` or `[n, names]`; None takes what its node assumes.
         """
         dispatch = self._under_way[dispatch.number]
-        if dispatch.stage >= 0 and self.reads(dispatch):
-            self._admission.choose(dispatch, choices)  # while it is under way: its messages may move
+        if self.reads(dispatch):
+            self._admission.choose(dispatch, choices)
         del self._under_way[dispatch.number]
         if dispatch.stage >= 0:
             self._loops.done(dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._t)
@@ -229,7 +230,7 @@ class IntegerScheduler:
         Returns:
           The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
         """
-        self._admission.abandon()
+        self._admission.forget_all()
         forget_all(self._t, self._space.capacities)
         self._stashes.clear()
         self.replicas.forget_handed_in()
@@ -254,6 +255,14 @@ class IntegerScheduler:
         return self._space.caps.get((stage, DIRECTIONS.index(direction)), 0)
 
     # -- questions
+
+    def completed(self, dispatch: Dispatch) -> FullDispatch:
+        """A dispatch with all that an executor reads; to be asked for when it has been decided, before more is admitted."""
+        return self._completion.of(self._t, dispatch)
+
+    def capacity(self, arena: ArenaKey) -> int:
+        """Rows that an arena must have now, slot 0 included; it only grows."""
+        return self._space.capacity(arena)
 
     @property
     def idle(self) -> bool:
@@ -420,4 +429,6 @@ class IntegerScheduler:
 
 
 def _is_limited(settings: SchedulerSettings) -> bool:
-    return min([settings.limit, *settings.limits.values()]) < UNLIMITED
+    return (
+        min([settings.limit, *settings.limits.values()]) < 1 << 30
+    )  # what `SchedulerSettings` has where there is no limit

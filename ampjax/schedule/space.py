@@ -9,7 +9,7 @@ from ampjax.sched.plan import Plan
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.sched.stages import ArenaKey
 from ampjax.schedule import columns as c
-from ampjax.schedule.tables import Arenas, limits, longer, make_tables, size_of
+from ampjax.schedule.tables import Arenas, limit_queue, longer, make_tables, size_of
 
 
 class Space:
@@ -37,7 +37,7 @@ class Space:
         """Gives arenas their first sizes and their limits; nothing may be in flight. Caps are forgotten."""
         for stage, direction in [*self.caps]:
             own = self._plan.stages[stage]
-            limits(self.t.queues[3 * stage + direction], own, direction, size_of(own, self._most))
+            limit_queue(self.t.queues[3 * stage + direction], own, direction, size_of(own, self._most))
         self.caps.clear()
         keys = self.arenas.keys
         limits = [max(2, settings.limits.get(key, settings.limit)) - 1 for key in keys]
@@ -61,7 +61,7 @@ class Space:
         """Lets no dispatch of a stage hold more than `rows` rows; a cap is only ever raised."""
         self.caps[stage, direction] = most = max(rows, self.caps.get((stage, direction), 0))
         own = self._plan.stages[stage]
-        limits(self.t.queues[3 * stage + direction], own, direction, min(most, size_of(own, self._most)))
+        limit_queue(self.t.queues[3 * stage + direction], own, direction, min(most, size_of(own, self._most)))
 
     def open(self, n: int) -> np.ndarray:
         """Takes slots `[n]` for instances."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +28,7 @@ class Wave:
 
     Args:
       parts: Its lines.
-      nbytes: Bytes of these lines.
+      nbytes: Bytes of these lines, and what is charged beside.
       users: Instances in flight that have one of its programs.
       keys: By which keys its programs are found.
     """
@@ -109,6 +108,11 @@ class Store:
         self.give(wave.parts)
         self.nbytes -= wave.nbytes
         return wave
+
+    def charge(self, wave: Wave, nbytes: int) -> None:
+        """Counts what is kept for a wave elsewhere."""
+        wave.nbytes += nbytes
+        self.nbytes += nbytes
 
     def take(self, table: str, n: int, parts: Parts) -> int:
         """Takes `n` lines of a table, which are added to `parts`; returns where they begin. `with_room` must follow."""
@@ -190,10 +194,3 @@ def pumped_rows(programs: Programs, arenas: Arenas) -> np.ndarray:
     arena = np.array(arenas.of_pump, np.int64)[-1 - programs.stage[pumps]]
     np.add.at(rows, (programs.instance_of[pumps], arena), programs.size[pumps])
     return rows
-
-
-def pumps_of(programs: Programs) -> Sequence[int]:
-    """The pumps, as numbers of stages, in the order in which they pump: those of the first instance, then others."""
-    pumps = programs.stage[programs.stage < 0]
-    _, at = np.unique(pumps, return_index=True)
-    return pumps[np.sort(at)].tolist()

@@ -95,7 +95,8 @@ def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
         starts[stage.number] = len(rows)
         for node in stage.params:
             way = stage.way_of.get(node)
-            rows.append((numbers[node], -1 if way is None else ways + way))
+            others = c.OF_INPUT if stage.chain is None else c.OF_OUTPUT
+            rows.append((numbers[node], others if way is None else ways + way))
         ways += n_ways(stage)
     return np.array(rows, np.int64).reshape(-1, 2), starts, ways
 
@@ -118,7 +119,9 @@ def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
     queues[:, c.AT] = -1
     for stage in plan.stages:
         for direction in (c.FORWARD, c.BACKWARD, c.INFER):
-            limits(queues[3 * stage.number + direction], stage, direction, size_of(stage, settings.max_dispatch_size))
+            limit_queue(
+                queues[3 * stage.number + direction], stage, direction, size_of(stage, settings.max_dispatch_size)
+            )
     return queues
 
 
@@ -127,7 +130,7 @@ def size_of(stage: Stage, most: int) -> int:
     return min([most, *(node.options.max_dispatch_size or most for node in stage.nodes)])
 
 
-def limits(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
+def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
     """Sets what one dispatch of a queue may hold: `most` rows, of what makes its kernel large."""
     forth = direction != c.BACKWARD
     collects = forth and stage.kind == "collect"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,12 +32,17 @@ def keys_of(graph: Graph, batch: Mapping[str, Messages], ids: np.ndarray, salt: 
     Raises:
       MessageError: If a pump is unknown, or a state field is missing or not known.
     """
-    pumped, columns, instances = PumpedStates(graph, ids), [np.zeros((0, graph.layout.width), np.int64)], []
+    pumped, width, columns, instances = (
+        PumpedStates(graph, ids),
+        graph.layout.width,
+        list[np.ndarray](),
+        list[np.ndarray](),
+    )
     for name, messages in batch.items():
         number, wire = pumped.find(name)
         instances.append(messages.instance)
         if wire.topology:
-            own = np.zeros((len(messages.instance), graph.layout.width), np.int64)
+            own = np.zeros((len(messages.instance), width), np.int64)
             own[:, SLOT] = [id(topology) for topology in messages.payload]
         else:
             own = pumped.states(name, messages)
@@ -44,13 +50,13 @@ def keys_of(graph: Graph, batch: Mapping[str, Messages], ids: np.ndarray, salt: 
         own[:, INSTANCE] = number
         columns.append(own)
     if not instances:
-        return [salt] * len(ids)
+        return [salt] * len(ids)  # nothing is pumped for any of them
     of = np.concatenate(instances)
     lines = np.concatenate(columns)
     if len(instances) > 1 or (of[1:] < of[:-1]).any():
         lines = lines[np.argsort(of, kind="stable")]
     ends = starts(np.bincount(of, minlength=len(ids))).tolist()
-    parts = [lines[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    parts = [lines[start:end] for start, end in pairwise(ends)]
     return [hashlib.blake2b(part.tobytes(), digest_size=DIGEST, key=salt).digest() for part in parts]
 
 

@@ -13,6 +13,17 @@ from ampjax.unfold.messages import MessageTable
 from ampjax.unfold.sizes import OutputSizes
 
 
+class WatchedColumns(dict[str, int]):
+    """Columns that note whether that of `instance` has been asked for, in `read`."""
+
+    read = False
+
+    def __getitem__(self, name: str, /) -> int:
+        if name == "instance":
+            self.read = True
+        return super().__getitem__(name)
+
+
 class WatchedLayout(Layout):
     """A layout that notes whether a state function reads the instance's number: then two instances may differ although the same is pumped for them.
 
@@ -20,21 +31,16 @@ class WatchedLayout(Layout):
       fields: The state fields.
 
     Attributes:
-      columns: The column of each field, and of `instance`; `columns.read` says whether the latter has been asked for.
+      watched: The column of each field, and of `instance`.
     """
+
+    watched: WatchedColumns
 
     def __init__(self, fields: Iterable[str]):
         super().__init__(tuple(fields))
-        object.__setattr__(self, "columns", _WatchedColumns(Layout(self.fields).columns))
-
-
-class _WatchedColumns(dict[str, int]):
-    read = False
-
-    def __getitem__(self, name: str, /) -> int:
-        if name == "instance":
-            self.read = True
-        return super().__getitem__(name)
+        columns = WatchedColumns(Layout(self.fields).columns)
+        object.__setattr__(self, "columns", columns)  # of a frozen class
+        object.__setattr__(self, "watched", columns)
 
 
 class Workspace:
@@ -63,12 +69,12 @@ class Workspace:
     @property
     def reads_instance(self) -> bool:
         """Whether a state function has read an instance's number since the tables were cleared."""
-        return self.layout.columns.read
+        return self.layout.watched.read
 
     def clear(self) -> None:
         """Forgets all messages; none may wait."""
         self.table.clear()
-        self.layout.columns.read = False
+        self.layout.watched.read = False
         self.topologies.clear()
         for join in self.joins.values():
             join.forget()

@@ -228,7 +228,7 @@ def gradients(t, stage, messages, lines, seen, due):
         version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
         for k in range(len(messages)):
             v = messages[k]
-            rows = np.int64(t.lines[lines[k], c.ROWS])
+            rows = np.int64(t.lines[lines[k], c.SIZE if way == c.OF_OUTPUT else c.ROWS])
             if way >= 0:
                 rows = np.int64(t.edges[t.instances[t.live[v, c.SLOT], c.PLACE], way])
             if seen and version - t.live[v, c.SEEN + p] != age:

@@ -102,6 +102,7 @@ def move(t, old, n, new):
     for k in range(n):
         for column in range(t.live.shape[1]):
             t.live[new + k, column] = t.live[old + k, column]
+        t.live[old + k, c.NEED] = t.live[old + k, c.LEFT] = 0
     for q in range(len(t.queues)):
         if t.queues[q, c.ITEMS] == 0:
             continue

@@ -64,7 +64,7 @@ def test_of_copies_of_one_message_those_that_are_gone_do_not_wait():
     table.put(0, states([(0, 0, 0), (0, 0, 1)]), np.array([1, 1]))
     table.put(1, states([(0, 0, 1)]), np.array([2]))
     for _ in range(2):
-        assert [(port, state[1:].tolist(), cell) for port, state, cell in table.pending()][0] == (0, [0, 0, 0], 1)
+        assert next((port, state[1:].tolist(), cell) for port, state, cell in table.pending()) == (0, [0, 0, 0], 1)
         table.put(1, states([(5, 1 << 40, table.waiting)]), np.array([3]))
     assert table.waiting == 3
 
