@@ -2,7 +2,8 @@
 
 The scheduler is a pure state machine, so a schedule is the order of the calls to it: which worker asked and what it got, which dispatch was
 said to be done, when instances ended and were admitted, when the data ended. States, slots, updates and averages follow from that; a
-checksum of the messages in each dispatch shows that they did. Knows no file, no device and no clock.
+checksum of the messages in each dispatch shows that they did: of their instances and state fields, by which every scheduler knows them, not of slots
+or lines of tables. So one scheduler can follow what another has decided. Knows no file, no device and no clock.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ampjax.ir.state import INSTANCE
+from ampjax.ir.state import SLOT
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 
@@ -155,43 +156,53 @@ def unpack(data: bytes, start: int = 0) -> tuple[Decision | None, int]:
     return decision, start + fmt.size
 
 
+Messages = tuple[int, np.ndarray]
+"""A dispatch's stage (`CHANGES_ONLY` for none), and its messages `[n, 1 + fields]`: instances and state fields."""
+
+
+def routed(dispatch: Dispatch) -> Messages:
+    """The messages of a dispatch that holds states. The slots that their instances happen to have are left out."""
+    number = CHANGES_ONLY if dispatch.stage is None else dispatch.stage.number
+    return number, np.concatenate([dispatch.states[:, :SLOT], dispatch.states[:, SLOT + 1 :]], axis=1)
+
+
 class Journal:
     """Turns what happens in a loop into decisions.
 
     Args:
       take: Gets each decision, as it is made: a recorder writes it, a follower compares it.
+      messages: Gives a dispatch's stage and messages, for a scheduler whose dispatches do not hold states.
     """
 
-    def __init__(self, take: Callable[[Decision], None]):
-        self._take = take
+    def __init__(self, take: Callable[[Decision], None], messages: Callable[[Any], Messages] = routed):
+        self._take, self.messages = take, messages
         self._before: int | None = None  # the scheduler's dispatches before the first that is seen
 
     def begins(self, ids: np.ndarray, train: bool) -> None:
         """A pass over the instances `ids` `[n]` begins."""
         self._take(Pass(len(ids), train, _checksum(ids)))
 
-    def issued(self, dispatch: Dispatch) -> None:
+    def issued(self, dispatch: Any) -> None:
         """A worker got a dispatch; nothing of it has run."""
         if self._before is None:
             self._before = dispatch.number - 1
-        stage, states = dispatch.stage, dispatch.states
+        stage, messages = self.messages(dispatch)
         self._take(
             Issue(
                 dispatch.worker,
-                CHANGES_ONLY if stage is None else stage.number,
+                stage,
                 DIRECTIONS.index(dispatch.direction),
-                len(states),
+                len(messages),
                 dispatch.n_rows,
                 len(dispatch.changes),
-                int(states[0, INSTANCE]) if len(states) else 0,
-                _checksum(states),
+                int(messages[0, 0]) if len(messages) else 0,
+                _checksum(messages),
             )
         )
 
-    def done(self, dispatch: Dispatch) -> None:
-        """A dispatch's messages travel on."""
-        read = dispatch.choices if dispatch.reads else None
-        self._take(Done(self.number(dispatch), 0 if read is None else _checksum(read)))
+    def done(self, dispatch: Any, choices: np.ndarray | None = None) -> None:
+        """A dispatch's messages travel on, with what was read from their payloads, if anything was."""
+        self._take(Done(self.number(dispatch), 0 if choices is None else _checksum(choices)))
 
     def settled(self, ended: int, admitted: int) -> None:
         """Instances have ended, others have been admitted."""
@@ -205,7 +216,7 @@ class Journal:
         """A pass has ended; after one that trains, with these parameters."""
         self._take(PassEnds(bytes(16) if params is None else digest(params)))
 
-    def number(self, dispatch: Dispatch) -> int:
+    def number(self, dispatch: Any) -> int:
         """A dispatch's number in the journal, from 1."""
         assert self._before is not None
         return dispatch.number - self._before

@@ -147,7 +147,7 @@ class Loop:
         if dispatch.reads and self.executor is not None:
             dispatch.choices = self.executor.choices(dispatch)
         if self._journal is not None:
-            self._journal.done(dispatch)
+            self._journal.done(dispatch, dispatch.choices if dispatch.reads else None)
         self.scheduler.done(dispatch)
         self.settle()
 

@@ -16,7 +16,9 @@ from ampjax.bounded import MOST_JSON_BYTES, parse_json
 from ampjax.engine.journal import N_END, Decision, End, pack, unpack
 from ampjax.errors import ReplayError
 
-MAGIC = b"ampjax recording 1\n"
+MAGIC = b"ampjax recording 2\n"
+OLD = b"ampjax recording 1\n"
+"""Of files whose checksums hold the slots of instances, which only the scheduler that routed messages while it scheduled can have again."""
 BUFFER = 1 << 16
 """Bytes that are kept before they are written, and read at a time."""
 
@@ -113,6 +115,13 @@ class Recording:
 
     def _read_header(self, file: BinaryIO) -> dict[str, Any]:
         magic = file.read(len(MAGIC))
+        if magic == OLD:
+            raise ReplayError(
+                f"recording `{self.path}`",
+                "one of format 2, which says by instance and state what was in each dispatch",
+                "one of format 1, which an earlier version has written",
+                "Replay it with that version, or record the run anew: the same seed makes the same run if its clock is virtual.",
+            )
         if magic != MAGIC:
             raise self._foreign(f"a file that begins with {magic!r}")
         length = int.from_bytes(file.read(4), "little")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ampjax.engine.journal import (
     CHANGES_ONLY,
@@ -16,8 +17,10 @@ from ampjax.engine.journal import (
     End,
     Issue,
     Journal,
+    Messages,
     PassEnds,
     Settle,
+    routed,
 )
 from ampjax.engine.loop import Loop
 from ampjax.engine.recording import Recording
@@ -36,15 +39,16 @@ class Follower:
     Args:
       recording: The recording.
       hint: What may be wrong where a decision differs; a sentence that ends an error.
+      messages: As `Journal` has it.
     """
 
-    def __init__(self, recording: Recording, hint: str = ""):
+    def __init__(self, recording: Recording, hint: str = "", messages: Callable[[Any], Messages] = routed):
         self._recording, self._hint = recording, hint
         self._decisions = recording.decisions()
         self.names: Sequence[str] = ()
         self.taken = 0
         self.ahead: Decision | None = next(self._decisions, None)
-        self.journal = Journal(self.take)
+        self.journal = Journal(self.take, messages)
 
     @property
     def over(self) -> bool:

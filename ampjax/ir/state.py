@@ -79,7 +79,8 @@ class State:
 
     @property
     def array(self) -> np.ndarray:
-        """The columns as one array `[n, width]`; not to be written to."""
+        """The columns as one array `[n, width]`; not to be written to. Who asks for it counts as reading `instance`."""
+        self._layout.column("instance")
         return self._array
 
     def __len__(self) -> int:
@@ -128,6 +129,11 @@ class State:
         if len(self) == 1:
             return "State(" + ", ".join(f"{name}={int(getattr(self, name)[0])}" for name in shown) + ")"
         return f"State({len(self)} rows: " + ", ".join(shown) + ")"
+
+
+def columns_of(state: State) -> np.ndarray:
+    """`State.array` for those who move states and read none of them."""
+    return state._array
 
 
 def sample(fields: Sequence[str], n: int = 16, seed: int = 0) -> State:

@@ -63,7 +63,7 @@ def report(s: Snapshot, found: list[Waiting] | None = None) -> list[str]:
     """What there is to know about what is in flight, a line each."""
     found = find_waiting(s.plan, s.traffic.joins, s.traffic.groups) if found is None else found
     lines = dict.fromkeys(line for one in found[:EXAMINED] for line in _missing(s, one))
-    return [*lines, *_strangers(found[:SHOWN]), *_throttle(s), *_lately(s)]
+    return [*lines, *strangers(found[:SHOWN]), *_throttle(s), *_lately(s)]
 
 
 def origins(stage: Stage, port: int) -> dict[Node, tuple[Node, ...]]:
@@ -93,7 +93,7 @@ def _missing(s: Snapshot, one: Waiting) -> Iterator[str]:
 
 def _doings(s: Snapshot, node: Node, wanted: State) -> str:
     """What of a node's messages waits for an instance, and what the node last did for it."""
-    instance, numbers = int(wanted.instance[0]), _numbers(s.plan, node)
+    instance, numbers = int(wanted.instance[0]), numbers_of(s.plan, node)
     states = [state for number, state in _held(s) if number in numbers and state.instance[0] == instance]
     more = f" and {len(states) - 1} more" if len(states) > 1 else ""
     waits = f"{states[0]!r}{more} from it waits" if states else f"nothing of instance {instance} from it waits anywhere"
@@ -122,14 +122,14 @@ def _held(s: Snapshot) -> Iterator[tuple[int, State]]:
         yield int(cells.stage[cells.owner[cell]]), State(state[None], s.plan.layout, fields)
 
 
-def _numbers(plan: Plan, node: Node) -> list[int]:
+def numbers_of(plan: Plan, node: Node) -> list[int]:
     """What the cells of a node's messages carry: the number of its stage or pump, and those of the transfers that copy them."""
     pumps = list(plan.graph.pumps)
     own = [-1 - pumps.index(node.name)] if node.name in pumps else [x.number for x in plan.stages if node in x.nodes]
     return own + [x.number for x in plan.stages if x.kind == "transfer" and node in origins(x, 0)]
 
 
-def _strangers(found: list[Waiting]) -> Iterator[str]:
+def strangers(found: list[Waiting]) -> Iterator[str]:
     """Messages of one instance that wait for each other at a node and have different keys."""
     first: dict[tuple[int, int], Waiting] = {}
     told: set[tuple[int, int]] = set()

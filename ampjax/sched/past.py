@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Generic, Protocol, TypeVar
 
-from ampjax.sched.dispatch import Dispatch
+
+class Counted(Protocol):
+    """A dispatch, as far as it tells how large it is."""
+
+    @property
+    def n_messages(self) -> int:
+        """Messages in it."""
+        ...
+
+
+T = TypeVar("T", bound=Counted)
 
 MESSAGES = 1 << 15
 """Messages that are remembered at most, some megabytes of columns. Were it many more, every dispatch would be written to memory that is in no cache."""
 
 
-class Past:
+class Past(Generic[T]):
     """The last dispatches, oldest first: so many, or as many as hold `messages` messages together, if those are fewer.
 
     Args:
@@ -20,19 +32,33 @@ class Past:
     """
 
     def __init__(self, n: int, messages: int = MESSAGES):
-        self._n, self._most, self._messages = n, messages, 0
-        self._dispatches: deque[Dispatch] = deque()
+        self._n, self._most, self._messages, self._dispatches = n, messages, 0, 0
+        self._chunks: deque[tuple[int, Sequence[T]]] = (
+            deque()
+        )  # what came together goes together: a step for each chunk, not for each dispatch
 
-    def append(self, dispatch: Dispatch) -> None:
+    def append(self, dispatch: T) -> None:
         """Remembers a dispatch, and forgets the oldest ones."""
-        past = self._dispatches
-        past.append(dispatch)
-        self._messages += len(dispatch.states)
-        while len(past) > self._n or (self._messages > self._most and len(past) > 1):
-            self._messages -= len(past.popleft().states)
+        self._add(dispatch.n_messages, (dispatch,))
+
+    def extend(self, dispatches: Sequence[T]) -> None:
+        """Remembers dispatches, and forgets the oldest ones; nobody may write to the sequence afterwards."""
+        if dispatches:
+            self._add(sum([dispatch.n_messages for dispatch in dispatches]), dispatches)
+
+    def _add(self, messages: int, dispatches: Sequence[T]) -> None:
+        chunks = self._chunks
+        chunks.append((messages, dispatches))
+        self._messages += messages
+        self._dispatches += len(dispatches)
+        while len(chunks) > 1 and (self._dispatches - len(chunks[0][1]) >= self._n or self._messages > self._most):
+            messages, oldest = chunks.popleft()
+            self._messages -= messages
+            self._dispatches -= len(oldest)
 
     def __len__(self) -> int:
-        return len(self._dispatches)
+        return min(self._dispatches, self._n)
 
-    def __iter__(self) -> Iterator[Dispatch]:
-        return iter(self._dispatches)
+    def __iter__(self) -> Iterator[T]:
+        everything = chain.from_iterable(dispatches for _, dispatches in self._chunks)
+        return islice(everything, self._dispatches - len(self), None)

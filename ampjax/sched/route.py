@@ -12,7 +12,7 @@ from ampjax.errors import MessageError
 from ampjax.ir.control import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Repeat, Ungroup
 from ampjax.ir.graph import Node
 from ampjax.ir.instances import Topology
-from ampjax.ir.state import SLOT, Layout, State, apply, column
+from ampjax.ir.state import SLOT, Layout, State, apply, column, columns_of
 from ampjax.sched.stages import Leaf, Step, Targets
 
 
@@ -228,7 +228,7 @@ class Router:
     def _checked(self, step: Step, after: State, before: np.ndarray) -> np.ndarray:
         if (
             not isinstance(after, State)
-            or after.array.shape != before.shape
+            or columns_of(after).shape != before.shape
             or (after.fields != step.new_fields and set(after.fields) != set(step.new_fields))
         ):
             raise MessageError(
@@ -237,7 +237,7 @@ class Router:
                 f"{after!r}",
                 "Let the function return the same fields for every state.",
             )
-        return after.array
+        return columns_of(after)
 
 
 def _dealt_out(batch: Batch, chosen: np.ndarray) -> Parts:

@@ -49,7 +49,7 @@ class Scheduler:
         intervals = {node: settings.intervals.get(node, 1) for node in plan.graph.parameterised}
         self.updates = Updates(intervals, self.replica_groups, settings.sync, settings.flush_every is None)
         self.pools: dict[ArenaKey, SlotPool] = {}
-        self.history = Past(settings.history)
+        self.history: Past[Dispatch] = Past(settings.history)
         self._number = 0
         self._inference = "both"
         self._caps: dict[tuple[int, str], int] = {}

@@ -27,6 +27,7 @@ class SchedulerSettings:
       capacity: See `capacities`.
       limits: Largest size of each arena, in rows; others have `limit`.
       limit: See `limits`.
+      program_bytes: Bytes of programs that are kept for instances that come again (`schedule.cache`).
       history: Dispatches that `story` can tell of, if they are not large (`past`).
     """
 
@@ -42,4 +43,5 @@ class SchedulerSettings:
     capacity: int = 256
     limits: Mapping[ArenaKey, int] = field(default_factory=dict)
     limit: int = 1 << 30
+    program_bytes: int = 1 << 28
     history: int = 2000

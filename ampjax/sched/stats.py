@@ -57,6 +57,14 @@ class NodeStats:
         self._sum = self._max = self._rows = 0
         self._waiting: list[tuple[int, np.ndarray, np.ndarray | None]] = []
 
+    @classmethod
+    def counted(cls, updates: int, counts: np.ndarray, total: int, largest: int) -> NodeStats:
+        """What has been counted elsewhere: updates, gradient rows of each staleness `[128]`, the summed and the largest staleness."""
+        stats = cls()
+        stats.updates, stats._counts, stats._rows = updates, counts, int(counts.sum())
+        stats._sum, stats._max = total, largest
+        return stats
+
     def add(self, version: int, forward_versions: np.ndarray, sizes: np.ndarray | None) -> None:
         """Counts messages: the node's version now, each one's version at its forward pass, and each one's rows (None: one)."""
         self._waiting.append((version, forward_versions, sizes))

@@ -7,19 +7,28 @@ from typing import NamedTuple
 import numpy as np
 
 # `stages` int64: one line for each stage; pump `p` is line `-1 - p`.
-KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, AHEAD, PARAMS, N_PARAMS, ARENA = range(9)
-"""What it is; its worker; ports; outputs; whether it copies rows to another memory; workers ahead; its parameterised nodes begin in `params`; how many; then the arena of each output."""
+KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, AHEAD, PARAMS, N_PARAMS = range(8)
+"""What it is; its worker; ports; outputs; whether it copies rows to another memory; workers ahead; its parameterised nodes begin in `params`; how many."""
+STASHES, ASKS, RAGGED, ARENA = range(8, 12)
+"""Whether messages go back with those of the same parameter versions alone; whether a payload decides what its messages do; whether these hold any number of rows;
+from here on the arena of each output."""
 
 COMPUTES, ENDS, GROUPS, PUMPS = range(4)
 """Kinds: has outputs; has none (a loss or sink); a group; a pump."""
 
 # `params` int64: the parameterised nodes of all stages.
 NODE, WAY = range(2)
-"""The node; the column of `edges` that counts its rows, or -1 where it works on the stage's rows."""
+"""The node; the column of `edges` that counts its rows, `OF_INPUT` or `OF_OUTPUT`."""
+OF_INPUT, OF_OUTPUT = -1, -2
+"""It works on as many rows as its stage's first port has, or as its outputs have: what comes after a chain."""
 
 # `nodes` int64: one line for each parameterised node.
-COUNT, VERSION, INTERVAL, STALENESS = range(4)
-"""Gradient rows since its last update; updates so far; `min_update_interval`; the summed staleness of those rows."""
+COUNT, VERSION, INTERVAL, STALENESS, MEETS = range(5)
+"""Gradient rows since its last update; updates so far; `min_update_interval`; the summed staleness of those rows; whether replicas meet when it updates."""
+UPDATES, STALE_SUM, STALE_MAX, HISTOGRAM = range(5, 9)
+"""Counted for statistics: updates; the summed and the largest staleness of gradient rows; from here on the gradient rows of each staleness."""
+BINS = 128
+"""Columns of that histogram; the last one counts all that is staler, too."""
 
 # `lines` int32: one line for each invocation of all programs.
 STAGE, ROW, SIZE, ROWS, IN, N_IN, OUT, N_OUT, OWED = range(9)
@@ -41,6 +50,11 @@ NEED, LEFT, SLOT, BORN, NEXT, SEEN = range(6)
 LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID = range(11)
 """Its program's first line; its first pick; its first line in `live`; its place among all programs; its first row in `slots`; how many were admitted before; whether it trains; invocations that have not ended; invocations; rows; its number."""
 
+# `Store.programs` int64: a line for each program.
+P_LINE, P_LENGTH, P_PICK, P_ROWS, P_ID, WAVE, P_SINCE, PUMPED = range(8)
+"""Its first line; how many; its first pick; its rows; the number of the instance that it was unfolded for; its wave; the latest dispatch when it came;
+from here on the rows that are pumped into each arena."""
+
 # `queues` int64: line `3 * stage + direction`.
 HEAD, TAIL, ITEMS, WAITING, LONGEST, UNDER_WAY, SINCE, AT = range(8)
 """The first and the last message; messages; their rows; the most messages so far; messages that have gone forth and not come back; when it ceased to be empty; its place among its worker's, or -1."""
@@ -48,6 +62,8 @@ SORTED, N_SORTED, SORTED_BORN = range(8, 11)
 """The last of the messages that are in order of age; how many these are; when they began to wait."""
 MAX_ROWS, MAX_IN, MAX_ITEMS, MAX_OUT = range(11, 15)
 """Rows from which on a dispatch is full, for policies; what it may hold: input rows, messages, output rows."""
+DISPATCHES, TAKEN, TAKEN_ROWS, MOST_TAKEN, MOST_ROWS = range(15, 20)
+"""Counted for statistics: dispatches, their messages and rows, and the most of these in one."""
 
 FORWARD, BACKWARD, INFER = range(3)
 """Directions."""
@@ -57,11 +73,17 @@ Q, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK = range(8)
 """Its queue, or why there is none; its number; messages; input rows; updates that are due, and where they begin in `due`; where it begins in `pack`, and its length there."""
 
 NOTHING, WAITS, NO_SLOTS, NO_ROOM = range(-1, -5, -1)
-"""Nothing is ready; the policy wants to wait; an arena has too few slots; the buffers are too small."""
+"""Nothing can be dispatched; the policy wants to wait; an arena has too few slots; the buffers are too small."""
 
 # `clock` int64.
 NOW, ENTERED, ADMITTED, LIVE_TOP, ROWS_TOP, N_ENDED, N_TRAIN, N_INFER = range(8)
 """The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances in `ended`; those in flight."""
+N_FINISHED, MOST_IN_FLIGHT = range(8, 10)
+"""Counted for statistics: instances that have ended and been told of; the most in flight."""
+
+
+NO_LIMIT = 1 << 60
+"""So many rows that they are no limit."""
 
 
 class Tables(NamedTuple):
@@ -74,8 +96,8 @@ class Tables(NamedTuple):
       slots: `[rows]` int32: the arena slot of each row of the instances in flight.
       free: `[arenas, capacity]` int32: slots that are free; of arena `a` the first `n_free[a]`, the last of which is given out first.
       n_free: `[arenas]` int64.
-      active: `[workers, queues]` int32: the queues that hold messages; of worker `w` the first `n_active[w]`.
-      n_active: `[workers]` int64.
+      active: `[workers, queues]` int32: the queues that hold messages; of worker `w` the first `n_active[0, w]`.
+      n_active: `[2, workers]` int64: how many; whether something has come for the worker since somebody last looked.
       ranges: `[2, 32]` int32: of `live` and of `slots`, the first free range of `2 ** k` lines, or -1.
       vacant: `[slots]` int32: slots for instances that are free; the first `n_vacant[0]`.
       n_vacant: `[1]` int64.

@@ -24,6 +24,9 @@ class Dispatch(NamedTuple):
       n_sections: Ports and outputs of the stage together.
       pack: int32: what the properties below show, one after the other.
       changes: Parameter changes that follow.
+      edges: Of a stage that is a chain: the edges of each of its ways.
+      versions: Of a stage with stashed weights, the versions of its parameters that its messages see, or saw on their way forth.
+      drop: Stashed versions that no message needs after this: of its stage.
     """
 
     number: int
@@ -35,6 +38,9 @@ class Dispatch(NamedTuple):
     n_sections: int
     pack: np.ndarray
     changes: tuple[Change, ...] = ()
+    edges: tuple[int, ...] = ()
+    versions: tuple[int, ...] | None = None
+    drop: tuple[tuple[int, ...], ...] = ()
 
     @property
     def messages(self) -> np.ndarray:
@@ -43,20 +49,34 @@ class Dispatch(NamedTuple):
 
     @property
     def lines(self) -> np.ndarray:
-        """`[n_messages]`: their invocations, by their numbers among all programs (`Store.find` tells instances)."""
+        """`[n_messages]`: their invocations, by their lines among all programs."""
         return self.pack[self.n_messages : 2 * self.n_messages]
+
+    @property
+    def ids(self) -> np.ndarray:
+        """`[n_messages]`: the numbers of their instances."""
+        return self.pack[2 * self.n_messages : 3 * self.n_messages]
 
     @property
     def sizes(self) -> np.ndarray:
         """`[n_sections]`: the rows of each port, then of each output."""
-        return self.pack[2 * self.n_messages : 2 * self.n_messages + self.n_sections]
+        return self.pack[3 * self.n_messages : 3 * self.n_messages + self.n_sections]
 
     @property
     def slots(self) -> np.ndarray:
         """The arena slots of the rows of each port, then of each output, one after the other."""
-        return self.pack[2 * self.n_messages + self.n_sections :]
+        return self.pack[3 * self.n_messages + self.n_sections :]
 
     @property
     def rows(self) -> list[np.ndarray]:
         """The same, an array for each port and output."""
         return np.split(self.slots, np.cumsum(self.sizes)[:-1])
+
+    def __repr__(self) -> str:
+        return self.told(f"stage {self.stage}")
+
+    def told(self, name: str) -> str:
+        """What it does, in words; `name` is its stage's."""
+        what = f"{self.direction} `{name}` ({self.n_messages} messages, {self.n_rows} rows)"
+        changes = f", then {', '.join(map(str, self.changes))}" if self.changes else ""
+        return f"Dispatch {self.number} on worker {self.worker}: {'changes only' if self.stage < 0 else what}{changes}"

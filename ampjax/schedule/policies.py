@@ -1,10 +1,7 @@
-"""Policies: those of ours have numbers, by which compiled loops compare queues; users' are asked with views of the queues."""
+"""Policies: those of ours have numbers, by which compiled loops compare queues; users' are asked with views of the queues (`backlog`)."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from ampjax.sched.plan import Plan
 from ampjax.sched.policy import (
     Policy,
     backward_first,
@@ -13,10 +10,6 @@ from ampjax.sched.policy import (
     one_forward_one_backward,
     wavefront,
 )
-from ampjax.sched.stages import Stage
-from ampjax.schedule import columns as c
-from ampjax.schedule.columns import Tables
-from ampjax.schedule.dispatch import DIRECTIONS
 
 NUMBERS: dict[Policy, int] = {
     backward_first: 0,
@@ -34,33 +27,3 @@ BY_ASKING = -1
 def number_of(policy: Policy) -> int:
     """A policy's number, or `BY_ASKING`."""
     return NUMBERS.get(policy, BY_ASKING)
-
-
-class QueueView:
-    """A queue as policies see it: what `sched.queues.Queue` tells.
-
-    Args:
-      plan: The plan.
-      t: The tables.
-      q: Its line.
-    """
-
-    def __init__(self, plan: Plan, t: Tables, q: int):
-        self.stage: Stage = plan.stages[q // 3]
-        self.direction = DIRECTIONS[q % 3]
-        self.backward = q % 3 == c.BACKWARD or (q % 3 == c.FORWARD and self.stage.kind == "loss")
-        queue = t.queues[q]
-        self.number, self.max_rows = q, int(queue[c.MAX_ROWS])
-        self.items, self.rows, self.longest = (int(queue[k]) for k in (c.ITEMS, c.WAITING, c.LONGEST))
-        self.under_way, self.ready = int(queue[c.UNDER_WAY]), min(self.rows, self.max_rows)
-        self.born = int(queue[c.SORTED_BORN] if queue[c.N_SORTED] else t.live[queue[c.HEAD], c.BORN])
-
-    def __repr__(self) -> str:
-        return f"Queue({self.direction} of `{self.stage.name}`: {self.items} messages, {self.rows} rows)"
-
-
-def views(plan: Plan, t: Tables, worker: int) -> list[QueueView]:
-    """A worker's queues that are not empty, in the order in which they ceased to be empty."""
-    own = t.active[worker, : t.n_active[worker]]
-    own = own[np.argsort(t.queues[own, c.SINCE])]
-    return [QueueView(plan, t, q) for q in own.tolist()]

@@ -1,36 +1,47 @@
-"""The scheduler: a pure state machine. Events in (instances admitted, dispatch done), actions out (dispatch this batch).
+"""The scheduler: a pure state machine. Events in (instances pumped, dispatch done), actions out (dispatch this batch).
 
-It knows nothing of JAX, asyncio or clocks, and reads no state: what will happen is known from programs. What it can't do yet is refused when it is made.
+It knows nothing of JAX, asyncio or clocks, and reads no state: what will happen is known from programs.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
 
-from ampjax.errors import SettingsError
-from ampjax.sched.dispatch import Average, Change, Update
+from ampjax.ir.instances import Messages
+from ampjax.sched.dispatch import Change, Update
+from ampjax.sched.dispatch import Dispatch as FullDispatch
+from ampjax.sched.past import Past
 from ampjax.sched.plan import Plan
-from ampjax.sched.policy import Policy, backward_first
+from ampjax.sched.policy import Policy
+from ampjax.sched.pump import Feed
 from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.stages import ArenaKey
+from ampjax.sched.stats import Statistics
 from ampjax.schedule import columns as c
+from ampjax.schedule.abandon import forget_all
+from ampjax.schedule.admission import Admission
+from ampjax.schedule.asking import NONE, Asking
+from ampjax.schedule.backlog import QueueView
+from ampjax.schedule.cache import ProgramCache
+from ampjax.schedule.changes import PendingChanges
 from ampjax.schedule.columns import Tables
+from ampjax.schedule.complete import Completion
+from ampjax.schedule.counters import Counters, gradient_rows, ways_of
+from ampjax.schedule.diagnose.invariants import check as check_laws
+from ampjax.schedule.diagnose.snapshot import Snapshot
 from ampjax.schedule.dispatch import DIRECTIONS, Dispatch
-from ampjax.schedule.policies import BY_ASKING, number_of, views
+from ampjax.schedule.policies import BY_ASKING, number_of
+from ampjax.schedule.replicas import Replicas
+from ampjax.schedule.space import Space
+from ampjax.schedule.stashes import Stashes
+from ampjax.schedule.statistics import reset, statistics
 from ampjax.schedule.store import Store
-from ampjax.schedule.tables import NO_LIMIT, Arenas, longer, make_tables
-from ampjax.unfold.programs import Programs
-
-NO_ROWS = np.zeros(0, np.int32)
-NONE = -1
-"""No queue."""
-UNLIMITED = 1 << 30
-"""The limit of arenas that have none, as `SchedulerSettings` has it."""
+from ampjax.schedule.tables import longer
 
 
 @functools.cache
@@ -46,34 +57,41 @@ class IntegerScheduler:
 
     Args:
       plan: The graph, cut into stages.
-      settings: Throttle, intervals, policy.
+      settings: Throttle, intervals, policy, limits.
+      check: True checks the invariants after every event (slow; for tests).
 
-    Raises:
-      SettingsError: If the plan or the settings ask for what it can't do yet.
+    Attributes:
+      store: The programs in the tables.
+      programs: How instances get them.
+      replicas: Which replicas meet when.
+      updates: Versions of nodes, and what they have counted since.
     """
 
-    def __init__(self, plan: Plan, settings: SchedulerSettings):
-        _require_known(plan, settings)
-        self.plan, self.settings = plan, settings
+    def __init__(self, plan: Plan, settings: SchedulerSettings, check: bool = False):
+        self.plan, self.settings, self._check = plan, settings, check
         self._loops = loops()
-        self._arenas = Arenas(plan)
-        self._t = make_tables(plan, settings, self._arenas)
-        self.store = Store(plan, self._arenas)
+        self._space = Space(plan, settings)
+        self.store = Store(plan, self._space.arenas)
+        self.programs = ProgramCache(plan, self.store, settings.program_bytes)
         self.nodes = list(plan.graph.parameterised)
+        self.replicas = Replicas(plan, settings.sync, self._t.nodes)
+        self.updates = Counters(self.nodes, self._t.nodes, self.replicas)
+        self._admission = Admission(plan, self._space, self.store, self.programs, self._loops)
         self._told, self._pack = np.zeros((2, c.N_PACK + 1), np.int64), np.zeros(1 << 14, np.int32)
         self._due = np.zeros((1 + 16 * len(self.nodes), 3), np.int64)
         self._sections = [len(stage.ports) + len(stage.outputs) for stage in plan.stages]
+        self._ways = ways_of(plan)
         self._policy = number_of(settings.policy)
-        self._changes: dict[int, deque[tuple[Change, ...]]] = {}
-        self._issued = self._since_flush = 0
-        self._capacities = np.zeros(len(self._arenas.keys), np.int64)
+        self._asking = Asking(plan, settings.policy, self.snapshot, self._ready)
+        self._log: Past[Dispatch] = Past(settings.history)
+        self._limited = _is_limited(settings)
+        self._changes = PendingChanges(self.nodes, plan.worker_of, self.replicas)
+        self._since_flush, self._may_update = 0, True
+        self._intervals = self._t.nodes[:, c.INTERVAL].copy()
+        self._stashes = Stashes()
+        self._completion = Completion(plan, self.store, self._admission.topologies)
 
-    # -- events
-
-    def add(self, programs: Programs) -> range:
-        """Makes programs known; returns the places by which their instances are admitted."""
-        self._t, places = self.store.add(self._t, programs)
-        return places
+    # -- events: instances
 
     def room(self, train: bool = True) -> int:
         """Instances that `max_active_keys`, `min_admission` and the controller's next update allow to be admitted now."""
@@ -84,54 +102,106 @@ class IntegerScheduler:
             room = min(room, self.settings.flush_every - self._since_flush)
         return max(0, room)
 
-    def admit(self, places: Sequence[int] | np.ndarray, train: bool = True) -> None:
-        """Lets instances in, with all that is pumped for them."""
-        own, store = np.asarray(places, np.int64), self.store
-        if not len(own):
-            return
-        self._make_room(own)
-        programs = store.first, store.pick_first, store.n_rows, store.ids
-        self._loops.admit(own, *programs, store.order, train, *self._t)
-        self._since_flush += len(own) if train else 0
+    def open(self, ids: np.ndarray, purpose: str = "train", may_update: bool = True, grows: bool = False) -> np.ndarray:
+        """Admits instances that will be pumped to; returns their slots `[n]`. `close` them when everything has been pumped.
+
+        Args:
+          ids: The instances' numbers `[n]`.
+          purpose: What they are run for, one of `passes.PURPOSES`: what only another purpose needs is left out.
+          may_update: Whether training may change parameters; gradients are counted all the same.
+          grows: Whether more may be pumped later, as user-written controllers do.
+        """
+        if purpose == "train":
+            self._t.nodes[:, c.INTERVAL] = self._intervals if may_update else -1
+            self._may_update = may_update
+            self._since_flush += len(ids)
+        return self._admission.open(np.asarray(ids, np.int64), purpose, grows)
+
+    def pump(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+        """Pumps messages for open instances; returns where the driver must put their payloads: after the dispatches so far have read theirs, before the next one does.
+
+        Args:
+          slots: The instances' slots `[n]`; `Messages.instance` counts positions in it.
+          batch: Their messages, by pump.
+
+        Raises:
+          MessageError: If a pump is unknown, a message, a state function's result or a topology does not fit, or an instance seems never to end.
+          DeadlockError: If messages of an instance for which no more is pumped wait for others that never come.
+        """
+        feeds = self._admission.pump(np.asarray(slots, np.int64), batch)
+        self._checked()
+        return feeds
+
+    def close(self, slots: np.ndarray) -> None:
+        """Says that nothing more will be pumped for these instances."""
+        self._loops.close(np.asarray(slots, np.int64), *self._t)
         self._controller()
+        self._checked()
+
+    def foresee(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str = "train") -> None:
+        """Finds out what will happen to instances that are to be pumped soon: many together cost little more than one.
+
+        Args:
+          ids: The instances' numbers `[n]`.
+          batch: Their messages.
+          purpose: What they will be run for.
+
+        Raises:
+          MessageError, DeadlockError: As `pump` does.
+        """
+        self._admission.foresee(np.asarray(ids, np.int64), batch, purpose)
+
+    # -- actions
 
     def next(self, worker: int) -> Dispatch | None:
         """The worker's next action, or None if there is none now; it counts as issued."""
         found = self._decide(worker, 0)
-        if not found:
-            return None
-        self._issued += 1
-        return found[0]
+        return self._issue(found[0]) if found else None
 
     def ahead(self, worker: int, most: int) -> list[Dispatch]:
-        """The worker's next actions, each done as soon as it is decided, as on the clock: fewer than `most` where an instance ends, or nothing is ready."""
-        if self._issued or (self._changes and worker in self._changes):
+        """The worker's next actions, each done as soon as it is decided, as on the clock: fewer than `most` where an instance ends, or nothing is ready.
+
+        One that reads payloads is the last and is not done: `done` follows when they have been read.
+        """
+        if self._under_way or worker in self._changes:
             dispatch = self.next(worker)
-            if dispatch is not None:
+            if dispatch is None:
+                return []
+            if not self.reads(dispatch):
                 self.done(dispatch)
-            return [] if dispatch is None else [dispatch]
+            return [dispatch]
         found = self._decide(worker, most)
+        if found and self.reads(found[-1]):
+            self._under_way[found[-1].number] = found[-1]
+        self._log.extend(tuple(found))
         self._controller()
+        self._checked()
         return found
 
-    def done(self, dispatch: Dispatch) -> None:
-        """Lets a dispatch's messages travel on."""
-        self._issued -= 1
+    def done(self, dispatch: Dispatch, choices: np.ndarray | None = None) -> None:
+        """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended.
+
+        Args:
+          dispatch: The dispatch.
+          choices: What was read from the payloads of one that `reads`, `[n]` or `[n, names]`; None takes what its node assumes.
+        """
+        dispatch = self._under_way[dispatch.number]
+        if self.reads(dispatch):
+            self._admission.choose(dispatch, choices)
+        del self._under_way[dispatch.number]
         if dispatch.stage >= 0:
             self._loops.done(dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._t)
         self._controller()
+        self._checked()
+
+    def reads(self, dispatch: Dispatch) -> bool:
+        """Whether payloads must be read back to the host before a dispatch's messages travel on."""
+        return dispatch.stage >= 0 and bool(self._t.stages[dispatch.stage, c.ASKS]) and dispatch.direction != "backward"
 
     def flush(self) -> None:
         """Updates every node from what it has accumulated, whatever its interval; the actions come from `next`."""
-        by_worker: dict[int, list[Change]] = {}
-        for number in np.flatnonzero(self._t.nodes[:, c.COUNT]).tolist():
-            node = self._t.nodes[number]
-            update = Update(self.nodes[number], int(node[c.COUNT]), float(node[c.STALENESS] / node[c.COUNT]))
-            by_worker.setdefault(self.plan.worker_of[self.nodes[number]], []).append(update)
-            node[c.COUNT] = node[c.STALENESS] = 0
-            node[c.VERSION] += 1
-        for worker, changes in by_worker.items():
-            self._changes.setdefault(worker, deque()).append(tuple(changes))
+        if self._may_update:
+            self._changes.flush(self._t)
 
     def end_of_data(self) -> bool:
         """Says that no more training instances come in this epoch: a round that is not full is updated all the same.
@@ -146,25 +216,87 @@ class IntegerScheduler:
         return False
 
     def end_of_epoch(self) -> None:
-        """Replicas that are averaged at the end of each epoch are averaged; the action comes from `next`."""
-        groups: dict[str, list[str]] = {}
-        for node in self.plan.graph.parameterised.values():
-            if node.options.replica_of:
-                groups.setdefault(node.options.replica_of, []).append(node.name)
-        if groups and self.settings.sync.rule != "none":
-            changes = tuple(Average(name, tuple(nodes)) for name, nodes in groups.items())
-            self._changes.setdefault(0, deque()).append(changes)
+        """Asks the replicas for what the end of an epoch asks of them; the actions come from `next`."""
+        self._changes.add(self._t, 0, self.replicas.end_of_epoch())
 
     def decide_by(self, policy: Policy) -> None:
         """Changes the policy, for what waits already too."""
         self.settings, self._policy = replace(self.settings, policy=policy), number_of(policy)
+        self._asking.decide_by(policy)
+
+    def abandon(self) -> list[Dispatch]:
+        """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted, and programs stay known.
+
+        Returns:
+          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
+        """
+        self._admission.forget_all()
+        forget_all(self._t, self._space.capacities)
+        self._stashes.clear()
+        self.replicas.forget_handed_in()
+        self._since_flush = 0
+        return self._changes.abandon()
+
+    def take_back(self, dispatches: Iterable[Dispatch]) -> None:
+        """Uncounts the gradients and updates of the latest dispatches, in order, which were never carried out."""
+        self.updates.take_back((gradient_rows(self.plan.stages[d.stage], d), d.changes) for d in dispatches)
+
+    def resize(self, settings: SchedulerSettings) -> None:
+        """Takes new arena sizes and limits; nothing may be in flight."""
+        self.settings, self._limited = settings, _is_limited(settings)
+        self._space.size_arenas(settings)
+
+    def cap(self, stage: int, direction: str, rows: int) -> None:
+        """Lets no dispatch of a stage hold more than `rows` rows from now on (a single ragged message may); a cap is only ever raised."""
+        self._space.cap(stage, DIRECTIONS.index(direction), rows)
+
+    def cap_of(self, stage: int, direction: str) -> int:
+        """The cap of a stage's dispatches; 0 if it has none."""
+        return self._space.caps.get((stage, DIRECTIONS.index(direction)), 0)
 
     # -- questions
+
+    def completed(self, dispatch: Dispatch) -> FullDispatch:
+        """A dispatch with all that an executor reads; to be asked for when it has been decided, before more is admitted."""
+        return self._completion.of(self._t, dispatch)
+
+    def capacity(self, arena: ArenaKey) -> int:
+        """Rows that an arena must have now, slot 0 included; it only grows."""
+        return self._space.capacity(arena)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
-        return not sum(self.in_flight.values()) and not self._changes and not self._issued
+        return not sum(self.in_flight.values()) and not self._changes and not self._under_way
+
+    @property
+    def can_move(self) -> bool:
+        """Whether some worker has an action, or one is under way."""
+        return bool(self._under_way) or any(self.can_move_on(worker) for worker in range(self.plan.workers))
+
+    def can_move_on(self, worker: int) -> bool:
+        """Whether this worker has an action."""
+        return worker in self._changes or self._pick(worker) != NONE
+
+    def waiting_for(self, worker: int) -> list[QueueView]:
+        """A worker's queues that are not empty, in the order in which they ceased to be empty."""
+        return self._asking.waiting_for(self._t, worker)
+
+    def stirred(self) -> set[int]:
+        """Workers for whom something has come since this was last asked. Another that had no action, and for whom nothing waits, has none now."""
+        found = set(np.flatnonzero(self._t.n_active[1]).tolist())
+        self._t.n_active[1] = 0
+        return found
+
+    def held_up(self, worker: int) -> str | None:
+        """What keeps a worker that has no action from one; None if nothing waits for it.
+
+        `policy`: it wants to wait. `memory`: there is no room for a result. `join`: what it has lacks a partner, or members of its group.
+        """
+        if self._t.n_active[0, worker]:
+            ready = self._ready(worker)
+            return "policy" if ready is None or len(ready) else "memory"
+        return "join" if self._admission.waits_on(worker) else None
 
     @property
     def in_flight(self) -> Mapping[bool, int]:
@@ -175,16 +307,7 @@ class IntegerScheduler:
     @property
     def finished(self) -> list[tuple[int, bool]]:
         """Instances that have ended since this was last asked: number, and whether it was a training instance."""
-        t, n = self._t, int(self._t.clock[c.N_ENDED])
-        if not n:
-            return []
-        slots = t.ended[:n]
-        t.vacant[t.n_vacant[0] : t.n_vacant[0] + n] = slots
-        t.n_vacant[0] += n
-        t.clock[c.N_ENDED] = 0
-        return list(
-            zip(t.instances[slots, c.ID].tolist(), t.instances[slots, c.TRAIN].astype(bool).tolist(), strict=True)
-        )
+        return self._admission.finished() if self._t.clock[c.N_ENDED] else []
 
     @property
     def versions(self) -> dict[str, int]:
@@ -194,37 +317,59 @@ class IntegerScheduler:
     @property
     def slots_in_use(self) -> int:
         """Arena slots that are taken."""
-        return int((self._capacities - self._t.n_free).sum())
+        return int((self._space.capacities - self._t.n_free).sum())
 
-    def instances_of(self, dispatch: Dispatch) -> np.ndarray:
-        """`[n]`: the instances of a dispatch's messages."""
-        return self.store.ids[self.store.find(dispatch.lines)[0]]
+    @property
+    def stats(self) -> Statistics:
+        """What has been counted since the last `reset_statistics`."""
+        return statistics(self.plan, self.nodes, self._t)
+
+    def reset_statistics(self) -> None:
+        """Starts counting anew."""
+        reset(self._t)
+
+    def snapshot(self) -> Snapshot:
+        """What stories and diagnoses are read from (`diagnose`); it holds until the next event."""
+        parts = self._space.capacities, self._log, list(self._under_way.values()), self._admission.unfoldings
+        return Snapshot(self.plan, self.settings, self._t, self.store, *parts)
+
+    def messages_of(self, dispatch: Dispatch) -> tuple[int, np.ndarray]:
+        """A dispatch's stage, and the instances and state fields `[n, 1 + fields]` of its messages: what recordings know them by."""
+        return dispatch.stage, np.column_stack([dispatch.ids, self.store.states(dispatch.lines)])
+
+    @property
+    def _t(self) -> Tables:
+        return self._space.t
+
+    @property
+    def _under_way(self) -> dict[int, Dispatch]:
+        return self._admission.under_way
 
     # -- choosing
 
     def _decide(self, worker: int, ahead: int) -> list[Dispatch]:
         """The next dispatch, or `ahead` that are done."""
-        if self._changes and worker in self._changes:
-            return [self._changes_of(worker)]
+        if worker in self._changes:
+            return [self._changes.next(self._t, worker)]
         chosen = NONE
         if self._policy == BY_ASKING:
-            chosen, ahead = self._asked(worker), min(ahead, 1)
+            chosen, ahead = self._pick(worker), min(ahead, 1)
             if chosen == NONE:
                 return []
         while len(self._told) <= max(1, ahead):
             self._told = longer(self._told, 2 * ahead)
         while True:
             buffers = self._told, self._pack, self._due
-            n = self._loops.decide(worker, chosen, self._policy, ahead, *buffers, *self._t)
+            n = self._loops.decide(worker, chosen, self._policy, ahead, self._spare, *buffers, *self._t)
             told = self._told[: n + 1].tolist()
             if n:
                 return [self._dispatch(worker, *line) for line in told[:-1]]
             reason, arena, need = told[0][c.Q], told[0][c.N_MESSAGES], told[0][c.N_ROWS_IN]
             if reason == c.NO_SLOTS:
-                self._grow_arena(arena, need)
+                self._space.grow_arena(arena, need)
             elif reason == c.NO_ROOM:
                 self._pack = longer(self._pack, need)
-            elif reason == c.NOTHING or (chosen := self._when_all_wait(worker)) == NONE:
+            elif reason == c.NOTHING or (chosen := self._asking.when_all_wait(self._t, worker, self._moves)) == NONE:
                 return []
 
     def _dispatch(self, worker: int, *told: int) -> Dispatch:
@@ -233,39 +378,42 @@ class IntegerScheduler:
         changes: tuple[Change, ...] = ()
         if n_due:
             updates = self._due[due : due + n_due].tolist()
-            changes = tuple([Update(self.nodes[node], count, stale / count) for node, count, stale in updates])
+            changes = tuple(change for node, count, stale in updates for change in self._update(node, count, stale))
         pack = self._pack[at : at + length].copy()
         stage = q // 3
-        return Dispatch(number, worker, stage, DIRECTIONS[q % 3], n, rows, self._sections[stage], pack, changes)
+        dispatch = Dispatch(number, worker, stage, DIRECTIONS[q % 3], n, rows, self._sections[stage], pack, changes)
+        if stage in self._ways:
+            places = self.store.find(dispatch.lines)[0]
+            dispatch = dispatch._replace(edges=tuple(self._t.edges[places, self._ways[stage]].sum(axis=0).tolist()))
+        stashes = self._t.stages[stage, c.STASHES] and self._t.stages[stage, c.KIND] == c.COMPUTES
+        return self._stashes.told(self._t, dispatch) if stashes else dispatch
 
-    def _asked(self, worker: int) -> int:
-        """The queue that a user's policy wants; -1 for none."""
-        queues = views(self.plan, self._t, worker)
-        if not queues:
-            return -1
-        choice = self.settings.policy(queues, int(self._t.clock[c.NOW]))  # type: ignore[arg-type]
-        return self._when_all_wait(worker) if choice is None else choice.number  # type: ignore[attr-defined]
+    def _update(self, number: int, count: int, stale: int) -> Sequence[Change]:
+        """An update that is due, and what follows it."""
+        update = Update(self.nodes[number], count, stale / count)
+        return (update, *self.replicas.after(update.node)) if self._t.nodes[number, c.MEETS] else (update,)
 
-    def _when_all_wait(self, worker: int) -> int:
-        """A policy wants a worker to wait: if nothing else moves, the queue that `backward_first` takes; else -1."""
-        if self._issued or self._changes:
-            return -1
-        now = int(self._t.clock[c.NOW])
-        for other in range(self.plan.workers):
-            queues = [] if other == worker else views(self.plan, self._t, other)
-            if queues and self.settings.policy(queues, now) is not None:  # type: ignore[arg-type]
-                return -1
-        return backward_first(views(self.plan, self._t, worker), now).number  # type: ignore[arg-type, attr-defined]
+    @property
+    def _spare(self) -> np.ndarray:
+        """`[arenas]`: see `loops.decide`."""
+        return self._space.spare if self._limited else self._space.capacities[:0]
 
-    def _changes_of(self, worker: int) -> Dispatch:
-        """The oldest parameter changes that wait for a worker."""
-        waiting = self._changes[worker]
-        changes = waiting.popleft()
-        if not waiting:
-            del self._changes[worker]
-        self._t.clock[c.NOW] += 1
-        number = int(self._t.clock[c.NOW])
-        return Dispatch(number, worker, -1, "update", 0, 0, 0, NO_ROWS, changes)
+    def _ready(self, worker: int) -> np.ndarray | None:
+        """The queues of a worker that can be dispatched; None if all that are not empty can."""
+        return self._loops.ready(worker, self._spare, *self._t) if self._limited else None
+
+    def _pick(self, worker: int) -> int:
+        """The queue that the policy wants; `NONE` if it wants none, and something else moves."""
+        return self._asking.pick(self._t, worker, self._moves)
+
+    @property
+    def _moves(self) -> bool:
+        return bool(self._under_way or self._changes)
+
+    def _issue(self, dispatch: Dispatch) -> Dispatch:
+        self._under_way[dispatch.number] = dispatch
+        self._log.append(dispatch)
+        return dispatch
 
     def _controller(self) -> None:
         """Synchronous and pipeline training: when all instances of a round have ended, the controller lets every node update."""
@@ -275,63 +423,12 @@ class IntegerScheduler:
         self._since_flush = 0
         self.flush()
 
-    # -- room
-
-    def _make_room(self, places: np.ndarray) -> None:
-        """Makes tables long enough for instances that are about to be admitted."""
-        t, store, n = self._t, self.store, len(places)
-        lengths = store.first[places + 1] - store.first[places]
-        live = int(t.clock[c.LIVE_TOP]) + int(_ranges(lengths).sum())
-        rows = int(t.clock[c.ROWS_TOP]) + int(_ranges(store.n_rows[places]).sum())
-        t = t._replace(live=longer(t.live, live), slots=longer(t.slots, rows))
-        if t.n_vacant[0] < n:
-            t = self._with_instances(t, len(t.instances) + n - int(t.n_vacant[0]))
-        self._t = t
-        for arena, need in enumerate(store.pumped[places].sum(axis=0).tolist()):
-            if need > t.n_free[arena]:
-                self._grow_arena(arena, need)
-
-    def _with_instances(self, t: Tables, n: int) -> Tables:
-        """Tables with slots for at least `n` instances."""
-        old = len(t.instances)
-        instances = longer(t.instances, n)
-        new, free = len(instances), int(t.n_vacant[0])
-        vacant, ended = longer(t.vacant, new), longer(t.ended, new)
-        vacant[free : free + new - old] = np.arange(new - 1, old - 1, -1)
-        t.n_vacant[0] += new - old
-        return t._replace(instances=instances, vacant=vacant, ended=ended)
-
-    def _grow_arena(self, arena: int, need: int) -> None:
-        """Doubles an arena until it has so many free slots. Slot 0 is nobody's."""
-        t, old = self._t, int(self._capacities[arena])
-        free = int(t.n_free[arena])
-        new = max(old, self.settings.capacity - 1)
-        while new - old + free < need:
-            new = 2 * new + 1
-        table = longer(t.free, new, axis=1)
-        table[arena, free : free + new - old] = np.arange(new, old, -1)
-        t.n_free[arena] += new - old
-        self._capacities[arena] = new
-        self._t = t._replace(free=table)
+    def _checked(self) -> None:
+        if self._check:
+            check_laws(self.snapshot())
 
 
-def _ranges(lengths: np.ndarray) -> np.ndarray:
-    """The powers of two in which ranges of these lengths are given out."""
-    return 1 << np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64)
-
-
-def _require_known(plan: Plan, settings: SchedulerSettings) -> None:
-    """Refuses what is not there yet: see decision 22."""
-    replicas = any(node.options.replica_of for node in plan.graph.parameterised.values())
-    limited = settings.limit < UNLIMITED or any(limit < min(UNLIMITED, NO_LIMIT) for limit in settings.limits.values())
-    unknown = {
-        "stashed weights": bool(settings.stashed),
-        "a memory limit": limited,
-        "replicas that meet at their updates": replicas and bool(settings.sync.every),
-        "a `route_by`": any(stage.route_by is not None for stage in plan.stages),
-    }
-    for what, wanted in unknown.items():
-        if wanted:
-            raise SettingsError(
-                "integer scheduler", "what it can do so far", what, "Use `ampjax.sched.scheduler.Scheduler` for it."
-            )
+def _is_limited(settings: SchedulerSettings) -> bool:
+    return (
+        min([settings.limit, *settings.limits.values()]) < 1 << 30
+    )  # what `SchedulerSettings` has where there is no limit

@@ -15,7 +15,6 @@ from ampjax.schedule.columns import Tables
 FIRST = 1024
 """Lines that tables have at first."""
 
-NO_LIMIT = 1 << 60
 NEVER = -1
 """The interval of nodes that only the controller updates."""
 
@@ -47,7 +46,7 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
     params, starts, ways = _params(plan)
     width = max((len(stage.params) for stage in plan.stages), default=0)
     return Tables(
-        stages=_stages(plan, arenas, starts),
+        stages=_stages(plan, settings, arenas, starts),
         params=params,
         nodes=_nodes(plan, settings),
         lines=np.zeros((0, c.OWED + 1), np.int32),
@@ -58,12 +57,12 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         live=np.zeros((0, c.SEEN + width), np.int32),
         instances=np.zeros((0, c.ID + 1), np.int64),
         queues=_queues(plan, settings),
-        clock=np.zeros(c.N_INFER + 1, np.int64),
+        clock=np.zeros(c.MOST_IN_FLIGHT + 1, np.int64),
         slots=np.zeros(0, np.int32),
         free=np.zeros((len(arenas.keys), 0), np.int32),
         n_free=np.zeros(len(arenas.keys), np.int64),
         active=np.zeros((plan.workers, 3 * len(plan.stages)), np.int32),
-        n_active=np.zeros(plan.workers, np.int64),
+        n_active=np.zeros((2, plan.workers), np.int64),
         ranges=np.full((2, 32), -1, np.int32),
         vacant=np.zeros(0, np.int32),
         n_vacant=np.zeros(1, np.int64),
@@ -71,14 +70,16 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
     )
 
 
-def _stages(plan: Plan, arenas: Arenas, starts: Mapping[int, int]) -> np.ndarray:
+def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Mapping[int, int]) -> np.ndarray:
     n_stages, n_pumps = len(plan.stages), len(arenas.of_pump)
     width = max((len(own) for own in arenas.of_stage), default=0)
     table = np.zeros((n_stages + n_pumps, c.ARENA + max(width, 1)), np.int64)
     for stage, own in zip(plan.stages, arenas.of_stage, strict=True):
         kind = c.GROUPS if stage.kind == "group" else c.COMPUTES if stage.outputs else c.ENDS
         head = kind, stage.worker, len(stage.ports), len(own), stage.kind == "transfer", stage.workers_ahead
-        table[stage.number, : c.ARENA] = (*head, starts[stage.number], len(stage.params))
+        stashes = any(node in settings.stashed for node in stage.params)
+        traits = stashes, stage.route_by is not None, stage.ragged
+        table[stage.number, : c.ARENA] = (*head, starts[stage.number], len(stage.params), *traits)
         table[stage.number, c.ARENA : c.ARENA + len(own)] = own
     for pump, arena in enumerate(arenas.of_pump):
         table[-1 - pump, c.KIND], table[-1 - pump, c.N_OUTPUTS], table[-1 - pump, c.ARENA] = c.PUMPS, 1, arena
@@ -94,7 +95,8 @@ def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
         starts[stage.number] = len(rows)
         for node in stage.params:
             way = stage.way_of.get(node)
-            rows.append((numbers[node], -1 if way is None else ways + way))
+            others = c.OF_INPUT if stage.chain is None else c.OF_OUTPUT
+            rows.append((numbers[node], others if way is None else ways + way))
         ways += n_ways(stage)
     return np.array(rows, np.int64).reshape(-1, 2), starts, ways
 
@@ -105,31 +107,38 @@ def n_ways(stage: Stage) -> int:
 
 
 def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    nodes = np.zeros((len(plan.graph.parameterised), c.STALENESS + 1), np.int64)
+    nodes = np.zeros((len(plan.graph.parameterised), c.HISTOGRAM + c.BINS), np.int64)
     for number, node in enumerate(plan.graph.parameterised):
         nodes[number, c.INTERVAL] = NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
+        nodes[number, c.MEETS] = bool(settings.sync.every) and bool(plan.graph.parameterised[node].options.replica_of)
     return nodes
 
 
 def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    queues = np.zeros((3 * len(plan.stages), c.MAX_OUT + 1), np.int64)
+    queues = np.zeros((3 * len(plan.stages), c.MOST_ROWS + 1), np.int64)
     queues[:, c.AT] = -1
     for stage in plan.stages:
-        own = [node.options.max_dispatch_size for node in stage.nodes if node.options.max_dispatch_size]
         for direction in (c.FORWARD, c.BACKWARD, c.INFER):
-            limits(queues[3 * stage.number + direction], stage, direction, min([settings.max_dispatch_size, *own]))
+            limit_queue(
+                queues[3 * stage.number + direction], stage, direction, size_of(stage, settings.max_dispatch_size)
+            )
     return queues
 
 
-def limits(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
+def size_of(stage: Stage, most: int) -> int:
+    """The rows that a dispatch of a stage may hold, where others may hold `most`."""
+    return min([most, *(node.options.max_dispatch_size or most for node in stage.nodes)])
+
+
+def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
     """Sets what one dispatch of a queue may hold: `most` rows, of what makes its kernel large."""
     forth = direction != c.BACKWARD
     collects = forth and stage.kind == "collect"
     makes_rows = collects or (forth and stage.kind == "edges" and not stage.aligned)
     queue[c.MAX_ROWS] = most
-    queue[c.MAX_IN] = NO_LIMIT if collects else most
-    queue[c.MAX_ITEMS] = most if forth and stage.kind == "reduce" else NO_LIMIT
-    queue[c.MAX_OUT] = most if makes_rows else NO_LIMIT
+    queue[c.MAX_IN] = c.NO_LIMIT if collects else most
+    queue[c.MAX_ITEMS] = most if forth and stage.kind == "reduce" else c.NO_LIMIT
+    queue[c.MAX_OUT] = most if makes_rows else c.NO_LIMIT
 
 
 def longer(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:

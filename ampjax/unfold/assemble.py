@@ -81,7 +81,7 @@ class _ByInstance:
     """
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk], k: int):
-        columns = _Columns(plan, chunks)
+        columns = Columns(plan, chunks)
         self._k, self._columns, unsorted = k, columns, columns.slots
         self._order = order = stable_order(unsorted)
         self.first = starts(np.bincount(unsorted, minlength=k))
@@ -98,11 +98,7 @@ class _ByInstance:
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The input messages of all lines, one after the other, how many each line has `[n]`, and their ports."""
-        columns = self._columns
-        begin = (np.cumsum(columns.fan_in) - columns.fan_in)[self._order]
-        fan_in = columns.fan_in[self._order]
-        places = spread(begin, fan_in)
-        return columns.inputs[places], fan_in, columns.ports[places]
+        return self._columns.inputs_of(self._order)
 
     def input_rows(
         self, table: MessageTable, entries: np.ndarray, place: np.ndarray
@@ -128,7 +124,7 @@ class _ByInstance:
         return own, picks, pick_first
 
 
-class _Columns:
+class Columns:
     """The columns of all chunks, one after the other: what a `Chunk` holds, and the outputs of each invocation."""
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk]):
@@ -145,6 +141,12 @@ class _Columns:
             end = entry + chunk.inputs.size
             self._fill(chunk, slice(at, at + count), slice(entry, end))
             at, entry = at + count, end
+
+    def inputs_of(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The input messages of invocations in some order, one after the other, how many each has `[n]`, and their ports."""
+        fan_in = self.fan_in[order]
+        places = spread((np.cumsum(self.fan_in) - self.fan_in)[order], fan_in)
+        return self.inputs[places], fan_in, self.ports[places]
 
     def _fill(self, chunk: Chunk, own: slice, inputs: slice) -> None:
         """Writes a chunk's columns into their places."""

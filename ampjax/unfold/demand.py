@@ -8,6 +8,8 @@ from ampjax.sched.plan import Plan
 from ampjax.sched.stages import ArenaKey
 from ampjax.unfold.programs import Programs
 
+Rows = dict[ArenaKey, int]
+
 
 def demand(plan: Plan, programs: Programs) -> dict[ArenaKey, np.ndarray]:
     """For each device arena, the rows `[k]` that each instance needs if nothing is freed before it has ended."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.errors import MessageError
-from ampjax.ir.state import State
+from ampjax.ir.state import Layout, State
 from ampjax.sched.keys import KeyNumbers
-from ampjax.sched.plan import Plan
 from ampjax.sched.stages import Stage
 
 Waiting = tuple[np.ndarray, np.ndarray]
@@ -22,14 +21,14 @@ class WaveJoin:
 
     Args:
       stage: The stage.
-      plan: The plan.
+      layout: Where state fields stand.
     """
 
-    def __init__(self, stage: Stage, plan: Plan):
-        self._where, self._layout, self._n = stage.name, plan.layout, len(stage.ports)
+    def __init__(self, stage: Stage, layout: Layout):
+        self._where, self._layout, self._n = stage.name, layout, len(stage.ports)
         self._ports = tuple(port.name for port in stage.ports)
         self._fields = tuple(port.type.fields for port in stage.ports)
-        self._keys = KeyNumbers(stage.join, self._fields[0], plan.layout, stage.name)
+        self._keys = KeyNumbers(stage.join, self._fields[0], layout, stage.name)
         self._here = [np.zeros(0, np.int32) for _ in range(self._n)]
         self._place = np.zeros(0, np.int32)  # of each key: where the state of port 0's message is kept
         self.forget()
@@ -55,10 +54,14 @@ class WaveJoin:
         here = self._here[port]
         if np.count_nonzero(occupied := here.take(numbers)):
             self._refuse(port, states[occupied != 0])
+        if len(cells) > 1:  # by place: copies of one message share its number
+            places = np.arange(len(cells), dtype=np.int32)
+            here[numbers] = places
+            double = here.take(numbers) != places
+            if np.count_nonzero(double):
+                here[numbers] = 0
+                self._refuse(port, states[double])
         here[numbers] = cells
-        if len(cells) > 1 and np.count_nonzero(double := here.take(numbers) != cells):
-            here[numbers] = 0
-            self._refuse(port, states[double])
         inputs = np.empty((len(cells), self._n), np.int64)
         complete: np.ndarray | None = None
         for other in range(self._n):
@@ -112,7 +115,12 @@ class WaveJoin:
         """The messages that wait at a port, in the order in which they came."""
         kept = [(np.zeros((0, self._layout.width), np.int64), np.zeros(0, np.int64)), *self._waiting[port]]
         states, cells = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-        here = np.isin(cells, self._here[port]) if len(cells) else np.zeros(0, bool)
+        if not len(cells):
+            return states, cells
+        numbers = self._numbers(port, states)
+        here = (
+            self._here[port][numbers] == cells
+        )  # by key: copies of one message share its number, and some may be gone
         return states[here], cells[here]
 
     def _numbers(self, port: int, states: np.ndarray) -> np.ndarray:

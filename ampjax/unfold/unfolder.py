@@ -38,10 +38,14 @@ class Unfolder:
     def end(self, unfolding: Unfolding) -> Programs:
         """The programs. The unfolding can't be used any more."""
         programs = unfolding.programs(self.ranks)
+        self.give_up(unfolding)
+        return programs
+
+    def give_up(self, unfolding: Unfolding) -> None:
+        """Ends an unfolding whose programs nobody wants."""
         if unfolding.space.empty:
             unfolding.space.clear()
             self._spare.append(unfolding.space)
-        return programs
 
     def unfold(
         self,
@@ -68,15 +72,18 @@ class Unfolder:
         except MessageError:
             if len(ids) > 1:
                 for place in range(len(ids)):
-                    own = [{pump: of_one(m, place) for pump, m in batch.items()} for batch in batches]
+                    own = [{pump: of_some(m, [place]) for pump, m in batch.items()} for batch in batches]
                     self.end(self.unfold(own, [ids[place]], purpose, assume))
             raise
         return unfolding
 
 
-def of_one(messages: Messages, place: int) -> Messages:
-    """Those of the messages that belong to the instance at a place, which becomes place 0."""
-    mine = np.flatnonzero(messages.instance == place)
+def of_some(messages: Messages, places: Sequence[int]) -> Messages:
+    """Those of the messages that belong to the instances at some places, which get the places 0, 1, ... in this order."""
+    new = np.full(max(int(messages.instance.max(initial=0)), *places) + 1, -1)
+    new[list(places)] = np.arange(len(places))
+    place = new[messages.instance]
+    mine = np.flatnonzero(place >= 0)
     n = len(messages.instance)
     columns = {name: np.broadcast_to(np.asarray(values), (n,))[mine] for name, values in messages.fields.items()}
     if isinstance(messages.payload, list):
@@ -84,4 +91,4 @@ def of_one(messages: Messages, place: int) -> Messages:
     else:
         payload = messages.payload[mine] if messages.sizes is None else messages.payload
     sizes = None if messages.sizes is None else np.asarray(messages.sizes)[mine]
-    return Messages(payload, np.zeros(len(mine), np.int64), columns, sizes)
+    return Messages(payload, place[mine], columns, sizes)

@@ -23,6 +23,7 @@ from ampjax.sched.route import Batch, Router
 from ampjax.sched.stages import Leaf, Stage, Targets
 from ampjax.unfold.assemble import assemble
 from ampjax.unfold.chunks import Chunk, groups
+from ampjax.unfold.growth import Growth, KnownLines
 from ampjax.unfold.passes import left_out
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.pumped import PumpedStates
@@ -63,7 +64,7 @@ class Unfolding:
         self._plan, self.space, self._ids, self._assume = plan, space, np.asarray(ids, np.int64), assume
         self._left_out = left_out(plan, purpose)
         self._table = space.table
-        self._router = Router(plan.layout, space.table, space.topologies, self._deliver)
+        self._router = Router(space.layout, space.table, space.topologies, self._deliver)
         self._pumped = PumpedStates(plan.graph, self._ids)
         self._ready: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._chunks: list[Chunk] = []
@@ -95,6 +96,13 @@ class Unfolding:
             self._router.route(route, own)
         self._advance()
 
+    def extend(self, ids: Sequence[int] | np.ndarray) -> range:
+        """More instances, for which all is still to be pumped; returns their places."""
+        start = len(self._ids)
+        self._ids = np.append(self._ids, np.asarray(ids, np.int64))
+        self._pumped = PumpedStates(self._plan.graph, self._ids)
+        return range(start, len(self._ids))
+
     @property
     def asked(self) -> dict[int, np.ndarray]:
         """See above."""
@@ -109,11 +117,39 @@ class Unfolding:
         self._choose(choices)
         self._advance()
 
+    def choose(self, number: int, invocations: np.ndarray, chosen: np.ndarray | None) -> None:
+        """Goes on with what has been decided for some of the messages that a stage has asked about.
+
+        Args:
+          number: The stage.
+          invocations: `[n]`: which of its invocations.
+          chosen: `[n]` or `[n, names]`; None takes what its node assumes.
+
+        Raises:
+          MessageError: As `pump` does, or as `RouteBy.assumed`.
+        """
+        states, cells = _joined(self._awaited.pop(number))
+        owners = self._table.owner[cells]
+        order = np.argsort(owners)
+        mine = order[np.searchsorted(owners, invocations, sorter=order)]
+        left = np.delete(np.arange(len(cells)), mine)
+        if len(left):
+            self._awaited[number] = [(states[left], cells[left])]
+        states, cells = states[mine], cells[mine]
+        self._route_chosen(number, states, cells, self._assumed(number, states) if chosen is None else chosen)
+        self._advance()
+
     # -- questions
 
     def waiting(self) -> list[str]:
         """Who waits for what that has not come: one line per message in a join, and per open group."""
         return [str(one) for one in find_waiting(self._plan, self.space.joins, self.space.groups)]
+
+    def producers(self, messages: np.ndarray) -> np.ndarray:
+        """What made messages `[n]` that wait: the numbers of stages, `-1 - p` for pump `p`."""
+        first = np.cumsum([0, *(len(chunk.states) for chunk in self._chunks)])
+        places = np.searchsorted(first, self._table.owner[messages], side="right") - 1
+        return np.array([self._chunks[place].stage for place in places], np.int64)
 
     def programs(self, ranks: Ranks) -> Programs:
         """The programs as far as they are known; those of later are longer, and begin in the same way.
@@ -123,10 +159,15 @@ class Unfolding:
         """
         return assemble(ranks, self._ids, self._chunks, self._table, self._held(), self.space.topologies)
 
+    def growth(self, known: KnownLines) -> Growth:
+        """What has come since `known` was last told."""
+        return known.add(self._chunks[known.n_chunks :], self._table, self._held(), len(self._ids))
+
     # -- rounds
 
     def _advance(self) -> None:
         """Runs what can run, and what that makes possible."""
+        self._round = 0
         self._run_rounds()
         while self._assume and self._awaited:
             self._choose({number: self._assumed(number, states) for number, states in self.asked.items()})
@@ -160,20 +201,23 @@ class Unfolding:
         """Routes the messages whose choices are known, with these in their states."""
         awaited, self._awaited = self._awaited, {}
         for number, chosen in choices.items():
-            states, cells = _joined(awaited.pop(number))
-            stage = self._plan.stages[number]
-            op: RouteBy = stage.nodes[-1].op
-            columns = [self._plan.layout.column(name) for name in op.names]
-            states[:, columns] = np.asarray(chosen).reshape(len(states), len(columns))
-            self._router.route(stage.routes[0], Batch(states, cells, True))
+            self._route_chosen(number, *_joined(awaited.pop(number)), chosen)
         for number, left in awaited.items():
             self._awaited.setdefault(number, [])[:0] = left
+
+    def _route_chosen(self, number: int, states: np.ndarray, cells: np.ndarray, chosen: np.ndarray) -> None:
+        """Routes messages with what was decided for them in their states."""
+        stage = self._plan.stages[number]
+        op: RouteBy = stage.nodes[-1].op
+        columns = [self._plan.layout.column(name) for name in op.names]
+        states[:, columns] = np.asarray(chosen).reshape(len(states), len(columns))
+        self._router.route(stage.routes[0], Batch(states, cells, True))
 
     def _assumed(self, number: int, states: np.ndarray) -> np.ndarray:
         """What is taken for messages where nothing is computed."""
         stage = self._plan.stages[number]
         op: RouteBy = stage.nodes[-1].op
-        return op.assumed(f"node `{stage.name}`", State(states, self._plan.layout, stage.ports[0].type.fields))
+        return op.assumed(f"node `{stage.name}`", State(states, self.space.layout, stage.ports[0].type.fields))
 
     def _invoke(self, chunk: Chunk, n_outputs: int) -> list[np.ndarray]:
         """Numbers invocations and their rows; returns the messages `[n]` of each output."""

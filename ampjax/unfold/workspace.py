@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ampjax.ir.instances import Topology
+from ampjax.ir.state import Layout
 from ampjax.sched.group import Groups
 from ampjax.sched.plan import Plan
 from ampjax.unfold.join import WaveJoin
@@ -10,29 +13,68 @@ from ampjax.unfold.messages import MessageTable
 from ampjax.unfold.sizes import OutputSizes
 
 
+class WatchedColumns(dict[str, int]):
+    """Columns that note whether that of `instance` has been asked for, in `read`."""
+
+    read = False
+
+    def __getitem__(self, name: str, /) -> int:
+        if name == "instance":
+            self.read = True
+        return super().__getitem__(name)
+
+
+class WatchedLayout(Layout):
+    """A layout that notes whether a state function reads the instance's number: then two instances may differ although the same is pumped for them.
+
+    Args:
+      fields: The state fields.
+
+    Attributes:
+      watched: The column of each field, and of `instance`.
+    """
+
+    watched: WatchedColumns
+
+    def __init__(self, fields: Iterable[str]):
+        super().__init__(tuple(fields))
+        columns = WatchedColumns(Layout(self.fields).columns)
+        object.__setattr__(self, "columns", columns)  # of a frozen class
+        object.__setattr__(self, "watched", columns)
+
+
 class Workspace:
     """Tables in which instances are unfolded. They are used again: to make them anew costs more than to fill them.
 
     Args:
       plan: The plan.
+
+    Attributes:
+      layout: The layout that state functions see.
     """
 
     def __init__(self, plan: Plan):
-        self.table = MessageTable()
+        self.table, self.layout = MessageTable(), WatchedLayout(plan.layout.fields)
         self.topologies: dict[str, dict[int, Topology]] = {}
         joining = [s for s in plan.stages if len(s.ports) > 1 and s.kind != "group"]
-        self.joins = {s.number: WaveJoin(s, plan) for s in joining}
-        self.groups = {s.number: Groups(s, plan.layout) for s in plan.stages if s.kind == "group"}
-        self.sizes = {s.number: OutputSizes(s, plan.layout, self.table, self.topologies) for s in plan.stages}
+        self.joins = {s.number: WaveJoin(s, self.layout) for s in joining}
+        self.groups = {s.number: Groups(s, self.layout) for s in plan.stages if s.kind == "group"}
+        self.sizes = {s.number: OutputSizes(s, self.layout, self.table, self.topologies) for s in plan.stages}
 
     @property
     def empty(self) -> bool:
         """Whether no message waits."""
         return not any(table.waiting for table in (*self.joins.values(), *self.groups.values()))
 
+    @property
+    def reads_instance(self) -> bool:
+        """Whether a state function has read an instance's number since the tables were cleared."""
+        return self.layout.watched.read
+
     def clear(self) -> None:
         """Forgets all messages; none may wait."""
         self.table.clear()
+        self.layout.watched.read = False
         self.topologies.clear()
         for join in self.joins.values():
             join.forget()

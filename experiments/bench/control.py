@@ -34,8 +34,8 @@ from experiments.records import append
 class ControlOptions:
     """Processor time of control a message, as `bench engine` has it: single sequences of length 10, so that dispatches are full.
 
-    Both are driven to the end of a pass, each dispatch done before the next is decided, passes in turn. The scheduler of integers is given programs; what unfolding
-    these costs is a column of its own, since later epochs do not pay it.
+    Both are driven to the end of a pass, each dispatch done before the next is decided, passes in turn. The scheduler of integers has its programs;
+    what unfolding these costs is a column of its own, since later epochs do not pay it.
 
     Args:
       sizes: Messages in a dispatch, and sequences in flight.
@@ -117,9 +117,8 @@ class Bench:
         limits: dict[str, Any] = {"max_active_keys": size, "max_dispatch_size": size, "capacity": 4096, "history": 1}
         settings = SchedulerSettings(intervals=intervals, policy=largest, **limits)
         self._routing, self._integers = Scheduler(self._plan, settings), IntegerScheduler(self._plan, settings)
-        self._unfolder = Unfolder(self._plan)
-        ids = np.arange(len(self._data))
-        self._places = np.array(self._integers.add(self._unfolded(ids)))
+        self._unfolder, self._ids = Unfolder(self._plan), np.arange(len(self._data))
+        self._integers.foresee(self._ids, self._data.gather(self._ids))
         self.n_messages = 0
 
     def routing(self) -> None:
@@ -144,12 +143,14 @@ class Bench:
         self._pass(lambda: self._integers.ahead(0, AHEAD[0]))
 
     def _pass(self, step: Callable[[], object]) -> None:
-        s, left = self._integers, self._places
+        s, left = self._integers, self._ids
         while len(left) or not s.idle:
             s.finished  # noqa: B018
             n = min(s.room(), len(left))
             if n:
-                s.admit(left[:n])
+                slots = s.open(left[:n])
+                s.pump(slots, self._data.gather(left[:n]))
+                s.close(slots)
                 left = left[n:]
             step()
 

@@ -3,14 +3,18 @@
 import hashlib
 import heapq
 from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 
 from ampjax.ir.state import INSTANCE, SLOT
+from ampjax.sched.affinity import assign
+from ampjax.sched.plan import make_plan
 from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.settings import SchedulerSettings
 from ampjax.sched.stages import Leaf
+from ampjax.schedule import columns as c
 from ampjax.schedule.scheduler import IntegerScheduler
-from ampjax.unfold.unfolder import Unfolder
 
 
 class Routing:
@@ -37,7 +41,7 @@ class Routing:
 
     def admit(self, ids):
         slots = self.scheduler.open(ids, self._train)
-        self.scheduler.pump(slots, self._data.gather(ids))
+        self.feeds = self.scheduler.pump(slots, self._data.gather(ids))
         self.scheduler.close(slots)
 
     def tell(self, d):
@@ -47,24 +51,23 @@ class Routing:
 
 
 class Integers:
-    """`schedule.IntegerScheduler` over a data set that is unfolded beforehand, `wave` instances together."""
+    """`schedule.IntegerScheduler` over a data set that is unfolded beforehand, `wave` instances together; 0 for none."""
 
-    def __init__(self, plan, settings, data, train=True, wave=256):
-        self.scheduler, self._train = IntegerScheduler(plan, settings), train
-        unfolder, n = Unfolder(plan), len(data)
-        self.places = np.zeros(n, np.int64)
-        for start in range(0, n, wave):
-            ids = np.arange(start, min(start + wave, n))
-            unfolding = unfolder.unfold([data.gather(ids)], ids, "train" if train else "both")
-            self.places[ids] = self.scheduler.add(unfolder.end(unfolding))
+    def __init__(self, plan, settings, data, train=True, wave=256, check=False):
+        self.scheduler, self._data, self._train = IntegerScheduler(plan, settings, check), data, train
+        self._purpose = "train" if train else "both"
+        for start in range(0, len(data) if wave else 0, wave or 1):
+            ids = np.arange(start, min(start + wave, len(data)))
+            self.scheduler.foresee(ids, data.gather(ids), self._purpose)
 
     def admit(self, ids):
-        self.scheduler.admit(self.places[ids], self._train)
+        slots = self.scheduler.open(ids, self._purpose)
+        self.feeds = self.scheduler.pump(slots, self._data.gather(ids))
+        self.scheduler.close(slots)
 
     def tell(self, d):
         states = self.scheduler.store.states(d.lines).tolist()
-        ids = self.scheduler.instances_of(d).tolist()
-        states = [(i, *state) for i, state in zip(ids, states, strict=True)]
+        states = [(i, *state) for i, state in zip(d.ids.tolist(), states, strict=True)]
         return d.number, d.worker, d.stage, d.direction, states, d.n_rows, [str(change) for change in d.changes]
 
 
@@ -89,7 +92,7 @@ def in_virtual_time(side, n, workers=1):
     s, left, now = side.scheduler, np.arange(n), 0
     idle, under_way = set(range(workers)), []
     while True:
-        left, _ = admit(side, left)
+        left, moved = admit(side, left)
         for worker in sorted(idle):
             d = s.next(worker)
             if d is not None:
@@ -98,7 +101,7 @@ def in_virtual_time(side, n, workers=1):
                 heapq.heappush(under_way, (now + 3 + told[5] + 2 * told[2] % 5, told[0], worker, d))
                 idle.remove(worker)
         if not under_way:
-            if len(left) or not s.end_of_data():
+            if not moved and (len(left) or not s.end_of_data()):
                 break
             continue
         now, _, worker, d = heapq.heappop(under_way)
@@ -115,6 +118,52 @@ def admit(side, left):
     if n:
         side.admit(left[:n])
     return left[n:], n > 0
+
+
+def planned(graph, workers=1, fuse=True):
+    """A plan whose workers have memory spaces of their own."""
+    return make_plan(graph, assign(graph, workers), tuple(range(workers)), fuse)
+
+
+def settings_for(graph, interval=7, **options):
+    return SchedulerSettings(intervals=dict.fromkeys(graph.parameterised, interval), **options)
+
+
+def assert_same(plan, settings, data, train=True, drive=at_once, wave=256, unless_ways_meet=False):
+    """The same dispatches, in the same order, of the same messages in the same order, with the same updates.
+
+    Where two ways lead to one port, and that is let pass, at least the same messages.
+    """
+    one_side = Routing(plan, settings, data, train)
+    one = list(drive(one_side, len(data), plan.workers))
+    side = Integers(plan, settings, data, train, wave)
+    other = list(drive(side, len(data), plan.workers))
+    difference = first_difference(one, other)
+    if drive is until_it_stands:
+        assert difference is None and side.scheduler.idle == one_side.scheduler.idle, difference
+        return
+    if difference is not None and unless_ways_meet and ways_meet(plan):
+        assert messages_of(one) == messages_of(other)
+    else:
+        assert difference is None, difference
+    assert one
+    assert_nothing_is_left(side.scheduler)
+
+
+def until_it_stands(side, n, workers):
+    """As `at_once`, and nothing is said if it ends too early."""
+    with suppress(AssertionError):
+        yield from at_once(side, n, workers)
+
+
+def assert_nothing_is_left(scheduler):
+    """Law 1: every message has been answered, every slot and every range is free."""
+    assert scheduler.idle and scheduler.slots_in_use == 0
+    t = scheduler._t
+    assert t.n_vacant[0] == len(t.instances) and not t.n_active[0].any()
+    assert (
+        not t.live[: t.clock[c.LIVE_TOP], [c.NEED, c.LEFT]].clip(min=0).any()
+    )  # inputs that are missing, gradients that are owed
 
 
 def digest(told):

@@ -14,41 +14,47 @@ from ampjax.schedule.loops.travel import by_rank, emit, end_instance
 
 
 @entry
-def admit(places, first, pick_first, n_rows, ids, order, train, *tables):
-    """Lets instances in: their counters are set, and what is pumped for them gets slots and travels on.
+def admit(slots, places, programs, order, *tables):
+    """Starts instances that have been given slots: their counters are set, and what is pumped for them gets slots and travels on.
 
     Args:
-      places: `[n]`: their places among all programs.
-      first: Where each program begins: see `Store`.
-      pick_first: Where its picks begin.
-      n_rows: How many rows it has.
-      ids: Its instance's number.
+      slots: `[n]`: the instances' slots.
+      places: `[n]`: their programs' places.
+      programs: `Store.programs`.
       order: The pumps, as numbers of stages, in the order in which they pump.
-      train: Whether the instances train.
       *tables: The tables, which have room.
     """
     t = Tables(*tables)
-    admitted, n_pumped = np.empty(len(places), np.int64), 0
-    for k in range(len(places)):
-        place = places[k]
-        t.n_vacant[0] -= 1
-        i = np.int64(t.vacant[t.n_vacant[0]])
-        admitted[k] = i
-        length = first[place + 1] - first[place]
-        t.instances[i, c.LINE], t.instances[i, c.PICK] = first[place], pick_first[place]
-        t.instances[i, c.PLACE], t.instances[i, c.ID] = place, ids[place]
-        t.instances[i, c.TRAIN], t.instances[i, c.AGE] = train, t.clock[c.ADMITTED]
-        t.instances[i, c.LENGTH_OF], t.instances[i, c.N_ROWS] = length, n_rows[place]
-        t.instances[i, c.LIVE], t.instances[i, c.ROWS_AT] = take_live(t, length), take_rows(t, n_rows[place])
-        t.clock[c.ADMITTED] += 1
-        t.clock[c.N_TRAIN if train else c.N_INFER] += 1
+    n_pumped = 0
+    for k in range(len(slots)):
+        i, place = slots[k], places[k]
+        length, rows = programs[place, c.P_LENGTH], programs[place, c.P_ROWS]
+        t.instances[i, c.LINE], t.instances[i, c.PICK] = programs[place, c.P_LINE], programs[place, c.P_PICK]
+        t.instances[i, c.PLACE], t.instances[i, c.LENGTH_OF], t.instances[i, c.N_ROWS] = place, length, rows
+        t.instances[i, c.LIVE], t.instances[i, c.ROWS_AT] = take_live(t, length), take_rows(t, rows)
         n_pumped += begin(t, i)
-    pump(t, pumped(t, admitted, n_pumped), order)
+    pump(t, pumped(t, slots, n_pumped), order)
+
+
+@entry
+def start(messages, order, *tables):
+    """Pumped messages of instances in flight get slots and travel on; see `admit`."""
+    pump(Tables(*tables), messages, order)
+
+
+@entry
+def close(slots, *tables):
+    """Nothing more is pumped for instances; those of which nothing is left have ended."""
+    t = Tables(*tables)
+    for i in slots:
+        t.instances[i, c.ALIVE] -= 1
+        if t.instances[i, c.ALIVE] == 0:
+            end_instance(t, i)
 
 
 @inner
 def begin(t, i):
-    """Sets the counters of an instance's messages; returns how many are pumped. One for which there is nothing to wait has ended."""
+    """Sets the counters of an instance's messages; returns how many are pumped."""
     alive, n_pumped, line, v = 0, 0, t.instances[i, c.LINE], t.instances[i, c.LIVE]
     for _ in range(t.instances[i, c.LENGTH_OF]):
         t.live[v, c.NEED], t.live[v, c.LEFT], t.live[v, c.SLOT] = t.lines[line, c.N_IN], t.lines[line, c.OWED], i
@@ -56,9 +62,7 @@ def begin(t, i):
         alive += kind != c.ENDS
         n_pumped += kind == c.PUMPS
         line, v = line + 1, v + 1
-    t.instances[i, c.ALIVE] = alive
-    if alive == 0:
-        end_instance(t, i)
+    t.instances[i, c.ALIVE] += alive
     return n_pumped
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.schedule import columns as c
-from ampjax.schedule.loops.compiled import inlined, inner
+from ampjax.schedule.columns import Tables
+from ampjax.schedule.loops.compiled import entry, inlined, inner
+from ampjax.schedule.loops.queues import has_room
 
 
 @inlined
@@ -28,16 +30,31 @@ def rank(t, q, policy):
 
 
 @inner
-def choose(t, worker, policy):
-    """The queue that a worker takes next; or `NOTHING` if nothing waits for it, `WAITS` if the policy wants it to wait."""
-    best = np.int64(c.NOTHING if t.n_active[worker] == 0 else c.WAITS)
+def choose(t, worker, policy, spare):
+    """The queue that a worker takes next; or `NOTHING` if nothing can be dispatched, `WAITS` if the policy wants it to wait."""
+    best = np.int64(c.NOTHING)
     lowest = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
-    for k in range(t.n_active[worker]):
+    for k in range(t.n_active[0, worker]):
         q = np.int64(t.active[worker, k])
+        if not has_room(t, q, spare):
+            continue
         goes_forth = q % 3 == c.FORWARD and t.stages[q // 3, c.KIND] != c.ENDS
         if policy == 4 and goes_forth and t.queues[q, c.UNDER_WAY] >= t.stages[q // 3, c.AHEAD]:
+            best = np.int64(c.WAITS) if best < 0 else best
             continue
         own = rank(t, q, policy)
         if best < 0 or own < lowest:
             best, lowest = q, own
     return best
+
+
+@entry
+def ready(worker, spare, *tables):
+    """The queues of a worker that can be dispatched, for users' policies."""
+    t = Tables(*tables)
+    found, n = np.empty(t.n_active[0, worker], np.int64), 0
+    for k in range(t.n_active[0, worker]):
+        if has_room(t, np.int64(t.active[worker, k]), spare):
+            found[n] = t.active[worker, k]
+            n += 1
+    return found[:n]

@@ -37,7 +37,8 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function into those that call it: for what is done to each message, where a call, with all the tables, would cost more than what it does."""
-    return njit(error_model="numpy", inline="always")(function)
+    options: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return njit(error_model="numpy", **options)(function)
 
 
 def _kept(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,25 +7,26 @@ import numpy as np
 from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.choice import choose
-from ampjax.schedule.loops.compiled import entry, inner
-from ampjax.schedule.loops.queues import fitting, leave, line_of, oldest_first
+from ampjax.schedule.loops.compiled import entry, inlined, inner
+from ampjax.schedule.loops.queues import fitting, leave, line_of, oldest_first, put_alike_first, space_for
 from ampjax.schedule.loops.travel import travel
 
 
 @entry
-def decide(worker, chosen, policy, ahead, told, pack, due, *tables):
+def decide(worker, chosen, policy, ahead, spare, told, pack, due, *tables):
     """Decides on a worker's next dispatch, or on several that are done as soon as they have been decided.
 
-    It stops where the caller must see to something: an instance has ended, nothing is ready, an arena or a buffer has no room.
+    It stops where the caller must see to something: an instance has ended, a payload must be read, replicas meet, nothing is ready, an arena or a buffer has no room.
 
     Args:
       worker: The worker.
       chosen: The queue of the first of them, which a user's policy has chosen; -1 lets a policy of ours choose.
       policy: Its number.
-      ahead: At most so many that are done at once; 0 for one that is not.
+      ahead: At most so many that are done at once, but for one that reads payloads; 0 for one that is not.
+      spare: `[arenas]`: slots that each may still get; empty where nothing is limited.
       told: `[max(1, ahead) + 1, columns]` int64, to be written: a line for each dispatch, then one in whose column `Q` is why there are no more:
         0 or a reason, with an arena in `N_MESSAGES`, and what must be had in `N_ROWS_IN`.
-      pack: int32, to be written: each dispatch's messages, their program lines, the rows of each port and output, and these rows' slots.
+      pack: int32, to be written: each dispatch's messages, their program lines and instances, the rows of each port and output, and these rows' slots.
       due: `[d, 3]` int64, to be written: node, gradient rows and summed staleness of updates.
       *tables: The tables.
 
@@ -33,15 +34,19 @@ def decide(worker, chosen, policy, ahead, told, pack, due, *tables):
       How many dispatches there are.
     """
     t = Tables(*tables)
-    n, at, n_due = 0, 0, 0
-    while n < max(1, ahead) and (n == 0 or t.clock[c.N_ENDED] == 0):
-        q = chosen if chosen >= 0 and n == 0 else choose(t, worker, policy)
+    n, at, n_due, goes_on = 0, 0, 0, True
+    while goes_on and n < max(1, ahead) and (n == 0 or t.clock[c.N_ENDED] == 0):
+        q = chosen if chosen >= 0 and n == 0 else choose(t, worker, policy, spare)
         told[n, c.Q] = q
-        if q < 0 or not built(t, q, told[n], pack[at:], due[n_due:]):
+        if q < 0 or not built(t, q, spare, told[n], pack[at:], due[n_due:]):
             return n
         told[n, c.PACK], told[n, c.DUE] = at, n_due
-        if ahead:
+        if t.stages[q // 3, c.ASKS] and q % 3 != c.BACKWARD:
+            goes_on = False
+        elif ahead:
             travel(t, pack[at : at + told[n, c.N_MESSAGES]], q % 3)
+        for k in range(n_due, n_due + told[n, c.N_DUE]):
+            goes_on = goes_on and t.nodes[due[k, 0], c.MEETS] == 0
         at += told[n, c.N_PACK]
         n_due += told[n, c.N_DUE]
         n += 1
@@ -50,12 +55,13 @@ def decide(worker, chosen, policy, ahead, told, pack, due, *tables):
 
 
 @inner
-def built(t, q, told, pack, due):
+def built(t, q, spare, told, pack, due):
     """Takes the next dispatch from a queue and writes it down; says whether there is room for it. If not, nothing has been taken.
 
     Args:
       t: The tables.
       q: The queue.
+      spare: See `decide`.
       told: A line for it.
       pack: See `decide`.
       due: See `decide`.
@@ -63,17 +69,26 @@ def built(t, q, told, pack, due):
     stage, direction = q // 3, q % 3
     if t.queues[q, c.WAITING] > t.queues[q, c.MAX_ROWS]:
         oldest_first(t, q)
-    n, rows, out = fitting(t, q)
     goes_forth = direction != c.BACKWARD and t.stages[stage, c.KIND] != c.ENDS
+    n, rows, out = fitting(t, q, space_for(t, stage, spare) if goes_forth else np.int64(c.NO_LIMIT))
+    if direction == c.BACKWARD and t.stages[stage, c.STASHES]:
+        n, rows = put_alike_first(t, q)
+        out = np.int64(0)
+        v = np.int64(t.queues[q, c.HEAD])
+        for _ in range(n):
+            out += t.lines[line_of(t, v), c.SIZE]
+            v = np.int64(t.live[v, c.NEXT])
     if goes_forth and lacks_slots(t, stage, out, told):
         return False
     sections = t.stages[stage, c.N_PORTS] + t.stages[stage, c.N_OUTPUTS]
-    need = 2 * n + sections + packed_rows(t, q, n) + out * t.stages[stage, c.N_OUTPUTS]
+    need = 3 * n + sections + packed_rows(t, q, n) + out * t.stages[stage, c.N_OUTPUTS]
     if need > len(pack) or len(due) < t.stages[stage, c.N_PARAMS]:
         told[c.Q], told[c.N_ROWS_IN] = c.NO_ROOM, need
         return False
     messages, lines = pack[:n], pack[n : 2 * n]
     unlink(t, q, rows, messages, lines)
+    for k in range(n):
+        pack[2 * n + k] = t.instances[t.live[messages[k], c.SLOT], c.ID]
     if goes_forth:
         give_slots(t, messages, lines)
     if direction == c.BACKWARD:
@@ -81,13 +96,24 @@ def built(t, q, told, pack, due):
     elif goes_forth and direction == c.FORWARD:
         t.queues[q, c.UNDER_WAY] += n
         see(t, stage, messages)
-    write_slots(t, stage, messages, lines, pack[2 * n :])
+    write_slots(t, stage, messages, lines, pack[3 * n :])
     told[c.N_DUE] = 0
     if direction == c.BACKWARD or (direction == c.FORWARD and not goes_forth):
         told[c.N_DUE] = gradients(t, stage, messages, lines, direction == c.BACKWARD, due)
+    count(t, q, n, rows)
     t.clock[c.NOW] += 1
     told[c.NUMBER], told[c.N_MESSAGES], told[c.N_ROWS_IN], told[c.N_PACK] = t.clock[c.NOW], n, rows, need
     return True
+
+
+@inlined
+def count(t, q, n, rows):
+    """Counts a dispatch of a queue for statistics."""
+    t.queues[q, c.DISPATCHES] += 1
+    t.queues[q, c.TAKEN] += n
+    t.queues[q, c.TAKEN_ROWS] += rows
+    t.queues[q, c.MOST_TAKEN] = max(t.queues[q, c.MOST_TAKEN], n)
+    t.queues[q, c.MOST_ROWS] = max(t.queues[q, c.MOST_ROWS], rows)
 
 
 @inner
@@ -199,19 +225,32 @@ def gradients(t, stage, messages, lines, seen, due):
     for p in range(t.stages[stage, c.N_PARAMS]):
         param = t.stages[stage, c.PARAMS] + p
         node, way = t.params[param, c.NODE], t.params[param, c.WAY]
-        version, count, stale = t.nodes[node, c.VERSION], t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
+        version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
         for k in range(len(messages)):
             v = messages[k]
-            rows = np.int64(t.lines[lines[k], c.ROWS])
+            rows = np.int64(t.lines[lines[k], c.SIZE if way == c.OF_OUTPUT else c.ROWS])
             if way >= 0:
                 rows = np.int64(t.edges[t.instances[t.live[v, c.SLOT], c.PLACE], way])
-            count += rows
-            if seen:
-                stale += rows * (version - t.live[v, c.SEEN + p])
+            if seen and version - t.live[v, c.SEEN + p] != age:
+                count_rows(t, node, age, alike)
+                age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
+            alike += rows
+        count_rows(t, node, age, alike)
+        count, stale = t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
         if t.nodes[node, c.INTERVAL] >= 0 and count >= t.nodes[node, c.INTERVAL]:
             due[n_due, 0], due[n_due, 1], due[n_due, 2] = node, count, stale
             n_due += 1
-            count = stale = np.int64(0)
+            t.nodes[node, c.COUNT] = t.nodes[node, c.STALENESS] = 0
             t.nodes[node, c.VERSION] += 1
-        t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS] = count, stale
+            t.nodes[node, c.UPDATES] += 1
     return n_due
+
+
+@inlined
+def count_rows(t, node, age, rows):
+    """Counts gradient rows of a node that are equally stale."""
+    t.nodes[node, c.COUNT] += rows
+    t.nodes[node, c.STALENESS] += rows * age
+    t.nodes[node, c.STALE_SUM] += rows * age
+    t.nodes[node, c.STALE_MAX] = max(t.nodes[node, c.STALE_MAX], age)
+    t.nodes[node, c.HISTOGRAM + min(age, c.BINS - 1)] += rows

@@ -35,6 +35,7 @@ def push(t, q, v, rows):
     t.queues[q, c.WAITING] += rows
     if t.queues[q, c.ITEMS] > t.queues[q, c.LONGEST]:
         t.queues[q, c.LONGEST] = t.queues[q, c.ITEMS]
+    t.n_active[1, t.stages[q // 3, c.WORKER]] = 1
 
 
 @inner
@@ -43,17 +44,17 @@ def enter(t, q):
     worker = t.stages[q // 3, c.WORKER]
     t.clock[c.ENTERED] += 1
     t.queues[q, c.SINCE] = t.clock[c.ENTERED]
-    t.queues[q, c.AT] = t.n_active[worker]
-    t.active[worker, t.n_active[worker]] = q
-    t.n_active[worker] += 1
+    t.queues[q, c.AT] = t.n_active[0, worker]
+    t.active[worker, t.n_active[0, worker]] = q
+    t.n_active[0, worker] += 1
 
 
 @inner
 def leave(t, q):
     """A queue is empty: its worker has one less."""
     worker, at = t.stages[q // 3, c.WORKER], t.queues[q, c.AT]
-    t.n_active[worker] -= 1
-    last = t.active[worker, t.n_active[worker]]
+    t.n_active[0, worker] -= 1
+    last = t.active[worker, t.n_active[0, worker]]
     t.active[worker, at] = last
     t.queues[last, c.AT] = at
     t.queues[q, c.AT] = -1
@@ -133,16 +134,83 @@ def oldest_first(t, q):
 
 
 @inner
-def fitting(t, q):
-    """How many of a queue's first messages make one dispatch, at least one; their input rows and the rows of each of their outputs."""
+def space_for(t, stage, spare):
+    """Rows that every output of a stage can get now, arenas' growth included; `spare` `[arenas]` is empty where they have no limits."""
+    space = np.int64(c.NO_LIMIT)
+    if len(spare) == 0:
+        return space
+    for o in range(t.stages[stage, c.N_OUTPUTS]):
+        arena, count = t.stages[stage, c.ARENA + o], 0
+        for other in range(t.stages[stage, c.N_OUTPUTS]):
+            count += t.stages[stage, c.ARENA + other] == arena
+        space = min(space, (t.n_free[arena] + spare[arena]) // count)
+    return space
+
+
+@inner
+def has_room(t, q, spare):
+    """Whether what the first message of a queue makes has room."""
+    stage = q // 3
+    if len(spare) == 0 or q % 3 == c.BACKWARD or t.stages[stage, c.N_OUTPUTS] == 0:
+        return True
+    space = space_for(t, stage, spare)
+    if space >= t.queues[q, c.MAX_ROWS] and not t.stages[stage, c.RAGGED]:
+        return True
+    if t.queues[q, c.WAITING] > t.queues[q, c.MAX_ROWS]:
+        oldest_first(t, q)
+    return t.lines[line_of(t, np.int64(t.queues[q, c.HEAD])), c.SIZE] <= space
+
+
+@inner
+def fitting(t, q, space):
+    """How many of a queue's first messages make one dispatch, at least one; their input rows and the rows of each of their outputs, `space` at most."""
     n, rows, out, v = 0, 0, 0, t.queues[q, c.HEAD]
+    most_out = min(t.queues[q, c.MAX_OUT], space)
     while v >= 0:
         line = line_of(t, v)
         more_rows, more_out = rows + t.lines[line, c.ROWS], out + t.lines[line, c.SIZE]
-        over = (
-            more_rows > t.queues[q, c.MAX_IN] or n + 1 > t.queues[q, c.MAX_ITEMS] or more_out > t.queues[q, c.MAX_OUT]
-        )
+        over = more_rows > t.queues[q, c.MAX_IN] or n + 1 > t.queues[q, c.MAX_ITEMS] or more_out > most_out
         if over and n > 0:
             break
         n, rows, out, v = n + 1, more_rows, more_out, np.int64(t.live[v, c.NEXT])
     return n, rows, out
+
+
+@inner
+def put_alike_first(t, q):
+    """Puts the first message, and those that have seen the same parameter versions, before the others, as far as they fit one dispatch.
+
+    The others count from now on as if they had come together, when the first of all began to wait.
+
+    Returns:
+      How many are alike, and their rows.
+    """
+    head = np.int64(t.queues[q, c.HEAD])
+    born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[head, c.BORN])
+    n_params = t.stages[q // 3, c.N_PARAMS]
+    n, rows, last = 1, np.int64(t.lines[line_of(t, head), c.ROWS]), head
+    first_other = last_other = np.int64(-1)
+    fits, v = True, np.int64(t.live[head, c.NEXT])
+    while v >= 0:
+        follower, alike = np.int64(t.live[v, c.NEXT]), fits
+        for p in range(n_params):
+            alike = alike and t.live[v, c.SEEN + p] == t.live[head, c.SEEN + p]
+        own = np.int64(t.lines[line_of(t, v), c.ROWS])
+        if alike and rows + own <= t.queues[q, c.MAX_ROWS]:
+            t.live[last, c.NEXT] = v
+            last, n, rows = v, n + 1, rows + own
+        else:
+            fits = fits and not alike
+            t.live[v, c.BORN] = born
+            if first_other < 0:
+                first_other = v
+            else:
+                t.live[last_other, c.NEXT] = v
+            last_other = v
+        v = follower
+    t.live[last, c.NEXT] = first_other
+    if last_other >= 0:
+        t.live[last_other, c.NEXT] = -1
+    t.queues[q, c.TAIL] = last if last_other < 0 else last_other
+    t.queues[q, c.N_SORTED] = 0
+    return n, rows

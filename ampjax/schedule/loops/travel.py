@@ -10,6 +10,9 @@ from ampjax.schedule.loops.compiled import entry, inlined, inner
 from ampjax.schedule.loops.queues import line_of, push
 from ampjax.schedule.loops.ranges import give_live, give_rows
 
+GONE = -1
+"""What a message needs that has travelled on: of one that consumes it and becomes known later it is no missing input."""
+
 
 @entry
 def done(messages, direction, *tables):
@@ -38,8 +41,8 @@ def emit(t, messages):
     """Messages travel on, port by port: whoever has all of its inputs is ready, and groups that are complete travel on themselves; who is owed nothing is answered."""
     if len(messages) == 0:
         return 0
-    for v in messages:  # held until all of them have arrived: a group that nobody consumes answers at once
-        t.live[v, c.LEFT] += 1
+    for v in messages:
+        t.live[v, c.NEED] = GONE
     to, ranks = consumers(t, messages)
     complete = np.empty(len(to), np.int32)
     start = 0
@@ -62,18 +65,17 @@ def emit(t, messages):
         if n_complete:
             emit(t, complete[:n_complete])
         start = stop
-    settle(t, let_go(t, messages))
+    settle(t, without_consumers(t, messages))
     return 0
 
 
 @inner
-def let_go(t, messages):
-    """Messages have arrived wherever they go. Returns those that are owed nothing."""
+def without_consumers(t, messages):
+    """Those of some messages that nobody consumes. Others may have been answered by now: a group that nobody consumes answers at once."""
     n = 0
     found = np.empty(len(messages), np.int32)
     for v in messages:
-        t.live[v, c.LEFT] -= 1
-        if t.live[v, c.LEFT] == 0:
+        if t.lines[line_of(t, v), c.OWED] == 0:
             found[n] = v
             n += 1
     return found[:n]
@@ -203,8 +205,9 @@ def end_all(t, messages):
 @inlined
 def end_instance(t, i):
     """An instance has ended: what it held can be given to another."""
-    give_live(t, t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF])
-    give_rows(t, t.instances[i, c.ROWS_AT], t.instances[i, c.N_ROWS])
+    if t.instances[i, c.LENGTH_OF] >= 0:  # one for which nothing was ever pumped holds none
+        give_live(t, t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF])
+        give_rows(t, t.instances[i, c.ROWS_AT], t.instances[i, c.N_ROWS])
     t.clock[c.N_TRAIN if t.instances[i, c.TRAIN] else c.N_INFER] -= 1
     t.ended[t.clock[c.N_ENDED]] = i
     t.clock[c.N_ENDED] += 1

@@ -83,6 +83,17 @@ def test_a_foreign_file(tmp_path):
         Recording(tmp_path / "nothing")
 
 
+def test_a_recording_of_an_earlier_format(tmp_path):
+    (tmp_path / "run.trace").write_bytes(b"ampjax recording 1\n" + bytes(40))
+    with pytest.raises(ReplayError) as caught:
+        Recording(tmp_path / "run.trace")
+    assert str(caught.value) == (
+        f"recording `{tmp_path / 'run.trace'}`: expected one of format 2, which says by instance and state what was in each dispatch, "
+        "got one of format 1, which an earlier version has written. "
+        "Replay it with that version, or record the run anew: the same seed makes the same run if its clock is virtual."
+    )
+
+
 def test_a_header_that_claims_more_than_there_is(tmp_path):
     path = tmp_path / "run.trace"
     for text, got in {

@@ -1,4 +1,4 @@
-"""The scheduler of integers by itself: what it refuses, when Numba is imported, that loops do the same uncompiled, what it gives back."""
+"""The scheduler of integers by itself: when Numba is imported, that loops do the same uncompiled, what it gives back."""
 
 import json
 import os
@@ -14,14 +14,12 @@ from support.models import model
 from support.schedules import Integers, Routing, at_once, first_difference
 from support.uncompiled import digests
 
-from ampjax.errors import SettingsError
 from ampjax.ir.instances import InstanceList, Messages
 from ampjax.sched.affinity import assign
 from ampjax.sched.dispatch import Average
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import POLICIES
 from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.updates import ReplicaSync
 from ampjax.schedule import columns as c
 from ampjax.schedule.scheduler import IntegerScheduler
 
@@ -35,27 +33,6 @@ def test_loops_do_the_same_uncompiled():
     command = [sys.executable, "-m", "support.uncompiled"]
     told = json.loads(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
     assert told == {"digests": digests(), "numba was imported early": False}
-
-
-def refused(plan, **settings):
-    with pytest.raises(SettingsError) as error:
-        IntegerScheduler(plan, SchedulerSettings(**settings))
-    return str(error.value)
-
-
-FIX = "Use `ampjax.sched.scheduler.Scheduler` for it."
-
-
-def test_what_it_cannot_do_yet():
-    plan = plan_for(graphs.chain(1))
-    told = "integer scheduler: expected what it can do so far, got {}. " + FIX
-    assert refused(plan, stashed=("f0",)) == told.format("stashed weights")
-    assert refused(plan, limit=9) == refused(plan, limits={(0, (), "float32"): 9}) == told.format("a memory limit")
-    graph, _ = model("experts")
-    assert refused(make_plan(graph, assign(graph, 1))) == told.format("a `route_by`")
-    graph, _ = model("trees in replicas")
-    sync = ReplicaSync("every_k", 2)
-    assert refused(make_plan(graph, assign(graph, 1)), sync=sync) == told.format("replicas that meet at their updates")
 
 
 def test_replicas_are_averaged_at_the_end_of_an_epoch():
@@ -72,6 +49,66 @@ def test_replicas_are_averaged_at_the_end_of_an_epoch():
         groups[side] = d.changes
     assert list(groups[Routing]) == list(groups[Integers])
     assert all(isinstance(change, Average) for change in groups[Integers]) and groups[Integers]
+
+
+def test_dispatches_are_capped():
+    """A cap is only ever raised, and forgotten when arenas get other sizes."""
+    graph = graphs.chain(2)
+    plan, data, told = plan_for(graph), InstanceList(graphs.chain_data(9)), []
+    settings = SchedulerSettings(max_active_keys=9, max_dispatch_size=5)
+    for side in (Routing, Integers):
+        one, found = side(plan, settings, data), []
+        stages = plan.stages if side is Routing else range(2)
+        for rows in (3, 2, 9, None):
+            if rows is None:
+                one.scheduler.resize(settings)
+            else:
+                one.scheduler.cap(stages[0], "forward", rows)
+            found += [one.scheduler.cap_of(stages[0], "forward"), *(x[1:] for x in at_once(one, 9))]
+        told.append(found)
+    assert first_difference(*told) is None and [x for x in told[1] if isinstance(x, int)] == [3, 3, 9, 0]
+
+
+def test_a_pass_that_may_not_update_counts_all_the_same():
+    graph = graphs.chain(1)
+    scheduler = IntegerScheduler(plan_for(graph), SchedulerSettings(max_active_keys=9))
+    data, changes = InstanceList(graphs.chain_data(4)), []
+    for may_update in (False, True):
+        slots = scheduler.open(np.arange(2), "train", may_update)
+        scheduler.pump(slots, data.gather(np.arange(2)))
+        scheduler.close(slots)
+        while (d := scheduler.next(0)) is not None:
+            scheduler.done(d)
+            changes += d.changes
+        scheduler.finished
+        if not may_update:
+            scheduler.flush()
+            assert not changes and scheduler.versions == {"f0": 0} and scheduler.next(0) is None
+    assert [(change.node, change.count) for change in changes] == [("f0", 4)]
+
+
+def test_who_waits_for_what():
+    """Workers, as drivers ask for them: who can move, who has got something, what holds one up."""
+    graph, data = model("sequences in replicas")
+    plan = make_plan(graph, assign(graph, 2), (0, 1))
+    sides = [
+        side(plan, SchedulerSettings(max_active_keys=2, max_dispatch_size=2), data) for side in (Routing, Integers)
+    ]
+    told = [[], []]
+    for side, found in zip(sides, told, strict=True):
+        s = side.scheduler
+        found.append((s.can_move, s.idle, s.held_up(0), sorted(s.stirred())))
+        side.admit(np.arange(2))
+        while s.can_move:
+            for worker in range(2):
+                can, d = s.can_move_on(worker), s.next(worker)
+                waits = [(q.stage.number, q.direction, q.items, q.rows) for q in s.waiting_for(worker)]
+                found.append((can, waits, s.held_up(worker), sorted(s.stirred())))
+                if d is not None:
+                    s.done(d)
+        found.append((s.can_move, s.idle, s.held_up(0), sorted(s.stirred()), s.finished))
+    assert first_difference(*told) is None
+    assert {x[2] for x in told[1][1:-1]} >= {None, "join"}
 
 
 def test_flush_takes_what_has_accumulated():
@@ -115,6 +152,26 @@ def test_decided_ahead_or_one_by_one(policy):
     assert first_difference(expected, told) is None
 
 
+@pytest.mark.parametrize("name", ["pondering", "experts"])
+def test_ahead_stops_where_payloads_are_read(name):
+    graph, data = model(name)
+    plan = make_plan(graph, assign(graph, 1))
+    settings = SchedulerSettings(max_active_keys=2, max_dispatch_size=4)
+    one, told, left = Integers(plan, settings, data), [], np.arange(len(data))
+    s = one.scheduler
+    while len(left) or not s.idle:
+        s.finished
+        n = min(s.room(), len(left))
+        one.admit(left[:n])
+        left = left[n:]
+        found = s.ahead(0, 16)
+        assert not any(s.reads(d) for d in found[:-1])
+        told += [one.tell(d) for d in found]
+        if s.reads(found[-1]):
+            s.done(found[-1])
+    assert first_difference(list(at_once(Routing(plan, settings, data), len(data))), told) is None
+
+
 def test_a_dispatch_is_data():
     graph, data = model("trees")
     plan = make_plan(graph, assign(graph, 1))
@@ -124,8 +181,8 @@ def test_a_dispatch_is_data():
     stage = plan.stages[d.stage]
     assert len(d.rows) == d.n_sections == len(stage.ports) + len(stage.outputs)
     assert [len(rows) for rows in d.rows] == d.sizes.tolist() == [d.n_rows] * d.n_sections
-    assert len(d.messages) == len(d.lines) == d.n_messages
-    assert d.pack.dtype == np.int32 and all(isinstance(x, (int, str, tuple, np.ndarray)) for x in d)
+    assert len(d.messages) == len(d.lines) == d.n_messages and set(d.ids.tolist()) == {0, 1}
+    assert d.pack.dtype == np.int32 and all(isinstance(x, (int, str, tuple, np.ndarray, type(None))) for x in d)
 
 
 def test_instances_are_admitted_again_and_again_in_the_same_tables():

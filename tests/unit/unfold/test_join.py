@@ -16,7 +16,7 @@ LAYOUT = Layout(("a", "b"))
 def join(n=2, by=None):
     ports = tuple(SimpleNamespace(name=str(i), type=SimpleNamespace(fields=("a", "b"))) for i in range(n))
     stage = SimpleNamespace(name="node", ports=ports, join=by)
-    return WaveJoin(stage, SimpleNamespace(layout=LAYOUT))
+    return WaveJoin(stage, LAYOUT)
 
 
 def states(keys):
@@ -41,7 +41,8 @@ def test_messages_meet_once_each_port_has_one(n, keys, data):
             own = [key for p, key in events[start:end] if p == port]
             if not own:
                 continue
-            cells = np.arange(cell + 1, cell + 1 + len(own))
+            copies = data.draw(st.booleans())  # of one message, which share its number
+            cells = np.full(len(own), cell + 1) if copies else np.arange(cell + 1, cell + 1 + len(own))
             cell += len(own)
             expected = []
             for key, number in zip(own, cells.tolist(), strict=True):
@@ -57,6 +58,17 @@ def test_messages_meet_once_each_port_has_one(n, keys, data):
     assert {(p, (int(s[1]), int(s[2]), int(s[3]))): c for p, s, c in table.pending()} == waiting
 
 
+def test_of_copies_of_one_message_those_that_are_gone_do_not_wait():
+    """They share its number. Room for other keys is made of what still waits."""
+    table = join()
+    table.put(0, states([(0, 0, 0), (0, 0, 1)]), np.array([1, 1]))
+    table.put(1, states([(0, 0, 1)]), np.array([2]))
+    for _ in range(2):
+        assert next((port, state[1:].tolist(), cell) for port, state, cell in table.pending()) == (0, [0, 0, 0], 1)
+        table.put(1, states([(5, 1 << 40, table.waiting)]), np.array([3]))
+    assert table.waiting == 3
+
+
 def test_what_waits_is_told_in_the_order_of_keys():
     table = join()
     table.put(1, states([(1, 2, 0), (0, 5, 1)]), np.array([1, 2]))
@@ -65,11 +77,12 @@ def test_what_waits_is_told_in_the_order_of_keys():
     assert table.key(1, states([(1, 2, 0)])[0]) == (1, 2, 0)
 
 
+@pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("keys", [[(0, 1, 1), (1, 0, 0), (1, 0, 0)], [(2, 0, 0)]])
-def test_two_messages_of_one_key_at_a_port(keys):
+def test_two_messages_of_one_key_at_a_port(keys, copies):
     table = join()
     table.put(0, states([(2, 0, 0)]), np.array([1]))
     with pytest.raises(
         Exception, match=r"node `node`, port 0: expected one message per key, got a second one with State\(instance="
     ):
-        table.put(0, states(keys), np.arange(2, 2 + len(keys)))
+        table.put(0, states(keys), np.full(len(keys), 2) if copies else np.arange(2, 2 + len(keys)))

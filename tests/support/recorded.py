@@ -1,0 +1,119 @@
+"""Runs without kernels that are written down decision by decision, and followed: with either scheduler."""
+
+import heapq
+
+import numpy as np
+from support.schedules import Integers, admit
+
+from ampjax.engine.journal import FINISHED, Journal, routed
+from ampjax.engine.recording import Recorder, Recording
+from ampjax.engine.replay_driver import Follower, ReplayDriver
+
+
+def messages_of(side):
+    """How a journal reads the dispatches of a side's scheduler."""
+    return side.scheduler.messages_of if isinstance(side, Integers) else routed
+
+
+class ControlLoop:
+    """What a replay driver asks of `engine.loop.Loop`, over a side of `support.schedules`.
+
+    Args:
+      side: The scheduler and its data.
+      n: Instances.
+      journal: Told of every decision.
+    """
+
+    executor = None
+
+    def __init__(self, side, n, journal):
+        self.scheduler, self._side, self._journal, self._n = side.scheduler, side, journal, n
+        self._left = np.arange(n)
+        self.told = []
+
+    def begin(self):
+        self._journal.begins(np.arange(self._n), self._side._train)
+        self.settle()
+
+    def issue(self, worker):
+        d = self.scheduler.next(worker)
+        if d is not None:
+            self._journal.issued(d)
+            self.told.append(self._side.tell(d))
+        return d
+
+    def done(self, d):
+        self._journal.done(d)
+        self.scheduler.done(d)
+        self.settle()
+
+    def ahead(self, worker, most):
+        """Several dispatches at once, each done as it is decided."""
+        found = self.scheduler.ahead(worker, most)
+        for d in found:
+            self._journal.issued(d)
+            self.told.append(self._side.tell(d))
+            self._journal.done(d)
+        self.settle()
+        return found
+
+    def settle(self):
+        ended = self.scheduler.finished
+        before = len(self._left)
+        self._left, _ = admit(self._side, self._left)
+        if ended or before > len(self._left):
+            self._journal.settled(len(ended), before - len(self._left))
+
+    def finished(self):
+        if not len(self._left) and self.scheduler.end_of_data():
+            self._journal.data_ends()
+            return False
+        return self.scheduler.idle
+
+
+def in_turn(loop, workers):
+    """Dispatches take as long as their rows say."""
+    now, idle, under_way = 0, set(range(workers)), []
+    while True:
+        for worker in sorted(idle):
+            d = loop.issue(worker)
+            if d is not None:
+                heapq.heappush(under_way, (now + 3 + d.n_rows, d.number, d))
+                idle.remove(worker)
+        if not under_way:
+            if loop.finished():
+                return
+            continue
+        now, _, d = heapq.heappop(under_way)
+        loop.done(d)
+        idle.add(d.worker)
+
+
+def on_the_clock(loop, workers):
+    """Up to 16 dispatches at a time, each done as it is decided."""
+    while not loop.finished():
+        for worker in range(workers):
+            loop.ahead(worker, 16)
+
+
+def record(path, side, n, drive, workers):
+    """Writes a run into a file; gives what was decided."""
+    recorder = Recorder(path, {})
+    journal = Journal(recorder.take, messages_of(side))
+    loop = ControlLoop(side, n, journal)
+    loop.begin()
+    drive(loop, workers)
+    journal.ends(None)
+    recorder.close(FINISHED)
+    return loop.told
+
+
+async def follow(path, side, n):
+    """Does again what a file says; gives what was decided."""
+    follower = Follower(Recording(path), messages=messages_of(side))
+    loop = ControlLoop(side, n, follower.journal)
+    loop.begin()
+    await ReplayDriver(loop, follower).run()
+    follower.journal.ends(None)
+    follower.require_end()
+    return loop.told
