@@ -27,6 +27,7 @@ from ampjax.assemble import (
     scheduler_settings,
 )
 from ampjax.blocking import blocking
+from ampjax.compilation_cache import use_compilation_cache
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.budget import payload_budget
 from ampjax.engine.compile import compilations
@@ -108,6 +109,7 @@ class Trainer:
         require_transform(tx)
         self.graph, self.settings, self._controller = graph, settings_from(options, settings), controller
         s = self.settings
+        use_compilation_cache()
         available = list(devices) if devices is not None else jax.devices()
         used = available[: min(s.workers, len(available))]
         warn_of_wrong_numbers("Trainer", used)

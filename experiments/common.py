@@ -21,7 +21,7 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.cache import cache_folder
+from ampjax.compilation_cache import use_compilation_cache
 from ampjax.engine.cost import Cost, FlopsCost
 from ampjax.engine.profile import Profile
 from ampjax.engine.profile_cost import ProfileCost
@@ -207,9 +207,8 @@ def start_up(workers: int = 1, spread_kernels: bool = False) -> None:
 
 
 def cache_compilations() -> None:
-    """Switches JAX's persistent compilation cache on: in `JAX_COMPILATION_CACHE_DIR`, else in the user's cache folder."""
-    if not jax.config.values.get("jax_compilation_cache_dir"):
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+    """Switches JAX's persistent compilation cache on, for the smallest programs too: in `JAX_COMPILATION_CACHE_DIR`, else in the user's cache folder."""
+    use_compilation_cache()
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
