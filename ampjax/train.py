@@ -122,6 +122,7 @@ class Trainer:
         self._orders = Orders(s.group_by_size)
         self._preparation = Preparation(self.plan, s, self._scheduler, self._executor, self._orders, budget)
         self._cost = None if cost is None else cost(self.plan)
+        self._statistics: dict[bool, Statistics] = {}  # by whether it was training
         self._virtual_ns = self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
         self.left_over: list[str] = []
@@ -186,8 +187,13 @@ class Trainer:
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of the last run (epoch, evaluation or prediction)."""
-        return self._scheduler.stats
+        """Counts of the last training run, whatever was validated, evaluated or predicted since; of the last run if nothing has been trained. `run` names it."""
+        return self._statistics.get(True) or self._statistics.get(False) or self._scheduler.stats
+
+    @property
+    def inference_statistics(self) -> Statistics:
+        """Counts of the last run without training: a validation, an evaluation or a prediction."""
+        return self._statistics.get(False) or Statistics()
 
     @property
     def device_bytes(self) -> dict[str, int]:
@@ -471,6 +477,7 @@ class Trainer:
     ) -> None:
         if len(ids):
             self._scheduler.reset_statistics()
+            self._statistics[train], self._scheduler.stats.run = self._scheduler.stats, what
         guard = self._preparation.guard(data)
         if isinstance(data, LoopInstances):
             source: Source = LoopSource(self._scheduler, data, ids, train, guard)

@@ -119,6 +119,20 @@ def test_pipeline_training_is_optax_on_m_instances(gradient):
     close(trainer.params, plain.params)
 
 
+def test_statistics_are_those_of_the_last_training_run_and_name_it():
+    trainer, data = amp.Trainer(graphs.chain(1), optax.sgd(1e-2), min_update_interval=2), graphs.chain_data(4)
+    assert trainer.statistics.run == "" and not trainer.statistics.dispatches
+    trainer.evaluate(data[:1])
+    assert trainer.statistics.run == "evaluate"
+    trainer.fit(data, data[:1], epochs=2, **QUIET)
+    trained = trainer.statistics
+    assert (trained.run, trained.instances) == ("epoch 2", 4) and trained.updates > 0
+    assert repr(trained).startswith("epoch 2: 4 instances")
+    assert (trainer.inference_statistics.run, trainer.inference_statistics.instances) == ("validate", 1)
+    trainer.accumulate(data[:3])
+    assert (trainer.statistics.run, trainer.statistics.instances) == ("train", 3)
+
+
 def test_asynchronous_training_with_a_high_interval_accumulates_the_gradient():
     data = graphs.rnn_data([3, 1, 2, 2, 3])
     trainer = amp.Trainer(graphs.rnn(), optax.sgd(1.0), min_update_interval=NEVER)
