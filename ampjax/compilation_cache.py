@@ -18,7 +18,7 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from ampjax.cache import cache_folder
 
 MOST_BYTES = 2 << 30
-"""What the folder holds at most when a process starts; a kernel takes about 20 kB."""
+"""What the folder holds at most when a process starts; a kernel takes some 10 kB."""
 
 _FROM_THE_USER = ("jax_persistent_cache_min_compile_time_secs", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 1.0)
 """The setting of which compilations are kept, its environment variable, and JAX's default, with which none of ours would be."""

@@ -142,6 +142,7 @@ class Options:
             max_dispatch_size=self.max_dispatch_size,
             replica_sync=sync_rule(self.replica_sync),
             gradient=gradient,
+            compile_ahead=True,  # the first epoch's rate is a result, too
             fuse=self.rest == "none",  # else a layer's time would stand for its neighbours' too
             seed=seed,
         )
