@@ -34,8 +34,8 @@ def use_compilation_cache() -> None:
         return
     if not jax.config.values["jax_enable_compilation_cache"]:
         return
-    folder = cache_folder() / "xla" / _machine()
-    if not _can_write(folder):
+    folder = _writable_folder()
+    if folder is None:
         return
     with suppress(OSError):
         drop_oldest(folder.parent, MOST_BYTES)
@@ -64,13 +64,14 @@ def drop_oldest(folder: Path, most_bytes: int) -> None:
             return
 
 
-def _can_write(folder: Path) -> bool:
-    """Whether there is a folder, or can be, in which files can be made."""
+def _writable_folder() -> Path | None:
+    """Where compiled programs are kept for this kind of processor; None where no file can be made."""
     try:
+        folder = cache_folder() / "xla" / _machine()
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home folder
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 @functools.cache

@@ -73,6 +73,16 @@ def test_where_no_folder_can_be_nothing_is_written(config, tmp_path, monkeypatch
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_user_without_a_home_folder_has_no_cache(config, monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("pathlib.Path.home", no_home)
+    use_compilation_cache()
+    assert config()[0] is None
+
+
 def test_the_oldest_files_make_room(tmp_path):
     for age, name in enumerate(["new", "old", "oldest"]):
         file = tmp_path / "machine" / name
