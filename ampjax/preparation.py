@@ -14,7 +14,7 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.source import LoopInstances, batches_of
 from ampjax.grouping import Orders
 from ampjax.ir.instances import Instances, told_sizes
-from ampjax.progress import Reporter
+from ampjax.progress import COMPILING, Reporter
 from ampjax.sched.demand import FAR, KNOWN, DryRun, Guard, Rows, dry_run, row_limits, with_limits, with_unseen
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
@@ -184,7 +184,7 @@ class Preparation:
         return [partial(self._executor.mark, worker) for worker in range(self._plan.workers)]
 
     async def _compile(self, found: Sequence[Ladder], reporter: Reporter) -> None:
-        with reporter.part("compile", sum(len(ladder.compilations) for ladder in found)) as advance:
+        with reporter.part(COMPILING, sum(len(ladder.compilations) for ladder in found)) as advance:
             for ladder in found:
                 for compile_kernel in ladder.compilations:
                     compile_kernel()

@@ -1,12 +1,21 @@
-"""Progress on the screen: a bar for each part of a run, in a terminal or a notebook."""
+"""Progress: a bar for each part of a run in a terminal or a notebook, now and then a line elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+import rich
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+FIRST_S, MOST_S = 5.0, 120.0
+"""Seconds to the first line of a part where there is no terminal. Each next one takes twice as long, up to `MOST_S`: few lines, however long the part."""
+
+COMPILING = "compiling"
+"""The part of a run that is not counted in instances."""
 
 
 class Reporter:
@@ -14,17 +23,22 @@ class Reporter:
 
     Args:
       show: Whether to show anything.
+      console: Where to; by default rich's, standard output.
+      now: Seconds on a clock that goes forward.
     """
 
-    def __init__(self, show: bool):
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        self._bars = Progress(*columns, transient=True) if show else None
+    def __init__(self, show: bool, console: Console | None = None, now: Callable[[], float] = time.monotonic):
+        self._now, self._console, self._bars = now, (console or rich.get_console()) if show else None, None
+        if self._console is not None and (self._console.is_terminal or self._console.is_jupyter):
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+            )
+            self._bars = Progress(*columns, console=self._console, transient=True)
 
     def __enter__(self) -> Reporter:
         if self._bars is not None:
@@ -38,17 +52,41 @@ class Reporter:
     @contextmanager
     def part(self, name: str, total: int) -> Iterator[Any]:
         """A part of the run, none where `total` is 0; gives a function that counts `n` more as done."""
-        if self._bars is None or not total:
+        if self._console is None or not total:
             yield lambda n=1: None
-            return
-        task = self._bars.add_task(name, total=total, note="")
-        bars = self._bars
-        try:
-            yield lambda n=1: bars.advance(task, n)
-        finally:
-            bars.remove_task(task)
+        elif self._bars is None:
+            yield self._lines(name, total)
+        else:
+            bars, task = self._bars, self._bars.add_task(name, total=total)
+            try:
+                yield lambda n=1: bars.advance(task, n)
+            finally:
+                bars.remove_task(task)
 
     def line(self, text: str) -> None:
         """A line that stays on the screen."""
-        if self._bars is not None:
-            self._bars.console.print(text, highlight=False, soft_wrap=True)
+        if self._console is not None:
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+    def _lines(self, name: str, total: int) -> Callable[..., None]:
+        """Counts what is done, and tells of it in a line now and then."""
+        began, done, wait = self._now(), 0, FIRST_S
+        due = began + wait
+
+        def advance(n: int = 1) -> None:
+            nonlocal done, wait, due
+            done += n
+            now = self._now()
+            if now < due or not 0 < done < total:
+                return
+            self.line(_so_far(name, done, total, (now - began) / done * (total - done)))
+            wait = min(2 * wait, MOST_S)
+            due = now + wait
+
+        return advance
+
+
+def _so_far(name: str, done: int, total: int, left_s: float) -> str:
+    if name == COMPILING:
+        return f"{COMPILING} {done} of {total} kernels, about {left_s:.0f} s left"
+    return f"{name}: {done} of {total}, about {left_s:.0f} s left"

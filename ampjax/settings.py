@@ -41,8 +41,8 @@ class Settings:
         weights). Nodes are placed so that they fit, or refused. None: no limit.
       arena_rows: Rows that each arena starts with; by default a dry run of the first instances tells. Arenas grow by doubling.
       fuse: Whether chains of payload nodes run as one kernel.
-      compile_ahead: Whether all kernels are compiled before training, so that rates are true from the first epoch on. False: each when it is first
-        needed, and before the second epoch those that nobody has needed; the first step comes sooner.
+      compile_ahead: Whether all kernels are compiled before the first epoch, so that rates are true from then on (`warm_up` does so, too). False: each when
+        it is first needed, and before the second epoch those that nobody has needed: the first step comes sooner, the numbers are the same.
       run_ahead: Dispatches that may be issued to a device before it has done them, about.
       seed: Of parameters, the order of instances, random bodies, and the random affinity rule.
       check: Check the scheduler's invariants after every event (slow).
@@ -67,7 +67,7 @@ class Settings:
     device_memory: int | None = None
     arena_rows: int | None = None
     fuse: bool = True
-    compile_ahead: bool = True
+    compile_ahead: bool = False
     run_ahead: int = 64
     seed: int = 0
     check: bool = False

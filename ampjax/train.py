@@ -27,6 +27,7 @@ from ampjax.assemble import (
     scheduler_settings,
 )
 from ampjax.blocking import blocking
+from ampjax.compilation_cache import use_compilation_cache
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.budget import payload_budget
 from ampjax.engine.compile import compilations
@@ -108,6 +109,7 @@ class Trainer:
         require_transform(tx)
         self.graph, self.settings, self._controller = graph, settings_from(options, settings), controller
         s = self.settings
+        use_compilation_cache()
         available = list(devices) if devices is not None else jax.devices()
         used = available[: min(s.workers, len(available))]
         warn_of_wrong_numbers("Trainer", used)
@@ -120,6 +122,7 @@ class Trainer:
         self._orders = Orders(s.group_by_size)
         self._preparation = Preparation(self.plan, s, self._scheduler, self._executor, self._orders, budget)
         self._cost = None if cost is None else cost(self.plan)
+        self._statistics: dict[bool, Statistics] = {}  # by whether it was training
         self._virtual_ns = self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
         self.left_over: list[str] = []
@@ -184,8 +187,13 @@ class Trainer:
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of the last run (epoch, evaluation or prediction)."""
-        return self._scheduler.stats
+        """Counts of the last training run, whatever was validated, evaluated or predicted since; of the last run if nothing has been trained. `run` names it."""
+        return self._statistics.get(True) or self._statistics.get(False) or self._scheduler.stats
+
+    @property
+    def inference_statistics(self) -> Statistics:
+        """Counts of the last run without training: a validation, an evaluation or a prediction."""
+        return self._statistics.get(False) or Statistics()
 
     @property
     def device_bytes(self) -> dict[str, int]:
@@ -469,6 +477,7 @@ class Trainer:
     ) -> None:
         if len(ids):
             self._scheduler.reset_statistics()
+            self._statistics[train], self._scheduler.stats.run = self._scheduler.stats, what
         guard = self._preparation.guard(data)
         if isinstance(data, LoopInstances):
             source: Source = LoopSource(self._scheduler, data, ids, train, guard)

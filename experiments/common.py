@@ -21,7 +21,7 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.cache import cache_folder
+from ampjax.compilation_cache import use_compilation_cache
 from ampjax.engine.cost import Cost, FlopsCost
 from ampjax.engine.profile import Profile
 from ampjax.engine.profile_cost import ProfileCost
@@ -142,6 +142,7 @@ class Options:
             max_dispatch_size=self.max_dispatch_size,
             replica_sync=sync_rule(self.replica_sync),
             gradient=gradient,
+            compile_ahead=True,  # the first epoch's rate is a result, too
             fuse=self.rest == "none",  # else a layer's time would stand for its neighbours' too
             seed=seed,
         )
@@ -207,9 +208,8 @@ def start_up(workers: int = 1, spread_kernels: bool = False) -> None:
 
 
 def cache_compilations() -> None:
-    """Switches JAX's persistent compilation cache on: in `JAX_COMPILATION_CACHE_DIR`, else in the user's cache folder."""
-    if not jax.config.values.get("jax_compilation_cache_dir"):
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+    """Switches JAX's persistent compilation cache on, for the smallest programs too: in `JAX_COMPILATION_CACHE_DIR`, else in the user's cache folder."""
+    use_compilation_cache()
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 

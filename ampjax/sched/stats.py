@@ -117,12 +117,17 @@ class NodeStats:
 
 @dataclass(slots=True)
 class Statistics:
-    """Everything counted since the last reset."""
+    """Everything counted since the last reset.
+
+    Attributes:
+      run: Which run this is about: `epoch 2`, `train`, `validate`, `evaluate` or `predict`; empty before the first one.
+    """
 
     stages: dict[str, StageStats] = field(default_factory=dict)
     nodes: dict[str, NodeStats] = field(default_factory=dict)
     instances: int = 0
     most_in_flight: int = 0
+    run: str = ""
 
     @property
     def messages(self) -> int:
@@ -152,8 +157,9 @@ class Statistics:
 
     def __repr__(self) -> str:
         """The sums, then a line for each stage that ran and for each parameterised node."""
+        name = f"{self.run}: " if self.run else ""
         lines = [
-            f"{self.instances} instances, {self.messages} messages, {self.dispatches} dispatches, {self.updates} updates"
+            f"{name}{self.instances} instances, {self.messages} messages, {self.dispatches} dispatches, {self.updates} updates"
         ]
         for name, s in self.stages.items():
             if not s.dispatches:

@@ -13,6 +13,7 @@ import optax
 
 from ampjax.ir.graph import Graph
 from ampjax.predictions import Predictions
+from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings
 from ampjax.testing.differences import Difference, compare, wide
 from ampjax.testing.interpreter import StateDict
@@ -47,9 +48,9 @@ def run_engine(graph: Graph, instances: Data, params: Mapping[str, Any], setting
     """Runs instances forward and backward with frozen parameters, evaluates and predicts them; compiles only what these need."""
     trainer = Trainer(graph, optax.sgd(0.0), params=params, settings=replace(settings, compile_ahead=False))
     training = trainer.accumulate(instances, update=False)
-    gradients, largest = trainer.gradients, [_largest(trainer)]
+    gradients, largest = trainer.gradients, [_largest(trainer.statistics)]
     evaluation = trainer.evaluate(instances)
-    largest.append(_largest(trainer))
+    largest.append(_largest(trainer.inference_statistics))
     outputs = trainer.predict(instances) if has_sinks(graph) else {}
     return EngineRun(
         training.pop("loss_sum"),
@@ -58,7 +59,7 @@ def run_engine(graph: Graph, instances: Data, params: Mapping[str, Any], setting
         {node: rows for node, (_, rows) in gradients.items()},
         evaluation,
         outputs,
-        max(*largest, _largest(trainer)),
+        max(*largest, _largest(trainer.inference_statistics)),
     )
 
 
@@ -125,5 +126,5 @@ def _relative(found: float, wanted: float) -> float:
     return apart if math.isfinite(apart) else math.inf
 
 
-def _largest(trainer: Trainer) -> int:
-    return max((stage.largest_dispatch for stage in trainer.statistics.stages.values()), default=0)
+def _largest(statistics: Statistics) -> int:
+    return max((stage.largest_dispatch for stage in statistics.stages.values()), default=0)

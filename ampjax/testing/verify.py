@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ampjax.compilation_cache import use_compilation_cache
 from ampjax.ir.graph import Graph
 from ampjax.params import initial_params
 from ampjax.settings import Settings
@@ -60,6 +61,7 @@ def verify(
       SettingsError: If the oracle is unknown.
       GraphError: If a body can't be evaluated operation by operation in float64.
     """
+    use_compilation_cache()
     start = initial_params(graph, dict(params or {}), seed)
     wanted = reference(graph, start, instances, oracle=oracle)
     tried = schedules if schedules is not None else SCHEDULES[1:2] if quick else SCHEDULES

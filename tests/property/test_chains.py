@@ -158,7 +158,13 @@ def test_padding_poisons_nothing(size):
 
 
 def test_nothing_is_compiled_in_an_epoch():
-    options = {"max_active_keys": 3, "max_dispatch_size": 16, "min_update_interval": 4, "check": True}
+    options = {
+        "max_active_keys": 3,
+        "max_dispatch_size": 16,
+        "min_update_interval": 4,
+        "check": True,
+        "compile_ahead": True,
+    }
     trainer = amp.Trainer(chains.propagation(), **options)
     history = trainer.fit(chains.odd_instances(), epochs=2, progress=False)
     assert any(stage.kind == "edges" for stage in trainer.plan.stages)

@@ -119,6 +119,20 @@ def test_pipeline_training_is_optax_on_m_instances(gradient):
     close(trainer.params, plain.params)
 
 
+def test_statistics_are_those_of_the_last_training_run_and_name_it():
+    trainer, data = amp.Trainer(graphs.chain(1), optax.sgd(1e-2), min_update_interval=2), graphs.chain_data(4)
+    assert trainer.statistics.run == "" and not trainer.statistics.dispatches
+    trainer.evaluate(data[:1])
+    assert trainer.statistics.run == "evaluate"
+    trainer.fit(data, data[:1], epochs=2, **QUIET)
+    trained = trainer.statistics
+    assert (trained.run, trained.instances) == ("epoch 2", 4) and trained.updates > 0
+    assert repr(trained).startswith("epoch 2: 4 instances")
+    assert (trainer.inference_statistics.run, trainer.inference_statistics.instances) == ("validate", 1)
+    trainer.accumulate(data[:3])
+    assert (trainer.statistics.run, trainer.statistics.instances) == ("train", 3)
+
+
 def test_asynchronous_training_with_a_high_interval_accumulates_the_gradient():
     data = graphs.rnn_data([3, 1, 2, 2, 3])
     trainer = amp.Trainer(graphs.rnn(), optax.sgd(1.0), min_update_interval=NEVER)
@@ -722,7 +736,7 @@ def test_a_users_controller_loop_pumps_token_by_token(workers):
 def test_a_memory_limit_holds_controller_loops_back_and_nothing_is_compiled_late():
     data = graphs.rnn_data([6, 2, 6, 1, 4, 6])
     examples = [(i["tokens"].payload, i["label"]) for i in data]
-    options = {"controller": one_by_one, "max_active_keys": 6, "check": True}
+    options = {"controller": one_by_one, "max_active_keys": 6, "check": True, "compile_ahead": True}
     tight = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), memory_limit=smallest_limit(6), **options)
     free = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), **options)
     assert [trainer.fit(examples, **QUIET)[0].compilations for trainer in (tight, free)] == [0, 0]
@@ -924,7 +938,9 @@ def test_training_in_virtual_time_is_the_same_every_time():
 @pytest.mark.parametrize("cost", [FlopsCost, None], ids=["virtual time", "wall-clock time"])
 def test_other_tasks_run_beside_training_and_its_preparation(cost):
     """So a first Ctrl-C, which cancels the task, is heard soon."""
-    trainer = amp.Trainer(graphs.chain(2), optax.sgd(0.1), cost=cost, max_dispatch_size=1, fuse=False)
+    trainer = amp.Trainer(
+        graphs.chain(2), optax.sgd(0.1), cost=cost, max_dispatch_size=1, fuse=False, compile_ahead=True
+    )
 
     async def cell(started):
         task = asyncio.create_task(trainer.fit_async(graphs.chain_data(64), epochs=5, **QUIET))

@@ -49,7 +49,7 @@ def test_nothing_is_compiled_after_the_first_epoch():
 
 
 def test_nothing_is_compiled_after_the_warm_up():
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=4, min_update_interval=4)
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=4, min_update_interval=4, compile_ahead=True)
     lengths = [1, 2, 3] * 4
     history = trainer.fit(graphs.rnn_data(lengths), graphs.rnn_data(lengths[:4]), progress=False)
     assert history[0].compilations == 0
@@ -57,7 +57,13 @@ def test_nothing_is_compiled_after_the_warm_up():
 
 def test_long_instances_that_meet_in_a_group_compile_nothing_after_the_warm_up():
     """Those that are looked at at random are short, nearly all; an epoch's last group is not."""
-    settings = {"max_active_keys": 8, "min_admission": 8, "group_by_size": 8, "min_update_interval": 4}
+    settings = {
+        "max_active_keys": 8,
+        "min_admission": 8,
+        "group_by_size": 8,
+        "min_update_interval": 4,
+        "compile_ahead": True,
+    }
     trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), **settings)
     data = graphs.rnn_data([1, 2, 3, 4] * 198 + [60] * 8)
     history = trainer.fit(data, data, epochs=2, progress=False)
@@ -67,7 +73,7 @@ def test_long_instances_that_meet_in_a_group_compile_nothing_after_the_warm_up()
 
 def test_instances_of_unequal_length_compile_nothing_after_the_warm_up():
     """The few instances that are in flight together may all be long ones, and training instances may be shorter than others."""
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=2, min_update_interval=4)
+    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=2, min_update_interval=4, compile_ahead=True)
     lengths = [1] * 90 + [60] * 10
     history = trainer.fit(graphs.rnn_data(lengths), graphs.rnn_data([60] * 4), epochs=2, progress=False)
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
@@ -128,7 +134,7 @@ def test_an_interrupted_compilation_after_the_first_epoch_loses_no_epoch(monkeyp
 def test_a_pass_without_training_is_prepared_whole():
     with amp.Graph() as g:
         amp.sink("y", amp.ppt("f", amp.nn.Linear(9, 3))(amp.pump("x", (9,))))  # a shape that no other test has
-    trainer = amp.Trainer(g, arena_rows=77)
+    trainer = amp.Trainer(g, arena_rows=77, compile_ahead=True)
     data = [{"x": np.ones(9, np.float32)}] * 40
     before = []
     run = trainer._run
@@ -147,7 +153,7 @@ def test_a_warm_up_that_was_interrupted_is_taken_up_again(monkeypatch):
     with amp.Graph() as g:
         x = amp.pump("x", (7,))  # a shape that no other test has
         amp.loss("loss", lambda x: x.sum())(amp.ppt("f", amp.nn.Linear(7, 7))(x))
-    trainer, data = amp.Trainer(g, optax.adam(1e-2), fuse=False, max_active_keys=4), [{"x": jnp.ones(7)}] * 8
+    trainer, data = amp.Trainer(g, optax.adam(1e-2), fuse=False, compile_ahead=True), [{"x": jnp.ones(7)}] * 8
     with monkeypatch.context() as patch:
         patch.setattr(Executor, "warm", interrupted_at(4, Executor.warm))
         assert trainer.fit(data, progress=False).interrupted
@@ -170,7 +176,9 @@ def interrupted_at(n, method):
 
 def test_arenas_have_room_for_validation_too():
     """Instances of validation may be larger than those of training; a growing arena would compile its kernels again."""
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), max_active_keys=4, policy="wavefront", fuse=False)
+    trainer = amp.Trainer(
+        graphs.rnn(), optax.sgd(1e-2), max_active_keys=4, policy="wavefront", fuse=False, compile_ahead=True
+    )
     history = trainer.fit(graphs.rnn_data([1] * 8), graphs.rnn_data([30] * 8), epochs=1, progress=False)
     assert history[0].compilations == 0
 
@@ -180,14 +188,17 @@ def test_averages_of_replicas_are_compiled_in_the_warm_up(sync):
     with amp.Graph() as g:
         x = amp.pump("x", (5,))  # a shape that no other test's parameters have
         amp.loss("loss", lambda x: x.sum())(amp.replicate(amp.ppt("f", amp.nn.Linear(5, 5)), 2)(x))
-    trainer = amp.Trainer(g, optax.adam(1e-2), min_update_interval=2, replica_sync=sync, workers=2)
+    options = {"min_update_interval": 2, "replica_sync": sync, "workers": 2, "compile_ahead": True}
+    trainer = amp.Trainer(g, optax.adam(1e-2), **options)
     history = trainer.fit([{"x": jnp.ones(5)}] * 16, epochs=2, progress=False)
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
 
 
 def test_a_dispatch_is_never_larger_than_what_has_been_compiled():
     """More instances than the warm-up has seen come in more dispatches, until a warm-up has seen them too."""
-    trainer = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), max_active_keys=64, min_update_interval=4)
+    trainer = amp.Trainer(
+        graphs.chain(2), optax.sgd(1e-5), max_active_keys=64, min_update_interval=4, compile_ahead=True
+    )
     trainer.fit(graphs.chain_data(2), progress=False)
     before = compilations()
     trainer.accumulate(graphs.chain_data(60))

@@ -74,7 +74,7 @@ def test_it_learns_and_uses_all_experts():
     )
     history = trainer.fit(batches(300, rng), batches(60, rng), epochs=4, progress=False)
     assert history.best() > 0.75
-    assert all(s.infer > 0 for name, s in trainer.statistics.stages.items() if name.startswith("expert"))
+    assert all(s.infer > 0 for name, s in trainer.inference_statistics.stages.items() if name.startswith("expert"))
 
 
 def test_impossible_sizes_are_refused():
