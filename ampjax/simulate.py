@@ -31,6 +31,7 @@ from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import FORWARD
 from ampjax.sched.scheduler import Scheduler
@@ -111,9 +112,10 @@ def simulate(
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
-    scheduler.inference = "losses" if any(stage.kind == "loss" for stage in plan.stages) else "sinks"
+    inference = "losses" if any(stage.kind == "loss" for stage in plan.stages) else "sinks"
+    of = Pass(instances, np.arange(len(instances)), "train" if train else inference)
     executor = _executor(plan, s, tx, params) if numerics else None
-    loop = Loop(scheduler, executor, [Source(scheduler, instances, np.arange(len(instances)), train)])
+    loop = Loop(scheduler, executor, [Source(scheduler, of)])
     seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
     return Simulation(
         len(instances),
@@ -159,15 +161,15 @@ def profile(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
 
-    executor.keep_outputs, scheduler.inference = False, "sinks"
-
-    def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool, train: bool = True) -> Measured:
-        source = Source(scheduler, instances, np.arange(len(instances)), train)
-        return by(Loop(scheduler, executor, [source]), executor, together)
+    def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool, purpose: str = "train") -> Measured:
+        source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose))
+        found = by(Loop(scheduler, executor, [source]), executor, together)
+        executor.take_outputs()
+        return found
 
     def predicted(by: Callable[[Loop, Executor, bool], Measured]) -> Measured:
         """What only predictions need; the rest takes its time from training."""
-        found = measured(by, False, train=False)
+        found = measured(by, False, "sinks")
         return {part: {what: t for what, t in times.items() if what in only_seen} for part, times in found.items()}
 
     only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and stage.kind != "sink"}

@@ -38,7 +38,7 @@ from ampjax.engine.patience import patiently
 from ampjax.engine.recording import Recorder, Recording
 from ampjax.engine.replay_driver import Follower, RecordingEnds, ReplayDriver
 from ampjax.engine.source import Loop as ControllerLoop
-from ampjax.engine.source import LoopInstances, LoopSource, Source
+from ampjax.engine.source import LoopInstances, source_of
 from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import GraphError, ParameterError, SettingsError
@@ -54,6 +54,7 @@ from ampjax.preparation import AnyInstances, Preparation
 from ampjax.progress import Reporter
 from ampjax.provenance import differences, provenance, require_same
 from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
@@ -113,9 +114,7 @@ class Trainer:
         warn_of_wrong_numbers("Trainer", used)
         self.plan = plan_for(graph, s, tx, [w % len(used) for w in range(s.workers)])
         self._executor = make_executor(self.plan, s, tx, params or {}, used)
-        self._executor.keep_outputs = False
         self._scheduler = Scheduler(self.plan, scheduler_settings(graph, s), s.check)
-        self._scheduler.inference = "losses"
         budget = payload_budget(used) if s.memory_limit is None else s.memory_limit
         self._orders = Orders(s.group_by_size)
         self._preparation = Preparation(self.plan, s, self._scheduler, self._executor, self._orders, budget)
@@ -341,7 +340,7 @@ class Trainer:
         """
         instances = self._data(data)
         with Reporter(progress) as reporter:
-            await self._infer(instances, reporter, "evaluate")
+            await self._infer(instances, "losses", reporter, "evaluate")
         return metrics_of(self._executor.take_sums(False))
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
@@ -364,14 +363,9 @@ class Trainer:
                 "End the wire that you want to see with `amp.sink(name, wire)`.",
             )
         instances = self._data(data)
-        self._scheduler.inference, self._executor.keep_outputs = "sinks", True
-        try:
-            with Reporter(progress) as reporter:
-                await self._infer(instances, reporter, "predict")
-            return gather_predictions(self.plan, self._executor.outputs, sinks)
-        finally:
-            self._scheduler.inference, self._executor.keep_outputs = "losses", False
-            self._executor.outputs.clear()
+        with Reporter(progress) as reporter:
+            await self._infer(instances, "sinks", reporter, "predict")
+        return gather_predictions(self.plan, self._executor.take_outputs(), sinks)
 
     def accumulate(self, data: Data, *, update: bool = True, trace: Trace | None = None) -> dict[str, float]:
         """Runs training instances forward and backward once, in order; nodes update as the settings say.
@@ -387,17 +381,14 @@ class Trainer:
 
     # -- parts
 
-    async def _infer(self, instances: AnyInstances, reporter: Reporter, what: str) -> None:
-        await self._preparation.prepare(instances, None, reporter, train=False, ahead=self.settings.compile_ahead)
-        await self._run(instances, self._orders.settled(instances), False, reporter, what)
+    async def _infer(self, instances: AnyInstances, purpose: str, reporter: Reporter, what: str) -> None:
+        await self._preparation.prepare(instances, None, reporter, purpose, ahead=self.settings.compile_ahead)
+        await self._run(Pass(instances, self._orders.settled(instances), purpose), reporter, what)
 
     async def _accumulate(self, instances: AnyInstances, update: bool, trace: Trace | None) -> dict[str, float]:
         await self._preparation.prepare(instances, None, Reporter(False), warm=False)
-        self._scheduler.updates.frozen = not update
-        try:
-            await self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace)
-        finally:
-            self._scheduler.updates.frozen = False
+        of = Pass(instances, np.arange(len(instances)), may_update=update)
+        await self._run(of, Reporter(False), "train", trace)
         sums = self._executor.take_sums(True)
         return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
 
@@ -432,15 +423,15 @@ class Trainer:
         self._executor.draws.epoch = self._epochs
         compiled, began = compilations(), self._now()
         order = self._orders.draw(train, self._rng)
-        await self._run(train, order, True, reporter, f"epoch {self._epochs}", trace)
+        await self._run(Pass(train, order), reporter, f"epoch {self._epochs}", trace)
         self._scheduler.end_of_epoch()
-        await self._run(train, order[:0], True, reporter, "")
+        await self._run(Pass(train, order[:0]), reporter, "")
         metrics = metrics_of(self._executor.take_sums(True))
         train_s, stats = self._now() - began, self._scheduler.stats
         valid_metrics, valid_s = {}, 0.0
         if valid is not None:
             begin = self._now()
-            await self._run(valid, self._orders.settled(valid), False, reporter, "validate")
+            await self._run(Pass(valid, self._orders.settled(valid), "losses"), reporter, "validate")
             valid_metrics = metrics_of(self._executor.take_sums(False))
             valid_s = self._now() - begin
         return Epoch(
@@ -458,32 +449,19 @@ class Trainer:
             compilations() - compiled,
         )
 
-    async def _run(
-        self,
-        data: AnyInstances,
-        ids: np.ndarray,
-        train: bool,
-        reporter: Reporter,
-        what: str,
-        trace: Trace | None = None,
-    ) -> None:
-        if len(ids):
+    async def _run(self, of: Pass, reporter: Reporter, what: str, trace: Trace | None = None) -> None:
+        if len(of.ids):
             self._scheduler.reset_statistics()
-        guard = self._preparation.guard(data)
-        if isinstance(data, LoopInstances):
-            source: Source = LoopSource(self._scheduler, data, ids, train, guard)
-        else:
-            source = Source(self._scheduler, data, ids, train, guard)
-        journal = self._journal
-        with reporter.part(what, len(ids)) as advance:
+        source, journal = source_of(self._scheduler, of, self._preparation.guard(of)), self._journal
+        with reporter.part(what, len(of.ids)) as advance:
             loop = Loop(self._scheduler, self._executor, [source], lambda n, _: advance(n), journal=journal)
             try:
                 if journal is not None:
-                    journal.begins(ids, train)
+                    journal.begins(of)
                 await self._drive(loop, trace)
                 await patiently(self._executor.wait, "the last dispatch of some worker")
                 if journal is not None:
-                    journal.ends(self._executor.params if train else None)
+                    journal.ends(self._executor.params if of.train else None)
             except BaseException as error:
                 if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
                     self.left_over = self._scheduler.report()

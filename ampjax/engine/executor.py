@@ -101,7 +101,6 @@ class Executor:
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
         self._n_changed = 0  # of these
         self.outputs: list[tuple[str, np.ndarray, Any, Dispatch]] = []
-        self.keep_outputs = True
 
     def _find_tables(self, stage: Stage) -> dict[str, int]:
         """A stage's nodes whose updates go over those rows of a table that have got gradients (on CPUs), and the ports of the rows' numbers."""
@@ -206,6 +205,11 @@ class Executor:
         for key in dispatch.drop:
             self._stash.pop(key, None)
 
+    def take_outputs(self) -> list[tuple[str, np.ndarray, Any, Dispatch]]:
+        """What has arrived at sinks since the last call: the sink's role, the messages' states, their rows (padded), and the dispatch."""
+        taken, self.outputs = self.outputs, []
+        return taken
+
     def abandon(self) -> None:
         """Forgets what belongs to instances that are given up (parameters stashed for them, sums of losses, outputs), and what replicas have handed in."""
         self._stash.clear()
@@ -221,14 +225,14 @@ class Executor:
         assert stage is not None
         for port in stage.ports:
             self.arenas.ensure(port.arena, scheduler.pool(port.arena).capacity)
-        n_outputs, keep_outputs, self.keep_outputs = len(self.outputs), self.keep_outputs, True
+        n_outputs = len(self.outputs)
         try:
             changed = [change.node for change in dispatch.changes if isinstance(change, Update)]
             learnt = (self.accumulators, stage.params), (self.params, changed), (self.opt_state, changed)
             with _on_copies(*learnt, (self._sums, [*self._sums]), (self._readings, ())):
                 self.run([dispatch], scheduler)
         finally:
-            self.keep_outputs, self._updated, self._ran = keep_outputs, None, None
+            self._updated = self._ran = None
             del self.outputs[n_outputs:]
 
     def warm_update(self, node: str) -> None:
@@ -251,8 +255,7 @@ class Executor:
             self._note_touched(stage, streak)
         params = tuple([self.params[node] for node in stage.params])
         if stage.kind == "sink":
-            if self.keep_outputs:
-                self.outputs.append((stage.nodes[-1].role, dispatch.states, runner.read(dispatch), dispatch))
+            self.outputs.append((stage.nodes[-1].role, dispatch.states, runner.read(dispatch), dispatch))
         elif stage.kind == "loss":
             train = dispatch.direction != INFER
             sums = self._sums_of(stage, train)

@@ -18,6 +18,7 @@ import numpy as np
 
 from ampjax.ir.state import INSTANCE
 from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.passes import Pass
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 
 DIRECTIONS = (FORWARD, BACKWARD, INFER, "update")
@@ -26,7 +27,7 @@ CHANGES_ONLY = -1
 """The stage of a dispatch without one."""
 
 
-class Pass(NamedTuple):
+class PassBegins(NamedTuple):
     """A pass over instances begins: how many, whether they train, and a checksum of their order."""
 
     instances: int
@@ -105,13 +106,13 @@ class End(NamedTuple):
         return f"the end of the recording ({REASONS[self.reason]})"
 
 
-Decision = Pass | Issue | Done | Settle | DataEnds | PassEnds | End
+Decision = PassBegins | Issue | Done | Settle | DataEnds | PassEnds | End
 
 REASONS = ("finished", "interrupted", "failed")
 FINISHED, INTERRUPTED, FAILED = range(3)
 
 _FORMATS: dict[type, Struct] = {  # each behind its kind's number; little-endian, no gaps
-    Pass: Struct("<BI?I"),
+    PassBegins: Struct("<BI?I"),
     Issue: Struct("<BHhBIIIqI"),
     Done: Struct("<BQI"),
     Settle: Struct("<BII"),
@@ -166,9 +167,9 @@ class Journal:
         self._take = take
         self._before: int | None = None  # the scheduler's dispatches before the first that is seen
 
-    def begins(self, ids: np.ndarray, train: bool) -> None:
-        """A pass over the instances `ids` `[n]` begins."""
-        self._take(Pass(len(ids), train, _checksum(ids)))
+    def begins(self, of: Pass) -> None:
+        """A pass begins."""
+        self._take(PassBegins(len(of.ids), of.train, _checksum(of.ids)))
 
     def issued(self, dispatch: Dispatch) -> None:
         """A worker got a dispatch; nothing of it has run."""

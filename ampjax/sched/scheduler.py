@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ampjax.errors import DeadlockError, LimitError
+from ampjax.errors import DeadlockError, LimitError, SettingsError
 from ampjax.ir.instances import Messages
 from ampjax.sched import doctor, explain, laws
 from ampjax.sched.build import NO_CELLS
 from ampjax.sched.dispatch import Change, Dispatch
+from ampjax.sched.passes import PURPOSES, left_out
 from ampjax.sched.past import Past
 from ampjax.sched.plan import Plan
 from ampjax.sched.policy import Policy, backward_first
@@ -51,7 +52,8 @@ class Scheduler:
         self.pools: dict[ArenaKey, SlotPool] = {}
         self.history = Past(settings.history)
         self._number = 0
-        self._inference = "both"
+        self._left_out = {purpose: left_out(plan, purpose) for purpose in PURPOSES}
+        self._inference = "both"  # what it is for, of those in flight
         self._caps: dict[tuple[int, str], int] = {}
         self._clear()
         self.reset_statistics()
@@ -60,22 +62,11 @@ class Scheduler:
         """Starts with nothing in flight."""
         s = self.settings
         self._traffic = Traffic(self.plan, self.updates, s.stashed, self.pool, self._max_rows, s.policy)
-        self._traffic.now, self.inference = self._number, self._inference
+        self._traffic.now = self._number
         self._inflight, self._builder = self._traffic.inflight, self._traffic.builder
         self._backlogs, self._stirred = self._traffic.backlogs, self._traffic.stirred
         self._changes: dict[int, deque[Dispatch]] = {}
         self._issued = self._since_flush = 0
-
-    @property
-    def inference(self) -> str:
-        """What inference is for: `losses`, `sinks` or `both`; what only the other needs is left out."""
-        return self._inference
-
-    @inference.setter
-    def inference(self, value: str) -> None:
-        self._inference = value
-        only = {"losses": lambda s: not s.trains, "sinks": lambda s: s.kind == "loss", "both": lambda s: False}[value]
-        self._traffic.left_out = frozenset(stage.number for stage in self.plan.stages if only(stage))
 
     # -- events: instances
 
@@ -88,8 +79,22 @@ class Scheduler:
             room = min(room, self.settings.flush_every - self._since_flush)
         return max(0, room)
 
-    def open(self, ids: np.ndarray, train: bool = True) -> np.ndarray:
-        """Admits instances that will be pumped to; returns their slots `[n]`. `close` them when everything has been pumped."""
+    def open(self, ids: np.ndarray, purpose: str = "train", may_update: bool = True) -> np.ndarray:
+        """Admits instances that will be pumped to; returns their slots `[n]`. `close` them when everything has been pumped.
+
+        Args:
+          ids: The instances' numbers `[n]`.
+          purpose: What they are run for, one of `passes.PURPOSES`: what only another purpose needs is left out.
+          may_update: Whether training may change parameters.
+
+        Raises:
+          SettingsError: If inference for another purpose is in flight.
+        """
+        train = purpose == "train"
+        if train:
+            self.updates.may_update = may_update
+        else:
+            self._infer_for(purpose)
         slots = self._inflight.open(np.asarray(ids), train)
         self._since_flush += len(slots) if train else 0
         self.stats.most_in_flight = max(self.stats.most_in_flight, self._inflight.total)
@@ -295,6 +300,17 @@ class Scheduler:
     def _snapshot(self) -> doctor.Snapshot:
         throttle = self.settings.max_active_keys, self.settings.min_admission
         return doctor.Snapshot(self.plan, self._traffic, self.history, *throttle)
+
+    def _infer_for(self, purpose: str) -> None:
+        """Leaves out what inference for a purpose does not need."""
+        if self._inflight.count[False] and purpose != self._inference:
+            raise SettingsError(
+                "inference",
+                f"one purpose at a time, now `{self._inference}`",
+                f"`{purpose}`",
+                "Wait until the instances in flight have ended.",
+            )
+        self._inference, self._traffic.left_out = purpose, self._left_out[purpose]
 
     def _ready(self, worker: int) -> list[Queue]:
         """A worker's queues that can be dispatched."""

@@ -27,6 +27,7 @@ from ampjax.ir.instances import Subset
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.params import initial_params
 from ampjax.sched.affinity import assign
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
@@ -164,5 +165,5 @@ class Bench:
         repeat(self._issued)
 
     def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:
-        source = Source(scheduler, self._data, np.arange(len(self._data)), True)
+        source = Source(scheduler, Pass(self._data, np.arange(len(self._data))))
         return Loop(scheduler, executor, [source])

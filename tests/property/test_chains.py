@@ -78,7 +78,6 @@ def predictions(size):
         start(chains.propagation()),
         Schedule(frozen(fuse=True, max_dispatch_size=size, max_active_keys=7)),
     )
-    engine.executor.keep_outputs = True
     engine.run(instances, train=False)
     found = {}
     for _, states, rows, dispatch in engine.executor.outputs:

@@ -15,6 +15,7 @@ from ampjax.engine.source import Source
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import InstanceList
 from ampjax.params import initial_params
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 
@@ -32,7 +33,8 @@ class Engine:
     def sources(self, instances, train=True, guard=None):
         ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
         data = instances if hasattr(instances, "gather") else InstanceList(instances, ragged)
-        return [Source(self.scheduler, data, np.arange(len(data)), train, guard)]
+        of = Pass(data, np.arange(len(data)), "train" if train else "both")
+        return [Source(self.scheduler, of, guard)]
 
     def virtual(self, instances, train=True, cost=lambda d: 1 + d.n_rows, on_dispatch=None):
         """A run in virtual time; returns what `VirtualDriver.run` does."""

@@ -34,6 +34,7 @@ from ampjax.ir.instances import InstanceList
 from ampjax.params import initial_params
 from ampjax.sched.affinity import assign, hosted
 from ampjax.sched.dispatch import Update
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
 from ampjax.sched.scheduler import Scheduler
 from ampjax.settings import Settings
@@ -154,12 +155,13 @@ class Engine:
 
     def run(self, data, train=True, also=()):
         """Runs instances; `also` are further `(data, train)` that are in flight at the same time. Keeps the dispatches."""
-        sources = [
-            Source(self.scheduler, self._instances(each), np.arange(len(each)), is_train)
+        passes = [
+            Pass(self._instances(each), np.arange(len(each)), "train" if is_train else "both")
             for each, is_train in ((data, train), *also)
         ]
+        sources = [Source(self.scheduler, of) for of in passes]
         loop = Loop(self.scheduler, self.executor, sources, on_dispatch=self._note, journal=self.journal)
-        self.journal.begins(np.arange(len(data)), train)
+        self.journal.begins(passes[0])
         if self._follower is not None:
             asyncio.run(ReplayDriver(loop, self._follower).run())
         elif self.schedule.costs is None:

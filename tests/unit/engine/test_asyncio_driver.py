@@ -18,6 +18,7 @@ from ampjax.engine.loop import Loop
 from ampjax.engine.source import LoopInstances, LoopSource
 from ampjax.engine.trace import Trace
 from ampjax.errors import DeadlockError, MessageError
+from ampjax.sched.passes import Pass
 
 
 def within(turns, coroutine):
@@ -109,7 +110,7 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
         for name in "abc":
             yield {name: np.float32(example)}
 
-    source = LoopSource(e.scheduler, LoopInstances(controller, [1, 2, 3]), np.arange(3), True)
+    source = LoopSource(e.scheduler, Pass(LoopInstances(controller, [1, 2, 3]), np.arange(3)))
     loop = Loop(e.scheduler, None, [source])
     within(200, AsyncioDriver(loop).run())
     assert e.scheduler.idle and source.exhausted

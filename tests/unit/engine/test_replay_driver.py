@@ -14,6 +14,7 @@ from ampjax.engine.recording import Recorder, Recording
 from ampjax.engine.replay_driver import Follower, RecordingEnds, ReplayDriver
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import DeadlockError, ReplayError
+from ampjax.sched.passes import Pass
 
 DATA = graphs.chain_data(3)
 FIX = ". Replay with the graph, data, optimizer, callbacks and versions of the recorded run."
@@ -31,7 +32,7 @@ def decisions(data=DATA):
     made = []
     e, sources = chain(data)
     journal = Journal(made.append)
-    journal.begins(np.arange(len(data)), True)
+    journal.begins(Pass(data, np.arange(len(data))))
     try:
         VirtualDriver(Loop(e.scheduler, None, sources, journal=journal), lambda d: 1).run()
     finally:
@@ -49,7 +50,7 @@ def follow(path, made, data=DATA, reason=FINISHED, **settings):
     e, sources = chain(data, **settings)
     said = []
     loop = Loop(e.scheduler, None, sources, on_dispatch=lambda d: said.append(tell(d)), journal=follower.journal)
-    follower.journal.begins(np.arange(len(data)), True)
+    follower.journal.begins(Pass(data, np.arange(len(data))))
     policy = e.scheduler.settings.policy
     try:
         asyncio.run(ReplayDriver(loop, follower).run())
@@ -146,7 +147,7 @@ def test_a_run_that_stood_still_does_so_again(tmp_path):
     e, sources = chain(data)
     made = []
     journal = Journal(made.append)
-    journal.begins(np.arange(1), True)
+    journal.begins(Pass(data, np.arange(1)))
     with pytest.raises(DeadlockError) as first:
         VirtualDriver(Loop(e.scheduler, None, sources, journal=journal), lambda d: 1).run()
     assert Settle(0, 1) in made
