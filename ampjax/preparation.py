@@ -116,7 +116,7 @@ class Preparation:
             found = self._ladders(new, looks)
             if found:
                 changes = [Ladder(self._changes())] if train else []
-                found = [*changes, *found, Ladder(self._marks())]
+                found = [*changes, *found, Ladder(self._fences())]
             if ahead:
                 await self._compile(found, reporter)
             else:
@@ -178,15 +178,15 @@ class Preparation:
 
     def _changes(self) -> list[Callable[[], object]]:
         """The compilations of parameter changes."""
-        executor = self._executor
+        store = self._executor.store
         return [
-            *(partial(executor.warm_update, node) for node in self._plan.graph.parameterised),
-            *(partial(executor.warm_average, nodes) for nodes in self._scheduler.replica_groups.values()),
+            *(partial(store.warm_update, node) for node in self._plan.graph.parameterised),
+            *(partial(store.warm_average, nodes) for nodes in self._scheduler.replica_groups.values()),
         ]
 
-    def _marks(self) -> list[Callable[[], object]]:
-        """The compilations of the marks that tell how far a device is; they need arenas."""
-        return [partial(self._executor.mark, worker) for worker in range(self._plan.workers)]
+    def _fences(self) -> list[Callable[[], object]]:
+        """The compilations of the fences that tell how far a device is; they need arenas."""
+        return [partial(self._executor.fences.of_worker, worker) for worker in range(self._plan.workers)]
 
     async def _compile(self, found: Sequence[Ladder], reporter: Reporter) -> None:
         with reporter.part("compile", sum(len(ladder.compilations) for ladder in found)) as advance:

@@ -34,6 +34,7 @@ from ampjax.ir.instances import Instances
 from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import FORWARD
+from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
@@ -113,7 +114,7 @@ def simulate(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
     inference = "losses" if any(stage.kind == "loss" for stage in plan.stages) else "sinks"
-    of = Pass(instances, np.arange(len(instances)), "train" if train else inference)
+    of = Pass(instances, np.arange(len(instances)), "train" if train else inference, seeds=RowSeeds(s.seed))
     executor = _executor(plan, s, tx, params) if numerics else None
     loop = Loop(scheduler, executor, [Source(scheduler, of)])
     seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
@@ -122,8 +123,8 @@ def simulate(
         seconds,
         scheduler.stats,
         trace,
-        metrics_of(executor.take_sums(train)) if executor is not None else {},
-        jax.tree.map(np.array, executor.params) if executor is not None else {},
+        metrics_of(executor.losses.take(train)) if executor is not None else {},
+        jax.tree.map(np.array, executor.store.params) if executor is not None else {},
     )
 
 
@@ -162,9 +163,9 @@ def profile(
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
 
     def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool, purpose: str = "train") -> Measured:
-        source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose))
+        source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed)))
         found = by(Loop(scheduler, executor, [source]), executor, together)
-        executor.take_outputs()
+        executor.abandon()
         return found
 
     def predicted(by: Callable[[Loop, Executor, bool], Measured]) -> Measured:

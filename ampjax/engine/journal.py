@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from ampjax.engine.instruments import Instrument
 from ampjax.ir.state import INSTANCE
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.passes import Pass
@@ -156,7 +157,7 @@ def unpack(data: bytes, start: int = 0) -> tuple[Decision | None, int]:
     return decision, start + fmt.size
 
 
-class Journal:
+class Journal(Instrument):
     """Turns what happens in a loop into decisions.
 
     Args:
@@ -171,7 +172,7 @@ class Journal:
         """A pass begins."""
         self._take(PassBegins(len(of.ids), of.train, _checksum(of.ids)))
 
-    def issued(self, dispatch: Dispatch) -> None:
+    def decided(self, dispatch: Dispatch) -> None:
         """A worker got a dispatch; nothing of it has run."""
         if self._before is None:
             self._before = dispatch.number - 1
@@ -194,11 +195,11 @@ class Journal:
         read = dispatch.choices if dispatch.reads else None
         self._take(Done(self.number(dispatch), 0 if read is None else _checksum(read)))
 
-    def settled(self, ended: int, admitted: int) -> None:
+    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
         """Instances have ended, others have been admitted."""
-        self._take(Settle(ended, admitted))
+        self._take(Settle(len(ended), admitted))
 
-    def data_ends(self) -> None:
+    def data_ended(self) -> None:
         """The end of the data has led to updates."""
         self._take(DataEnds())
 

@@ -44,7 +44,7 @@ class Source:
     """
 
     def __init__(self, scheduler: Scheduler, of: Pass, guard: Guard | None = None):
-        self._scheduler, self._pass, self._data, self._ids = scheduler, of, of.data, np.asarray(of.ids)
+        self._scheduler, self.of, self._data, self._ids = scheduler, of, of.data, np.asarray(of.ids)
         self.train, self._guard, self._next = of.train, guard, 0
         self._needs: dict[int, Rows] = {}  # of instances to come, by their place in the order
 
@@ -105,7 +105,7 @@ class Source:
         self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
 
     def _open(self, ids: np.ndarray) -> np.ndarray:
-        return self._scheduler.open(ids, self._pass.purpose, self._pass.may_update)
+        return self._scheduler.open(ids, self.of.purpose, self.of.may_update)
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
         """Lets instances in."""

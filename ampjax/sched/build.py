@@ -152,6 +152,7 @@ class Builder:
                 cells.set_rows(views, own, sizes)
         cells.lines.put(owners, lines)
         dispatch.cells, dispatch.out_rows, dispatch.out_sizes = owners, rows, sizes
+        dispatch.capacities = tuple([pool.capacity for pool in self.pools(stage)])
 
     def _versions(self, dispatch: Dispatch, stage: Stage) -> tuple[int, ...]:
         """The versions of a stage's parameters; where they are stashed, the messages that will need them are counted."""

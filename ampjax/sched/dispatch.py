@@ -62,6 +62,7 @@ class Dispatch:
       in_rows: For each port, the arena slots `[r]` of the input rows.
       out_rows: For each output, the arena slots of the output rows.
       n_rows: Input rows (of port 0).
+      capacities: For each output, the rows of its arena (forward).
       sizes: For ragged inputs, the rows of each message `[n]`.
       out_sizes: For ragged outputs, the rows of each invocation `[n]` (forward).
       edges: For a chain, its edges.
@@ -82,6 +83,7 @@ class Dispatch:
     in_rows: Sequence[np.ndarray] = ()
     out_rows: Sequence[np.ndarray] = ()
     n_rows: int = 0
+    capacities: tuple[int, ...] = ()
     sizes: np.ndarray | None = None
     out_sizes: np.ndarray | None = None
     edges: Edges | None = None

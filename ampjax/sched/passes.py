@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ampjax.sched.plan import Plan
+from ampjax.sched.row_seeds import RowSeeds
 
 PURPOSES = "train", "losses", "sinks", "both"
 """Training; inference for losses, for what sinks see, or for both."""
@@ -22,12 +23,14 @@ class Pass:
       ids: `[n]`: which of them, in order.
       purpose: One of `PURPOSES`.
       may_update: False keeps all parameters as they are in training; gradients are accumulated all the same.
+      seeds: Where random bodies' numbers come from in training.
     """
 
     data: Any
     ids: np.ndarray
     purpose: str = "train"
     may_update: bool = True
+    seeds: RowSeeds = field(default_factory=RowSeeds)
 
     @property
     def train(self) -> bool:

@@ -7,7 +7,7 @@ for a worker's next action with `next`, carries it out, and says `done` when its
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -184,17 +184,23 @@ class Scheduler:
         for backlog in self._backlogs:
             backlog.decide_by(policy)
 
-    def abandon(self) -> list[Dispatch]:
+    def abandon(self, undone: Sequence[Dispatch] = ()) -> list[Dispatch]:
         """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted.
 
+        Args:
+          undone: After an error, the latest dispatches, in order, which were never carried out: what they brought is uncounted.
+
         Returns:
-          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
+          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made. Nothing, where anything is undone.
         """
         due = [changes for waiting in self._changes.values() for changes in waiting]
         self.updates.forget_handed_in()
         for key, pool in list(self.pools.items()):
             self.pools[key] = SlotPool(pool.capacity, pool.limit)
         self._clear()
+        if undone:
+            self.updates.take_back([*undone, *due])
+            due.clear()
         return due
 
     def resize(self, settings: SchedulerSettings) -> None:

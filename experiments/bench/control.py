@@ -13,7 +13,8 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
-from ampjax.engine.loop import AHEAD, Loop
+from ampjax.engine.issue_queue import AHEAD
+from ampjax.engine.loop import Loop
 from ampjax.engine.source import Source
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import Subset

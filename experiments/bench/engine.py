@@ -17,8 +17,9 @@ from rich.console import Console
 
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
 from ampjax.engine.asyncio_driver import AsyncioDriver
-from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.engine.executor import Executor
 from ampjax.engine.loop import Loop
+from ampjax.engine.parameters import NodeTraining
 from ampjax.engine.source import Source
 from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
@@ -156,7 +157,7 @@ class Bench:
         self._scheduler.reset_statistics()
         with keeping(self._issued):
             asyncio.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
-        self._executor.wait()
+        self._executor.fences.wait()
         stats = self._scheduler.stats
         self.n_messages, self.mean_dispatch = stats.messages, stats.messages / stats.dispatches
 

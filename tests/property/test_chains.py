@@ -80,8 +80,8 @@ def predictions(size):
     )
     engine.run(instances, train=False)
     found = {}
-    for _, states, rows, dispatch in engine.executor.outputs:
-        found.update(zip(states[:, 1].tolist(), np.asarray(rows)[: dispatch.n_rows].tolist(), strict=True))
+    for dispatch, rows in engine.arrived:
+        found.update(zip(dispatch.states[:, 1].tolist(), np.asarray(rows)[: dispatch.n_rows].tolist(), strict=True))
     return found
 
 

@@ -93,9 +93,7 @@ def test_decisions_in_words():
 def journal_of(**settings):
     e, made = engine(graphs.chain(1), fuse=False, **settings), []
     e.executor = None
-    VirtualDriver(
-        Loop(e.scheduler, None, e.sources(graphs.chain_data(3)), journal=Journal(made.append)), lambda d: 1
-    ).run()
+    VirtualDriver(Loop(e.scheduler, None, e.sources(graphs.chain_data(3)), [Journal(made.append)]), lambda d: 1).run()
     return made
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import graphs
 from support.control import tell
-from support.engines import engine
+from support.engines import Told, engine
 
 from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Done, Issue, Journal, Settle
 from ampjax.engine.loop import Loop
@@ -34,7 +34,7 @@ def decisions(data=DATA):
     journal = Journal(made.append)
     journal.begins(Pass(data, np.arange(len(data))))
     try:
-        VirtualDriver(Loop(e.scheduler, None, sources, journal=journal), lambda d: 1).run()
+        VirtualDriver(Loop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
     finally:
         journal.ends(None)
     return made
@@ -49,7 +49,7 @@ def follow(path, made, data=DATA, reason=FINISHED, **settings):
     follower = Follower(Recording(path / "run.trace"))
     e, sources = chain(data, **settings)
     said = []
-    loop = Loop(e.scheduler, None, sources, on_dispatch=lambda d: said.append(tell(d)), journal=follower.journal)
+    loop = Loop(e.scheduler, None, sources, [Told(lambda d: said.append(tell(d))), follower.journal])
     follower.journal.begins(Pass(data, np.arange(len(data))))
     policy = e.scheduler.settings.policy
     try:
@@ -149,7 +149,7 @@ def test_a_run_that_stood_still_does_so_again(tmp_path):
     journal = Journal(made.append)
     journal.begins(Pass(data, np.arange(1)))
     with pytest.raises(DeadlockError) as first:
-        VirtualDriver(Loop(e.scheduler, None, sources, journal=journal), lambda d: 1).run()
+        VirtualDriver(Loop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
     assert Settle(0, 1) in made
     with pytest.raises(DeadlockError) as again:
         follow(tmp_path, made, data=data, reason=FAILED)
