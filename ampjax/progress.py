@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from ampjax.engine.instruments import Instrument
-
-
-class Ended(Instrument):
-    """Tells how many instances have ended.
-
-    Args:
-      advance: `advance(n)`: `n` more have.
-    """
-
-    def __init__(self, advance: Callable[[int], Any]):
-        self._advance = advance
-
-    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
-        """Instances have ended."""
-        self._advance(len(ended))
 
 
 class Reporter:

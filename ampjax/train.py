@@ -31,6 +31,7 @@ from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.budget import payload_budget
 from ampjax.engine.compile import compilations
 from ampjax.engine.cost import Cost
+from ampjax.engine.instruments import Ended
 from ampjax.engine.issue_queue import abandon
 from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Journal
 from ampjax.engine.loop import Loop
@@ -52,7 +53,7 @@ from ampjax.parallel.sync import Device
 from ampjax.params import check_like
 from ampjax.predictions import Outputs, Predictions, gather_predictions
 from ampjax.preparation import AnyInstances, Preparation
-from ampjax.progress import Ended, Reporter
+from ampjax.progress import Reporter
 from ampjax.provenance import differences, provenance, require_same
 from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan

@@ -87,7 +87,7 @@ class AsyncioDriver:
             if isinstance(self._watch, Waited):
                 self._loop.queue.carry_out()
                 await self._watch.wait(dispatch)
-            if dispatch.reads and self._loop.executor is not None:
+            if self._loop.executor is not None and self._loop.reads(dispatch):
                 self._loop.queue.carry_out()
                 reader = self._group.create_task(self._read(self._loop.executor, dispatch))
                 self._readers.add(reader)

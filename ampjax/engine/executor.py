@@ -45,6 +45,7 @@ class Executor:
       store: Parameters, optimizer states, accumulators.
       losses: What losses have added up.
       fences: How far devices are.
+      sinks: The numbers of stages that only show what they get.
       readings: What launches have read back, by their numbers: what sinks have received, and what a `route_by` decides on; rows, padded.
     """
 
@@ -69,6 +70,8 @@ class Executor:
         self._updating = {
             s.number: Updating(tuple((training[n].tx, training[n].gradient) for n in s.params)) for s in stages
         }
+        self.sinks = frozenset(stage.number for stage in stages if stage.kind == "sink")
+        self._reading = self.sinks | {stage.number for stage in stages if stage.route_by is not None}
         self.readings: dict[int, Any] = {}
 
     def _find_tables(self, stage: Stage) -> dict[str, int]:
@@ -87,7 +90,7 @@ class Executor:
     # -- launches
 
     def feed(self, feeds: Sequence[Feed]) -> None:
-        """Writes pumped payloads, which `loop.check_payload` has passed, to host arenas."""
+        """Writes pumped payloads, which `pump.check_payload` has passed, to host arenas."""
         for feed in feeds:
             self.arenas.ensure(feed.arena, feed.capacity)
             self.arenas.host[feed.arena][feed.slots] = feed.payload
@@ -115,8 +118,9 @@ class Executor:
             return 0
         runner = self._runners[launch.stage]
         stage, params = runner.stage, tuple([self.store.params[node] for node in runner.stage.params])
-        for key, capacity in zip(stage.arenas, last.capacities, strict=False):
-            self.arenas.ensure(key, capacity)
+        if last.capacities:
+            for key, capacity in zip(stage.arenas, last.capacities, strict=True):
+                self.arenas.ensure(key, capacity)
         if _brings_gradients(stage, launch):
             return self._learn(runner, streak, params)
         if stage.kind == "loss":
@@ -147,8 +151,7 @@ class Executor:
 
     def _reads(self, launch: Launch) -> bool:
         """Whether rows of a launch's inputs are read back to the host."""
-        stage = self.plan.stages[launch.stage]
-        return stage.kind == "sink" or (stage.route_by is not None and launch.direction != BACKWARD)
+        return launch.stage in self._reading and launch.direction != BACKWARD
 
     # -- gradients
 
@@ -166,10 +169,8 @@ class Executor:
     def _learn(self, runner: StageRunner, streak: Streak, params: tuple[Any, ...]) -> int:
         """Runs kernels that bring weight gradients; says how many parameter changes they make."""
         stage, store, launch = runner.stage, self.store, streak[0]
-        for node, port in self._tables.get(stage.number, {}).items():
-            numbers = self.arenas.host[stage.ports[port].arena]
-            for each in streak:
-                store.add_rows(node, numbers[each.in_rows[port]])
+        if stage.number in self._tables:
+            self._note_rows(stage, streak)
         learning, learnt, told = self._learning(stage, launch)
         if stage.kind == "loss":
             sums = self.losses.of(stage.number, True)
@@ -187,6 +188,13 @@ class Executor:
         if launch.versions is not None and streak[-1].drop:
             del store.stash[stage.number, launch.versions]
         return 0 if learning is ACCUMULATING else len(launch.changes)
+
+    def _note_rows(self, stage: Stage, streak: Streak) -> None:
+        """Keeps which rows of tables some launches give gradients to."""
+        for node, port in self._tables[stage.number].items():
+            numbers = self.arenas.host[stage.ports[port].arena]
+            for launch in streak:
+                self.store.add_rows(node, numbers[launch.in_rows[port]])
 
     def _learning(self, stage: Stage, launch: Launch) -> tuple[Learning, tuple[Any, ...], np.ndarray | None]:
         """What becomes of a launch's weight gradients, what it needs of each node, and what it is told of the updates."""

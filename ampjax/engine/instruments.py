@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ampjax.sched.dispatch import Dispatch
 
 
@@ -26,8 +28,8 @@ class Instrument:
     def carried_out(self) -> None:
         """What had been decided has been issued, all of it or all but the latest."""
 
-    def done(self, dispatch: Dispatch) -> None:
-        """A dispatch's messages travel on, with what was read from their payloads."""
+    def done(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
+        """A dispatch's messages travel on, with what was read from their payloads, if anything was."""
 
     def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
         """Instances have ended (number, and whether it was training), and others been admitted (or loops have pumped)."""
@@ -54,7 +56,7 @@ class Instruments:
     after_kernels: list[Callable[[Sequence[Dispatch]], Any]]
     after_changes: list[Callable[[Sequence[Dispatch]], Any]]
     carried_out: list[Callable[[], Any]]
-    done: list[Callable[[Dispatch], Any]]
+    done: list[Callable[[Dispatch, np.ndarray | None], Any]]
     settled: list[Callable[[Sequence[tuple[int, bool]], int], Any]]
     data_ended: list[Callable[[], Any]]
     idle: list[Callable[[int], Any]]
@@ -77,3 +79,18 @@ class Instruments:
         for hook in HOOKS:
             told = [one for one in self._all if getattr(type(one), hook) is not getattr(Instrument, hook)]
             setattr(self, hook, [getattr(one, hook) for one in told])
+
+
+class Ended(Instrument):
+    """Tells how many instances have ended.
+
+    Args:
+      advance: `advance(n)`: `n` more have.
+    """
+
+    def __init__(self, advance: Callable[[int], Any]):
+        self._advance = advance
+
+    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
+        """Instances have ended."""
+        self._advance(len(ended))

@@ -7,11 +7,11 @@ way the scheduler's lines and XLA's each stay in the processor's caches for a wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.instruments import Instruments
 from ampjax.engine.launch import Launch
 from ampjax.engine.streaks import n_coalesced
-from ampjax.ir.state import State
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.pump import Feed
 from ampjax.sched.scheduler import Scheduler
@@ -28,18 +27,8 @@ AHEAD = 16, 2_048
 """Dispatches, and messages in them, that are decided on before they are carried out; more would leave the caches again."""
 
 
-class Decided(NamedTuple):
-    """A dispatch that waits to be issued.
-
-    Args:
-      dispatch: What the scheduler has decided.
-      launch: The same for an executor; None where only control runs.
-      alone: Whether it is issued by itself.
-    """
-
-    dispatch: Dispatch
-    launch: Launch | None
-    alone: bool
+Decided = tuple[Dispatch, Launch, bool]
+"""A dispatch that waits to be issued, the same for an executor, and whether it is issued by itself."""
 
 
 class IssueQueue:
@@ -65,7 +54,7 @@ class IssueQueue:
         self._scheduler, self._executor, self._launch_of = scheduler, executor, launch_of
         self._instruments = instruments
         self.outputs: list[tuple[Dispatch, Any]] = []
-        self._waiting: deque[Decided | Sequence[Feed]] = deque()
+        self._waiting: deque[Decided | list[Feed]] = deque()
         self._n_dispatches = self._n_messages = 0  # decided since something was carried out
         self._is_broken = False
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
@@ -73,13 +62,16 @@ class IssueQueue:
 
     def add(self, dispatch: Dispatch, alone: bool) -> None:
         """A dispatch has been decided on. It is issued with others, or at once if they are many; one that is `alone` after what came before."""
-        launch = None if self._executor is None else self._launch_of(dispatch)
-        self._waiting.append(Decided(dispatch, launch, alone))
+        if self._executor is None:
+            for hook in self._instruments.before_kernels:
+                hook([dispatch])
+            return
+        self._waiting.append((dispatch, self._launch_of(dispatch), alone))
         if alone:
             self.carry_out(all_but=1)
         self._n_dispatches += 1
         self._n_messages += dispatch.n_messages
-        if self._executor is None or self._n_dispatches >= AHEAD[0] or self._n_messages >= AHEAD[1]:
+        if self._n_dispatches >= AHEAD[0] or self._n_messages >= AHEAD[1]:
             self.carry_out()
 
     def feed(self, feeds: Sequence[Feed]) -> None:
@@ -97,17 +89,17 @@ class IssueQueue:
 
         Once something has failed, or was interrupted, nothing more is issued: what follows may need what was not computed (see `undone`).
         """
-        waiting = self._waiting
-        while len(waiting) > all_but and not self._is_broken:
+        waiting, executor = self._waiting, self._executor
+        while len(waiting) > all_but and not self._is_broken and executor is not None:
             first, self._is_broken, n = waiting[0], True, 1
-            if isinstance(first, Decided):
-                n = self._n_together(first, len(waiting) - all_but)
-                self._issue(list(islice(waiting, n)))  # type: ignore[arg-type] - all of them are decided
-            elif self._executor is not None:
-                self._executor.feed(first)
+            if isinstance(first, tuple):
+                n = self._n_together(executor, first, len(waiting) - all_but)
+                self._issue(executor, [first] if n == 1 else list(islice(waiting, n)))  # type: ignore[arg-type] - all are decided
+            else:
+                executor.feed(first)
             for _ in range(n):
                 waiting.popleft()
-            self._is_broken, self._ran = False, None
+            self._is_broken = False
         if self._n_dispatches:
             for hook in self._instruments.carried_out:
                 hook()
@@ -119,11 +111,10 @@ class IssueQueue:
 
         Of one whose kernels had been issued, parameter changes alone are left; those that were issued with it have been carried out.
         """
-        undone = [entry.dispatch for entry in self._waiting if isinstance(entry, Decided)]
+        undone = [entry[0] for entry in self._waiting if isinstance(entry, tuple)]
         ran = self._ran
         if ran is not None:
-            left = replace(ran, stage=None, changes=ran.changes[self._n_changed :])
-            undone[: 1 + undone.index(ran)] = [left]
+            undone[: 1 + undone.index(ran)] = [ran.after(self._n_changed)]
         return undone
 
     def abandon(self) -> None:
@@ -142,24 +133,25 @@ class IssueQueue:
             self.outputs.clear()
             abandon(self._scheduler, self._executor, undone)
 
-    def _n_together(self, first: Decided, most: int) -> int:
+    def _n_together(self, executor: Executor, first: Decided, most: int) -> int:
         """How many of at most `most` that have been decided, from the first on, are issued together."""
-        if self._executor is None or first.alone:
+        _, launch, alone = first
+        if alone or most == 1:
             return 1
-        launches = _launches(islice(self._waiting, most))
-        return n_coalesced(launches, self._executor.can_coalesce)
+        behind = (
+            entry[1] if isinstance(entry, tuple) and not entry[2] else None for entry in islice(self._waiting, 1, most)
+        )
+        return n_coalesced(launch, behind, executor.can_coalesce)
 
-    def _issue(self, together: Sequence[Decided]) -> None:
+    def _issue(self, executor: Executor, together: Sequence[Decided]) -> None:
         """Issues dispatches: their kernels, then the parameter changes of the last one."""
-        dispatches, told = [entry.dispatch for entry in together], self._instruments
-        for hook in told.before_kernels:
+        dispatches = [dispatch for dispatch, _, _ in together]
+        for hook in self._instruments.before_kernels:
             hook(dispatches)
-        if self._executor is None:
-            return
         try:
-            self.run(self._executor, dispatches, [entry.launch for entry in together if entry.launch is not None])
+            self.run(executor, dispatches, [launch for _, launch, _ in together])
         except Exception as error:
-            error.add_note(describe(dispatches[0], self._scheduler))
+            error.add_note(f"ampjax: {self._scheduler.describe(dispatches[0])}")
             raise
 
     def run(self, executor: Executor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
@@ -169,13 +161,14 @@ class IssueQueue:
         self._ran = last
         for hook in self._instruments.after_kernels:
             hook(dispatches)
-        for change in last.changes[self._n_changed :]:
-            executor.change(change)
+        while self._n_changed < len(last.changes):
+            executor.change(last.changes[self._n_changed])
             self._n_changed += 1
         for hook in self._instruments.after_changes:
             hook(dispatches)
-        if last.stage is not None and last.stage.kind == "sink":
+        if launches[0].stage in executor.sinks:
             self.outputs += [(dispatch, executor.readings.pop(dispatch.number)) for dispatch in dispatches]
+        self._ran = None
 
 
 def abandon(scheduler: Scheduler, executor: Executor | None, undone: Sequence[Dispatch] = ()) -> None:
@@ -186,22 +179,3 @@ def abandon(scheduler: Scheduler, executor: Executor | None, undone: Sequence[Di
             for change in dispatch.changes:
                 executor.change(change)
         executor.abandon()
-
-
-def _launches(entries: Iterable[Decided | Sequence[Feed]]) -> Iterator[Launch]:
-    """The launches of dispatches, up to the first entry that is none, or is issued by itself."""
-    for number, entry in enumerate(entries):
-        if not isinstance(entry, Decided) or entry.launch is None or (entry.alone and number):
-            return
-        yield entry.launch
-
-
-def describe(dispatch: Dispatch, scheduler: Scheduler) -> str:
-    """Where an error happened: node, direction, states, and the story of the first message."""
-    if dispatch.stage is None or not len(dispatch.states):
-        return f"ampjax: in {dispatch!r}"
-    state = State(dispatch.states[:1], scheduler.plan.layout, dispatch.stage.ports[0].type.fields)
-    story: list[Any] = scheduler.story(int(dispatch.states[0, 0]), until=dispatch.number)[-6:]
-    return "\n".join(
-        [f"ampjax: in {dispatch!r}; first message {state!r}; its story:", *(f"  {line}" for line in story)]
-    )

@@ -190,10 +190,9 @@ class Journal(Instrument):
             )
         )
 
-    def done(self, dispatch: Dispatch) -> None:
+    def done(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
         """A dispatch's messages travel on."""
-        read = dispatch.choices if dispatch.reads else None
-        self._take(Done(self.number(dispatch), 0 if read is None else _checksum(read)))
+        self._take(Done(self.number(dispatch), 0 if choices is None else _checksum(choices)))
 
     def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
         """Instances have ended, others have been admitted."""

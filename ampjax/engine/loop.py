@@ -44,6 +44,7 @@ class Loop:
         self.launch_of = Routed(scheduler.plan, seeds[0] if seeds else RowSeeds())
         self.instruments = Instruments(instruments)
         self.queue = IssueQueue(scheduler, executor, self.launch_of, self.instruments)
+        self._asks = executor is not None and any(stage.route_by is not None for stage in scheduler.plan.stages)
         self._fruitless = 0  # messages since an instance ended; below 0 once it has been told
 
     def issue(self, worker: int) -> Dispatch | None:
@@ -66,13 +67,18 @@ class Loop:
         self.queue.add(dispatch, alone)
         return dispatch
 
+    def reads(self, dispatch: Dispatch) -> bool:
+        """Whether its messages wait until payloads have been read back."""
+        return self._asks and self.scheduler.reads(dispatch)
+
     def done(self, dispatch: Dispatch) -> None:
         """Lets its messages travel on, with what was read from their payloads, and admits what there is room for."""
-        if dispatch.reads and self.executor is not None:
-            dispatch.choices = self.executor.choices(dispatch.number, dispatch.n_rows)
+        choices = None
+        if self.executor is not None and self.reads(dispatch):
+            choices = self.executor.choices(dispatch.number, dispatch.n_rows)
         for hook in self.instruments.done:
-            hook(dispatch)
-        self.scheduler.done(dispatch)
+            hook(dispatch, choices)
+        self.scheduler.done(dispatch, choices)
         self.settle()
 
     def settle(self) -> bool:

@@ -204,7 +204,7 @@ def _carry_out(dispatches: Sequence[Dispatch], loop: Loop, executor: Executor, r
     launches = [loop.launch_of(dispatch) for dispatch in dispatches]
     place = 0
     while place < len(launches):
-        end = place + n_coalesced(launches[place:], executor.can_coalesce)
+        end = place + n_coalesced(launches[place], launches[place + 1 :], executor.can_coalesce)
         streak, last, place = launches[place:end], dispatches[end - 1], end
         rows = [max(1, launch.n_rows) for launch in streak]
         if together and last.stage is not None and executor.updates_at_once(streak[-1]):

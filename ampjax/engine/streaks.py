@@ -31,19 +31,19 @@ Streak = Sequence[Launch]
 """Launches, one after the other, of one kernel and one size; parameters change after the last of them only."""
 
 
-def n_coalesced(launches: Iterable[Launch], can_coalesce: Callable[[Launch, Launch], bool]) -> int:
-    """How many of some launches, from the first on, can be carried out in one call.
+def n_coalesced(launch: Launch, behind: Iterable[Launch | None], can_coalesce: Callable[[Launch, Launch], bool]) -> int:
+    """How many launches can be carried out in one call.
 
     Args:
-      launches: At least one, in the order of issue.
+      launch: The first.
+      behind: Those behind it, in the order of issue; up to a None.
       can_coalesce: Whether one can be carried out together with the one before it, and with those that this was carried out with.
     """
-    waiting = iter(launches)
-    before, n = next(waiting), 1
-    for launch in islice(waiting, STREAK - 1):
-        if not can_coalesce(before, launch):
+    n = 1
+    for following in islice(behind, STREAK - 1):
+        if following is None or not can_coalesce(launch, following):
             break
-        before, n = launch, n + 1
+        launch, n = following, n + 1
     return n
 
 

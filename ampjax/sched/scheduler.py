@@ -14,6 +14,7 @@ import numpy as np
 
 from ampjax.errors import DeadlockError, LimitError, SettingsError
 from ampjax.ir.instances import Messages
+from ampjax.ir.state import INSTANCE, State
 from ampjax.sched import doctor, explain, laws
 from ampjax.sched.build import NO_CELLS
 from ampjax.sched.dispatch import Change, Dispatch
@@ -138,9 +139,20 @@ class Scheduler:
         self._count(queue, dispatch)
         return self._issue(dispatch)
 
-    def done(self, dispatch: Dispatch) -> None:
-        """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended."""
+    def reads(self, dispatch: Dispatch) -> bool:
+        """Whether payloads must be read back to the host before a dispatch's messages travel on."""
+        return dispatch.reads
+
+    def done(self, dispatch: Dispatch, choices: np.ndarray | None = None) -> None:
+        """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended.
+
+        Args:
+          dispatch: The dispatch.
+          choices: What was read from the payloads of one that `reads`; None takes what its node assumes.
+        """
         self._issued -= 1
+        if choices is not None:
+            dispatch.choices = choices
         stage = dispatch.stage
         if stage is not None:
             if dispatch.direction == BACKWARD:
@@ -277,6 +289,14 @@ class Scheduler:
         """What happened to an instance's messages (with these state fields), as far as the history goes back; up to dispatch `until`, if it is given."""
         past = (d for d in self.history if until is None or d.number <= until)
         return explain.story(self.plan, past, instance, fields)
+
+    def describe(self, dispatch: Dispatch) -> str:
+        """A dispatch in words, with the story of its first message: where an error happened."""
+        if dispatch.stage is None or not len(dispatch.states):
+            return f"in {dispatch!r}"
+        state = State(dispatch.states[:1], self.plan.layout, dispatch.stage.ports[0].type.fields)
+        story = self.story(int(dispatch.states[0, INSTANCE]), until=dispatch.number)[-6:]
+        return "\n".join([f"in {dispatch!r}; first message {state!r}; its story:", *(f"  {line}" for line in story)])
 
     def diagnose(self) -> LimitError | DeadlockError:
         """Why nothing can move."""

@@ -59,7 +59,7 @@ def test_the_end_of_the_data_and_workers_without_work():
 
 def test_one_that_is_not_overridden_costs_nothing():
     class Few(Instrument):
-        def done(self, dispatch):
+        def done(self, dispatch, choices):
             raise AssertionError
 
     few = Few()

@@ -180,7 +180,7 @@ class Calls:
     """An executor that notes what it is asked to run."""
 
     def __init__(self):
-        self.calls, self.fences = [], self
+        self.calls, self.fences, self.sinks = [], self, ()
 
     def can_coalesce(self, before, launch):
         return True
