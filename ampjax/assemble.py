@@ -7,7 +7,8 @@ from typing import Any
 
 import optax
 
-from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.engine.executor import Executor
+from ampjax.engine.parameters import NodeTraining
 from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances
@@ -153,4 +154,4 @@ def make_executor(
         for n, node in nodes.items()
     }
     start = initial_params(plan.graph, params, settings.seed)
-    return Executor(plan, start, training, devices, scheduler_settings(plan.graph, settings).stashed, settings.seed)
+    return Executor(plan, start, training, devices, scheduler_settings(plan.graph, settings).stashed)

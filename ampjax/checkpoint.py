@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.executor import Executor
+from ampjax.engine.parameters import ParameterStore
 from ampjax.errors import DataError
 from ampjax.parallel import checkpoint
 from ampjax.sched.updates import Updates
@@ -32,7 +32,7 @@ class Standing:
 
 
 def save(
-    folder: str | Path, executor: Executor, updates: Updates, rng: np.random.Generator, standing: Standing
+    folder: str | Path, store: ParameterStore, updates: Updates, rng: np.random.Generator, standing: Standing
 ) -> None:
     """Writes everything; a checkpoint that the folder holds is replaced.
 
@@ -41,10 +41,10 @@ def save(
       DataError: If the folder holds anything else, or is the one in which the program runs.
     """
     notes = {"updates": updates.state(), "rng": rng.bit_generator.state, "virtual_ns": standing.virtual_ns}
-    checkpoint.save(folder, standing.epochs, dict(executor.params), _beside(executor), {}, notes)
+    checkpoint.save(folder, standing.epochs, dict(store.params), _beside(store), {}, notes)
 
 
-def restore(folder: str | Path, executor: Executor, updates: Updates, rng: np.random.Generator) -> Standing:
+def restore(folder: str | Path, store: ParameterStore, updates: Updates, rng: np.random.Generator) -> Standing:
     """Reads everything, and checks it before anything changes.
 
     Raises:
@@ -52,9 +52,9 @@ def restore(folder: str | Path, executor: Executor, updates: Updates, rng: np.ra
       DataError: If what was saved is of another graph or other optimizers, or is no trainer.
       TableError: If files are missing, cut off or altered.
     """
-    saved = checkpoint.load(folder, dict(executor.params), _beside(executor), {})
+    saved = checkpoint.load(folder, dict(store.params), _beside(store), {})
     notes = _checked_notes(folder, saved.notes, updates.state(), rng)
-    executor.restore(saved.params, saved.state["optimizers"], saved.state["gradients"])
+    store.restore(saved.params, saved.state["optimizers"], saved.state["gradients"])
     updates.resume(notes["updates"])
     rng.bit_generator.state = notes["rng"]
     return Standing(saved.step, notes["virtual_ns"])
@@ -85,5 +85,5 @@ def _same_form(value: Any, like: Any) -> bool:
     return type(value) in (int, float, bool) if isinstance(like, int | float) else isinstance(value, type(like))
 
 
-def _beside(executor: Executor) -> dict[str, Any]:
-    return {"optimizers": dict(executor.opt_state), "gradients": dict(executor.accumulators)}
+def _beside(store: ParameterStore) -> dict[str, Any]:
+    return {"optimizers": dict(store.opt_state), "gradients": dict(store.accumulators)}

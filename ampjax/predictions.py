@@ -10,7 +10,11 @@ import numpy as np
 
 from ampjax.ir.graph import Node
 from ampjax.ir.state import INSTANCE
+from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import Plan
+
+Outputs = Sequence[tuple[Dispatch, Any]]
+"""What has arrived at sinks: dispatches, and their rows (padded)."""
 
 
 @dataclass(frozen=True)
@@ -34,29 +38,31 @@ class Predictions:
         return f"Predictions({len(self)} messages of {len(np.unique(self.instance))} instances, fields {list(self.fields)})"
 
 
-def gather_predictions(
-    plan: Plan, outputs: Sequence[tuple[str, np.ndarray, Any, Any]], sinks: Mapping[str, Node]
-) -> dict[str, Predictions]:
+def gather_predictions(plan: Plan, outputs: Outputs, sinks: Mapping[str, Node]) -> dict[str, Predictions]:
     """Sorts what sinks have received.
 
     Args:
       plan: The plan.
-      outputs: For each dispatch: the sink's name, states, rows (padded), and the dispatch.
+      outputs: What has arrived.
       sinks: The sinks by name; of copies of a sink any one.
     """
-    return {name: _one(plan, [o for o in outputs if o[0] == name], node) for name, node in sinks.items()}
+    by_sink: dict[str, list[tuple[Dispatch, Any]]] = {name: [] for name in sinks}
+    for dispatch, rows in outputs:
+        if dispatch.stage is not None:
+            by_sink[dispatch.stage.nodes[-1].role].append((dispatch, rows))
+    return {name: _one(plan, by_sink[name], node) for name, node in sinks.items()}
 
 
-def _one(plan: Plan, outputs: Sequence[tuple[str, np.ndarray, Any, Any]], sink: Node) -> Predictions:
+def _one(plan: Plan, outputs: Outputs, sink: Node) -> Predictions:
     wire = sink.inputs[0]
     assert wire is not None and wire.type is not None
     empty = np.zeros((0, plan.layout.width), np.int64)
-    states = np.concatenate([empty, *(o[1] for o in outputs)])
+    states = np.concatenate([empty, *(dispatch.states for dispatch, _ in outputs)])
     order = np.lexsort([*(states[:, plan.layout.column(f)] for f in reversed(wire.type.fields)), states[:, INSTANCE]])
-    rows = [np.asarray(o[2])[: o[3].n_rows] for o in outputs]
+    rows = [np.asarray(rows)[: dispatch.n_rows] for dispatch, rows in outputs]
     flat = np.concatenate([np.zeros((0, *wire.type.shape), wire.type.dtype), *rows])
     if wire.type.ragged:
-        sizes = np.concatenate([np.zeros(0, np.int64), *(o[3].sizes for o in outputs)])
+        sizes = np.concatenate([np.zeros(0, np.int64), *(d.sizes for d, _ in outputs if d.sizes is not None)])
         parts = np.split(flat, np.cumsum(sizes)[:-1]) if len(sizes) else []
         payload: Any = [parts[i] for i in order]
     else:

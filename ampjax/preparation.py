@@ -16,6 +16,7 @@ from ampjax.grouping import Orders
 from ampjax.ir.instances import Instances, told_sizes
 from ampjax.progress import COMPILING, Reporter
 from ampjax.sched.demand import FAR, KNOWN, DryRun, Guard, Rows, dry_run, row_limits, with_limits, with_unseen
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
@@ -28,8 +29,8 @@ SAMPLED = 64
 AnyInstances = Instances | LoopInstances
 Look = tuple[np.ndarray, DryRun]
 """The numbers of some sampled instances, and what they need."""
-Pass = tuple[AnyInstances, bool]
-"""Instances, and whether they are trained on."""
+Wanted = tuple[AnyInstances, str]
+"""Instances, and what they are run for: one of `passes.PURPOSES`."""
 
 
 class Preparation:
@@ -58,25 +59,27 @@ class Preparation:
         self._limits: tuple[Rows, dict[ArenaKey, float]] | None = None
         self._largest = 0.0  # among the sizes that data tell, of those that the guard knows
         self._sized_by_training = False
-        self._looked_at: set[tuple[int, bool, str]] = set()
+        self._looked_at: set[tuple[int, str]] = set()
         self._left: list[Ladder] = []
 
-    def guard(self, data: AnyInstances) -> Guard | None:
-        """What keeps instances of a data set out that would exceed the memory limit; None before anything is sized."""
+    def guard(self, of: Pass) -> Guard | None:
+        """What keeps instances of a pass out that would exceed the memory limit; None before anything is sized."""
         if self._limits is None:
             return None
+        # No row is freed in a dry run, so there is no need to go backward.
+        data, purpose = of.data, "losses" if of.train else of.purpose
         sizes = told_sizes(data)
         if sizes is not None and len(sizes) and not sizes.max() <= self._largest:
-            self._count_largest(data, sizes)
+            self._count_largest(data, purpose, sizes)
         margin = FAR if sizes is None else KNOWN
-        return Guard(self._plan, *self._limits, self._settings.in_flight, margin, self._scheduler.inference)
+        return Guard(self._plan, *self._limits, self._settings.in_flight, margin, purpose)
 
-    def _count_largest(self, data: AnyInstances, sizes: np.ndarray) -> None:
+    def _count_largest(self, data: AnyInstances, purpose: str, sizes: np.ndarray) -> None:
         """Finds out what the largest instances need: the guard must know, though arenas and kernels are made for what is usual."""
         assert self._limits is not None
         ids = np.argsort(-sizes, kind="stable")[:SAMPLED]
         _, most = self._limits
-        for key, counts in self._dry_run(data, ids, train=False).each.items():
+        for key, counts in self._dry_run((data, purpose), ids).each.items():
             most[key] = max(most.get(key, 0), int(counts.max()))
         self._largest = float(sizes.max())
 
@@ -85,26 +88,27 @@ class Preparation:
         data: AnyInstances,
         valid: AnyInstances | None,
         reporter: Reporter,
-        train: bool = True,
+        purpose: str = "train",
         warm: bool = True,
         ahead: bool = True,
     ) -> None:
-        """Prepares a pass over `data`, then one without training over `valid`; what was prepared before is left as it is.
+        """Prepares a pass over `data`, then one for losses over `valid`; what was prepared before is left as it is.
 
         Args:
           data: Instances.
           valid: Validation instances.
           reporter: Shows how far it is.
-          train: Whether `data` are trained on.
+          purpose: What `data` are run for, one of `passes.PURPOSES`.
           warm: False sizes arenas only.
           ahead: False leaves compilations to whoever needs them first, and those that nobody does to `finish`.
         """
         if not warm and self._sized_by_training:
             return
-        passes = [(data, train)] if valid is None else [(data, train), (valid, False)]
+        train = purpose == "train"
+        passes = [(data, purpose)] if valid is None else [(data, purpose), (valid, "losses")]
         resize = not self._sized_by_training and (train or self._limits is None)
-        new = [p for p in passes if resize or (len(p[0]), p[1], self._scheduler.inference) not in self._looked_at]
-        looks = [self._look_at(*p) for p in new]
+        new = [p for p in passes if resize or (len(p[0]), p[1]) not in self._looked_at]
+        looks = [self._look_at(p) for p in new]
         if resize:
             self._size_arenas([sampled for _, sampled in looks], max(len(data) for data, _ in new))
             self._sized_by_training = train
@@ -112,32 +116,33 @@ class Preparation:
             found = self._ladders(new, looks)
             if found:
                 changes = [Ladder(self._changes())] if train else []
-                found = [*changes, *found, Ladder(self._marks())]
+                found = [*changes, *found, Ladder(self._fences())]
             if ahead:
                 await self._compile(found, reporter)
             else:
                 for ladder in found:
                     ladder.limit()
                     self._left.append(Ladder(ladder.compilations))
-            self._looked_at.update((len(data), train, self._scheduler.inference) for data, train in new)
+            self._looked_at.update((len(data), purpose) for data, purpose in new)
 
     async def finish(self, reporter: Reporter) -> None:
         """Compiles what has been left to whoever needs it, unless somebody did."""
         await self._compile(self._left, reporter)
         self._left = []
 
-    def _look_at(self, data: AnyInstances, train: bool) -> Look:
+    def _look_at(self, wanted: Wanted) -> Look:
         """Dry-runs some instances, drawn at random, and the largest that are likely to be in flight together."""
+        data, purpose = wanted
         rng, in_flight = np.random.default_rng(self._settings.seed), self._settings.in_flight
         drawn = rng.permutation(len(data))[: max(SAMPLED, 2 * in_flight)]
-        together = self._orders.largest(data, in_flight, train, rng)
+        together = self._orders.largest(data, in_flight, purpose == "train", rng)
         sample = np.concatenate([drawn, np.setdiff1d(together, drawn)])
-        return sample, self._dry_run(data, sample, train)
+        return sample, self._dry_run(wanted, sample)
 
-    def _dry_run(self, data: AnyInstances, ids: np.ndarray, train: bool, max_dispatch_size: int = 1 << 30) -> DryRun:
-        """Counts what some instances need, for what inference is for now."""
-        inference = self._scheduler.inference
-        return dry_run(self._plan, batches_of(data, ids), ids.tolist(), train, max_dispatch_size, inference)
+    def _dry_run(self, wanted: Wanted, ids: np.ndarray, max_dispatch_size: int = 1 << 30) -> DryRun:
+        """Counts what some instances need."""
+        data, purpose = wanted
+        return dry_run(self._plan, batches_of(data, ids), ids.tolist(), purpose, max_dispatch_size)
 
     def _size_arenas(self, looks: Sequence[DryRun], n_instances: int) -> None:
         """Sizes each arena for the sampled instances that need most of it, as many as can be in flight; in training or in validation.
@@ -161,27 +166,27 @@ class Preparation:
         self._left.clear()
         self._looked_at.clear()  # kernels are compiled for the arenas' sizes
 
-    def _ladders(self, passes: Sequence[Pass], looks: Sequence[Look]) -> list[Ladder]:
+    def _ladders(self, passes: Sequence[Wanted], looks: Sequence[Look]) -> list[Ladder]:
         """The kernels that passes will need, as far as the largest sampled instances tell."""
         found = list[Ladder]()
-        for (data, train), (ids, sampled) in zip(passes, looks, strict=True):
+        for wanted, (ids, sampled) in zip(passes, looks, strict=True):
             largest = ids[sampled.largest(self._settings.in_flight)]
-            stats = self._dry_run(data, largest, train, self._settings.max_dispatch_size).stats
-            directions = [FORWARD, BACKWARD] if train else [INFER]
+            stats = self._dry_run(wanted, largest, self._settings.max_dispatch_size).stats
+            directions = [FORWARD, BACKWARD] if wanted[1] == "train" else [INFER]
             found += ladders(self._executor, self._scheduler, stats.stages, directions)
         return found
 
     def _changes(self) -> list[Callable[[], object]]:
         """The compilations of parameter changes."""
-        executor = self._executor
+        store = self._executor.store
         return [
-            *(partial(executor.warm_update, node) for node in self._plan.graph.parameterised),
-            *(partial(executor.warm_average, nodes) for nodes in self._scheduler.replica_groups.values()),
+            *(partial(store.warm_update, node) for node in self._plan.graph.parameterised),
+            *(partial(store.warm_average, nodes) for nodes in self._scheduler.replica_groups.values()),
         ]
 
-    def _marks(self) -> list[Callable[[], object]]:
-        """The compilations of the marks that tell how far a device is; they need arenas."""
-        return [partial(self._executor.mark, worker) for worker in range(self._plan.workers)]
+    def _fences(self) -> list[Callable[[], object]]:
+        """The compilations of the fences that tell how far a device is; they need arenas."""
+        return [partial(self._executor.fences.of_worker, worker) for worker in range(self._plan.workers)]
 
     async def _compile(self, found: Sequence[Ladder], reporter: Reporter) -> None:
         with reporter.part(COMPILING, sum(len(ladder.compilations) for ladder in found)) as advance:

@@ -13,10 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.engine.executor import Executor
 from ampjax.engine.journal import digest
+from ampjax.engine.parameters import ParameterStore
 from ampjax.errors import ReplayError
 from ampjax.sched.plan import Plan
+from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.updates import Updates
 from ampjax.settings import Settings
 
@@ -31,7 +32,7 @@ _FOREIGN = "Pass a file that `fit(..., record=...)` has written."
 
 
 def provenance(
-    plan: Plan, settings: Settings, executor: Executor, updates: Updates, rng: np.random.Generator
+    plan: Plan, settings: Settings, store: ParameterStore, updates: Updates, rng: np.random.Generator, seeds: RowSeeds
 ) -> dict[str, Any]:
     """What a recording's header says of a run that is about to start; JSON can hold it."""
     placed = dict(plan.worker_of) if callable(settings.affinity) else settings.affinity
@@ -40,10 +41,10 @@ def provenance(
         "graph": _hex(f"{plan.graph!r}\n{plan!r}\n{plan.spaces}".encode()),
         "settings": {**vars(settings), **named},
         "start": {
-            "parameters": digest(executor.params).hex(),
-            "optimizer states": digest(executor.opt_state).hex(),
-            "gradients": digest((executor.accumulators, updates.counts, updates.versions)).hex(),
-            "random numbers": _hex(repr((rng.bit_generator.state, executor.draws)).encode()),
+            "parameters": digest(store.params).hex(),
+            "optimizer states": digest(store.opt_state).hex(),
+            "gradients": digest((store.accumulators, updates.counts, updates.versions)).hex(),
+            "random numbers": _hex(repr((rng.bit_generator.state, seeds)).encode()),
         },
         "made with": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "made on": {

@@ -31,8 +31,10 @@ from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan
 from ampjax.sched.queues import FORWARD
+from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
@@ -111,17 +113,18 @@ def simulate(
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
-    scheduler.inference = "losses" if any(stage.kind == "loss" for stage in plan.stages) else "sinks"
+    inference = "losses" if any(stage.kind == "loss" for stage in plan.stages) else "sinks"
+    of = Pass(instances, np.arange(len(instances)), "train" if train else inference, seeds=RowSeeds(s.seed))
     executor = _executor(plan, s, tx, params) if numerics else None
-    loop = Loop(scheduler, executor, [Source(scheduler, instances, np.arange(len(instances)), train)])
+    loop = Loop(scheduler, executor, [Source(scheduler, of)])
     seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
     return Simulation(
         len(instances),
         seconds,
         scheduler.stats,
         trace,
-        metrics_of(executor.take_sums(train)) if executor is not None else {},
-        jax.tree.map(np.array, executor.params) if executor is not None else {},
+        metrics_of(executor.losses.take(train)) if executor is not None else {},
+        jax.tree.map(np.array, executor.store.params) if executor is not None else {},
     )
 
 
@@ -159,15 +162,15 @@ def profile(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
 
-    executor.keep_outputs, scheduler.inference = False, "sinks"
-
-    def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool, train: bool = True) -> Measured:
-        source = Source(scheduler, instances, np.arange(len(instances)), train)
-        return by(Loop(scheduler, executor, [source]), executor, together)
+    def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool, purpose: str = "train") -> Measured:
+        source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed)))
+        found = by(Loop(scheduler, executor, [source]), executor, together)
+        executor.abandon()
+        return found
 
     def predicted(by: Callable[[Loop, Executor, bool], Measured]) -> Measured:
         """What only predictions need; the rest takes its time from training."""
-        found = measured(by, False, train=False)
+        found = measured(by, False, "sinks")
         return {part: {what: t for what, t in times.items() if what in only_seen} for part, times in found.items()}
 
     only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and stage.kind != "sink"}

@@ -7,7 +7,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.budget import payload_budget
 from ampjax.engine.compile import compilations
 from ampjax.engine.cost import Cost
+from ampjax.engine.instruments import Ended
+from ampjax.engine.issue_queue import abandon
 from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Journal
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum, metrics_of
@@ -39,7 +41,7 @@ from ampjax.engine.patience import patiently
 from ampjax.engine.recording import Recorder, Recording
 from ampjax.engine.replay_driver import Follower, RecordingEnds, ReplayDriver
 from ampjax.engine.source import Loop as ControllerLoop
-from ampjax.engine.source import LoopInstances, LoopSource, Source
+from ampjax.engine.source import LoopInstances, source_of
 from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import GraphError, ParameterError, SettingsError
@@ -50,12 +52,13 @@ from ampjax.ir.instances import Instances
 from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.parallel.sync import Device
 from ampjax.params import check_like
-from ampjax.predictions import Predictions, gather_predictions
+from ampjax.predictions import Outputs, Predictions, gather_predictions
 from ampjax.preparation import AnyInstances, Preparation
 from ampjax.progress import Reporter
 from ampjax.provenance import differences, provenance, require_same
-from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan
+from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
@@ -115,9 +118,7 @@ class Trainer:
         warn_of_wrong_numbers("Trainer", used)
         self.plan = plan_for(graph, s, tx, [w % len(used) for w in range(s.workers)])
         self._executor = make_executor(self.plan, s, tx, params or {}, used)
-        self._executor.keep_outputs = False
         self._scheduler = Scheduler(self.plan, scheduler_settings(graph, s), s.check)
-        self._scheduler.inference = "losses"
         budget = payload_budget(used) if s.memory_limit is None else s.memory_limit
         self._orders = Orders(s.group_by_size)
         self._preparation = Preparation(self.plan, s, self._scheduler, self._executor, self._orders, budget)
@@ -135,7 +136,7 @@ class Trainer:
     @property
     def params(self) -> dict[str, Any]:
         """Parameters by node name: a copy, as NumPy arrays."""
-        return {node: jax.tree.map(lambda x: np.array(x), tree) for node, tree in self._executor.params.items()}
+        return {node: jax.tree.map(lambda x: np.array(x), tree) for node, tree in self._executor.store.params.items()}
 
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Replaces the parameters of some nodes; optimizer states stay.
@@ -145,7 +146,7 @@ class Trainer:
         """
         checked = {node: check_like(node, self._known(node), value) for node, value in params.items()}
         for node, value in checked.items():
-            self._executor.set_params(node, value)
+            self._executor.store.set_params(node, value)
 
     def save(self, folder: str | Path) -> None:
         """Writes everything that training goes on from: parameters, optimizer states, gradients that wait for an update, random numbers, epochs.
@@ -161,7 +162,7 @@ class Trainer:
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         standing = checkpoint.Standing(self._epochs, self._virtual_ns)
-        checkpoint.save(folder, self._executor, self._scheduler.updates, self._rng, standing)
+        checkpoint.save(folder, self._executor.store, self._scheduler.updates, self._rng, standing)
 
     def restore(self, folder: str | Path) -> None:
         """Goes on from what `save` wrote.
@@ -174,7 +175,7 @@ class Trainer:
           DataError: If it is of another graph or other optimizers. Nothing is changed then.
           TableError: If files are missing, cut off or altered. Nothing is changed then.
         """
-        standing = checkpoint.restore(folder, self._executor, self._scheduler.updates, self._rng)
+        standing = checkpoint.restore(folder, self._executor.store, self._scheduler.updates, self._rng)
         self._epochs, self._virtual_ns = standing.epochs, standing.virtual_ns
 
     @property
@@ -182,7 +183,8 @@ class Trainer:
         """What each node has accumulated since its last update: the sum of its gradient rows, and their number."""
         counts = self._scheduler.updates.counts
         return {
-            node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in self._executor.accumulators.items()
+            node: (jax.tree.map(np.asarray, tree), counts[node])
+            for node, tree in self._executor.store.accumulators.items()
         }
 
     @property
@@ -325,7 +327,7 @@ class Trainer:
                     history.epochs.append(epoch)
                     reporter.line(epoch.line())
                     warned = warned or divergence.warn_of(
-                        epoch.train.get("loss", 0.0), f"epoch {epoch.epoch}", self._executor.params, data
+                        epoch.train.get("loss", 0.0), f"epoch {epoch.epoch}", self._executor.store.params, data
                     )
                     if any([callback(self, epoch) for callback in callbacks]):
                         break
@@ -334,7 +336,7 @@ class Trainer:
                         self._follower.require_end()
             except (KeyboardInterrupt, asyncio.CancelledError, RecordingEnds):
                 history.interrupted = True
-                self._abandon()
+                abandon(self._scheduler, self._executor)
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
         """The metrics over some instances; see `evaluate_async`."""
@@ -349,8 +351,8 @@ class Trainer:
         """
         instances = self._data(data)
         with Reporter(progress) as reporter:
-            await self._infer(instances, reporter, "evaluate")
-        return metrics_of(self._executor.take_sums(False))
+            await self._infer(instances, "losses", reporter, "evaluate")
+        return metrics_of(self._executor.losses.take(False))
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
         """What arrives at the sinks; see `predict_async`."""
@@ -372,14 +374,9 @@ class Trainer:
                 "End the wire that you want to see with `amp.sink(name, wire)`.",
             )
         instances = self._data(data)
-        self._scheduler.inference, self._executor.keep_outputs = "sinks", True
-        try:
-            with Reporter(progress) as reporter:
-                await self._infer(instances, reporter, "predict")
-            return gather_predictions(self.plan, self._executor.outputs, sinks)
-        finally:
-            self._scheduler.inference, self._executor.keep_outputs = "losses", False
-            self._executor.outputs.clear()
+        with Reporter(progress) as reporter:
+            outputs = await self._infer(instances, "sinks", reporter, "predict")
+        return gather_predictions(self.plan, outputs, sinks)
 
     def accumulate(self, data: Data, *, update: bool = True, trace: Trace | None = None) -> dict[str, float]:
         """Runs training instances forward and backward once, in order; nodes update as the settings say.
@@ -395,18 +392,15 @@ class Trainer:
 
     # -- parts
 
-    async def _infer(self, instances: AnyInstances, reporter: Reporter, what: str) -> None:
-        await self._preparation.prepare(instances, None, reporter, train=False, ahead=self.settings.compile_ahead)
-        await self._run(instances, self._orders.settled(instances), False, reporter, what)
+    async def _infer(self, instances: AnyInstances, purpose: str, reporter: Reporter, what: str) -> Outputs:
+        await self._preparation.prepare(instances, None, reporter, purpose, ahead=self.settings.compile_ahead)
+        return await self._run(Pass(instances, self._orders.settled(instances), purpose), reporter, what)
 
     async def _accumulate(self, instances: AnyInstances, update: bool, trace: Trace | None) -> dict[str, float]:
         await self._preparation.prepare(instances, None, Reporter(False), warm=False)
-        self._scheduler.updates.frozen = not update
-        try:
-            await self._run(instances, np.arange(len(instances)), True, Reporter(False), "train", trace)
-        finally:
-            self._scheduler.updates.frozen = False
-        sums = self._executor.take_sums(True)
+        of = Pass(instances, np.arange(len(instances)), may_update=update, seeds=self._seeds)
+        await self._run(of, Reporter(False), "train", trace)
+        sums = self._executor.losses.take(True)
         return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
 
     @contextmanager
@@ -425,7 +419,9 @@ class Trainer:
             self._journal = None
 
     def _provenance(self) -> dict[str, Any]:
-        return provenance(self.plan, self.settings, self._executor, self._scheduler.updates, self._rng)
+        return provenance(
+            self.plan, self.settings, self._executor.store, self._scheduler.updates, self._rng, self._seeds
+        )
 
     async def _epoch(
         self,
@@ -437,19 +433,18 @@ class Trainer:
     ) -> Epoch:
         """One epoch, after others that took `spent` seconds."""
         self._epochs += 1
-        self._executor.draws.epoch = self._epochs
         compiled, began = compilations(), self._now()
         order = self._orders.draw(train, self._rng)
-        await self._run(train, order, True, reporter, f"epoch {self._epochs}", trace)
+        await self._run(Pass(train, order, seeds=self._seeds), reporter, f"epoch {self._epochs}", trace)
         self._scheduler.end_of_epoch()
-        await self._run(train, order[:0], True, reporter, "")
-        metrics = metrics_of(self._executor.take_sums(True))
+        await self._run(Pass(train, order[:0]), reporter, "")
+        metrics = metrics_of(self._executor.losses.take(True))
         train_s, stats = self._now() - began, self._scheduler.stats
         valid_metrics, valid_s = {}, 0.0
         if valid is not None:
             begin = self._now()
-            await self._run(valid, self._orders.settled(valid), False, reporter, "validate")
-            valid_metrics = metrics_of(self._executor.take_sums(False))
+            await self._run(Pass(valid, self._orders.settled(valid), "losses"), reporter, "validate")
+            valid_metrics = metrics_of(self._executor.losses.take(False))
             valid_s = self._now() - begin
         return Epoch(
             self._epochs,
@@ -466,42 +461,33 @@ class Trainer:
             compilations() - compiled,
         )
 
-    async def _run(
-        self,
-        data: AnyInstances,
-        ids: np.ndarray,
-        train: bool,
-        reporter: Reporter,
-        what: str,
-        trace: Trace | None = None,
-    ) -> None:
-        if len(ids):
+    @property
+    def _seeds(self) -> RowSeeds:
+        """Where random bodies' numbers come from in this epoch."""
+        return RowSeeds(self.settings.seed, self._epochs)
+
+    async def _run(self, of: Pass, reporter: Reporter, what: str, trace: Trace | None = None) -> Outputs:
+        """Runs a pass; gives what has arrived at sinks."""
+        if len(of.ids):
             self._scheduler.reset_statistics()
-            self._statistics[train], self._scheduler.stats.run = self._scheduler.stats, what
-        guard = self._preparation.guard(data)
-        if isinstance(data, LoopInstances):
-            source: Source = LoopSource(self._scheduler, data, ids, train, guard)
-        else:
-            source = Source(self._scheduler, data, ids, train, guard)
-        journal = self._journal
-        with reporter.part(what, len(ids)) as advance:
-            loop = Loop(self._scheduler, self._executor, [source], lambda n, _: advance(n), journal=journal)
+            self._statistics[of.train], self._scheduler.stats.run = self._scheduler.stats, what
+        source, journal = source_of(self._scheduler, of, self._preparation.guard(of)), self._journal
+        with reporter.part(what, len(of.ids)) as advance:
+            instruments = [Ended(advance)] if journal is None else [Ended(advance), journal]
+            loop = Loop(self._scheduler, self._executor, [source], instruments)
             try:
                 if journal is not None:
-                    journal.begins(ids, train)
+                    journal.begins(of)
                 await self._drive(loop, trace)
-                await patiently(self._executor.wait, "the last dispatch of some worker")
+                await patiently(self._executor.fences.wait, "the last dispatch of some worker")
                 if journal is not None:
-                    journal.ends(self._executor.params if train else None)
+                    journal.ends(self._executor.store.params if of.train else None)
             except BaseException as error:
                 if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
                     self.left_over = self._scheduler.report()
-                try:
-                    with suppress(Exception):
-                        loop.carry_out()  # what has been decided before an interrupt
-                finally:
-                    self._abandon(loop.undone)
+                loop.queue.abandon()
                 raise
+            return loop.queue.outputs
 
     async def _drive(self, loop: Loop, trace: Trace | None) -> None:
         """Runs a loop to its end: as a recording says, else on the clock that the run goes by."""
@@ -518,19 +504,6 @@ class Trainer:
         """Seconds on the clock that the run goes by; a replay goes by this machine's."""
         return time.perf_counter() if self._cost is None or self._follower is not None else self._virtual_ns / 1e9
 
-    def _abandon(self, undone: Sequence[Dispatch] = ()) -> None:
-        """Forgets all that is in flight and what came of it, so that the next run starts clean.
-
-        Updates that were due are made; but if something has failed, neither they nor the dispatches `undone` since: what nodes had accumulated before stays.
-        """
-        due = self._scheduler.abandon()
-        if undone:
-            self._scheduler.updates.take_back([*undone, *due])
-        else:
-            for changes in due:
-                self._executor.change(changes)
-        self._executor.abandon()
-
     def _both(self, train: Data, valid: Data | None) -> tuple[AnyInstances, AnyInstances | None]:
         return self._data(train, "training data"), None if valid is None else self._data(valid, "validation data")
 
@@ -540,14 +513,14 @@ class Trainer:
         return LoopInstances(self._controller, require_sequence(data, what), ragged_pumps(self.graph))
 
     def _known(self, node: str) -> Any:
-        if node not in self._executor.params:
+        if node not in self._executor.store.params:
             raise ParameterError(
                 f"parameters of `{node}`",
-                f"one of the parameterised nodes {list(self._executor.params)}",
+                f"one of the parameterised nodes {list(self._executor.store.params)}",
                 "an unknown node",
                 "Use a node's name.",
             )
-        return self._executor.params[node]
+        return self._executor.store.params[node]
 
     def __repr__(self) -> str:
         s = self.settings

@@ -23,7 +23,7 @@ from ampjax.engine.waited import Waited
 from ampjax.sched.dispatch import Dispatch
 
 STRIDE = 16
-"""Dispatches between two marks on a worker's device."""
+"""Dispatches between two fences on a worker's device."""
 
 
 class AsyncioDriver:
@@ -37,7 +37,7 @@ class AsyncioDriver:
 
     def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
         self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * STRIDE), trace
-        self._marks: list[deque[tuple[jax.Array, Dispatch]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
+        self._fences: list[deque[tuple[jax.Array, Dispatch]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
         self._moved = asyncio.Event()
         self._over = False
         self._tracer: Tracer | None = None
@@ -70,7 +70,7 @@ class AsyncioDriver:
         while not self._over:
             dispatch = self._loop.decide(worker)
             if dispatch is None:
-                self._loop.carry_out()
+                self._loop.queue.carry_out()
                 if self._loop.settle():  # what has been pumped may be for a worker that is waiting
                     self._moved.set()
                     continue
@@ -81,15 +81,14 @@ class AsyncioDriver:
                 if self._loop.scheduler.plan.workers > 1 or self._readers:
                     self._moved.clear()
                     if not self._loop.scheduler.can_move_on(worker):
-                        if self._tracer is not None:
-                            self._tracer.idle(worker)
+                        self._loop.idle(worker)
                         await self._moved.wait()
                 continue
             if isinstance(self._watch, Waited):
-                self._loop.carry_out()
+                self._loop.queue.carry_out()
                 await self._watch.wait(dispatch)
-            if dispatch.reads and self._loop.executor is not None:
-                self._loop.carry_out()
+            if self._loop.executor is not None and self._loop.reads(dispatch):
+                self._loop.queue.carry_out()
                 reader = self._group.create_task(self._read(self._loop.executor, dispatch))
                 self._readers.add(reader)
                 reader.add_done_callback(self._readers.discard)
@@ -102,23 +101,24 @@ class AsyncioDriver:
 
     async def _read(self, executor: Executor, dispatch: Dispatch) -> None:
         """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
-        await patiently(partial(jax.block_until_ready, executor.reading(dispatch)), f"what {dispatch!r} reads back")
+        reading = executor.readings[dispatch.number]
+        await patiently(partial(jax.block_until_ready, reading), f"what {dispatch!r} reads back")
         self._loop.done(dispatch)
         self._moved.set()
 
     async def _keep_pace(self, worker: int, dispatch: Dispatch) -> None:
-        """Marks the device's queue, and waits for an old mark if too many are not reached."""
-        self._loop.carry_out()
+        """Puts a fence into the device's queue, and waits for an old one if too many are not reached."""
+        self._loop.queue.carry_out()
         executor = self._loop.executor
-        marks = self._marks[worker]
+        fences = self._fences[worker]
         if executor is not None:
-            mark = executor.mark(worker)
-            if mark is not None:
-                marks.append((mark, dispatch))
-        while marks and getattr(marks[0][0], "is_ready", bool)():  # jax.Array's type does not list it
-            marks.popleft()
-        if len(marks) * STRIDE > self._run_ahead:
-            oldest, last = marks.popleft()
+            fence = executor.fences.of_worker(worker)
+            if fence is not None:
+                fences.append((fence, dispatch))
+        while fences and getattr(fences[0][0], "is_ready", bool)():  # jax.Array's type does not list it
+            fences.popleft()
+        if len(fences) * STRIDE > self._run_ahead:
+            oldest, last = fences.popleft()
             await patiently(oldest.block_until_ready, f"{last!r}, or one of the {STRIDE - 1} before it on this worker,")
         else:
             await asyncio.sleep(0)
@@ -126,20 +126,21 @@ class AsyncioDriver:
     def _start_trace(self, trace: Trace) -> None:
         executor = self._loop.executor
         if executor is not None and trace.every == 1:
-            executor.warm_marks()
+            executor.fences.warm()
         tracer = self._tracer = Tracer(trace, self._loop, time.perf_counter_ns)
         if executor is None or trace.every == 1:
             self._watch = Waited(tracer, executor)
         else:
             self._watch = Sampled(tracer, executor, trace.every)
-        self._loop.watch = self._watch
+        self._loop.instruments.add(self._watch)
 
     def _end_trace(self) -> None:
         if isinstance(self._watch, Sampled):
             self._watch.finish()
         if self._tracer is not None:
             self._tracer.finish()
-        self._loop.watch = None
+        if self._watch is not None:
+            self._loop.instruments.remove(self._watch)
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -11,11 +11,12 @@ import numpy as np
 
 from ampjax.engine.executor import Executor
 from ampjax.engine.ladders import ladder_for, segment_ladder, segment_sizes
-from ampjax.sched.dispatch import Dispatch, Update
+from ampjax.engine.launch import Launch
+from ampjax.sched.dispatch import Update
 from ampjax.sched.edges import Edges
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.stages import HOST, Stage
+from ampjax.sched.stages import Stage
 from ampjax.sched.stats import StageStats
 
 _counts = {"compilations": 0, "registered": 0}
@@ -82,12 +83,13 @@ def ladders(
             if most <= scheduler.cap_of(stage, direction):
                 continue
             jobs: list[Callable[[], object]] = []
+            reads = {port.arena: scheduler.pool(port.arena).capacity for port in stage.ports}
             for n, m in _sizes(stage, rows, messages):
                 idle = _idle(scheduler, stage, direction, n, m)
-                jobs.append(partial(executor.warm, idle, scheduler))
-                if _may_update(executor, scheduler, idle):
+                jobs.append(partial(executor.warm, idle, reads))
+                if _may_update(executor, scheduler, stage, idle):
                     updates = [Update(node, n) for node in stage.params]
-                    jobs.append(partial(executor.warm, replace(idle, changes=updates), scheduler))
+                    jobs.append(partial(executor.warm, idle._replace(changes=updates, brings_updates=True), reads))
             yield Ladder(jobs, partial(scheduler.cap, stage, direction, most))
 
 
@@ -112,39 +114,34 @@ def _steps(sizes: Callable[[int], int], most: int, more: int = 0) -> list[int]:
     return steps
 
 
-def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) -> Dispatch:
-    """A dispatch of `n` rows, into `m` segments, that reads and writes the trash slot only."""
+def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) -> Launch:
+    """A launch of `n` rows, into `m` segments, that reads and writes the trash slot only."""
     rows, out = np.zeros(n, np.int64), np.zeros(m if stage.kind in ("reduce", "collect") else n, np.int64)
-    for port in stage.ports:
-        if port.space == HOST:
-            scheduler.pool(port.arena)
     sizes = np.ones(n, np.int64) if stage.ragged else None
     if stage.kind == "reduce":
         sizes = np.append(np.zeros(m - 1, np.int64), n)
-    return Dispatch(
+    ways = stage.chain.ways if stage.chain is not None else ()
+    return Launch(
         0,
         stage.worker,
-        stage,
+        stage.number,
         direction,
-        np.zeros((n, scheduler.plan.layout.width), np.int64),
-        rows,
-        np.zeros((n, len(stage.ports)), np.int64),
+        n,
         [rows] * len(stage.ports),
         [out] * len(stage.outputs),
-        n,
-        sizes,
+        [scheduler.pool(key).capacity for key in stage.arenas],
+        sizes=sizes,
         edges=_no_edges(stage, n),
         scatter=[rows] * len(stage.ports) if stage.kind == "collect" else [],
+        seeds=[np.zeros(n, np.uint32), *(np.zeros(0, np.uint32) for _ in ways)],
     )
 
 
-def _may_update(executor: Executor, scheduler: Scheduler, dispatch: Dispatch) -> bool:
-    """Whether a dispatch of that size can bring all the gradient rows of an update of its stage's nodes."""
-    stage = dispatch.stage
-    assert stage is not None
-    brings = dispatch.direction == BACKWARD or (stage.kind == "loss" and dispatch.direction == FORWARD)
-    due = bool(stage.params) and scheduler.updates.are_due_after(stage.params, dispatch.n_rows)
-    return brings and due and executor.learns_at_once(stage, dispatch)
+def _may_update(executor: Executor, scheduler: Scheduler, stage: Stage, launch: Launch) -> bool:
+    """Whether a launch of that size can bring all the gradient rows of an update of its stage's nodes."""
+    brings = launch.direction == BACKWARD or (stage.kind == "loss" and launch.direction == FORWARD)
+    due = bool(stage.params) and scheduler.updates.are_due_after(stage.params, launch.n_rows)
+    return brings and due and executor.learns_at_once(launch)
 
 
 def _no_edges(stage: Stage, n: int) -> Edges | None:

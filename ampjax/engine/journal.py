@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from ampjax.engine.instruments import Instrument
 from ampjax.ir.state import SLOT
 from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.passes import Pass
 from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 
 DIRECTIONS = (FORWARD, BACKWARD, INFER, "update")
@@ -27,7 +29,7 @@ CHANGES_ONLY = -1
 """The stage of a dispatch without one."""
 
 
-class Pass(NamedTuple):
+class PassBegins(NamedTuple):
     """A pass over instances begins: how many, whether they train, and a checksum of their order."""
 
     instances: int
@@ -106,13 +108,13 @@ class End(NamedTuple):
         return f"the end of the recording ({REASONS[self.reason]})"
 
 
-Decision = Pass | Issue | Done | Settle | DataEnds | PassEnds | End
+Decision = PassBegins | Issue | Done | Settle | DataEnds | PassEnds | End
 
 REASONS = ("finished", "interrupted", "failed")
 FINISHED, INTERRUPTED, FAILED = range(3)
 
 _FORMATS: dict[type, Struct] = {  # each behind its kind's number; little-endian, no gaps
-    Pass: Struct("<BI?I"),
+    PassBegins: Struct("<BI?I"),
     Issue: Struct("<BHhBIIIqI"),
     Done: Struct("<BQI"),
     Settle: Struct("<BII"),
@@ -166,7 +168,7 @@ def routed(dispatch: Dispatch) -> Messages:
     return number, np.concatenate([dispatch.states[:, :SLOT], dispatch.states[:, SLOT + 1 :]], axis=1)
 
 
-class Journal:
+class Journal(Instrument):
     """Turns what happens in a loop into decisions.
 
     Args:
@@ -178,11 +180,11 @@ class Journal:
         self._take, self.messages = take, messages
         self._before: int | None = None  # the scheduler's dispatches before the first that is seen
 
-    def begins(self, ids: np.ndarray, train: bool) -> None:
-        """A pass over the instances `ids` `[n]` begins."""
-        self._take(Pass(len(ids), train, _checksum(ids)))
+    def begins(self, of: Pass) -> None:
+        """A pass begins."""
+        self._take(PassBegins(len(of.ids), of.train, _checksum(of.ids)))
 
-    def issued(self, dispatch: Any) -> None:
+    def decided(self, dispatch: Any) -> None:
         """A worker got a dispatch; nothing of it has run."""
         if self._before is None:
             self._before = dispatch.number - 1
@@ -200,15 +202,15 @@ class Journal:
             )
         )
 
-    def done(self, dispatch: Any, choices: np.ndarray | None = None) -> None:
+    def done(self, dispatch: Any, choices: np.ndarray | None) -> None:
         """A dispatch's messages travel on, with what was read from their payloads, if anything was."""
         self._take(Done(self.number(dispatch), 0 if choices is None else _checksum(choices)))
 
-    def settled(self, ended: int, admitted: int) -> None:
+    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
         """Instances have ended, others have been admitted."""
-        self._take(Settle(ended, admitted))
+        self._take(Settle(len(ended), admitted))
 
-    def data_ends(self) -> None:
+    def data_ended(self) -> None:
         """The end of the data has led to updates."""
         self._take(DataEnds())
 

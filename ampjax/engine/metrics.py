@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
+
+from ampjax.engine.arenas import zeros
+from ampjax.ir.graph import Node
+from ampjax.ir.payload import eval_body, metric_shapes
+from ampjax.parallel.sync import Device
+from ampjax.sched.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -50,3 +57,53 @@ def metrics_of(sums: Sequence[LossSums]) -> dict[str, float]:
         tops, bottoms = zip(*(s.pair(name) for s in sums if name in s.names), strict=True)
         result[name] = sum(tops) / sum(bottoms) if sum(bottoms) else float("nan")
     return result
+
+
+class LossMetrics:
+    """What losses add up on their devices, in training and in inference.
+
+    Args:
+      plan: The plan.
+      devices: The device of each memory space.
+    """
+
+    def __init__(self, plan: Plan, devices: Sequence[Device]):
+        self._plan, self._devices = plan, devices
+        self._names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
+        self.sums: dict[tuple[int, bool], jax.Array] = {}
+
+    def of(self, stage: int, train: bool) -> jax.Array:
+        """The sums of a loss so far; zeros at first."""
+        found = self.sums.get((stage, train))
+        if found is None:
+            device = self._devices[self._plan.stages[stage].space]
+            found = zeros((2 + 2 * len(self._names[stage]),), float, device)
+        return found
+
+    def take(self, train: bool) -> list[LossSums]:
+        """What the losses have added up since the last call, one entry per loss node; copies of one are one. Waits for devices."""
+        taken: dict[str, LossSums] = {}
+        for (number, is_train), sums in list(self.sums.items()):
+            if is_train == train:
+                del self.sums[number, is_train]
+                node, line = self._plan.stages[number].nodes[-1], np.asarray(sums, np.float64)
+                before = taken[node.role].line if node.role in taken else 0
+                taken[node.role] = LossSums(self._names[number], before + line)
+        return list(taken.values())
+
+    def of_stage(self, stage: int) -> list[jax.Array]:
+        """The sums of a stage, if it is a loss."""
+        return [sums for (number, _), sums in self.sums.items() if number == stage]
+
+    def in_space(self, space: int) -> list[jax.Array]:
+        """The sums that lie in a memory space."""
+        return [sums for (number, _), sums in self.sums.items() if self._plan.stages[number].space == space]
+
+    def warm(self) -> list[jax.Array]:
+        """Sums like all that there will be."""
+        return [self.of(number, True) for number in self._names]
+
+
+def _metrics_of(node: Node) -> list[str]:
+    types = tuple(wire.type for wire in node.inputs if wire is not None and wire.type is not None)
+    return list(metric_shapes(node, eval_body(node, node.op.body, types)))

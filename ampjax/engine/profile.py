@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ import numpy as np
 from ampjax.bounded import read_json
 from ampjax.engine.compile import compilations
 from ampjax.engine.executor import Executor
-from ampjax.engine.loop import AHEAD, Loop
-from ampjax.engine.streaks import streak_of
+from ampjax.engine.issue_queue import AHEAD
+from ampjax.engine.loop import Loop
+from ampjax.engine.streaks import n_coalesced
 from ampjax.errors import DataError, SettingsError
 from ampjax.sched.dispatch import Dispatch, Update
 from ampjax.sched.queues import FORWARD, INFER
@@ -106,7 +107,7 @@ Measured = dict[str, dict[str, dict[int, list[float]]]]
 def measure_devices(loop: Loop, executor: Executor, together: bool) -> Measured:
     """Runs a loop to its end, one call at a time, each waited for: what takes how long (`times`), and the devices' part of it (`kernels`).
 
-    As the asyncio driver does, it decides on several dispatches (`engine.loop.AHEAD`) and then issues them, in streaks where they join. Payloads are put where
+    As the asyncio driver does, it decides on several dispatches (`engine.issue_queue.AHEAD`) and then issues them, in streaks where they coalesce. Payloads are put where
     they belong at once, so a kernel may see those of a later instance: only times come out. What is compiled on the way is left out, so run the same once before.
 
     Args:
@@ -120,11 +121,11 @@ def measure_devices(loop: Loop, executor: Executor, together: bool) -> Measured:
     found: Measured = {}
     waiting_ns = _waiting_ns(executor)
 
-    def run(what: str, rows: Sequence[int], call: Callable[[], None]) -> None:
+    def run(what: str, rows: Sequence[int], call: Callable[[], object]) -> None:
         before, start, of_host = compilations(), time.perf_counter_ns(), time.thread_time_ns()
         call()
         of_host = time.thread_time_ns() - of_host
-        executor.wait()
+        executor.fences.wait()
         total = max(0.0, time.perf_counter_ns() - start - waiting_ns)
         is_clean = compilations() == before
         _note(found, "times", what, rows, total if is_clean else None)
@@ -143,7 +144,7 @@ def measure_host(loop: Loop, executor: Executor, together: bool) -> Measured:
     """
     found: Measured = {}
 
-    def run(what: str, rows: Sequence[int], call: Callable[[], None]) -> None:
+    def run(what: str, rows: Sequence[int], call: Callable[[], object]) -> None:
         before, start = compilations(), time.thread_time_ns()
         call()
         of_host = time.thread_time_ns() - start
@@ -151,7 +152,7 @@ def measure_host(loop: Loop, executor: Executor, together: bool) -> Measured:
 
     for decided in _decided(loop, found):
         _carry_out(decided, loop, executor, run, together)
-        executor.wait()
+        executor.fences.wait()
     return found
 
 
@@ -194,28 +195,27 @@ def _decided(loop: Loop, found: Measured) -> Iterator[list[Dispatch]]:
             waiting = []
 
 
-Run = Callable[[str, Sequence[int], Callable[[], None]], None]
+Run = Callable[[str, Sequence[int], Callable[[], object]], None]
 """`run(what, rows, call)`: makes a call for dispatches of so many rows each, and keeps its time."""
 
 
 def _carry_out(dispatches: Sequence[Dispatch], loop: Loop, executor: Executor, run: Run, together: bool) -> None:
-    """Hands the parts of dispatches to `run`, in streaks where they join. Updates are parts of their own, or `together` with the kernel that can make them."""
+    """Hands the parts of dispatches to `run`, in streaks where they coalesce. Updates are parts of their own, or `together` with the kernel that can make them."""
+    launches = [loop.launch_of(dispatch) for dispatch in dispatches]
     place = 0
-    while place < len(dispatches):
-        streak = streak_of(dispatches[place:], executor.joins)
-        place += len(streak)
-        last, rows = streak[-1], [max(1, dispatch.n_rows) for dispatch in streak]
-        if together and executor.updates_at_once(last):
-            run(updating(last), rows, partial(executor.run, streak, loop.scheduler))
-            executor.change(last)
+    while place < len(launches):
+        end = place + n_coalesced(launches[place], launches[place + 1 :], executor.can_coalesce)
+        streak, last, place = launches[place:end], dispatches[end - 1], end
+        rows = [max(1, launch.n_rows) for launch in streak]
+        if together and last.stage is not None and executor.updates_at_once(streak[-1]):
+            run(updating(last), rows, partial(executor.run, streak))
             continue
         if last.stage is not None:
-            alone = [replace(dispatch, changes=[]) for dispatch in streak]
-            run(what_of(last), rows, partial(executor.run, alone, loop.scheduler))
+            alone = [launch._replace(changes=(), brings_updates=False) for launch in streak]
+            run(what_of(last), rows, partial(executor.run, alone))
         for change in last.changes:
             what = f"update {change.node}" if isinstance(change, Update) else "replicas"
-            run(what, [1], partial(executor.change, replace(last, changes=[change])))
-        executor.change(replace(last, changes=[]))
+            run(what, [1], partial(executor.change, change))
 
 
 def what_of(dispatch: Dispatch) -> str:
@@ -265,10 +265,10 @@ def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:
 
 def _waiting_ns(executor: Executor) -> float:
     """What waiting takes where there is nothing to wait for."""
-    executor.wait()
+    executor.fences.wait()
     times = []
     for _ in range(20):
         start = time.perf_counter_ns()
-        executor.wait()
+        executor.fences.wait()
         times.append(time.perf_counter_ns() - start)
     return float(np.median(times))

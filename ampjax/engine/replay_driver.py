@@ -173,4 +173,4 @@ class ReplayDriver:
         if executor is None:
             await asyncio.sleep(0)
         else:
-            await asyncio.get_running_loop().run_in_executor(None, executor.wait)
+            await asyncio.get_running_loop().run_in_executor(None, executor.fences.wait)

@@ -1,4 +1,4 @@
-"""Runs one stage's dispatches: packs slots, pads to the ladder of sizes, and calls the kernels."""
+"""Runs one stage's launches: packs slots, pads to the ladder of sizes, and calls the kernels."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import numpy as np
 
 from ampjax.engine import chain_kernels, kernels
 from ampjax.engine.arenas import Arenas, grow, zeros
-from ampjax.engine.draws import Draws
 from ampjax.engine.edge_sizes import EdgeSizes, padded_edges
 from ampjax.engine.kernels import TRASH, Collection, Reduction, Wiring
 from ampjax.engine.ladders import ladder_for, segment_sizes
+from ampjax.engine.launch import Launch
 from ampjax.engine.learning import Learning
 from ampjax.engine.program import make_chain_program, make_program
 from ampjax.engine.residuals import Kept, find_chain_kept, find_kept, shapes_of
 from ampjax.engine.streaks import COUNTS, STACKED, STREAK, Kernel, Streak
 from ampjax.parallel.sync import Device
-from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.edges import Edges
 from ampjax.sched.queues import FORWARD
 from ampjax.sched.stages import HOST, ArenaKey, Stage
@@ -34,14 +33,13 @@ class StageRunner:
       stage: The stage.
       arenas: Where payloads lie.
       devices: The device of each memory space.
-      draws: Where random bodies' keys come from.
 
     Attributes:
       recorded: What the forward pass keeps for the adjoint: arrays of rows, as many as the first output's arena has.
     """
 
-    def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[Device, ...], draws: Draws):
-        self.stage, self._arenas, self._devices, self._draws = stage, arenas, devices, draws
+    def __init__(self, stage: Stage, arenas: Arenas, devices: tuple[Device, ...]):
+        self.stage, self._arenas, self._devices = stage, arenas, devices
         self._ladder = ladder_for(stage)
         self._out_keys = list(dict.fromkeys(stage.arenas[j] for j in range(len(stage.outputs))))
         in_keys = [port.arena for port in stage.ports if port.space != HOST]
@@ -95,52 +93,52 @@ class StageRunner:
         ports = (self.stage.ports[i] for i in self._device_ports)
         return comes_in and (bool(self.stage.params) or any(port.type.is_float for port in ports))
 
-    def joins(self, before: Dispatch, dispatch: Dispatch) -> bool:
+    def can_coalesce(self, before: Launch, launch: Launch) -> bool:
         """Whether a dispatch can be carried out in the same call as the one before it, of this stage and direction: it has the same size."""
-        k = self._ladder(dispatch.n_rows)
-        return self._stacks(k) and k == self._ladder(before.n_rows) and min(dispatch.n_rows, before.n_rows) > 0
+        k = self._ladder(launch.n_rows)
+        return self._stacks(k) and k == self._ladder(before.n_rows) and min(launch.n_rows, before.n_rows) > 0
 
     def _stacks(self, k: int) -> bool:
         """Whether dispatches of this size are called as streaks: on CPUs, where a loop whose length is told at run time keeps no thread waiting."""
         return self._loops and k * self._row_bytes <= STACKED
 
     def forward(self, streak: Streak, params: tuple[Any, ...]) -> None:
-        """The forward pass of a `rows`, `edges`, `transfer`, `reduce` or `collect` stage; a streak of more than one where they `join`."""
-        kind, a, dispatch = self.stage.kind, self._arenas, streak[0]
+        """The forward pass of a `rows`, `edges`, `transfer`, `reduce` or `collect` stage; a streak of more than one where they coalesce."""
+        kind, a, launch = self.stage.kind, self._arenas, streak[0]
         if kind == "transfer":
-            self._transfer_forward(dispatch)
+            self._transfer_forward(launch)
             return
         written = tuple([a.values[k] for k in self._out_keys])
         grads = tuple([a.grads[k] for k in self._out_keys])
         read = tuple([a.values[k] for k in self._read_keys])
         if kind in ("rows", "edges"):
-            if _is_empty(dispatch):
+            if _is_empty(launch):
                 return
-            if dispatch.direction == FORWARD:
+            if launch.direction == FORWARD:
                 arguments = params, written, grads, self._records(params), read
                 written, grads, self.recorded = self._call(self._forward_train, arguments, streak)
             else:
                 written = self._call(self._forward, (params, written, read), streak, draws=False)
         else:
-            slots, ids, out, host = self._segment_arguments(dispatch)
+            slots, ids, out, host = self._segment_arguments(launch)
             written, grads = self._forward.once(written, grads, read, host, slots, ids, out)
         for key, value, grad in zip(self._out_keys, written, grads, strict=True):
             a.values[key], a.grads[key] = value, grad
 
-    def learns_at_once(self, dispatch: Dispatch) -> bool:
+    def learns_at_once(self, launch: Launch) -> bool:
         """Whether a dispatch's kernel computes weight gradients, and can use them for an update (`engine.learning.Updating`)."""
         computes = self.stage.kind == "loss" or (self.stage.kind == "rows" and self.needs_backward)
-        return computes and dispatch.n_rows > 0
+        return computes and launch.n_rows > 0
 
     def backward(
         self, streak: Streak, params: tuple[Any, ...], learning: Learning, learnt: Any, told: Any
     ) -> tuple[Any, ...]:
         """The adjoint; returns what `learning` makes of `learnt` (of a chain: accumulators) and these dispatches' weight gradients."""
-        kind, a, dispatch = self.stage.kind, self._arenas, streak[0]
-        if not self.needs_backward or (_is_empty(dispatch) and kind in ("rows", "edges", "transfer")):
+        kind, a, launch = self.stage.kind, self._arenas, streak[0]
+        if not self.needs_backward or (_is_empty(launch) and kind in ("rows", "edges", "transfer")):
             return learnt
         if kind == "transfer":
-            self._transfer_backward(dispatch)
+            self._transfer_backward(launch)
             return learnt
         values = tuple([a.values[k] for k in self._keys])
         grads = tuple([a.grads[k] for k in self._keys])
@@ -148,8 +146,8 @@ class StageRunner:
             arguments = params, values, grads, learnt, self._records(params)
             grads, learnt = self._call(self._adjoint(learning), arguments, streak, told=(told,))
         else:
-            slots, ids, out, host = self._segment_arguments(dispatch)
-            n = np.int32(len(dispatch.out_rows[0]))
+            slots, ids, out, host = self._segment_arguments(launch)
+            n = np.int32(len(launch.out_rows[0]))
             grads = self._backward.once(values, grads, host, slots, ids, out, n)
         for key, grad in zip(self._keys, grads, strict=True):
             a.grads[key] = grad
@@ -183,12 +181,12 @@ class StageRunner:
         values = tuple([self._arenas.values[k] for k in self._keys])
         return self._call(self._loss_infer, (params, values, metrics), streak, draws=False)
 
-    def read(self, dispatch: Dispatch, port: int = 0) -> Any:
+    def read(self, launch: Launch, port: int = 0) -> Any:
         """The rows that arrive at a port, `[r, *shape]` (padded: take the first `n_rows`)."""
-        key, slots = self.stage.ports[port].arena, dispatch.in_rows[port]
+        key, slots = self.stage.ports[port].arena, launch.in_rows[port]
         if key[0] == HOST:
             return self._arenas.host[key][slots]
-        return self._get.once(self._arenas.values[key], _padded(slots, self._ladder(dispatch.n_rows), True))
+        return self._get.once(self._arenas.values[key], _padded(slots, self._ladder(launch.n_rows), True))
 
     # -- arguments
 
@@ -216,15 +214,15 @@ class StageRunner:
         pack = np.empty((most, self._n_lines + 1, k), np.int32)
         hosts = [(i, self._arenas.host[key]) for i, key in self._host_ports]
         rows = tuple([np.empty((most, k, *arena.shape[1:]), arena.dtype) for _, arena in hosts])
-        for number, dispatch in enumerate(streak):
-            n, own = dispatch.n_rows, pack[number]
+        for number, launch in enumerate(streak):
+            n, own = launch.n_rows, pack[number]
             for line, i in enumerate(self._device_ports):
-                _pad_into(own[line], dispatch.in_rows[i], n > 0)
-            for line, slots in enumerate(dispatch.out_rows, len(self._device_ports)):
+                _pad_into(own[line], launch.in_rows[i], n > 0)
+            for line, slots in enumerate(launch.out_rows, len(self._device_ports)):
                 _pad_into(own[line], slots, False)
             own[-1] = n
             for (i, arena), out in zip(hosts, rows, strict=True):
-                arena.take(_repeated(dispatch.in_rows[i], k), axis=0, out=out[number], mode="clip")
+                arena.take(_repeated(launch.in_rows[i], k), axis=0, out=out[number], mode="clip")
         return rows, pack
 
     def _seeds(self, streak: Streak, k: int, most: int) -> tuple[np.ndarray | None]:
@@ -232,23 +230,23 @@ class StageRunner:
         if not self._random:
             return (None,)
         seeds = np.empty((most, k), np.uint32)
-        for number, dispatch in enumerate(streak):
-            _pad_into(seeds[number], self._draws.of(dispatch)[0], True)
+        for number, launch in enumerate(streak):
+            _pad_into(seeds[number], launch.seeds[0], True)
         return (seeds,)
 
-    def _edge_seeds(self, dispatch: Dispatch, k: int, sizes: tuple[int, ...]) -> Any:
+    def _edge_seeds(self, launch: Launch, k: int, sizes: tuple[int, ...]) -> Any:
         """The random numbers of a chain: of its rows, and of each way's edges."""
         if not self._random:
             return None
-        rows, *ways = self._draws.of(dispatch)
+        rows, *ways = launch.seeds
         return _padded(rows, k, True), tuple(_padded(way, size, True) for way, size in zip(ways, sizes, strict=True))
 
-    def _fit(self, dispatch: Dispatch, edges: Edges) -> tuple[int, tuple[int, ...]]:
+    def _fit(self, launch: Launch, edges: Edges) -> tuple[int, tuple[int, ...]]:
         """The padded sizes of a chain's dispatch; what it expects is told from the first one, if nobody has told before."""
         if self.edge_sizes is None:
-            assert dispatch.sizes is not None
-            self.edge_sizes = EdgeSizes.of([(dispatch.sizes, edges.counts)])
-        return self.edge_sizes.fit(self._ladder, max(dispatch.n_rows, len(dispatch.out_rows[0])), edges.totals)
+            assert launch.sizes is not None
+            self.edge_sizes = EdgeSizes.of([(launch.sizes, edges.counts)])
+        return self.edge_sizes.fit(self._ladder, max(launch.n_rows, len(launch.out_rows[0])), edges.totals)
 
     def _records(self, params: tuple[Any, ...]) -> tuple[jax.Array, ...]:
         """The arrays that hold what the adjoint needs of the activations: as long as the first output's arena."""
@@ -286,18 +284,18 @@ class StageRunner:
         return sum(int(np.prod(shape)) * jnp.dtype(dtype).itemsize for shape, dtype in self._plan_records(params).rows)
 
     def _segment_arguments(
-        self, dispatch: Dispatch
+        self, launch: Launch
     ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, tuple[np.ndarray, ...]]:
-        out = dispatch.out_rows[0]
-        r, m = segment_sizes(max(map(len, dispatch.in_rows)), len(out))
+        out = launch.out_rows[0]
+        r, m = segment_sizes(max(map(len, launch.in_rows)), len(out))
         slots, ids, host = [], [], []
         for i, port in enumerate(self.stage.ports):
-            rows = dispatch.in_rows[i]
-            assert dispatch.sizes is not None
+            rows = launch.in_rows[i]
+            assert launch.sizes is not None
             places = (
-                np.repeat(np.arange(len(dispatch.sizes)), dispatch.sizes)
+                np.repeat(np.arange(len(launch.sizes)), launch.sizes)
                 if self.stage.kind == "reduce"
-                else dispatch.scatter[i]
+                else launch.scatter[i]
             )
             slots.append(_padded(rows, r, True))
             ids.append(np.concatenate([places, np.full(r - len(rows), m)]).astype(np.int32))
@@ -307,32 +305,30 @@ class StageRunner:
 
     # -- transfers
 
-    def _transfer_forward(self, dispatch: Dispatch) -> None:
-        n = dispatch.n_rows
+    def _transfer_forward(self, launch: Launch) -> None:
+        n = launch.n_rows
         if not n:
             return
         a, k = self._arenas, self._ladder(n)
         source, target = self.stage.ports[0].arena, self._out_keys[0]
-        slots = _padded(dispatch.in_rows[0], k, True)
+        slots = _padded(launch.in_rows[0], k, True)
         if source[0] == HOST:
             rows: Any = a.host[source][slots]
         else:
             rows = jax.device_put(self._get.once(a.values[source], slots), self._devices[self.stage.space])
         grads = None if self.stage.written[0] else a.grads[target]
-        a.values[target], zeroed = self._put.once(
-            a.values[target], grads, _padded(dispatch.out_rows[0], k, False), rows
-        )
+        a.values[target], zeroed = self._put.once(a.values[target], grads, _padded(launch.out_rows[0], k, False), rows)
         if zeroed is not None:
             a.grads[target] = zeroed
 
-    def _transfer_backward(self, dispatch: Dispatch) -> None:
-        a, k = self._arenas, self._ladder(dispatch.n_rows)
+    def _transfer_backward(self, launch: Launch) -> None:
+        a, k = self._arenas, self._ladder(launch.n_rows)
         source, target = self.stage.ports[0].arena, self._out_keys[0]
         here, there = a.grads[target], a.grads[source]
         assert here is not None and there is not None
-        rows = self._get.once(here, _padded(dispatch.out_rows[0], k, False))
+        rows = self._get.once(here, _padded(launch.out_rows[0], k, False))
         rows = jax.device_put(rows, self._devices[source[0]])
-        a.grads[source] = self._pay.once(there, _padded(dispatch.in_rows[0], k, False), rows, self.stage.sole[0])
+        a.grads[source] = self._pay.once(there, _padded(launch.in_rows[0], k, False), rows, self.stage.sole[0])
 
 
 def _repeated(slots: np.ndarray, k: int) -> np.ndarray:
@@ -361,6 +357,6 @@ def _first(stacked: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([None if rows is None else rows[0] for rows in stacked])
 
 
-def _is_empty(dispatch: Dispatch) -> bool:
+def _is_empty(launch: Launch) -> bool:
     """Whether a dispatch has no rows at all: neither any that come in nor, where a chain collects, any that go out."""
-    return not dispatch.n_rows and (dispatch.edges is None or not dispatch.edges.n_rows.any())
+    return not launch.n_rows and (launch.edges is None or not launch.edges.n_rows.any())

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 from ampjax.engine.compile import compilations
 from ampjax.engine.executor import Executor
-from ampjax.engine.streaks import Streak
+from ampjax.engine.instruments import Instrument
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
 from ampjax.sched.dispatch import Dispatch
-from ampjax.sched.scheduler import Scheduler
 
 EACH = 2
 """Dispatches of each stage, direction and size that are timed soon after they first come."""
@@ -94,8 +93,8 @@ class Issue(NamedTuple):
         return self.note.rows.bit_length()
 
 
-class Sampled:
-    """Watches a run in wall-clock time, and times one dispatch in about `every` (`engine.loop.Watch`).
+class Sampled(Instrument):
+    """Watches a run in wall-clock time, and times one dispatch in about `every`.
 
     Args:
       tracer: Records the run.
@@ -110,6 +109,8 @@ class Sampled:
         self._n_tries = self._n_timed = 0  # since the last one that was timed; of these
         self._to_time: Dispatch | None = None
         self._kind: Kind = (-1, "", False, 0)  # of that one
+        self._timing: tuple[int, bool, int, int] | None = None  # of what is issued now, if it is timed: see `_time`
+        self._start_ns = self._end_ns = 0  # of its kernels
         # Numbers of dispatches: the run's first, the next that is due, the next that may be tried.
         self._first = self._due = self._again = 0
         # Flat: each container that lives on brings the next search for garbage among all that there is nearer.
@@ -122,27 +123,42 @@ class Sampled:
         """The scheduler has chosen a dispatch; says whether it may be timed, and so should be the first of those that are issued together."""
         return self._tracer.begin(dispatch) >= self._earned_ns and self._is_due(dispatch)
 
-    def alone(self, dispatch: Dispatch) -> bool:
-        """One that may be timed is."""
-        return dispatch is self._to_time
-
-    def issue(self, streak: Streak, scheduler: Scheduler) -> None:
-        """Issues dispatches, and notes when."""
-        first = streak[0]
-        if first is self._to_time:
-            self._to_time, asked_ns = None, self._clock()
-            is_idle = self._executor.is_idle(first.worker)
-            if self._should_wait(first, is_idle):
-                self._time(first, scheduler, asked_ns, is_idle)
-                return
+    def before_kernels(self, dispatches: Sequence[Dispatch]) -> None:
+        """If one is to be timed, sees whether its device is idle, or waits until it is."""
+        self._timing = None
+        if dispatches[0] is not self._to_time:
+            return
+        dispatch, self._to_time, asked_ns = dispatches[0], None, self._clock()
+        fences = self._executor.fences
+        is_idle = fences.is_idle(dispatch.worker)
+        if not self._should_wait(dispatch, is_idle):
             self._lose(self._clock() - asked_ns)
-        self._executor.run(streak, scheduler)
-        changes_ns = start_ns = self._clock()
-        self._executor.change(streak[-1])
-        if streak[-1].changes:
+            return
+        if not is_idle:
+            fences.wait_for(dispatch.worker)
+        self._timing = asked_ns, is_idle, self._clock(), compilations()
+
+    def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
+        """Notes when; waits for one that is timed."""
+        self._start_ns = self._end_ns = self._clock()
+        if self._timing is not None:
+            self._executor.fences.wait_for(dispatches[0].worker)
+            self._end_ns = self._clock()
+
+    def after_changes(self, dispatches: Sequence[Dispatch]) -> None:
+        """Notes when; waits for those of one that is timed."""
+        start_ns = changes_ns = self._start_ns
+        if self._timing is not None:
+            self._time(dispatches[0], *self._timing)
+            return
+        if dispatches[-1].changes:
             changes_ns = self._clock()
-        for dispatch in streak:
+        for dispatch in dispatches:
             self._latest += dispatch, start_ns, changes_ns if dispatch.changes else start_ns, None
+
+    def idle(self, worker: int) -> None:
+        """Notes why there is nothing to do."""
+        self._tracer.idle(worker)
 
     def carried_out(self) -> None:
         """Takes down what a trace keeps of the latest dispatches: of all together that takes a third of the time."""
@@ -155,7 +171,7 @@ class Sampled:
 
     def wait(self) -> None:
         """Blocks until devices have done what was issued."""
-        self._executor.wait()
+        self._executor.fences.wait()
 
     def finish(self) -> None:
         """Hands everything to the trace, which works the times out when it is read; `wait` first, unless the run has failed."""
@@ -189,25 +205,17 @@ class Sampled:
             self._due = dispatch.number + self._every + 5 * self._n_timed % 8
         return True
 
-    def _time(self, dispatch: Dispatch, scheduler: Scheduler, asked_ns: int, is_idle: bool) -> None:
-        """Issues a dispatch and waits for it, and counts what has been lost by that since `asked_ns`.
+    def _time(self, dispatch: Dispatch, asked_ns: int, is_idle: bool, idle_ns: int, compiled: int) -> None:
+        """Waits for the changes of a dispatch that is timed, and counts what has been lost by all that since `asked_ns`.
 
         If the host sets the pace, that is all, unless something unusual takes long. If the device does, which goes on working meanwhile, it is the
         time in which the host issues the next dispatch; and that is less than passes from one to the next.
         """
-        clock, executor = self._clock, self._executor
-        if not is_idle:
-            executor.wait_for(dispatch.worker)
-        idle_ns, compiled = clock(), compilations()
-        executor.run([dispatch], scheduler)
-        start_ns = clock()
-        executor.wait_for(dispatch.worker)
-        end_ns = clock()
-        executor.change(dispatch)
+        clock, start_ns, end_ns = self._clock, self._start_ns, self._end_ns
         changes_ns = clock()
         costs = end_ns - start_ns, 0
         if dispatch.changes:
-            executor.wait_for(dispatch.worker)
+            self._executor.fences.wait_for(dispatch.worker)
             costs = costs[0], clock() - changes_ns
         timing = Timing(idle_ns, not is_idle, costs, compilations() > compiled)
         self._latest += dispatch, start_ns, changes_ns, timing

@@ -10,6 +10,7 @@ import numpy as np
 
 from ampjax.ir.instances import InstanceList, Instances, Messages
 from ampjax.sched.demand import Guard, Rows
+from ampjax.sched.passes import Pass
 from ampjax.sched.pump import Feed
 from ampjax.sched.scheduler import Scheduler
 
@@ -38,22 +39,13 @@ class Source:
 
     Args:
       scheduler: Where instances go.
-      data: The instances.
-      ids: Which of them, in order.
-      train: False for inference.
+      of: The pass.
       guard: Holds instances back near the memory limit.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        data: Instances | LoopInstances,
-        ids: np.ndarray,
-        train: bool,
-        guard: Guard | None = None,
-    ):
-        self._scheduler, self._data, self._ids = scheduler, data, np.asarray(ids)
-        self.train, self._guard, self._next = train, guard, 0
+    def __init__(self, scheduler: Scheduler, of: Pass, guard: Guard | None = None):
+        self._scheduler, self.of, self._data, self._ids = scheduler, of, of.data, np.asarray(of.ids)
+        self.train, self._guard, self._next = of.train, guard, 0
         self._needs: dict[int, Rows] = {}  # of instances to come, by their place in the order
 
     @property
@@ -112,9 +104,12 @@ class Source:
         needs = self._guard.demands(different.tolist(), batches_of(self._data, different))
         self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
 
+    def _open(self, ids: np.ndarray) -> np.ndarray:
+        return self._scheduler.open(ids, self.of.purpose, self.of.may_update)
+
     def _start(self, ids: np.ndarray, put: Put) -> None:
         """Lets instances in."""
-        slots = self._scheduler.open(ids, self.train)
+        slots = self._open(ids)
         for batch in batches_of(self._data, ids):
             put(self._scheduler.pump(slots, batch))
         self._scheduler.close(slots)
@@ -168,22 +163,13 @@ class LoopSource(Source):
 
     Args:
       scheduler: Where instances go.
-      data: The examples and their loop.
-      ids: Which of them, in order.
-      train: False for inference.
+      of: The pass; its data are `LoopInstances`.
       guard: Holds instances back near the memory limit.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        data: LoopInstances,
-        ids: np.ndarray,
-        train: bool,
-        guard: Guard | None = None,
-    ):
-        super().__init__(scheduler, data, ids, train, guard)
-        self._loops = data
+    def __init__(self, scheduler: Scheduler, of: Pass, guard: Guard | None = None):
+        super().__init__(scheduler, of, guard)
+        self._loops: LoopInstances = of.data
         self._running: dict[int, tuple[int, Iterator[Mapping[str, Any]]]] = {}  # by slot: the example and its loop
 
     @property
@@ -207,5 +193,10 @@ class LoopSource(Source):
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
         del put  # the loops pump
-        for slot, i in zip(self._scheduler.open(ids, self.train).tolist(), ids.tolist(), strict=True):
+        for slot, i in zip(self._open(ids).tolist(), ids.tolist(), strict=True):
             self._running[slot] = (i, self._loops.start(i))
+
+
+def source_of(scheduler: Scheduler, of: Pass, guard: Guard | None = None) -> Source:
+    """The controller of a pass: a user-written one where its data are loops."""
+    return (LoopSource if isinstance(of.data, LoopInstances) else Source)(scheduler, of, guard)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.sched.dispatch import Dispatch
+from ampjax.engine.launch import Launch
 
 STREAK = 8
 """Dispatches in one call, at most."""
@@ -27,24 +27,24 @@ STACKED = 1 << 14
 COUNTS = [np.uint32(n) for n in range(STREAK + 1)]
 """Lengths of streaks as kernels are told them: made once, since every call needs one."""
 
-Streak = Sequence[Dispatch]
-"""Dispatches, one after the other, of one kernel and one size; parameters change after the last of them only."""
+Streak = Sequence[Launch]
+"""Launches, one after the other, of one kernel and one size; parameters change after the last of them only."""
 
 
-def streak_of(dispatches: Iterable[Any], joins: Callable[[Dispatch, Dispatch], bool]) -> list[Dispatch]:
-    """The first of some dispatches, and those behind it that can be issued together with it.
+def n_coalesced(launch: Launch, behind: Iterable[Launch | None], can_coalesce: Callable[[Launch, Launch], bool]) -> int:
+    """How many launches can be carried out in one call.
 
     Args:
-      dispatches: At least one, in the order of issue; whatever is no dispatch ends a streak.
-      joins: Whether one can be issued together with the one before it, and with those that this was issued with.
+      launch: The first.
+      behind: Those behind it, in the order of issue; up to a None.
+      can_coalesce: Whether one can be carried out together with the one before it, and with those that this was carried out with.
     """
-    waiting = iter(dispatches)
-    streak = [next(waiting)]
-    for what in islice(waiting, STREAK - 1):
-        if not isinstance(what, Dispatch) or not joins(streak[-1], what):
+    n = 1
+    for following in islice(behind, STREAK - 1):
+        if following is None or not can_coalesce(launch, following):
             break
-        streak.append(what)
-    return streak
+        launch, n = following, n + 1
+    return n
 
 
 @dataclass(frozen=True, eq=False)

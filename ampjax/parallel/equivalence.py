@@ -297,7 +297,7 @@ def _coarse_additions(jaxpr: Any) -> int:
     for eqn in jaxprs.opened(jaxpr)[0].eqns:
         times = max([1, *map(_coarse_additions, jaxprs.inner(eqn))])
         if eqn.primitive.name == "scan":
-            carried = eqn.outvars[: eqn.params["num_carry"]]
+            _, carried, _ = jaxprs.scan_parts(eqn, eqn.invars)
             if any(v.aval.size == 1 and _is_coarse(v.aval.dtype) for v in carried) or times > 1:
                 times *= eqn.params["length"]
         longest = max(longest, times)
@@ -305,4 +305,4 @@ def _coarse_additions(jaxpr: Any) -> int:
 
 
 def _is_coarse(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).eps > jnp.finfo(jnp.float32).eps
+    return bool(jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).eps > jnp.finfo(jnp.float32).eps)

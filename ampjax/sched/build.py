@@ -136,7 +136,8 @@ class Builder:
             sizes = dispatch.sizes if dispatch.edges is None else dispatch.edges.n_rows
             sizes = self._collected(stage, states) if stage.kind == "collect" else sizes
         n_rows = n if sizes is None else int(sizes.sum())
-        rows = [pool.take(n_rows) for pool in self.pools(stage)]
+        pools = self.pools(stage)
+        rows = [pool.take(n_rows) for pool in pools]
         uses = stage.uses if dispatch.direction == FORWARD else None
         owners = cells.take(n, stage.number, rows[0] if sizes is None else None, 1 if uses is None else uses)
         lines = cells.lines.empty(n)
@@ -152,6 +153,7 @@ class Builder:
                 cells.set_rows(views, own, sizes)
         cells.lines.put(owners, lines)
         dispatch.cells, dispatch.out_rows, dispatch.out_sizes = owners, rows, sizes
+        dispatch.capacities = tuple([pool.capacity for pool in pools])
 
     def _versions(self, dispatch: Dispatch, stage: Stage) -> tuple[int, ...]:
         """The versions of a stage's parameters; where they are stashed, the messages that will need them are counted."""

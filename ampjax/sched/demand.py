@@ -65,9 +65,8 @@ def dry_run(
     plan: Plan,
     batches: Sequence[Batch],
     ids: Sequence[int],
-    train: bool = True,
+    purpose: str = "train",
     max_dispatch_size: int = 1 << 30,
-    inference: str = "both",
 ) -> DryRun:
     """Runs the control plane alone on some instances that are all in flight at once, with unlimited arenas.
 
@@ -75,9 +74,8 @@ def dry_run(
       plan: The plan.
       batches: The instances' messages, as `Instances.gather` gives them; several batches are pumped one after the other.
       ids: The instances' numbers.
-      train: False for inference.
+      purpose: What they are run for, one of `passes.PURPOSES`.
       max_dispatch_size: Rows in one dispatch at most.
-      inference: What inference is for: see `Scheduler.inference`.
 
     Raises:
       MessageError: If an instance seems never to end, or as `Scheduler.pump` and `Scheduler.done` do.
@@ -85,8 +83,7 @@ def dry_run(
     n = len(ids)
     settings = SchedulerSettings(max_active_keys=n, max_dispatch_size=max_dispatch_size, policy=largest, history=1)
     scheduler = Scheduler(plan, settings)
-    scheduler.inference = inference
-    slots = scheduler.open(np.asarray(ids), train)
+    slots = scheduler.open(np.asarray(ids), purpose)
     position = np.zeros(int(slots.max()) + 1, np.int64)
     position[slots] = np.arange(n)
     dry = DryRun({}, np.zeros(n, np.int64), scheduler.stats)
@@ -190,7 +187,7 @@ class Guard:
       per_instance: The largest demand among sampled instances, rows of each arena.
       max_active_keys: Instances in flight at most.
       margin: `FAR`, or `KNOWN`.
-      inference: What inference is for; training needs the rows of that for losses.
+      purpose: What inference is for; training needs the rows of that for losses.
     """
 
     def __init__(
@@ -200,9 +197,9 @@ class Guard:
         per_instance: Mapping[ArenaKey, float],
         max_active_keys: int,
         margin: int = FAR,
-        inference: str = "both",
+        purpose: str = "both",
     ):
-        self._plan, self._limits, self._inference = plan, limits, inference
+        self._plan, self._limits, self._purpose = plan, limits, purpose
         self.tight = any(limits[key] < margin * max_active_keys * rows for key, rows in per_instance.items())
         self._reserved: dict[tuple[int, bool], Rows] = {}
         self._total: Rows = {}
@@ -216,7 +213,7 @@ class Guard:
           ids: The instances' numbers, no two the same.
           batches: Their messages.
         """
-        each = dry_run(self._plan, batches, ids, train=False, inference=self._inference).each
+        each = dry_run(self._plan, batches, ids, self._purpose).each
         return [{key: int(counts[i]) for key, counts in each.items()} for i in range(len(ids))]
 
     def admit(self, instance: int, train: bool, need: Rows) -> bool:

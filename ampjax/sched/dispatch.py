@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,13 +62,14 @@ class Dispatch:
       in_rows: For each port, the arena slots `[r]` of the input rows.
       out_rows: For each output, the arena slots of the output rows.
       n_rows: Input rows (of port 0).
+      capacities: For each output, the rows of its arena (forward).
       sizes: For ragged inputs, the rows of each message `[n]`.
       out_sizes: For ragged outputs, the rows of each invocation `[n]` (forward).
       edges: For a chain, its edges.
       scatter: For a collect, the output row (within the dispatch) of each input row, per port.
       versions: For stashed weights, the versions of the stage's parameters in the forward pass.
       changes: Parameter changes that follow.
-      choices: For a stage that routes by payload: what was read, `[n]` or `[n, fields]`; a driver that computes sets it.
+      choices: For a stage that routes by payload: what was read, `[n]` or `[n, fields]`, once it is known.
       drop: Stashed parameter versions that no message needs after this: `(stage number, versions)`.
     """
 
@@ -82,6 +83,7 @@ class Dispatch:
     in_rows: Sequence[np.ndarray] = ()
     out_rows: Sequence[np.ndarray] = ()
     n_rows: int = 0
+    capacities: tuple[int, ...] = ()
     sizes: np.ndarray | None = None
     out_sizes: np.ndarray | None = None
     edges: Edges | None = None
@@ -124,6 +126,10 @@ class Dispatch:
         updates = {change.node: change.count for change in self.changes if isinstance(change, Update)}
         nodes = self.stage.params
         return len(updates) == len(self.changes) and all(updates.get(node) == self.rows_at(node) for node in nodes)
+
+    def after(self, n: int) -> Dispatch:
+        """What is left when its kernels and the first `n` of its parameter changes have been carried out: changes alone."""
+        return replace(self, stage=None, changes=self.changes[n:])
 
     @property
     def n_messages(self) -> int:

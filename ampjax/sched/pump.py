@@ -20,12 +20,13 @@ from ampjax.sched.traffic import Traffic
 
 @dataclass(frozen=True)
 class Feed:
-    """Where pumped payloads go: arena, slots `[r]`, and the payload rows; and the pump's name."""
+    """Where pumped payloads go: arena and how many rows it has, slots `[r]`, and the payload rows; and the pump's name."""
 
     pump: str
     arena: ArenaKey
     slots: np.ndarray
     payload: np.ndarray
+    capacity: int
 
 
 class Pumps:
@@ -86,13 +87,14 @@ class Pumps:
             states[:, layout.column(field)] = values
         sizes = np.asarray(messages.sizes) if wire.ragged else None
         arena = (HOST, wire.shape, wire.dtype.name)
-        rows = self._pool(arena).take(len(of) if sizes is None else int(sizes.sum()))
+        pool = self._pool(arena)
+        rows = pool.take(len(of) if sizes is None else int(sizes.sum()))
         new = cells.take(len(of), producer, rows if sizes is None else None, 1 if uses is None else uses)
         cells.instance[new] = of
         if sizes is not None:
             cells.set_rows(new, rows, sizes)
         inflight.hold(of)
-        return Batch(states, new, train, uses is not None), Feed(name, arena, rows, messages.payload)
+        return Batch(states, new, train, uses is not None), Feed(name, arena, rows, messages.payload, pool.capacity)
 
     def _uses(self, producer: int, train: bool) -> int | None:
         return self._plan.pump_uses[producer] if train else None
@@ -123,4 +125,30 @@ def require_fields(name: str, wire: WireType, fields: frozenset[str], messages: 
     if wire.ragged and messages.sizes is None:
         raise MessageError(
             f"pump `{name}`", "sizes, the rows of each message of a ragged pump", "none", "Give `Messages.sizes`."
+        )
+
+
+def check_payload(feed: Feed) -> None:
+    """Checks what has been pumped.
+
+    Raises:
+      MessageError: If a payload has another shape than its pump, or a dtype that does not fit.
+    """
+    _, shape, dtype = feed.arena
+    payload = np.asarray(feed.payload)
+    where = f"pump `{feed.pump}`, payload"
+    if payload.size and not np.can_cast(payload.dtype, dtype, "same_kind"):
+        raise MessageError(
+            where,
+            f"{dtype}",
+            f"{payload.dtype}",
+            f"Convert the payload to {dtype}, or declare the pump with its dtype.",
+        )
+    if payload.shape != (len(feed.slots), *shape):
+        rows = payload.shape[1:] if payload.shape[:1] == (len(feed.slots),) else payload.shape
+        raise MessageError(
+            where,
+            f"rows of shape {tuple(shape)}, as the pump was declared, one for each message",
+            f"{rows} in one message" if rows != payload.shape else f"{rows} for {len(feed.slots)} messages",
+            "Give payloads of the pump's shape.",
         )

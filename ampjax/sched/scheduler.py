@@ -7,16 +7,18 @@ for a worker's next action with `next`, carries it out, and says `done` when its
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ampjax.errors import DeadlockError, LimitError
+from ampjax.errors import DeadlockError, LimitError, SettingsError
 from ampjax.ir.instances import Messages
+from ampjax.ir.state import INSTANCE, State
 from ampjax.sched import doctor, explain, laws
 from ampjax.sched.build import NO_CELLS
 from ampjax.sched.dispatch import Change, Dispatch
+from ampjax.sched.passes import PURPOSES, left_out
 from ampjax.sched.past import Past
 from ampjax.sched.plan import Plan
 from ampjax.sched.policy import Policy, backward_first
@@ -51,7 +53,8 @@ class Scheduler:
         self.pools: dict[ArenaKey, SlotPool] = {}
         self.history: Past[Dispatch] = Past(settings.history)
         self._number = 0
-        self._inference = "both"
+        self._left_out = {purpose: left_out(plan, purpose) for purpose in PURPOSES}
+        self._inference = "both"  # what it is for, of those in flight
         self._caps: dict[tuple[int, str], int] = {}
         self._clear()
         self.reset_statistics()
@@ -60,22 +63,11 @@ class Scheduler:
         """Starts with nothing in flight."""
         s = self.settings
         self._traffic = Traffic(self.plan, self.updates, s.stashed, self.pool, self._max_rows, s.policy)
-        self._traffic.now, self.inference = self._number, self._inference
+        self._traffic.now = self._number
         self._inflight, self._builder = self._traffic.inflight, self._traffic.builder
         self._backlogs, self._stirred = self._traffic.backlogs, self._traffic.stirred
         self._changes: dict[int, deque[Dispatch]] = {}
         self._issued = self._since_flush = 0
-
-    @property
-    def inference(self) -> str:
-        """What inference is for: `losses`, `sinks` or `both`; what only the other needs is left out."""
-        return self._inference
-
-    @inference.setter
-    def inference(self, value: str) -> None:
-        self._inference = value
-        only = {"losses": lambda s: not s.trains, "sinks": lambda s: s.kind == "loss", "both": lambda s: False}[value]
-        self._traffic.left_out = frozenset(stage.number for stage in self.plan.stages if only(stage))
 
     # -- events: instances
 
@@ -88,8 +80,22 @@ class Scheduler:
             room = min(room, self.settings.flush_every - self._since_flush)
         return max(0, room)
 
-    def open(self, ids: np.ndarray, train: bool = True) -> np.ndarray:
-        """Admits instances that will be pumped to; returns their slots `[n]`. `close` them when everything has been pumped."""
+    def open(self, ids: np.ndarray, purpose: str = "train", may_update: bool = True) -> np.ndarray:
+        """Admits instances that will be pumped to; returns their slots `[n]`. `close` them when everything has been pumped.
+
+        Args:
+          ids: The instances' numbers `[n]`.
+          purpose: What they are run for, one of `passes.PURPOSES`: what only another purpose needs is left out.
+          may_update: Whether training may change parameters.
+
+        Raises:
+          SettingsError: If inference for another purpose is in flight.
+        """
+        train = purpose == "train"
+        if train:
+            self.updates.may_update = may_update
+        else:
+            self._infer_for(purpose)
         slots = self._inflight.open(np.asarray(ids), train)
         self._since_flush += len(slots) if train else 0
         self.stats.most_in_flight = max(self.stats.most_in_flight, self._inflight.total)
@@ -133,9 +139,20 @@ class Scheduler:
         self._count(queue, dispatch)
         return self._issue(dispatch)
 
-    def done(self, dispatch: Dispatch) -> None:
-        """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended."""
+    def reads(self, dispatch: Dispatch) -> bool:
+        """Whether payloads must be read back to the host before a dispatch's messages travel on."""
+        return dispatch.reads
+
+    def done(self, dispatch: Dispatch, choices: np.ndarray | None = None) -> None:
+        """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended.
+
+        Args:
+          dispatch: The dispatch.
+          choices: What was read from the payloads of one that `reads`; None takes what its node assumes.
+        """
         self._issued -= 1
+        if choices is not None:
+            dispatch.choices = choices
         stage = dispatch.stage
         if stage is not None:
             if dispatch.direction == BACKWARD:
@@ -179,17 +196,23 @@ class Scheduler:
         for backlog in self._backlogs:
             backlog.decide_by(policy)
 
-    def abandon(self) -> list[Dispatch]:
+    def abandon(self, undone: Sequence[Dispatch] = ()) -> list[Dispatch]:
         """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted.
 
+        Args:
+          undone: After an error, the latest dispatches, in order, which were never carried out: what they brought is uncounted.
+
         Returns:
-          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
+          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made. Nothing, where anything is undone.
         """
         due = [changes for waiting in self._changes.values() for changes in waiting]
         self.updates.forget_handed_in()
         for key, pool in list(self.pools.items()):
             self.pools[key] = SlotPool(pool.capacity, pool.limit)
         self._clear()
+        if undone:
+            self.updates.take_back([*undone, *due])
+            due.clear()
         return due
 
     def resize(self, settings: SchedulerSettings) -> None:
@@ -267,6 +290,14 @@ class Scheduler:
         past = (d for d in self.history if until is None or d.number <= until)
         return explain.story(self.plan, past, instance, fields)
 
+    def describe(self, dispatch: Dispatch) -> str:
+        """A dispatch in words, with the story of its first message: where an error happened."""
+        if dispatch.stage is None or not len(dispatch.states):
+            return f"in {dispatch!r}"
+        state = State(dispatch.states[:1], self.plan.layout, dispatch.stage.ports[0].type.fields)
+        story = self.story(int(dispatch.states[0, INSTANCE]), until=dispatch.number)[-6:]
+        return "\n".join([f"in {dispatch!r}; first message {state!r}; its story:", *(f"  {line}" for line in story)])
+
     def diagnose(self) -> LimitError | DeadlockError:
         """Why nothing can move."""
         for queue in (q for backlog in self._backlogs for q in backlog):
@@ -295,6 +326,17 @@ class Scheduler:
     def _snapshot(self) -> doctor.Snapshot:
         throttle = self.settings.max_active_keys, self.settings.min_admission
         return doctor.Snapshot(self.plan, self._traffic, self.history, *throttle)
+
+    def _infer_for(self, purpose: str) -> None:
+        """Leaves out what inference for a purpose does not need."""
+        if self._inflight.count[False] and purpose != self._inference:
+            raise SettingsError(
+                "inference",
+                f"one purpose at a time, now `{self._inference}`",
+                f"`{purpose}`",
+                "Wait until the instances in flight have ended.",
+            )
+        self._inference, self._traffic.left_out = purpose, self._left_out[purpose]
 
     def _ready(self, worker: int) -> list[Queue]:
         """A worker's queues that can be dispatched."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ampjax.ir.control import Cond, Isu, Key
 from ampjax.ir.graph import Node
-from ampjax.ir.payload import RouteBy
+from ampjax.ir.payload import Compute, Loss, RouteBy
 from ampjax.ir.wires import Wire, WireType
 from ampjax.sched.chain import Chain
 
@@ -162,6 +162,11 @@ class Stage:
         """What reads its second port's payloads back into the states, if anything does."""
         op = self.nodes[-1].op if self.nodes else None
         return op if isinstance(op, RouteBy) else None
+
+    @functools.cached_property
+    def random(self) -> bool:
+        """Whether a body in it takes a PRNG key."""
+        return any(isinstance(n.op, (Compute, RouteBy, Loss)) and n.op.body.rng for n in self.nodes)
 
     @functools.cached_property
     def ragged(self) -> bool:

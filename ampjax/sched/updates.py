@@ -80,14 +80,14 @@ class Updates:
       local: False if only the controller triggers updates (synchronous and pipeline modes).
 
     Attributes:
-      frozen: While it is true no parameter changes; gradients are counted all the same.
+      may_update: Whether parameters change; gradients are counted all the same.
     """
 
     def __init__(
         self, intervals: Mapping[str, int], groups: Mapping[str, Sequence[str]], sync: ReplicaSync, local: bool
     ):
         self._intervals, self._sync, self._local = dict(intervals), sync, local
-        self.frozen = False
+        self.may_update = True
         self._group_of = {node: group for group, nodes in groups.items() for node in nodes}
         self._groups = {group: _Replicas(tuple(nodes), dict.fromkeys(nodes, 0)) for group, nodes in groups.items()}
         self.versions = dict.fromkeys(intervals, 0)
@@ -102,7 +102,7 @@ class Updates:
         stats.add(version, forward_versions, sizes)
         rows = self._staleness[node].add(version, forward_versions, sizes)
         count = self.counts[node] = self.counts[node] + rows
-        due = self._local and count >= self._intervals[node] and not self.frozen
+        due = self._local and count >= self._intervals[node] and self.may_update
         return self._update(node, stats) if due else []
 
     def are_due_after(self, nodes: Iterable[str], rows: int) -> bool:
@@ -111,7 +111,7 @@ class Updates:
 
     def flush(self, stats: Statistics) -> dict[str, list[Change]]:
         """Updates every node that holds gradients, whatever its interval; by node."""
-        if self.frozen:
+        if not self.may_update:
             return {}
         return {node: self._update(node, stats.nodes[node]) for node, count in self.counts.items() if count}
 

@@ -38,7 +38,7 @@ class Admission:
 
     def __init__(self, plan: Plan, space: Space, store: Store, programs: ProgramCache, loops: ModuleType):
         self._plan, self._space, self._store, self._programs, self._loops = plan, space, store, programs, loops
-        self._feeds = Feeds(plan)
+        self._feeds = Feeds(plan, space.capacity)
         self._growing = Growing(space, store, programs.unfolder, loops)
         self._asks = any(stage.route_by is not None for stage in plan.stages)
         self._pumps = {name: -1 - number for number, name in enumerate(plan.graph.pumps)}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ampjax.ir.instances import Messages
 from ampjax.sched.plan import Plan
 from ampjax.sched.pump import Feed
-from ampjax.sched.stages import HOST
+from ampjax.sched.stages import HOST, ArenaKey
 from ampjax.schedule.columns import Tables
 from ampjax.unfold.messages import spread
 
@@ -19,9 +19,11 @@ class Feeds:
 
     Args:
       plan: The plan.
+      capacity: The rows of an arena.
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, capacity: Callable[[ArenaKey], int]):
+        self._capacity = capacity
         types = {name: node.op.type for name, node in plan.graph.pumps.items()}
         self._wires = {name: (t, (HOST, t.shape, t.dtype.name)) for name, t in types.items() if not t.topology}
 
@@ -46,6 +48,6 @@ class Feeds:
             first = np.empty(len(of), np.int64)  # after the rows of this pump's messages before, instance by instance
             first[order] = rows_at[of] + (np.cumsum(own) - own) - (np.cumsum(per_instance) - per_instance)[of]
             places = spread(first, rows) if wire.ragged else first
-            feeds.append(Feed(name, arena, t.slots[places].astype(np.int64), messages.payload))
+            feeds.append(Feed(name, arena, t.slots[places].astype(np.int64), messages.payload, self._capacity(arena)))
             rows_at += per_instance
         return feeds

@@ -18,13 +18,13 @@ from ampjax.ir.payload import RouteBy
 from ampjax.ir.state import INSTANCE, State
 from ampjax.sched.explain import find_waiting
 from ampjax.sched.group import Closed
+from ampjax.sched.passes import left_out
 from ampjax.sched.plan import Plan
 from ampjax.sched.route import Batch, Router
 from ampjax.sched.stages import Leaf, Stage, Targets
 from ampjax.unfold.assemble import assemble
 from ampjax.unfold.chunks import Chunk, groups
 from ampjax.unfold.growth import Growth, KnownLines
-from ampjax.unfold.passes import left_out
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.pumped import PumpedStates
 from ampjax.unfold.ranks import Ranks

@@ -90,7 +90,7 @@ def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
             n, *seconds = clocked(ours.train)
         spent.append(seconds)
     stages = _by_stage(calls)
-    executor = calls[0][0]
+    executor = calls[0].executor
     size, operations = _largest_matrix(executor), FlopsCost(executor.plan).operations
     again, by_stage, rates = list[tuple[float, float]](), list[list[float]](), list[float]()
     repeat(calls)
@@ -102,7 +102,7 @@ def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
     wall, host, others = (1e6 * np.median(spent[1:], axis=0) / n).tolist()
     kernels, issue = (1e6 * np.median(again, axis=0) / n).tolist()
     rows = [
-        _row(*key, [d for _, streak, _ in own for d in streak], seconds / n, operations, n, rate)
+        _row(*key, [d for call in own for d in call.dispatches], seconds / n, operations, n, rate)
         for (key, own), seconds in zip(stages.items(), np.median(by_stage, axis=0).tolist(), strict=True)
     ]
     return {
@@ -125,8 +125,8 @@ def _by_stage(calls: Sequence[Call]) -> dict[tuple[str, str], list[Call]]:
     """Calls by the stage and the direction of their dispatches; parameter changes alone are a stage of their own."""
     found: dict[tuple[str, str], list[Call]] = {}
     for call in calls:
-        stage = call[1][0].stage
-        found.setdefault(("changes" if stage is None else stage.name, call[1][0].direction), []).append(call)
+        first = call.dispatches[0]
+        found.setdefault(("changes" if first.stage is None else first.stage.name, first.direction), []).append(call)
     return found
 
 

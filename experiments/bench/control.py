@@ -13,12 +13,14 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
-from ampjax.engine.loop import AHEAD, Loop
+from ampjax.engine.issue_queue import AHEAD
+from ampjax.engine.loop import Loop
 from ampjax.engine.source import Source
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import Subset
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.sched.affinity import assign
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler
@@ -124,7 +126,7 @@ class Bench:
     def routing(self) -> None:
         """A pass of the scheduler that routes messages."""
         self._routing.reset_statistics()
-        source = Source(self._routing, self._data, np.arange(len(self._data)), True)
+        source = Source(self._routing, Pass(self._data, np.arange(len(self._data))))
         VirtualDriver(Loop(self._routing, None, [source]), lambda dispatch: 1).run()
         self.n_messages = self._routing.stats.messages
 

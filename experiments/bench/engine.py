@@ -17,8 +17,9 @@ from rich.console import Console
 
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
 from ampjax.engine.asyncio_driver import AsyncioDriver
-from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.engine.executor import Executor
 from ampjax.engine.loop import Loop
+from ampjax.engine.parameters import NodeTraining
 from ampjax.engine.source import Source
 from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
@@ -27,6 +28,7 @@ from ampjax.ir.instances import Subset
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.params import initial_params
 from ampjax.sched.affinity import assign
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
@@ -155,7 +157,7 @@ class Bench:
         self._scheduler.reset_statistics()
         with keeping(self._issued):
             asyncio.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
-        self._executor.wait()
+        self._executor.fences.wait()
         stats = self._scheduler.stats
         self.n_messages, self.mean_dispatch = stats.messages, stats.messages / stats.dispatches
 
@@ -164,5 +166,5 @@ class Bench:
         repeat(self._issued)
 
     def _loop(self, scheduler: Scheduler, executor: Executor | None) -> Loop:
-        source = Source(scheduler, self._data, np.arange(len(self._data)), True)
+        source = Source(scheduler, Pass(self._data, np.arange(len(self._data))))
         return Loop(scheduler, executor, [source])

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 from unittest import mock
 
 from ampjax.engine.executor import Executor
-from ampjax.engine.streaks import Streak
-from ampjax.sched.scheduler import Scheduler
+from ampjax.engine.issue_queue import IssueQueue
+from ampjax.engine.launch import Launch
+from ampjax.sched.dispatch import Dispatch
 
-Call = tuple[Executor, Streak, Scheduler]
-"""A call of `Executor.issue`."""
+
+class Call(NamedTuple):
+    """Launches that an executor was asked to carry out together, and the dispatches that they were made of."""
+
+    executor: Executor
+    launches: Sequence[Launch]
+    dispatches: Sequence[Dispatch]
 
 
 @contextmanager
 def keeping(calls: list[Call]) -> Iterator[None]:
-    """Adds what executors are asked to issue meanwhile to a list, call by call."""
-    issue = Executor.issue
+    """Adds what executors are asked to carry out meanwhile to a list, call by call."""
+    run = IssueQueue.run
 
-    def keep(self: Executor, streak: Streak, scheduler: Scheduler) -> None:
-        calls.append((self, streak, scheduler))
-        issue(self, streak, scheduler)
+    def keep(self: IssueQueue, executor: Executor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
+        calls.append(Call(executor, launches, dispatches))
+        run(self, executor, dispatches, launches)
 
-    with mock.patch.object(Executor, "issue", keep):
+    with mock.patch.object(IssueQueue, "run", keep):
         yield
 
 
 def repeat(calls: Sequence[Call]) -> None:
-    """Issues the same dispatches again, and waits until they are done."""
-    for executor, streak, scheduler in calls:
-        executor.issue(streak, scheduler)
-    calls[0][0].wait()
+    """Issues the same again, and waits until it is done."""
+    for executor, launches, _ in calls:
+        executor.issue(launches)
+    calls[0].executor.fences.wait()

@@ -78,11 +78,10 @@ def predictions(size):
         start(chains.propagation()),
         Schedule(frozen(fuse=True, max_dispatch_size=size, max_active_keys=7)),
     )
-    engine.executor.keep_outputs = True
     engine.run(instances, train=False)
     found = {}
-    for _, states, rows, dispatch in engine.executor.outputs:
-        found.update(zip(states[:, 1].tolist(), np.asarray(rows)[: dispatch.n_rows].tolist(), strict=True))
+    for dispatch, rows in engine.arrived:
+        found.update(zip(dispatch.states[:, 1].tolist(), np.asarray(rows)[: dispatch.n_rows].tolist(), strict=True))
     return found
 
 

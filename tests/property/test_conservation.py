@@ -73,6 +73,6 @@ def test_training_and_inference_in_flight_together(case):
         engine = Engine(case.graph, start(seed), schedule)
         engine.run(case.instances, also=[(case.instances, False)])
         assert_conserved(engine)
-        inferred = sum(sums.loss for sums in engine.executor.take_sums(False))
+        inferred = sum(sums.loss for sums in engine.executor.losses.take(False))
         assert abs(inferred - want.loss) <= 1e-5 * (abs(want.loss) or 1)
         assert_gradients(engine, want)

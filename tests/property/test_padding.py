@@ -88,7 +88,7 @@ def check(graph, data, schedule):
     params = {node: 2 * ones for node in graph.parameterised}
     engine = Engine(graph, params, schedule).run(data, also=[(data, False)])
     assert_gradients(engine, reference(graph, params, data))
-    inference = engine.executor.take_sums(False)
+    inference = engine.executor.losses.take(False)
     assert inference and all(np.isfinite(sums.line).all() for sums in inference)
 
 

@@ -66,7 +66,7 @@ def parameters_used(seed, schedule, name):
         if dispatch.stage is not None and dispatch.stage.params:
             (instance,) = set(dispatch.states[:, INSTANCE].tolist())
             found.append(
-                (instance, {n: jax.tree.map(np.array, engine.executor.params[n]) for n in dispatch.stage.params})
+                (instance, {n: jax.tree.map(np.array, engine.executor.store.params[n]) for n in dispatch.stage.params})
             )
 
     engine.watchers.append(watch)

@@ -28,8 +28,8 @@ CASES = {
 }
 
 
-def needed(plan, instances, train=True):
-    return dry_run(plan, [columns(plan.graph, instances)], range(len(instances)), train).rows
+def needed(plan, instances, purpose="train"):
+    return dry_run(plan, [columns(plan.graph, instances)], range(len(instances)), purpose).rows
 
 
 @pytest.mark.parametrize("fuse", [True, False])
@@ -57,7 +57,7 @@ def test_demand_of_a_loop():
 def test_inference_needs_the_same_rows_over_time(name):
     graph, make = CASES[name]
     plan, batches = plan_for(graph), [columns(graph, [make(n) for n in (1, 4, 2)])]
-    trained, inferred = (dry_run(plan, batches, range(3), train).each for train in (True, False))
+    trained, inferred = (dry_run(plan, batches, range(3), purpose).each for purpose in ("train", "both"))
     assert trained.keys() == inferred.keys()
     for key, rows in trained.items():
         np.testing.assert_array_equal(rows, inferred[key])
@@ -207,7 +207,7 @@ def test_rows_that_sinks_alone_need_are_not_kept_for_losses():
         amp.loss("loss", lambda y: (y**2).sum())(y)
     plan, data = plan_for(g, fuse=True), [{"x": np.zeros(3, np.float32)}] * 4
     key = (0, (2,), "float32")
-    for inference, rows in (("losses", 0), ("sinks", 1), ("both", 1)):
-        guard = Guard(plan, {key: 3}, {}, 4, inference=inference)
+    for purpose, rows in (("losses", 0), ("sinks", 1), ("both", 1)):
+        guard = Guard(plan, {key: 3}, {}, 4, purpose=purpose)
         needs = guard.demands(range(4), [columns(g, data)])
         assert [need.get(key, 0) for need in needs] == [rows] * 4

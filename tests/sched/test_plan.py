@@ -60,18 +60,17 @@ def test_a_loss_takes_what_sinks_see_too():
 
 
 @pytest.mark.parametrize(
-    ("inference", "seen"),
+    ("purpose", "seen"),
     [
         ("both", {"inner+tanh", "outer", "inner+tanh+outer+loss", "see input", "see hidden", "see y"}),
         ("losses", {"inner+tanh+outer+loss"}),
         ("sinks", {"inner+tanh", "outer", "see input", "see hidden", "see y"}),
     ],
 )
-def test_inference_reaches_what_it_is_for(inference, seen):
+def test_inference_reaches_what_it_is_for(purpose, seen):
     s = scheduler_for(graphs.with_sinks(), fuse=True)
-    s.inference = inference
     data = [{"x": np.zeros(2, np.float32), "label": np.float32(0)}] * 2
-    admit(s, data, ids=[0, 1], train=False)
+    admit(s, data, ids=[0, 1], purpose=purpose)
     assert {d.stage.name for d in drain(s)} == seen
     assert s.idle
 
@@ -132,7 +131,7 @@ def test_fusing_never_changes_a_state(first):
     seen = {}
     for fuse in (True, False):
         s = scheduler_for(g, fuse=fuse)
-        admit(s, [instance], train=False)
+        admit(s, [instance], purpose="both")
         seen[fuse] = field(drain(s)[-1], g, "t")
     assert seen[True] == seen[False] == ([5] if first == "y" else [0])
 

@@ -8,16 +8,16 @@ from support import graphs
 from support.control import admit, assert_empty, columns, drain, field, instances_of, scheduler_for, step, tell
 
 import ampjax as amp
-from ampjax.errors import DeadlockError, InvariantError, LimitError, MessageError
+from ampjax.errors import DeadlockError, InvariantError, LimitError, MessageError, SettingsError
 from ampjax.sched.dispatch import Average, Update
 from ampjax.sched.policy import backward_first
 from ampjax.sched.updates import ReplicaSync
 
 
-def actions(graph, instances, train=True, ids=None, **settings):
+def actions(graph, instances, purpose="train", ids=None, **settings):
     """All actions on some instances, in words; nothing may be left."""
     s = scheduler_for(graph, **{"max_active_keys": 100, **settings})
-    admit(s, instances, ids, train)
+    admit(s, instances, ids, purpose)
     said = [tell(d) for d in drain(s)]
     assert_empty(s)
     return said
@@ -167,14 +167,14 @@ def test_a_sink_answers_with_a_zero_gradient_in_training():
     with amp.Graph() as g:
         amp.sink("end", amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x")))
     assert actions(g, [{"x": 1.0}, {"x": 2.0}]) == ["forward f [0, 1]", "backward f [0, 1]; Update f"]
-    assert actions(g, [{"x": 1.0}, {"x": 2.0}], train=False) == ["infer f [0, 1]", "infer end [0, 1]"]
+    assert actions(g, [{"x": 1.0}, {"x": 2.0}], purpose="both") == ["infer f [0, 1]", "infer end [0, 1]"]
 
 
 def test_a_pump_that_goes_to_a_sink():
     with amp.Graph() as g:
         amp.sink("end", amp.pump("x"))
     assert actions(g, [{"x": 1.0}]) == []
-    assert actions(g, [{"x": 1.0}], train=False) == ["infer end [0]"]
+    assert actions(g, [{"x": 1.0}], purpose="both") == ["infer end [0]"]
 
 
 def test_an_instance_without_messages_ends_when_it_is_closed():
@@ -192,7 +192,7 @@ def test_an_instance_without_messages_ends_when_it_is_closed():
 def test_inference_keeps_nothing():
     """A row is freed as soon as its last consumer has been issued: a long chain needs the rows of two nodes."""
     s = scheduler_for(graphs.chain(6))
-    admit(s, graphs.chain_data(5), train=False)
+    admit(s, graphs.chain_data(5), purpose="both")
     drain(s)
     (arena,) = [key for key in s.pools if key[0] != -1]
     assert s.pools[arena].peak == 10
@@ -205,7 +205,7 @@ def test_inference_keeps_nothing():
 def test_training_and_inference_at_once_never_share_a_dispatch():
     s = scheduler_for(graphs.chain(1), max_active_keys=2)
     admit(s, graphs.chain_data(2), ids=[0, 1])
-    admit(s, graphs.chain_data(2), ids=[0, 1], train=False)
+    admit(s, graphs.chain_data(2), ids=[0, 1], purpose="both")
     assert s.in_flight == {True: 2, False: 2} and s.room(True) == s.room(False) == 0
     assert sorted(tell(d) for d in drain(s)) == [
         "backward f0 [0, 1]; Update f0",
@@ -220,8 +220,7 @@ def test_training_and_inference_at_once_never_share_a_dispatch():
 
 def test_without_losses_no_label_is_needed():
     s = scheduler_for(graphs.two_outputs())
-    s.inference = "sinks"
-    admit(s, [{"x": np.zeros(4, np.float32)}] * 2, ids=[0, 1], train=False)
+    admit(s, [{"x": np.zeros(4, np.float32)}] * 2, ids=[0, 1], purpose="sinks")
     assert sorted(tell(d) for d in drain(s)) == [
         "infer a [0, 1]",
         "infer first [0, 1]",
@@ -229,6 +228,16 @@ def test_without_losses_no_label_is_needed():
         "infer parts [0, 1]",
     ]
     assert_empty(s)
+
+
+def test_inference_is_for_one_thing_at_a_time():
+    s = scheduler_for(graphs.two_outputs())
+    s.open(np.arange(1), "sinks")
+    text = "inference: expected one purpose at a time, now `sinks`, got `losses`"
+    with pytest.raises(SettingsError, match=text):
+        s.open(np.arange(1, 2), "losses")
+    s.open(np.arange(1, 2), "sinks")
+    assert s.in_flight == {True: 0, False: 2}
 
 
 # The controller
@@ -588,7 +597,7 @@ def test_statistics():
     s = scheduler_for(graphs.chain(2), max_dispatch_size=2)
     admit(s, graphs.chain_data(3))
     drain(s)
-    admit(s, graphs.chain_data(1), train=False)
+    admit(s, graphs.chain_data(1), purpose="both")
     drain(s)
     _ = s.finished
     stats = s.stats

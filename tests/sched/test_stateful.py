@@ -81,7 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = np.arange(self.next_id, self.next_id + n)
         self.next_id += n
         self.admitted[train] |= set(ids.tolist())
-        slots = self.scheduler.open(ids, train)
+        slots = self.scheduler.open(ids, "train" if train else "both")
         feeds = self.scheduler.pump(slots, columns(self.graph, [self.make(size + i) for i in range(n)]))
         assert sorted({f.pump for f in feeds}) == sorted({f.pump for f in feeds} & set(self.graph.pumps))
         if close:
@@ -115,7 +115,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 "forward",
             )
             for node in dispatch.stage.params if counted else ():
-                self.rows[node] += dispatch.n_rows
+                self.rows[node] += dispatch.rows_at(node)  # edges, for a node within a chain
             if dispatch.direction != "backward":
                 for rows in dispatch.out_rows:
                     assert len(set(rows.tolist())) == len(rows) and 0 not in rows

@@ -24,10 +24,10 @@ def columns(graph, instances):
     return InstanceList(instances, ragged).gather(np.arange(len(instances)))
 
 
-def admit(scheduler, instances, ids=None, train=True):
+def admit(scheduler, instances, ids=None, purpose="train"):
     """Pumps whole instances; returns their slots."""
     ids = np.arange(len(instances)) if ids is None else np.asarray(ids)
-    slots = scheduler.open(ids, train)
+    slots = scheduler.open(ids, purpose)
     scheduler.pump(slots, columns(scheduler.plan.graph, instances))
     scheduler.close(slots)
     return slots

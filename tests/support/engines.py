@@ -1,25 +1,50 @@
 """Engines made by hand: a scheduler and an executor, run by one of the two drivers."""
 
 import asyncio
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 import optax
 
 from ampjax.engine.asyncio_driver import AsyncioDriver
-from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.engine.executor import Executor
+from ampjax.engine.instruments import Instrument
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import metrics_of
+from ampjax.engine.parameters import NodeTraining
 from ampjax.engine.source import Source
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import InstanceList
 from ampjax.params import initial_params
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
+from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 
 NEVER = 1 << 40
 """An interval that no run reaches: gradients stay in the accumulators."""
+
+
+class Told(Instrument):
+    """Tells functions of dispatches before they are issued, and of instances that have ended: how many of each kind of pass.
+
+    Args:
+      on_dispatch: `on_dispatch(dispatch)`.
+      progress: `progress(n, train)`.
+    """
+
+    def __init__(self, on_dispatch=None, progress=None):
+        self._on_dispatch, self._progress = on_dispatch, progress
+
+    def before_kernels(self, dispatches):
+        for dispatch in dispatches if self._on_dispatch else ():
+            self._on_dispatch(dispatch)
+
+    def settled(self, ended, admitted):
+        for train, n in Counter(train for _, train in ended).items() if self._progress else ():
+            self._progress(n, train)
 
 
 @dataclass
@@ -28,37 +53,48 @@ class Engine:
     plan: object
     scheduler: Scheduler
     executor: Executor
+    seeds: RowSeeds
+    loops: list = field(default_factory=list)
 
     def sources(self, instances, train=True, guard=None):
         ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
         data = instances if hasattr(instances, "gather") else InstanceList(instances, ragged)
-        return [Source(self.scheduler, data, np.arange(len(data)), train, guard)]
+        of = Pass(data, np.arange(len(data)), "train" if train else "both", seeds=self.seeds)
+        return [Source(self.scheduler, of, guard)]
 
     def virtual(self, instances, train=True, cost=lambda d: 1 + d.n_rows, on_dispatch=None):
         """A run in virtual time; returns what `VirtualDriver.run` does."""
-        loop = Loop(self.scheduler, self.executor, self.sources(instances, train), on_dispatch=on_dispatch)
-        return VirtualDriver(loop, cost).run()
+        return VirtualDriver(self.loop(instances, train, on_dispatch), cost).run()
+
+    def loop(self, instances, train=True, on_dispatch=None, progress=None):
+        """A run that has not begun; what sinks get in it is among what has `arrived`."""
+        loop = Loop(self.scheduler, self.executor, self.sources(instances, train), [Told(on_dispatch, progress)])
+        self.loops.append(loop)
+        return loop
 
     async def wall_async(self, instances, train=True, progress=None, run_ahead=64):
-        await AsyncioDriver(
-            Loop(self.scheduler, self.executor, self.sources(instances, train), progress), run_ahead
-        ).run()
+        await AsyncioDriver(self.loop(instances, train, progress=progress), run_ahead).run()
 
     def wall(self, *args, **options):
         asyncio.run(self.wall_async(*args, **options))
 
     @property
     def gradients(self):
-        return jax.tree.map(np.asarray, self.executor.accumulators)
+        return jax.tree.map(np.asarray, self.executor.store.accumulators)
 
     def metrics(self, train=True):
-        return metrics_of(self.executor.take_sums(train))
+        return metrics_of(self.executor.losses.take(train))
+
+    @property
+    def arrived(self):
+        """What has arrived at sinks: dispatches, and their rows (padded)."""
+        return [output for loop in self.loops for output in loop.queue.outputs]
 
     def outputs(self):
         """The rows that arrived at sinks, by instance (for messages that are alone in their instance)."""
         found = {}
-        for _, states, rows, dispatch in self.executor.outputs:
-            for state, row in zip(states, np.asarray(rows)[: dispatch.n_rows], strict=True):
+        for dispatch, rows in self.arrived:
+            for state, row in zip(dispatch.states, np.asarray(rows)[: dispatch.n_rows], strict=True):
                 found[tuple(np.delete(state, 1).tolist())] = row
         return found
 
@@ -83,9 +119,9 @@ def engine(
     stashed = settings.get("stashed", ())
     devices = jax.devices()[: max(spaces) + 1]
     training = {n: NodeTraining(tx or optax.sgd(0.1), gradient) for n in nodes}
-    executor = Executor(plan, initial_params(graph, params or {}, 0), training, devices, stashed, seed)
+    executor = Executor(plan, initial_params(graph, params or {}, 0), training, devices, stashed)
     config = SchedulerSettings(**{"intervals": dict.fromkeys(nodes, interval), **settings})
-    return Engine(graph, plan, Scheduler(plan, config, check=True), executor)
+    return Engine(graph, plan, Scheduler(plan, config, check=True), executor, RowSeeds(seed))
 
 
 def spread(graph, n):

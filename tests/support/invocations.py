@@ -13,9 +13,6 @@ from ampjax.sched.policy import balanced
 from ampjax.sched.scheduler import Scheduler, SchedulerSettings
 from ampjax.unfold.unfolder import Unfolder
 
-PURPOSE = {"train": "both"}
-"""What `Scheduler.inference` is set to for a purpose, where they differ."""
-
 
 class Names(dict):
     """Numbers for what is hashable, equal for equal."""
@@ -76,8 +73,7 @@ def scheduled(plan, batches, ids, names, purpose="train", max_dispatch_size=5, p
     """The invocations that a scheduler comes to, as a counter of `(stage, instance, number)`; and the scheduler."""
     settings = SchedulerSettings(max_active_keys=len(ids), max_dispatch_size=max_dispatch_size, policy=policy)
     scheduler = Scheduler(plan, settings)
-    scheduler.inference = PURPOSE.get(purpose, purpose)
-    slots = scheduler.open(np.asarray(ids), purpose == "train")
+    slots = scheduler.open(np.asarray(ids), purpose)
     recorder = Recorder(scheduler, names)
     for batch in batches:
         recorder.pump(slots, batch)

@@ -19,13 +19,15 @@ import jax
 import numpy as np
 import optax
 from hypothesis import strategies as st
+from support.engines import Told
 
 from ampjax.assemble import scheduler_settings
 from ampjax.engine.asyncio_driver import AsyncioDriver
-from ampjax.engine.executor import Executor, NodeTraining
+from ampjax.engine.executor import Executor
 from ampjax.engine.journal import FAILED, Journal
 from ampjax.engine.loop import Loop
 from ampjax.engine.metrics import loss_sum
+from ampjax.engine.parameters import NodeTraining
 from ampjax.engine.recording import Recorder, Recording
 from ampjax.engine.replay_driver import Follower, ReplayDriver
 from ampjax.engine.source import Source
@@ -34,7 +36,9 @@ from ampjax.ir.instances import InstanceList
 from ampjax.params import initial_params
 from ampjax.sched.affinity import assign, hosted
 from ampjax.sched.dispatch import Update
+from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
+from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
 from ampjax.settings import Settings
 from ampjax.testing import compare, difference_table, random_case, reference
@@ -144,8 +148,8 @@ class Engine:
         if params is not None:
             training = dict.fromkeys(graph.parameterised, NodeTraining(tx, s.gradient))
             stashed = self.scheduler.settings.stashed
-            self.executor = Executor(self.plan, params, training, jax.devices()[: schedule.devices], stashed, s.seed)
-        self.dispatches = []
+            self.executor = Executor(self.plan, params, training, jax.devices()[: schedule.devices], stashed)
+        self.dispatches, self.arrived = [], []
         self.watchers = []
         self._follower = Follower(Recording(schedule.recording)) if schedule.recording else None
         decisions = _DECISIONS.get()
@@ -154,12 +158,14 @@ class Engine:
 
     def run(self, data, train=True, also=()):
         """Runs instances; `also` are further `(data, train)` that are in flight at the same time. Keeps the dispatches."""
-        sources = [
-            Source(self.scheduler, self._instances(each), np.arange(len(each)), is_train)
+        seeds = RowSeeds(self.schedule.settings.seed)
+        passes = [
+            Pass(self._instances(each), np.arange(len(each)), "train" if is_train else "both", seeds=seeds)
             for each, is_train in ((data, train), *also)
         ]
-        loop = Loop(self.scheduler, self.executor, sources, on_dispatch=self._note, journal=self.journal)
-        self.journal.begins(np.arange(len(data)), train)
+        sources = [Source(self.scheduler, of) for of in passes]
+        loop = Loop(self.scheduler, self.executor, sources, [Told(self._note), self.journal])
+        self.journal.begins(passes[0])
         if self._follower is not None:
             asyncio.run(ReplayDriver(loop, self._follower).run())
         elif self.schedule.costs is None:
@@ -167,6 +173,7 @@ class Engine:
         else:
             VirtualDriver(loop, self.schedule.costs).run()
         self.journal.ends(None)
+        self.arrived += loop.queue.outputs
         return self
 
     def _note(self, dispatch):
@@ -185,12 +192,12 @@ class Engine:
     @property
     def loss(self):
         """The summed loss of the training rows since it was last asked for."""
-        return loss_sum(self.executor.take_sums(True))
+        return loss_sum(self.executor.losses.take(True))
 
     @property
     def gradients(self):
         """Summed gradients by node."""
-        return jax.tree.map(np.asarray, self.executor.accumulators)
+        return jax.tree.map(np.asarray, self.executor.store.accumulators)
 
     @property
     def gradient_rows(self):
@@ -200,7 +207,7 @@ class Engine:
     @property
     def params(self):
         """Parameters by node, as NumPy arrays."""
-        return jax.tree.map(np.array, self.executor.params)
+        return jax.tree.map(np.array, self.executor.store.params)
 
 
 def assert_parity(seed, schedule, dtype="float32", tolerance=1e-5):

@@ -40,7 +40,7 @@ class Routing:
         builder._collectable = collectable
 
     def admit(self, ids):
-        slots = self.scheduler.open(ids, self._train)
+        slots = self.scheduler.open(ids, "train" if self._train else "both")
         self.feeds = self.scheduler.pump(slots, self._data.gather(ids))
         self.scheduler.close(slots)
 

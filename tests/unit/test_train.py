@@ -576,13 +576,14 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
     data, before = [{"x": np.float32(1)}] * 30, float(trainer.params["f"])
     run, n, rows = trainer._executor.run, 0, 0
 
-    def fails(streak, scheduler):
+    def fails(streak):
         nonlocal n, rows
         n += 1
         if n == fails_at:
             raise MemoryError
-        run(streak, scheduler)
-        rows += sum(dispatch.n_rows for dispatch in streak if dispatch.direction == "backward")
+        made = run(streak)
+        rows += sum(launch.n_rows for launch in streak if launch.direction == "backward")
+        return made
 
     monkeypatch.setattr(trainer._executor, "run", fails)
     with pytest.raises(MemoryError):
@@ -604,10 +605,10 @@ def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
     for fails_at in range(2, 40):
         calls = itertools.count(1)
 
-        def fails(streak, scheduler, calls=calls, fails_at=fails_at):
+        def fails(streak, calls=calls, fails_at=fails_at):
             if next(calls) == fails_at:
                 raise MemoryError
-            run(streak, scheduler)
+            return run(streak)
 
         monkeypatch.setattr(trainer._executor, "run", fails)
         with pytest.raises(MemoryError):

@@ -14,10 +14,12 @@ from support.engines import engine, spread
 import ampjax as amp
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.compile import compilations
+from ampjax.engine.instruments import Instrument
 from ampjax.engine.loop import Loop
 from ampjax.engine.source import LoopInstances, LoopSource
 from ampjax.engine.trace import Trace
 from ampjax.errors import DeadlockError, MessageError
+from ampjax.sched.passes import Pass
 
 
 def within(turns, coroutine):
@@ -49,7 +51,9 @@ def test_run_ahead_changes_nothing_but_time(run_ahead):
     e.wall(graphs.chain_data(30), run_ahead=run_ahead)
     f = engine(graphs.chain(2), {"f1": 1}, (0, 1), interval=2, fuse=False, max_dispatch_size=1)
     f.wall(graphs.chain_data(30))
-    assert {n: float(p) for n, p in e.executor.params.items()} == {n: float(p) for n, p in f.executor.params.items()}
+    assert {n: float(p) for n, p in e.executor.store.params.items()} == {
+        n: float(p) for n, p in f.executor.store.params.items()
+    }
 
 
 def test_training_and_inference_sources_run_at_the_same_time():
@@ -109,7 +113,7 @@ def test_messages_of_a_controllers_loop_wake_the_worker_that_can_use_them():
         for name in "abc":
             yield {name: np.float32(example)}
 
-    source = LoopSource(e.scheduler, LoopInstances(controller, [1, 2, 3]), np.arange(3), True)
+    source = LoopSource(e.scheduler, Pass(LoopInstances(controller, [1, 2, 3]), np.arange(3)))
     loop = Loop(e.scheduler, None, [source])
     within(200, AsyncioDriver(loop).run())
     assert e.scheduler.idle and source.exhausted
@@ -147,8 +151,8 @@ def test_what_was_decided_before_a_mistake_can_be_carried_out(stops_at):
     loop = Loop(e.scheduler, e.executor, e.sources([{"x": np.float32(1)}] * 40))
     with pytest.raises(ZeroDivisionError, match="in the policy"):
         asyncio.run(AsyncioDriver(loop).run())
-    loop.carry_out()
-    assert not loop.undone and e.gradients["f"] == e.scheduler.updates.counts["f"] > 0
+    loop.queue.carry_out()
+    assert not loop.queue.undone and e.gradients["f"] == e.scheduler.updates.counts["f"] > 0
 
 
 def test_nothing_is_issued_after_a_mistake():
@@ -157,71 +161,66 @@ def test_nothing_is_issued_after_a_mistake():
     loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(6)))
     run, issued = e.executor.run, []
 
-    def fails(streak, scheduler):
+    def fails(streak):
         issued.append(streak[0].number)
-        if streak[0].stage.name == "f1":
+        if e.plan.stages[streak[0].stage].name == "f1":
             raise MemoryError
-        run(streak, scheduler)
+        return run(streak)
 
     e.executor.run = fails
     with pytest.raises(MemoryError) as failure:
         asyncio.run(AsyncioDriver(loop).run())
-    loop.carry_out()
-    assert issued == [1, 2] and [d.number for d in loop.undone][:2] == [2, 3]
+    loop.queue.carry_out()
+    assert issued == [1, 2] and [d.number for d in loop.queue.undone][:2] == [2, 3]
     assert "dispatch 3" not in "".join(failure.value.__notes__), "the story ends with the dispatch that failed"
 
 
-class Heads:
-    """A watch that wants some dispatches to be the first of those that are issued together."""
+class Heads(Instrument):
+    """Wants some dispatches to be issued by themselves."""
 
-    def __init__(self, executor, wanted):
-        self.executor, self.wanted, self.batches = executor, wanted, [[]]
+    def __init__(self, wanted):
+        self.wanted, self.batches = wanted, [[]]
 
     def decided(self, dispatch):
         return dispatch.number in self.wanted
 
-    def alone(self, dispatch):
-        return False
-
-    def issue(self, streak, scheduler):
-        self.batches[-1] += [dispatch.number for dispatch in streak]
-        self.executor.issue(streak, scheduler)
+    def before_kernels(self, dispatches):
+        self.batches[-1] += [dispatch.number for dispatch in dispatches]
 
     def carried_out(self):
         self.batches.append([])
 
 
 def decided(watch_for, n=40):
-    """A loop with a watch that has decided on some dispatches, one after the other."""
-    e = engine(graphs.chain(3), fuse=False)
-    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(n)))
-    loop.watch = Heads(e.executor, watch_for)
+    """A loop that can decide on dispatches, one after the other, and who watches it."""
+    e, heads = engine(graphs.chain(3), fuse=False), Heads(watch_for)
+    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(n)), [heads])
     loop.settle()
-    return e, loop
+    return e, loop, heads
 
 
 def test_what_a_watch_wants_first_begins_those_that_are_issued_together():
-    _, loop = decided({3, 4, 9})
+    _, loop, heads = decided({3, 4, 9})
     for _ in range(12):
         loop.done(loop.decide(0))
-    loop.carry_out()
-    loop.carry_out()
-    assert [batch for batch in loop.watch.batches if batch] == [[1, 2], [3], [4, 5, 6, 7, 8], [9, 10, 11, 12]]
-    assert loop.watch.batches[-2] != [], "nothing has been carried out where nothing had been decided"
+    loop.queue.carry_out()
+    loop.queue.carry_out()
+    assert [batch for batch in heads.batches if batch] == [[1, 2], [3], [4, 5, 6, 7, 8], [9, 10, 11, 12]]
+    assert heads.batches[-2] != [], "nothing has been carried out where nothing had been decided"
 
 
 def test_one_that_a_watch_wants_first_is_undone_too_if_what_comes_before_fails():
-    e, loop = decided({4})
+    e, loop, _ = decided({4})
     for _ in range(3):
         loop.done(loop.decide(0))
 
-    def fails(streak, scheduler):
+    def fails(streak):
         raise MemoryError
 
     e.executor.run = fails
     with pytest.raises(MemoryError):
         loop.decide(0)
-    assert [dispatch.number for dispatch in loop.undone] == [1, 2, 3, 4]
+    assert [dispatch.number for dispatch in loop.queue.undone] == [1, 2, 3, 4]
 
 
 def test_payloads_that_are_put_off_are_copies():
@@ -335,9 +334,8 @@ def test_cancelling_leaves_an_engine_that_can_go_on(workers):
 
     asyncio.run(main())
     assert 40 <= len(ended) < 300
-    e.scheduler.abandon()
-    e.executor.abandon()
-    held = {n: e.scheduler.updates.counts[n] for n in e.executor.params}
+    e.loops[-1].queue.abandon()
+    held = {n: e.scheduler.updates.counts[n] for n in e.executor.store.params}
     e.wall(graphs.chain_data(5))
     assert {n: e.scheduler.updates.counts[n] - held[n] for n in held} == {"f0": 5, "f1": 5}
     assert e.metrics()["loss"] == pytest.approx(np.mean([(2.25 * i - 0.5) ** 2 for i in range(5)]), rel=1e-5)

@@ -141,8 +141,9 @@ def test_a_pass_without_training_is_prepared_whole():
 
     async def noted(*args):
         before.append(compilations())
-        await run(*args)
+        outputs = await run(*args)
         before.append(compilations())
+        return outputs
 
     trainer._run = noted
     trainer.predict(data)

@@ -15,7 +15,7 @@ from ampjax.engine.journal import (
     End,
     Issue,
     Journal,
-    Pass,
+    PassBegins,
     PassEnds,
     Settle,
     digest,
@@ -31,7 +31,7 @@ def whole(bits):
 
 
 decisions = st.one_of(
-    st.builds(Pass, whole(32), st.booleans(), whole(32)),
+    st.builds(PassBegins, whole(32), st.booleans(), whole(32)),
     st.builds(
         Issue,
         whole(16),
@@ -77,7 +77,7 @@ def test_bytes_that_are_no_decision():
 
 
 def test_decisions_in_words():
-    assert str(Pass(9, True, 0xAB)) == "a pass of training over 9 instance(s) in an order with checksum 000000ab"
+    assert str(PassBegins(9, True, 0xAB)) == "a pass of training over 9 instance(s) in an order with checksum 000000ab"
     assert str(Issue(1, 4, 1, 3, 5, 2, 7, 255)) == (
         "backward of stage 4: 3 message(s) from instance 7 on, 5 row(s), states 000000ff, then 2 parameter change(s), on worker 1"
     )
@@ -93,9 +93,7 @@ def test_decisions_in_words():
 def journal_of(**settings):
     e, made = engine(graphs.chain(1), fuse=False, **settings), []
     e.executor = None
-    VirtualDriver(
-        Loop(e.scheduler, None, e.sources(graphs.chain_data(3)), journal=Journal(made.append)), lambda d: 1
-    ).run()
+    VirtualDriver(Loop(e.scheduler, None, e.sources(graphs.chain_data(3)), [Journal(made.append)]), lambda d: 1).run()
     return made
 
 

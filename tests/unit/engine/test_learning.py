@@ -33,8 +33,8 @@ def trained(tx, learnings, monkeypatch, at_once=True, **settings):
     """A trainer that has seen a few sequences twice; the kinds of learning of its dispatches are noted."""
     data, of = graphs.rnn_data([3, 1, 2, 3, 2, 1]), Executor._learning
 
-    def noted(self, stage, dispatch):
-        found = of(self, stage, dispatch)
+    def noted(self, stage, launch):
+        found = of(self, stage, launch)
         if stage.params:
             learnings.append(type(found[0]))
         return found
@@ -63,8 +63,8 @@ def test_an_update_at_once_equals_one_from_accumulators(rule, gradient, monkeypa
     other = trained(RULES[rule], others, monkeypatch, at_once=False, **settings)
     assert set(kinds) == {Updating} and set(others) == {type(ACCUMULATING)}
     assert_same(one.params, other.params)
-    assert_same(one._executor.opt_state, other._executor.opt_state)
-    jax.tree.map(lambda a: np.testing.assert_array_equal(a, 0), one._executor.accumulators)
+    assert_same(one._executor.store.opt_state, other._executor.store.opt_state)
+    jax.tree.map(lambda a: np.testing.assert_array_equal(a, 0), one._executor.store.accumulators)
 
 
 def test_gradients_from_several_dispatches_are_accumulated(monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import graphs
 from support.control import tell
-from support.engines import engine
+from support.engines import Told, engine
 
 from ampjax.engine.journal import FAILED, FINISHED, INTERRUPTED, Done, Issue, Journal, Settle
 from ampjax.engine.loop import Loop
@@ -14,6 +14,7 @@ from ampjax.engine.recording import Recorder, Recording
 from ampjax.engine.replay_driver import Follower, RecordingEnds, ReplayDriver
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import DeadlockError, ReplayError
+from ampjax.sched.passes import Pass
 
 DATA = graphs.chain_data(3)
 FIX = ". Replay with the graph, data, optimizer, callbacks and versions of the recorded run."
@@ -31,9 +32,9 @@ def decisions(data=DATA):
     made = []
     e, sources = chain(data)
     journal = Journal(made.append)
-    journal.begins(np.arange(len(data)), True)
+    journal.begins(Pass(data, np.arange(len(data))))
     try:
-        VirtualDriver(Loop(e.scheduler, None, sources, journal=journal), lambda d: 1).run()
+        VirtualDriver(Loop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
     finally:
         journal.ends(None)
     return made
@@ -48,8 +49,8 @@ def follow(path, made, data=DATA, reason=FINISHED, **settings):
     follower = Follower(Recording(path / "run.trace"))
     e, sources = chain(data, **settings)
     said = []
-    loop = Loop(e.scheduler, None, sources, on_dispatch=lambda d: said.append(tell(d)), journal=follower.journal)
-    follower.journal.begins(np.arange(len(data)), True)
+    loop = Loop(e.scheduler, None, sources, [Told(lambda d: said.append(tell(d))), follower.journal])
+    follower.journal.begins(Pass(data, np.arange(len(data))))
     policy = e.scheduler.settings.policy
     try:
         asyncio.run(ReplayDriver(loop, follower).run())
@@ -146,9 +147,9 @@ def test_a_run_that_stood_still_does_so_again(tmp_path):
     e, sources = chain(data)
     made = []
     journal = Journal(made.append)
-    journal.begins(np.arange(1), True)
+    journal.begins(Pass(data, np.arange(1)))
     with pytest.raises(DeadlockError) as first:
-        VirtualDriver(Loop(e.scheduler, None, sources, journal=journal), lambda d: 1).run()
+        VirtualDriver(Loop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
     assert Settle(0, 1) in made
     with pytest.raises(DeadlockError) as again:
         follow(tmp_path, made, data=data, reason=FAILED)

@@ -122,7 +122,7 @@ class Machine:
     """Stands for the clock, the tracer and the executor of one worker."""
 
     def __init__(self, is_busy=False, n_to_compile=0):
-        self.ns, self.is_busy, self.n_waits, self.trace = 0, is_busy, 0, Trace()
+        self.ns, self.is_busy, self.n_waits, self.trace, self.fences = 0, is_busy, 0, Trace(), self
         self.n_to_compile, self.compilations = n_to_compile, 0
 
     def clock(self):
@@ -132,13 +132,13 @@ class Machine:
         self.ns += 50_000
         return self.ns
 
-    def run(self, dispatch, scheduler):
+    def run(self):
         self.ns += 50_000
         if self.compilations < self.n_to_compile:
             self.ns += 500_000_000
             self.compilations += 1
 
-    def change(self, dispatch):
+    def change(self):
         self.ns += 1_000
 
     def is_idle(self, worker):
@@ -156,7 +156,11 @@ class Machine:
         for number in range(1, n + 1):
             dispatch = Dispatch(number, 0, STAGES["a"], "forward", states, none, none)
             wanted += watch.decided(dispatch)
-            watch.issue([dispatch], None)
+            watch.before_kernels([dispatch])
+            self.run()
+            watch.after_kernels([dispatch])
+            self.change()
+            watch.after_changes([dispatch])
         watch.carried_out()
         return wanted
 
@@ -226,7 +230,7 @@ def test_a_run_that_fails_leaves_what_it_has_recorded():
         if dispatch.number == 3:
             raise KeyError("stop")
 
-    loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(1)), on_dispatch=stop)
+    loop = e.loop(graphs.chain_data(1), on_dispatch=stop)
     with pytest.raises(KeyError, match="stop"):
         asyncio.run(AsyncioDriver(loop, trace=trace).run())
     assert [s.node for s in trace] == ["f0", "loss"] and len(trace.runs) == 1

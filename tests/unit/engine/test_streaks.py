@@ -71,14 +71,14 @@ def test_arenas_are_not_copied():
 
 
 def watched(e, monkeypatch):
-    """The sizes and changes of every call of an executor, in order."""
-    calls, issue = [], e.executor.issue
+    """The launches of every call of an executor, in order."""
+    calls, run = [], e.executor.run
 
-    def noted(streak, scheduler):
+    def noted(streak):
         calls.append(list(streak))
-        issue(streak, scheduler)
+        return run(streak)
 
-    monkeypatch.setattr(e.executor, "issue", noted)
+    monkeypatch.setattr(e.executor, "run", noted)
     return calls
 
 
@@ -93,7 +93,7 @@ def test_a_loop_learns_the_same(monkeypatch, interval):
     many.wall(graphs.rnn_data(lengths))
     assert len([d for call in calls for d in call]) == len(dispatches)
     assert max(map(len, calls)) > 1, "nothing was called together"
-    for before, after in ((one.executor.params, many.executor.params), (one.gradients, many.gradients)):
+    for before, after in ((one.executor.store.params, many.executor.store.params), (one.gradients, many.gradients)):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), before, after)
     for name, value in one.metrics().items():
         assert many.metrics().get(name, value) == pytest.approx(value, rel=1e-5)
@@ -105,7 +105,7 @@ def test_what_is_called_together_has_one_kernel(monkeypatch):
     calls = watched(e, monkeypatch)
     e.wall(graphs.rnn_data([6, 6, 3, 6, 8, 2, 6, 6]))
     for call in calls:
-        assert len({(d.stage, d.direction, ladder_for(d.stage)(d.n_rows)) for d in call}) == 1
+        assert len({(d.stage, d.direction, ladder_for(e.plan.stages[d.stage])(d.n_rows)) for d in call}) == 1
         assert not any(d.changes for d in call[:-1]) and len(call) <= STREAK
 
 
@@ -114,23 +114,16 @@ def test_what_fails_is_undone_as_a_whole(monkeypatch):
     loop = Loop(e.scheduler, e.executor, e.sources(graphs.rnn_data([8, 8])))
     run, failed = e.executor.run, []
 
-    def fails(streak, scheduler):
+    def fails(streak):
         if len(streak) > 2:
             failed.append([d.number for d in streak])
             raise MemoryError
-        run(streak, scheduler)
+        return run(streak)
 
     monkeypatch.setattr(e.executor, "run", fails)
     with pytest.raises(MemoryError):
         asyncio.run(AsyncioDriver(loop).run())
-    assert failed and [d.number for d in loop.undone][: len(failed[0])] == failed[0]
-
-
-def taken_back(e, loop):
-    """What is done after a mistake (`Trainer`): everything in flight is given up, and what was not carried out uncounted."""
-    due = e.scheduler.abandon()
-    e.scheduler.updates.take_back([*loop.undone, *due])
-    e.executor.abandon()
+    assert failed and [d.number for d in loop.queue.undone][: len(failed[0])] == failed[0]
 
 
 def plus():
@@ -149,7 +142,7 @@ def failing(trace=None, change_at=None, run_at=None):
     """A run that fails at a parameter change, or at a call that brings gradients; what remains of it, and the loop."""
     e = engine(plus(), gradient="mean", interval=8, max_active_keys=40, max_dispatch_size=1, fuse=False)
     loop = Loop(e.scheduler, e.executor, e.sources(ROWS))
-    change, run, counts = e.executor._change, e.executor.run, {"change": 0, "run": 0}
+    change, run, counts = e.executor.change, e.executor.run, {"change": 0, "run": 0}
 
     def raises(name, at):
         counts[name] += 1
@@ -160,15 +153,15 @@ def failing(trace=None, change_at=None, run_at=None):
         raises("change", change_at)
         change(what)
 
-    def fails_to_run(streak, scheduler):
+    def fails_to_run(streak):
         if streak[0].direction == "backward":
             raises("run", run_at)
-        run(streak, scheduler)
+        return run(streak)
 
-    e.executor._change, e.executor.run = fails_to_change, fails_to_run
+    e.executor.change, e.executor.run = fails_to_change, fails_to_run
     with pytest.raises(MemoryError):
         asyncio.run(AsyncioDriver(loop, trace=trace).run())
-    taken_back(e, loop)
+    loop.queue.abandon()
     return e
 
 
@@ -186,19 +179,15 @@ def test_nodes_have_counted_what_they_have_accumulated(how, every):
 class Calls:
     """An executor that notes what it is asked to run."""
 
-    half_done = None
-
     def __init__(self):
-        self.calls = []
+        self.calls, self.fences, self.sinks = [], self, ()
 
-    def joins(self, before, dispatch):
+    def can_coalesce(self, before, launch):
         return True
 
-    def run(self, streak, scheduler):
+    def run(self, streak):
         self.calls.append([d.number for d in streak])
-
-    def change(self, dispatch):
-        pass
+        return 0
 
     def is_idle(self, worker):
         return True
@@ -210,11 +199,11 @@ class Calls:
 def test_one_that_is_timed_is_called_alone():
     e, calls = engine(graphs.rnn(), max_active_keys=2), Calls()
     loop = Loop(e.scheduler, calls, e.sources(graphs.rnn_data([4, 4])))
-    loop.executor.feed = lambda feeds, scheduler: None
-    loop.watch = Sampled(Tracer(Trace(), loop, time.perf_counter_ns), calls, every=1000)
+    calls.feed = lambda feeds: None
+    loop.instruments.add(Sampled(Tracer(Trace(), loop, time.perf_counter_ns), calls, every=1000))
     loop.settle()
     for _ in range(4):
         loop.done(loop.decide(0))
-    loop.carry_out()
+    loop.queue.carry_out()
     (first, *rest) = calls.calls
     assert len(first) == 1 and len(rest[0]) > 1

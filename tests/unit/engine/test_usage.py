@@ -16,6 +16,7 @@ from ampjax.engine.source import LoopInstances, LoopSource
 from ampjax.engine.trace import Trace
 from ampjax.engine.usage import HOST, USES, spans, usage
 from ampjax.engine.virtual_driver import VirtualDriver
+from ampjax.sched.passes import Pass
 from ampjax.sched.policy import backward_first
 
 pieces = st.tuples(st.integers(0, 1), st.integers(0, 40), st.integers(0, 12))
@@ -124,5 +125,5 @@ def test_a_controllers_loop_that_runs_on_does_not_throttle():
     def controller(example):
         yield example
 
-    source = LoopSource(e.scheduler, LoopInstances(controller, graphs.chain_data(2)), np.arange(2), True)
+    source = LoopSource(e.scheduler, Pass(LoopInstances(controller, graphs.chain_data(2)), np.arange(2)))
     assert {reason for _, reason, *_ in reasons(e, [source])} <= {"starved", "join"}

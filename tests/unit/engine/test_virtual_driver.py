@@ -20,6 +20,7 @@ from ampjax.engine.trace import Trace
 from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import DeadlockError
 from ampjax.ir.instances import InstanceList
+from ampjax.sched.passes import Pass
 
 
 def run(seed):
@@ -34,7 +35,7 @@ def run(seed):
         data, cost=lambda d: 3 + 7 * d.worker + d.n_rows * d.n_rows, on_dispatch=lambda d: said.append(tell(d))
     )
     digest = hashlib.sha256("\n".join([*said, str(took)]).encode())
-    for leaf in jax.tree.leaves(e.executor.params):
+    for leaf in jax.tree.leaves(e.executor.store.params):
         digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()
 
@@ -78,7 +79,7 @@ def test_workers_run_at_the_same_time():
 def test_a_worker_starts_when_its_last_dispatch_has_ended():
     e = control_only(graphs.chain(3), {"f1": 1}, (0, 0), fuse=False, max_dispatch_size=1)
     trace = Trace()
-    loop = Loop(e.scheduler, None, [Source(e.scheduler, InstanceList(graphs.chain_data(4)), np.arange(4), True)])
+    loop = Loop(e.scheduler, None, [Source(e.scheduler, Pass(InstanceList(graphs.chain_data(4)), np.arange(4)))])
     driver = VirtualDriver(loop, lambda d: 5, trace)
     assert driver.run() == driver.now_ns
     for worker in (0, 1):

@@ -15,10 +15,10 @@ from ampjax.errors import MessageError
 from ampjax.params import initial_params
 from ampjax.sched.affinity import assign
 from ampjax.sched.demand import dry_run
+from ampjax.sched.passes import PURPOSES
 from ampjax.sched.plan import make_plan
 from ampjax.testing import random_case, reference
 from ampjax.unfold.demand import demand, messages, work
-from ampjax.unfold.passes import PURPOSES
 from ampjax.unfold.unfolder import Unfolder
 
 ODD = 3
@@ -39,8 +39,7 @@ def assert_agrees(plan, data, purpose, **settings):
     ids = numbered(len(data))
     batch = data.gather(np.arange(len(data)))
     programs, scheduler = assert_as_scheduled(plan, [batch], ids, purpose, **settings)
-    inference = "both" if purpose == "train" else purpose
-    dry = dry_run(plan, [batch], ids.tolist(), purpose == "train", inference=inference)
+    dry = dry_run(plan, [batch], ids.tolist(), purpose)
     found = demand(plan, programs)
     assert found.keys() == dry.each.keys()
     for key, rows in found.items():

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.ir.state import SLOT
-from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.edges import Edges
 
 
-@dataclass
-class Draws:
+@dataclass(frozen=True)
+class RowSeeds:
     """Where random numbers come from: every epoch draws anew.
 
     Args:
@@ -23,15 +23,21 @@ class Draws:
       epoch: Epochs begun so far.
     """
 
-    seed: int
+    seed: int = 0
     epoch: int = 0
 
-    def of(self, dispatch: Dispatch) -> list[np.ndarray]:
-        """A dispatch's random numbers, uint32 `[n]`: those of its rows; for a chain, then those of each way's edges."""
-        of_message = self._of_messages(dispatch.states)
-        if dispatch.edges is None:
-            return [_of_rows(of_message, dispatch.sizes)]
-        return [_of_rows(of_message, sizes) for sizes in (dispatch.edges.n_rows, *dispatch.edges.counts.T)]
+    def of(self, states: np.ndarray, sizes: np.ndarray | None, edges: Edges | None) -> list[np.ndarray]:
+        """The random numbers of some messages, uint32 `[n]`: those of their rows; for a chain, then those of each way's edges.
+
+        Args:
+          states: `[m, width]`: the messages.
+          sizes: `[m]`: the rows of each; None for one.
+          edges: For a chain, the messages' edges.
+        """
+        of_message = self._of_messages(states)
+        if edges is None:
+            return [_of_rows(of_message, sizes)]
+        return [_of_rows(of_message, own) for own in (edges.n_rows, *edges.counts.T)]
 
     def _of_messages(self, states: np.ndarray) -> np.ndarray:
         """A number for each message, from its state but for the slot, which depends on the schedule."""

@@ -1,0 +1,87 @@
+"""Fences: tiny arrays that are ready when a device has done what was issued before them; and who waits for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from ampjax.engine.arenas import Arenas
+from ampjax.engine.kernels import corner
+from ampjax.engine.metrics import LossMetrics
+from ampjax.engine.parameters import ParameterStore
+from ampjax.sched.dispatch import Change, Dispatch
+from ampjax.sched.plan import Plan
+from ampjax.sched.queues import BACKWARD
+
+
+class Fences:
+    """How far devices are.
+
+    Args:
+      plan: The plan.
+      arenas: What kernels write:
+      store: these,
+      losses: and these.
+    """
+
+    def __init__(self, plan: Plan, arenas: Arenas, store: ParameterStore, losses: LossMetrics):
+        self._plan, self._arenas, self._store, self._losses = plan, arenas, store, losses
+        keys = [key for stage in plan.stages for key in (*(port.arena for port in stage.ports), *stage.arenas)]
+        self._corner = corner(tuple(dict.fromkeys(keys)))
+
+    def of_worker(self, worker: int) -> jax.Array | None:
+        """Ready when the worker's device has done what was issued to it; None before its first arena."""
+        space = self._plan.spaces[worker]
+        for key, values in self._arenas.values.items():
+            if key[0] == space:
+                return self._corner.once(values)
+        return None
+
+    def of_kernels(self, dispatch: Dispatch) -> list[jax.Array]:
+        """Ready when the kernels of this dispatch, the last that was issued, have been done."""
+        stage = dispatch.stage
+        if stage is None:
+            return []
+        keys = dict.fromkeys([*stage.arenas, *(port.arena for port in stage.ports)])
+        values = self._arenas.values if dispatch.direction != BACKWARD else self._arenas.grads
+        written = [array for key in keys if (array := values.get(key)) is not None]
+        written += self._losses.of_stage(stage.number)
+        written += jax.tree.leaves([self._store.accumulators[node] for node in stage.params])
+        return self._corners(written)
+
+    def of_changes(self, changes: Sequence[Change]) -> list[jax.Array]:
+        """Ready when these parameter changes, the last that were issued, have been made."""
+        return self._corners(self._store.changed_by(changes))
+
+    def warm(self) -> None:
+        """Compiles what fences run."""
+        everything = self._arenas.values, self._arenas.grads, self._store.params, self._store.accumulators
+        jax.block_until_ready(self._corners([*jax.tree.leaves(everything), *self._losses.warm()]))
+
+    def is_idle(self, worker: int) -> bool:
+        """Whether a worker's device has done what was issued to it."""
+        return all(_is_ready(array) for array in self._written(worker))
+
+    def wait_for(self, worker: int) -> None:
+        """Blocks until a worker's device has done what was issued to it."""
+        jax.block_until_ready(list(self._written(worker)))
+
+    def wait(self) -> None:
+        """Blocks until all devices have done what was issued."""
+        jax.block_until_ready((self._store.params, self._arenas.values, self._arenas.grads, self._store.accumulators))
+
+    def _corners(self, arrays: list[jax.Array]) -> list[jax.Array]:
+        return [self._corner.once(array) for array in arrays if array.size]
+
+    def _written(self, worker: int) -> Iterator[jax.Array]:
+        """What is on a worker's device and changes: arenas first, to which most of what is at work writes; parameters, accumulators, sums of losses."""
+        space = self._plan.spaces[worker]
+        for of in (self._arenas.grads, self._arenas.values):
+            yield from (array for key, array in of.items() if key[0] == space and array is not None)
+        yield from self._store.arrays(n for n, host in self._plan.worker_of.items() if self._plan.spaces[host] == space)
+        yield from self._losses.in_space(space)
+
+
+def _is_ready(array: jax.Array) -> bool:
+    return array.is_ready()  # pyright: ignore - jax.Array's type does not list it

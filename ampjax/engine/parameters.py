@@ -1,0 +1,229 @@
+"""What nodes keep on their devices: parameters, optimizer states, accumulated gradients; and how they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ampjax.engine.arenas import copied, zeros
+from ampjax.engine.residuals import shapes_of
+from ampjax.engine.shared import shared
+from ampjax.engine.streaks import Kernel, kernel
+from ampjax.engine.touched import TouchedRows
+from ampjax.optim.touched import touched_update
+from ampjax.optim.update import make_update, trainable
+from ampjax.parallel.sync import Device, average
+from ampjax.sched.dispatch import Average, Change, Contribute, Merge, Update
+
+
+@dataclass(frozen=True)
+class NodeTraining:
+    """How one parameterised node is trained: its optax transform, and `mean` or `sum` over gradient rows."""
+
+    tx: optax.GradientTransformation
+    gradient: str = "mean"
+
+
+class ParameterStore:
+    """Parameters, optimizer states and accumulated gradients by node.
+
+    Args:
+      params: Parameters by node name.
+      training: How each node is trained.
+      device_of: The device of each node.
+      stashed: Nodes whose adjoint uses the forward pass's parameters.
+
+    Attributes:
+      stash: Parameters that messages in flight have seen, by stage and versions.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        training: Mapping[str, NodeTraining],
+        device_of: Mapping[str, Device],
+        stashed: Iterable[str] = (),
+    ):
+        self.training, self.stashed, self._device_of = dict(training), frozenset(stashed), device_of
+        self.params: dict[str, Any] = {}
+        self.opt_state: dict[str, Any] = {}
+        self.accumulators: dict[str, Any] = {}
+        self.stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
+        self._by_row: dict[str, TouchedRows] = {}
+        self._handed_in: dict[str, dict[str, Any]] = {}
+        self._updates: dict[str, Kernel] = {}
+        for node, value in params.items():
+            self.set_params(node, value)
+            self.reset_optimizer(node)
+
+    def set_params(self, node: str, params: Any) -> None:
+        """Puts a node's parameters on its device (a copy: what was handed in stays the caller's)."""
+        self.params[node] = jax.tree.map(lambda x: copied(x, self._device_of[node]), params)
+
+    def reset_optimizer(self, node: str) -> None:
+        """Starts a node's optimizer state and accumulator anew.
+
+        Copies, as an update donates every buffer once: some transforms keep the parameters that they were given, or one array twice.
+        """
+        floats = trainable(self.params[node])
+        device = self._device_of[node]
+        self.opt_state[node] = jax.tree.map(lambda x: copied(x, device), self.training[node].tx.init(floats))
+        self.accumulators[node] = jax.tree.map(lambda x: zeros(x.shape, x.dtype, device), floats)
+        if node in self._by_row:
+            self._by_row[node].clear()
+
+    def restore(self, params: Mapping[str, Any], opt_state: Mapping[str, Any], accumulators: Mapping[str, Any]) -> None:
+        """Takes over every node's parameters, optimizer state and accumulated gradients: copies, on the node's device."""
+        kept = (self.params, params), (self.opt_state, opt_state), (self.accumulators, accumulators)
+        for own, given in kept:
+            for node, device in self._device_of.items():
+                if node in own:
+                    own[node] = jax.tree.map(lambda x, to=device: copied(x, to), given[node])
+        for node, rows in self._by_row.items():
+            rows.restart(self.accumulators[node])
+
+    # -- tables, of which few rows have gradients
+
+    def update_by_row(self, nodes: Iterable[str]) -> set[str]:
+        """Lets updates of these nodes go over those rows of a table that have got gradients, where their transforms allow it; says which do."""
+        for node in set(nodes) - self.stashed:
+            table, training = self.params[node], self.training[node]
+            update = touched_update(training.tx, training.gradient, table.shape, table.dtype)
+            if update is not None:
+                self._by_row[node] = TouchedRows(len(table), update)
+        return set(nodes) & self._by_row.keys()
+
+    def add_rows(self, node: str, numbers: np.ndarray) -> None:
+        """Keeps which rows of a table get gradients."""
+        self._by_row[node].add(numbers)
+
+    # -- changes
+
+    def change(self, change: Change) -> None:
+        """Makes a parameter change."""
+        if isinstance(change, Update):
+            by_row = self._by_row.get(change.node)
+            self._update(change, None if by_row is None else by_row.rows)
+            if by_row is not None:
+                by_row.clear()
+        elif isinstance(change, Average):
+            self.params.update(zip(change.nodes, average([self.params[n] for n in change.nodes]), strict=True))
+        elif isinstance(change, Contribute):
+            self._handed_in.setdefault(change.group, {})[change.node] = _copies(self.params[change.node])
+        elif isinstance(change, Merge):
+            self._merge(change)
+
+    def forget(self) -> None:
+        """Forgets what belongs to instances that are given up, and what replicas have handed in."""
+        self.stash.clear()
+        self._handed_in.clear()
+
+    def _update(self, change: Update, rows: np.ndarray | None) -> None:
+        """An optimizer step of a node; with `rows`, of those of a table.
+
+        Interrupted among many rows, it leaves some of them updated, without a gradient, and the optimizer's count of steps as it was.
+        """
+        node, training = change.node, self.training[change.node]
+        held, count = (self.params[node], self.opt_state[node], self.accumulators[node]), np.float32(change.count)
+        if rows is None:
+            step = self._updates.get(node)
+            if step is None:
+                settings = training.tx, training.gradient, node not in self.stashed
+                step = self._updates[node] = _update_of(*settings, shapes_of(self.params[node]))
+            made: Iterable[Any] = [step.once(*held, count, np.float32(change.mean_staleness))]
+        else:
+            made = self._by_row[node].update(*held, rows, count)
+        for self.params[node], self.opt_state[node], self.accumulators[node] in made:
+            pass
+
+    def _merge(self, merge: Merge) -> None:
+        """Each replica takes the mean of what was handed in, plus what it has learnt since."""
+        handed_in = self._handed_in.pop(merge.group)
+        means = average([handed_in[n] for n in merge.nodes])
+        for node, mean in zip(merge.nodes, means, strict=True):
+            self.params[node] = _rebase(self.params[node], handed_in[node], mean)
+
+    # -- compiling
+
+    def warm_update(self, node: str) -> None:
+        """Compiles a node's update, and that of a table's rows, by running it on copies."""
+        for rows in (None, np.zeros(1, int)) if node in self._by_row else (None,):
+            with self.on_copies([node], [node]):
+                self._update(Update(node, 1), rows)
+
+    def warm_average(self, nodes: Sequence[str]) -> None:
+        """Compiles the averaging of some replicas; they stay as they are."""
+        with on_copies((self.params, ()), (self._handed_in, ())):
+            self.change(Average("", tuple(nodes)))
+            for node in nodes:
+                self.change(Contribute("", node))
+            self.change(Merge("", tuple(nodes)))
+
+    @contextmanager
+    def on_copies(self, accumulating: Iterable[str], changed: Iterable[str]) -> Iterator[None]:
+        """Lets what runs meanwhile use up copies of some nodes' accumulators, and of the parameters and optimizer states of those that it changes."""
+        with on_copies((self.accumulators, accumulating), (self.params, changed), (self.opt_state, changed)):
+            yield
+
+    # -- questions
+
+    @property
+    def n_bytes(self) -> dict[str, int]:
+        """Bytes on devices."""
+        trees = {"params": self.params, "opt_state": self.opt_state, "accumulators": self.accumulators}
+        return {name: sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for name, tree in trees.items()}
+
+    def changed_by(self, changes: Iterable[Change]) -> list[jax.Array]:
+        """What some parameter changes write."""
+        nodes = [n for c in changes for n in (c.nodes if isinstance(c, (Average, Merge)) else (c.node,))]
+        handed_in = [tree for own in self._handed_in.values() for tree in own.values()]
+        return jax.tree.leaves(([self.params[node] for node in nodes], handed_in)) if nodes else []
+
+    def arrays(self, nodes: Iterable[str]) -> list[jax.Array]:
+        """Parameters and accumulators of some nodes, of those that have any."""
+        return jax.tree.leaves([(self.params.get(node), self.accumulators.get(node)) for node in nodes])
+
+
+@contextmanager
+def on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
+    """Lets what runs meanwhile use up copies of some entries of dictionaries; these are as they were when it has ended, however it did."""
+    before = [dict(held) for held, _ in parts]
+    try:
+        for held, keys in parts:
+            held.update({key: _copies(held[key]) for key in keys})
+        yield
+    finally:
+        for (held, _), entries in zip(parts, before, strict=True):
+            held.clear()
+            held.update(entries)
+
+
+def _copies(tree: Any) -> Any:
+    """A tree of arrays, copied where they are."""
+    return jax.tree.map(lambda x: copied(x, x.device), tree)
+
+
+@shared
+def _update_of(tx: Any, gradient: str, donate_params: bool, shapes: Any) -> Kernel:
+    """`kernel(params, opt_state, accumulator, count, staleness) -> (params, opt_state, accumulator)`: an update of parameters of these shapes (`residuals.shapes_of`)."""
+    update: Callable[..., Any] = make_update(tx, gradient)
+
+    @kernel(changed=(0, 1, 2) if donate_params else (1, 2))
+    def step(params: Any, opt_state: Any, accumulator: Any, count: Any, staleness: Any) -> Any:
+        return update(params, opt_state, accumulator, count, staleness=staleness)
+
+    return step
+
+
+@jax.jit
+def _rebase(now: Any, handed_in: Any, mean: Any) -> Any:
+    return jax.tree.map(
+        lambda n, h, m: m + (n - h) if jnp.issubdtype(n.dtype, jnp.inexact) else n, now, handed_in, mean
+    )
