@@ -258,7 +258,10 @@ class IntegerScheduler:
 
     def completed(self, dispatch: Dispatch) -> FullDispatch:
         """A dispatch with all that an executor reads; to be asked for when it has been decided, before more is admitted."""
-        return self._completion.of(self._t, dispatch)
+        full = self._completion.of(self._t, dispatch)
+        if full.stage is not None:
+            full.capacities = tuple(map(self.capacity, full.stage.arenas))
+        return full
 
     def capacity(self, arena: ArenaKey) -> int:
         """Rows that an arena must have now, slot 0 included; it only grows."""

@@ -17,10 +17,7 @@ class InPlace:
 
     def __init__(self, plan, settings, check=False):
         self._scheduler, self.plan, self.settings = IntegerScheduler(plan, settings), plan, settings
-        self.inference, self.stats, self._decided = "both", Statistics(), {}
-
-    def open(self, ids, train=True):
-        return self._scheduler.open(ids, "train" if train else self.inference)
+        self.stats, self._decided = Statistics(), {}
 
     def next(self, worker):
         dispatch = self._scheduler.next(worker)
@@ -29,8 +26,11 @@ class InPlace:
         self._decided[dispatch.number] = dispatch
         return self._scheduler.completed(dispatch)
 
-    def done(self, completed):
-        self._scheduler.done(self._decided.pop(completed.number), completed.choices)
+    def reads(self, completed):
+        return self._scheduler.reads(self._decided[completed.number])
+
+    def done(self, completed, choices=None):
+        self._scheduler.done(self._decided.pop(completed.number), choices)
 
     def pool(self, arena):
         return SimpleNamespace(capacity=self._scheduler.capacity(arena))

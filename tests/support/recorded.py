@@ -8,6 +8,7 @@ from support.schedules import Integers, admit
 from ampjax.engine.journal import FINISHED, Journal, routed
 from ampjax.engine.recording import Recorder, Recording
 from ampjax.engine.replay_driver import Follower, ReplayDriver
+from ampjax.sched.passes import Pass
 
 
 def messages_of(side):
@@ -32,18 +33,19 @@ class ControlLoop:
         self.told = []
 
     def begin(self):
-        self._journal.begins(np.arange(self._n), self._side._train)
+        purpose = "train" if self._side._train else "both"
+        self._journal.begins(Pass(self._side._data, np.arange(self._n), purpose))
         self.settle()
 
     def issue(self, worker):
         d = self.scheduler.next(worker)
         if d is not None:
-            self._journal.issued(d)
+            self._journal.decided(d)
             self.told.append(self._side.tell(d))
         return d
 
     def done(self, d):
-        self._journal.done(d)
+        self._journal.done(d, None)
         self.scheduler.done(d)
         self.settle()
 
@@ -51,9 +53,9 @@ class ControlLoop:
         """Several dispatches at once, each done as it is decided."""
         found = self.scheduler.ahead(worker, most)
         for d in found:
-            self._journal.issued(d)
+            self._journal.decided(d)
             self.told.append(self._side.tell(d))
-            self._journal.done(d)
+            self._journal.done(d, None)
         self.settle()
         return found
 
@@ -62,11 +64,11 @@ class ControlLoop:
         before = len(self._left)
         self._left, _ = admit(self._side, self._left)
         if ended or before > len(self._left):
-            self._journal.settled(len(ended), before - len(self._left))
+            self._journal.settled(ended, before - len(self._left))
 
     def finished(self):
         if not len(self._left) and self.scheduler.end_of_data():
-            self._journal.data_ends()
+            self._journal.data_ended()
             return False
         return self.scheduler.idle
 

@@ -2,7 +2,6 @@
 
 import re
 
-from ampjax.engine.loop import describe as describe_routed
 from ampjax.schedule.diagnose.deadlock import waiting
 from ampjax.schedule.diagnose.story import describe, story
 
@@ -42,7 +41,7 @@ def assert_same_description(routing, integers):
     """The same words about where an error happened, had the latest dispatch failed."""
     *_, old = routing.history
     *_, new = integers.snapshot().log
-    assert describe(integers.snapshot(), new) == describe_routed(old, routing)
+    assert describe(integers.snapshot(), new) == routing.describe(old)
 
 
 def assert_same_waiting(routing, integers):

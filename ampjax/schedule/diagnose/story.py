@@ -52,10 +52,10 @@ def story(s: Snapshot, instance: int, fields: Mapping[str, int], until: int | No
 def describe(s: Snapshot, d: Dispatch) -> str:
     """Where an error happened: the dispatch, and the first message with its story."""
     if d.stage < 0:
-        return f"ampjax: in {d!r}"
+        return f"in {d!r}"
     first = s.first_of(d, s.states_of(d))
     lines = story(s, int(first.instance[0]), {}, until=d.number)[-LATELY:]
-    head = f"ampjax: in {d.told(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
+    head = f"in {d.told(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 

@@ -47,9 +47,8 @@ class Later:
 
     def admit(self, ids):
         own = {"grows": True} if isinstance(self._side, Integers) else {}
-        kind = "train" if own else True
         for i in ids.tolist():
-            slots = self.scheduler.open(np.array([i]), kind, **own)
+            slots = self.scheduler.open(np.array([i]), "train", **own)
             batch = self._side._data.gather(np.array([i])).items()
             self._left.append((slots, sorted(batch, key=lambda one: not isinstance(one[1].payload, list))))
         self._pump_next()

@@ -16,7 +16,6 @@ from support.words import (
     assert_same_waiting,
 )
 
-from ampjax.engine.loop import describe as describe_routed
 from ampjax.ir.instances import InstanceList
 from ampjax.sched.affinity import assign
 from ampjax.sched.plan import make_plan
@@ -140,9 +139,9 @@ def test_dispatches_of_changes_are_described():
         list(at_once(one, 3))
         one.scheduler.flush()
         d = one.scheduler.next(0)
-        told.append(describe_routed(d, one.scheduler) if side is Routing else describe(one.scheduler.snapshot(), d))
+        told.append(one.scheduler.describe(d) if side is Routing else describe(one.scheduler.snapshot(), d))
         assert one.scheduler.updates.are_due_after(["f0"], 9) and not one.scheduler.updates.are_due_after(["f0"], 8)
-    assert told[0] == told[1] == "ampjax: in Dispatch 4 on worker 0: changes only, then " + str(d.changes[0])
+    assert told[0] == told[1] == "in Dispatch 4 on worker 0: changes only, then " + str(d.changes[0])
     assert repr(d._replace(stage=3)).startswith(
         "Dispatch 4 on worker 0: update `stage 3` (0 messages, 0 rows), then Update("
     )
