@@ -171,7 +171,8 @@ data = [{{"x": x, "w": w}}]
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     trainer = amp.Trainer(graph, optax.sgd(1e-3), compile_ahead=False)
-    runner = px.get_runner(loss, jnp.ones(()), optax.sgd(1e-3))
+    config = px.ParallaxConfig(check_finite=False)  # wrong kernels give NaN in some runs, which would be an error
+    runner = px.get_runner(loss, jnp.ones(()), optax.sgd(1e-3), config=config)
 predicted = trainer.predict(data, progress=False)["out"].payload[0]
 trained = trainer.fit(data, progress=False).epochs[0].train["loss"]
 step = runner.run({{"x": x[None], "w": w[None]}})
