@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+STANDING_STILL: ContextVar[frozenset[asyncio.AbstractEventLoop]] = ContextVar("standing_still", default=frozenset())
+"""The event loops that stand still until who asks has ended, since `blocking` was called in them."""
 
 
 def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine to its end; in a thread with a loop of its own where a loop already runs. Ctrl-C cancels it."""
     try:
-        asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    return _Elsewhere(coroutine).result()
+    context = copy_context()
+    context.run(lambda: STANDING_STILL.set(STANDING_STILL.get() | {loop}))
+    return _Elsewhere(coroutine, context).result()
 
 
 class _Elsewhere:
     """A coroutine in a thread of its own."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]):
-        self._coroutine = coroutine
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], context: Context):
+        self._coroutine, self._context = coroutine, context
         self._results: list[Any] = []
         self._errors: list[BaseException] = []
         self._started, self._ended = threading.Event(), threading.Event()
@@ -34,7 +40,7 @@ class _Elsewhere:
         For an event and not for the thread: a `join` that was interrupted takes the thread for ended (CPython 3.11).
         """
         try:
-            threading.Thread(target=self._run, name="ampjax").start()
+            threading.Thread(target=self._context.run, args=[self._run], name="ampjax").start()
             self._ended.wait()
         except KeyboardInterrupt:
             self._started.wait()

@@ -6,8 +6,8 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stats import Statistics
 from ampjax.settings import Settings, settings_from
 from ampjax.tables import html_table
+from ampjax.turns import Turns
 
 Data = Instances | Sequence[Any]
 Callback = Callable[["Trainer", Epoch], Any]
@@ -122,6 +123,7 @@ class Trainer:
         budget = payload_budget(used) if s.memory_limit is None else s.memory_limit
         self._orders = Orders(s.group_by_size)
         self._preparation = Preparation(self.plan, s, self._scheduler, self._executor, self._orders, budget)
+        self._turns = Turns("trainer")
         self._cost = None if cost is None else cost(self.plan)
         self._statistics: dict[bool, Statistics] = {}  # by whether it was training
         self._virtual_ns = self._epochs = 0
@@ -221,8 +223,7 @@ class Trainer:
           MessageError: If a message, payload or state function of those that are looked at does not fit.
         """
         with Reporter(progress) as reporter:
-            blocking(self._preparation.prepare(*self._both(train, valid), reporter))
-            blocking(self._preparation.finish(reporter))
+            blocking(self._warm_up(*self._both(train, valid), reporter))
 
     def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
         """Trains; see `fit_async`. Works also where an event loop runs, as in a notebook."""
@@ -241,7 +242,7 @@ class Trainer:
         trace: Trace | None = None,
         record: str | Path | None = None,
     ) -> History:
-        """Trains for some epochs and validates after each.
+        """Trains for some epochs and validates after each. What else is asked of the trainer meanwhile, as `predict_async` beside it, waits until an epoch has ended.
 
         Args:
           train: Training instances; a data set with a method `reshuffle(rng)` is reshuffled for each epoch. With a controller
@@ -314,16 +315,18 @@ class Trainer:
         with Reporter(progress) as reporter:
             try:
                 data, held_out = self._both(train, valid)
-                await self._preparation.prepare(data, held_out, reporter, ahead=self.settings.compile_ahead)
+                async with self._turn():
+                    await self._preparation.prepare(data, held_out, reporter, ahead=self.settings.compile_ahead)
                 for _ in range(epochs):
                     if self._follower is not None and self._follower.over:
                         self._follower.require_end()
                         break
                     data = data.reshuffle(self._rng) if hasattr(data, "reshuffle") else data  # type: ignore[attr-defined]
-                    if self._epochs:
-                        await self._preparation.finish(reporter)
                     spent = history.epochs[-1].seconds if history.epochs else 0.0
-                    epoch = await self._epoch(data, held_out, reporter, spent, trace)
+                    async with self._turn():
+                        if self._epochs:
+                            await self._preparation.finish(reporter)
+                        epoch = await self._epoch(data, held_out, reporter, spent, trace)
                     history.epochs.append(epoch)
                     reporter.line(epoch.line())
                     warned = warned or divergence.warn_of(
@@ -336,7 +339,6 @@ class Trainer:
                         self._follower.require_end()
             except (KeyboardInterrupt, asyncio.CancelledError, RecordingEnds):
                 history.interrupted = True
-                abandon(self._scheduler, self._executor)
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
         """The metrics over some instances; see `evaluate_async`."""
@@ -351,8 +353,9 @@ class Trainer:
         """
         instances = self._data(data)
         with Reporter(progress) as reporter:
-            await self._infer(instances, "losses", reporter, "evaluate")
-        return metrics_of(self._executor.losses.take(False))
+            async with self._turn():
+                await self._infer(instances, "losses", reporter, "evaluate")
+                return metrics_of(self._executor.losses.take(False))
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
         """What arrives at the sinks; see `predict_async`."""
@@ -375,7 +378,8 @@ class Trainer:
             )
         instances = self._data(data)
         with Reporter(progress) as reporter:
-            outputs = await self._infer(instances, "sinks", reporter, "predict")
+            async with self._turn():
+                outputs = await self._infer(instances, "sinks", reporter, "predict")
         return gather_predictions(self.plan, outputs, sinks)
 
     def accumulate(self, data: Data, *, update: bool = True, trace: Trace | None = None) -> dict[str, float]:
@@ -392,15 +396,31 @@ class Trainer:
 
     # -- parts
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Waits for other runs of this trainer to end, since all share its scheduler; an interrupt leaves nothing in flight for the next one."""
+        async with self._turns.turn():
+            try:
+                yield
+            except (KeyboardInterrupt, asyncio.CancelledError, RecordingEnds):
+                abandon(self._scheduler, self._executor)
+                raise
+
+    async def _warm_up(self, train: AnyInstances, valid: AnyInstances | None, reporter: Reporter) -> None:
+        async with self._turn():
+            await self._preparation.prepare(train, valid, reporter)
+            await self._preparation.finish(reporter)
+
     async def _infer(self, instances: AnyInstances, purpose: str, reporter: Reporter, what: str) -> Outputs:
         await self._preparation.prepare(instances, None, reporter, purpose, ahead=self.settings.compile_ahead)
         return await self._run(Pass(instances, self._orders.settled(instances), purpose), reporter, what)
 
     async def _accumulate(self, instances: AnyInstances, update: bool, trace: Trace | None) -> dict[str, float]:
-        await self._preparation.prepare(instances, None, Reporter(False), warm=False)
-        of = Pass(instances, np.arange(len(instances)), may_update=update, seeds=self._seeds)
-        await self._run(of, Reporter(False), "train", trace)
-        sums = self._executor.losses.take(True)
+        async with self._turn():
+            await self._preparation.prepare(instances, None, Reporter(False), warm=False)
+            of = Pass(instances, np.arange(len(instances)), may_update=update, seeds=self._seeds)
+            await self._run(of, Reporter(False), "train", trace)
+            sums = self._executor.losses.take(True)
         return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
 
     @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -27,8 +27,19 @@ AHEAD = 16, 2_048
 """Dispatches, and messages in them, that are decided on before they are carried out; more would leave the caches again."""
 
 
-Decided = tuple[Dispatch, Launch, bool]
-"""A dispatch that waits to be issued, the same for an executor, and whether it is issued by itself."""
+@dataclass(slots=True, eq=False)
+class Decided:
+    """A dispatch that waits to be issued.
+
+    Args:
+      dispatch: The dispatch.
+      alone: Whether it is issued by itself.
+      launch: The same for an executor, once it is asked for.
+    """
+
+    dispatch: Dispatch
+    alone: bool = False
+    launch: Launch | None = None
 
 
 class IssueQueue:
@@ -60,14 +71,18 @@ class IssueQueue:
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
         self._n_changed = 0  # of these
 
-    def add(self, dispatch: Dispatch, alone: bool) -> None:
-        """A dispatch has been decided on. It is issued with others, or at once if they are many; one that is `alone` after what came before."""
+    def add(self, dispatch: Dispatch) -> None:
+        """A dispatch has been decided on. It is issued with others, or at once if they are many; one that somebody wants by itself after what came before."""
+        decided = Decided(dispatch)
+        self._waiting.append(decided)  # before anyone is told, so that it is undone if that fails
+        for hook in self._instruments.decided:
+            decided.alone = hook(dispatch) or decided.alone
         if self._executor is None:
             for hook in self._instruments.before_kernels:
                 hook([dispatch])
+            self._waiting.pop()
             return
-        self._waiting.append((dispatch, self._launch_of(dispatch), alone))
-        if alone:
+        if decided.alone:
             self.carry_out(all_but=1)
         self._n_dispatches += 1
         self._n_messages += dispatch.n_messages
@@ -92,7 +107,7 @@ class IssueQueue:
         waiting, executor = self._waiting, self._executor
         while len(waiting) > all_but and not self._is_broken and executor is not None:
             first, self._is_broken, n = waiting[0], True, 1
-            if isinstance(first, tuple):
+            if isinstance(first, Decided):
                 n = self._n_together(executor, first, len(waiting) - all_but)
                 self._issue(executor, [first] if n == 1 else list(islice(waiting, n)))  # type: ignore[arg-type] - all are decided
             else:
@@ -111,7 +126,7 @@ class IssueQueue:
 
         Of one whose kernels had been issued, parameter changes alone are left; those that were issued with it have been carried out.
         """
-        undone = [entry[0] for entry in self._waiting if isinstance(entry, tuple)]
+        undone = [entry.dispatch for entry in self._waiting if isinstance(entry, Decided)]
         ran = self._ran
         if ran is not None:
             undone[: 1 + undone.index(ran)] = [ran.after(self._n_changed)]
@@ -135,21 +150,26 @@ class IssueQueue:
 
     def _n_together(self, executor: Executor, first: Decided, most: int) -> int:
         """How many of at most `most` that have been decided, from the first on, are issued together."""
-        _, launch, alone = first
-        if alone or most == 1:
+        if first.alone or most == 1:
             return 1
         behind = (
-            entry[1] if isinstance(entry, tuple) and not entry[2] else None for entry in islice(self._waiting, 1, most)
+            self._launch(entry) if isinstance(entry, Decided) and not entry.alone else None
+            for entry in islice(self._waiting, 1, most)
         )
-        return n_coalesced(launch, behind, executor.can_coalesce)
+        return n_coalesced(self._launch(first), behind, executor.can_coalesce)
+
+    def _launch(self, decided: Decided) -> Launch:
+        if decided.launch is None:
+            decided.launch = self._launch_of(decided.dispatch)
+        return decided.launch
 
     def _issue(self, executor: Executor, together: Sequence[Decided]) -> None:
         """Issues dispatches: their kernels, then the parameter changes of the last one."""
-        dispatches = [dispatch for dispatch, _, _ in together]
+        dispatches = [decided.dispatch for decided in together]
         for hook in self._instruments.before_kernels:
             hook(dispatches)
         try:
-            self.run(executor, dispatches, [launch for _, launch, _ in together])
+            self.run(executor, dispatches, [self._launch(decided) for decided in together])
         except Exception as error:
             error.add_note(f"ampjax: {self._scheduler.describe(dispatches[0])}")
             raise

@@ -58,13 +58,10 @@ class Loop:
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
+        self.queue.add(dispatch)
         self._fruitless += dispatch.n_messages
         if self._fruitless > PATIENCE:
             self._suspect()
-        alone = False
-        for hook in self.instruments.decided:
-            alone = hook(dispatch) or alone
-        self.queue.add(dispatch, alone)
         return dispatch
 
     def reads(self, dispatch: Dispatch) -> bool:

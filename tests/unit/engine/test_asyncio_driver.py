@@ -155,6 +155,23 @@ def test_what_was_decided_before_a_mistake_can_be_carried_out(stops_at):
     assert not loop.queue.undone and e.gradients["f"] == e.scheduler.updates.counts["f"] > 0
 
 
+@pytest.mark.parametrize("stops_at", [3, 9, 18])
+def test_a_dispatch_that_could_not_be_told_of_counts_as_decided(stops_at):
+    """A recording whose disk is full must not leave gradients counted that nobody has accumulated."""
+
+    class FullDisk(Instrument):
+        def decided(self, dispatch):
+            if dispatch.number == stops_at:
+                raise OSError("no space left")
+
+    e = engine(sum_of_inputs(), max_active_keys=2)
+    loop = Loop(e.scheduler, e.executor, e.sources([{"x": np.float32(1)}] * 40), [FullDisk()])
+    with pytest.raises(OSError, match="no space"):
+        asyncio.run(AsyncioDriver(loop).run())
+    loop.queue.abandon()
+    assert e.gradients["f"] == e.scheduler.updates.counts["f"] > 0
+
+
 def test_nothing_is_issued_after_a_mistake():
     """The way back of what was not computed would bring what lies in its rows from before."""
     e = engine(graphs.chain(3), fuse=False, max_active_keys=2)
