@@ -7,5 +7,12 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again: `$XDG_CACHE_HOME/ampjax`, by default `~/.cache/ampjax`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ampjax"
+    """The folder for what can be made again: `$XDG_CACHE_HOME/ampjax`, by default `~/.cache/ampjax`.
+
+    A relative `XDG_CACHE_HOME` is ignored, as the XDG Base Directory Specification says.
+
+    Raises:
+      RuntimeError: If the user has no home folder.
+    """
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path.home() / ".cache") / "ampjax"

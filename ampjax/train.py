@@ -211,7 +211,10 @@ class Trainer:
     # -- runs
 
     def warm_up(self, train: Data, valid: Data | None = None, *, progress: bool = True) -> None:
-        """Compiles what `fit` on these data will need; without it, `fit` does so first. No parameter changes.
+        """Compiles all that `fit` on these data will need, before its first epoch. No parameter changes.
+
+        Without it `fit` compiles a kernel when it is first needed, so its first epoch takes longer, and the rest before the second epoch
+        (with `compile_ahead=True` all of them before the first).
 
         Args:
           train: Training instances.

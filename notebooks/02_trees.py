@@ -238,7 +238,8 @@ trainer = amp.Trainer(
     max_dispatch_size=32,
     gradient="sum",
 )
-trainer.warm_up(data, held_out, progress=False)  # else fit would compile first, and its clock would show that
+# Without this, kernels would be compiled in the first epoch, and its clock would show that.
+trainer.warm_up(data, held_out, progress=False)
 history = trainer.fit(data, held_out, epochs=4, progress=False)
 history
 
