@@ -1,46 +1,34 @@
-"""What the scheduler of integers decides, as launches: of graphs without ragged messages, random bodies and stashed weights so far. No run uses it yet."""
+"""What the scheduler of integers decides, as launches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ampjax.engine.launch import CHANGES_ONLY, Launch
-from ampjax.errors import SettingsError
 from ampjax.sched.dispatch import Update
-from ampjax.sched.plan import Plan
-from ampjax.sched.stages import ArenaKey
-from ampjax.schedule.dispatch import Dispatch
+from ampjax.sched.row_seeds import RowSeeds
+from ampjax.sched.stages import Stage
+from ampjax.schedule import columns as c
+from ampjax.schedule.dispatch import DIRECTIONS, Dispatch
+from ampjax.schedule.scheduler import IntegerScheduler
 
 
 class Unfolded:
-    """Makes launches of dispatches.
+    """Makes launches of dispatches. A dispatch's is to be made when it has been decided, before more is admitted.
 
     Args:
-      plan: The plan.
-      capacity: The rows of an arena.
-
-    Raises:
-      SettingsError: If the plan has what it can't do yet.
+      scheduler: What decides.
+      seeds: Where random bodies' numbers come from.
     """
 
-    def __init__(self, plan: Plan, capacity: Callable[[ArenaKey], int]):
-        for stage in plan.stages:
-            if stage.ragged or stage.random:
-                raise SettingsError(
-                    f"stage `{stage.name}`",
-                    "messages of one row, and no random body",
-                    "ragged messages" if stage.ragged else "a random body",
-                    "Use `ampjax.sched.scheduler.Scheduler` for it.",
-                )
-        self._plan, self._capacity = plan, capacity
+    def __init__(self, scheduler: IntegerScheduler, seeds: RowSeeds):
+        self._scheduler, self._seeds = scheduler, seeds
 
     def __call__(self, d: Dispatch) -> Launch:
         """A dispatch as a launch."""
         if d.stage < 0:
             return Launch(d.number, d.worker, CHANGES_ONLY, d.direction, changes=d.changes)
-        stage, rows = self._plan.stages[d.stage], d.rows
-        updates = {change.node: change.count for change in d.changes if isinstance(change, Update)}
-        return Launch(
+        s = self._scheduler
+        stage, rows = s.plan.stages[d.stage], d.rows
+        launch = Launch(
             d.number,
             d.worker,
             d.stage,
@@ -48,7 +36,26 @@ class Unfolded:
             d.n_rows,
             rows[: len(stage.ports)],
             rows[len(stage.ports) :],
-            [self._capacity(key) for key in stage.arenas],
+            [s.capacity(key) for key in stage.arenas],
             d.changes,
-            bool(d.changes) and updates == dict.fromkeys(stage.params, d.n_rows),
+            brings_updates(stage, d),
         )
+        return self._with_contents(launch, stage, d) if stage.ragged or stage.random or d.versions else launch
+
+    def _with_contents(self, launch: Launch, stage: Stage, d: Dispatch) -> Launch:
+        """What only some stages need of a dispatch."""
+        contents = self._scheduler.contents
+        sizes, edges, seeds = contents.sizes(d), contents.edges(d), ()
+        if stage.random and d.direction != DIRECTIONS[c.INFER]:
+            seeds = self._seeds.of(contents.states(d), sizes, edges)
+        return launch._replace(
+            sizes=sizes, edges=edges, scatter=contents.scatter(d), seeds=seeds, versions=d.versions, drop=bool(d.drop)
+        )
+
+
+def brings_updates(stage: Stage, d: Dispatch) -> bool:
+    """Whether all of a dispatch's parameter changes are updates of its stage's nodes, of each, from nothing but gradients that it brings itself."""
+    if not d.changes:
+        return False
+    updates = {change.node: change.count for change in d.changes if isinstance(change, Update)}
+    return len(updates) == len(d.changes) and all(updates.get(node) == d.rows_at(stage, node) for node in stage.params)

@@ -240,7 +240,7 @@ class Builder:
         for port in ports[1:]:
             self._require_equal(dispatch, stage, port, parts[port][1])
         if stage.chain is not None and dispatch.sizes is not None:
-            dispatch.edges = self._edges[stage.number].of(dispatch.states, dispatch.sizes)
+            dispatch.edges = self._edges[stage.number].of(dispatch.states[:, SLOT], dispatch.sizes)
 
     def _require_equal(self, dispatch: Dispatch, stage: Stage, port: int, sizes: np.ndarray) -> None:
         if dispatch.sizes is None or np.array_equal(sizes, dispatch.sizes):
@@ -263,7 +263,7 @@ class Builder:
     def _collected(self, stage: Stage, states: np.ndarray) -> np.ndarray:
         """Rows that a collect makes for each message, alone or at the end of a chain."""
         if stage.chain is not None:
-            return self._edges[stage.number].n_rows(states)
+            return self._edges[stage.number].n_rows(states[:, SLOT])
         node, pump = stage.nodes[0], str(stage.topology)
         return np.array(
             [find_topology(node, pump, self._inflight.topologies, s).n_rows for s in states[:, SLOT].tolist()], np.int64

@@ -13,7 +13,6 @@ import numpy as np
 
 from ampjax.errors import MessageError
 from ampjax.ir.instances import EdgeList, Topology
-from ampjax.ir.state import SLOT
 from ampjax.sched.route import find_topology
 from ampjax.sched.stages import Stage
 
@@ -59,13 +58,13 @@ class EdgeIndex:
         self._known: dict[int, tuple[Topology, EdgeList]] = {}
         self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[EdgeList], Edges]] = {}
 
-    def of(self, states: np.ndarray, sizes: np.ndarray) -> Edges:
-        """The edges of messages with these states `[n, width]` and rows `[n]`.
+    def of(self, slots: np.ndarray, sizes: np.ndarray) -> Edges:
+        """The edges of messages of the instances in the slots `[n]`, of so many rows `[n]`.
 
         Raises:
           MessageError: If a topology does not fit the graph, or the rows of its message.
         """
-        parts = [self._find(slot) for slot in states[:, SLOT].tolist()]
+        parts = [self._find(slot) for slot in slots.tolist()]
         key = (tuple(map(id, parts)), sizes.tobytes())
         found = self._joined.get(key)
         if found is None:
@@ -75,9 +74,9 @@ class EdgeIndex:
             found = self._joined[key] = parts, _joined(parts, sizes)
         return found[1]
 
-    def n_rows(self, states: np.ndarray) -> np.ndarray:
-        """`[n]`: the rows that are collected for messages with these states."""
-        return np.array([self._find(slot).n_rows for slot in states[:, SLOT].tolist()], np.int64)
+    def n_rows(self, slots: np.ndarray) -> np.ndarray:
+        """`[n]`: the rows that are collected for messages of the instances in the slots `[n]`."""
+        return np.array([self._find(slot).n_rows for slot in slots.tolist()], np.int64)
 
     def _find(self, slot: int) -> EdgeList:
         topology = find_topology(self._distribute, str(self._stage.topology), self._topologies, slot)

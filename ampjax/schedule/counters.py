@@ -99,4 +99,4 @@ def gradient_rows(stage: Stage, d: Dispatch) -> dict[str, int]:
     """The gradient rows that a dispatch of a stage brings, by node: one that goes back, or a loss in training."""
     if d.stage < 0 or d.direction != DIRECTIONS[c.BACKWARD if stage.outputs else c.FORWARD]:
         return {}
-    return {node: d.edges[stage.way_of[node]] if node in stage.way_of else d.n_rows for node in stage.params}
+    return {node: d.rows_at(stage, node) for node in stage.params}

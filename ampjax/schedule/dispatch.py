@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ampjax.sched.dispatch import Change
+from ampjax.sched.stages import Stage
 
 DIRECTIONS = "forward", "backward", "infer", "update"
 
@@ -70,7 +71,18 @@ class Dispatch(NamedTuple):
     @property
     def rows(self) -> list[np.ndarray]:
         """The same, an array for each port and output."""
-        return np.split(self.slots, np.cumsum(self.sizes)[:-1])
+        at, found = 3 * self.n_messages + self.n_sections, list[np.ndarray]()
+        for size in self.sizes.tolist():
+            found.append(self.pack[at : at + size])
+            at += size
+        return found
+
+    def rows_at(self, stage: Stage, node: str) -> int:
+        """The rows that a node of its stage works on: edges within a chain, behind one what it collects, else input rows."""
+        if stage.chain is None:
+            return self.n_rows
+        way = stage.way_of.get(node)
+        return int(self.sizes[len(stage.ports)]) if way is None else self.edges[way]
 
     def __repr__(self) -> str:
         return self.told(f"stage {self.stage}")

@@ -30,7 +30,8 @@ from ampjax.schedule.backlog import QueueView
 from ampjax.schedule.cache import ProgramCache
 from ampjax.schedule.changes import PendingChanges
 from ampjax.schedule.columns import Tables
-from ampjax.schedule.complete import Completion
+from ampjax.schedule.complete import completed
+from ampjax.schedule.contents import Contents
 from ampjax.schedule.counters import Counters, gradient_rows, ways_of
 from ampjax.schedule.diagnose.invariants import check as check_laws
 from ampjax.schedule.diagnose.snapshot import Snapshot
@@ -65,6 +66,7 @@ class IntegerScheduler:
       programs: How instances get them.
       replicas: Which replicas meet when.
       updates: Versions of nodes, and what they have counted since.
+      contents: What is in dispatches.
     """
 
     def __init__(self, plan: Plan, settings: SchedulerSettings, check: bool = False):
@@ -89,7 +91,7 @@ class IntegerScheduler:
         self._since_flush, self._may_update = 0, True
         self._intervals = self._t.nodes[:, c.INTERVAL].copy()
         self._stashes = Stashes()
-        self._completion = Completion(plan, self.store, self._admission.topologies)
+        self.contents = Contents(plan, self.store, self._admission.topologies, lambda: self._t)
 
     # -- events: instances
 
@@ -258,7 +260,7 @@ class IntegerScheduler:
 
     def completed(self, dispatch: Dispatch) -> FullDispatch:
         """A dispatch with all that an executor reads; to be asked for when it has been decided, before more is admitted."""
-        full = self._completion.of(self._t, dispatch)
+        full = completed(self.plan, self.contents, dispatch)
         if full.stage is not None:
             full.capacities = tuple(map(self.capacity, full.stage.arenas))
         return full

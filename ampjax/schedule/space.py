@@ -30,6 +30,7 @@ class Space:
         self._plan, self._most = plan, settings.max_dispatch_size
         self.caps: dict[tuple[int, int], int] = {}
         self.arenas = Arenas(plan)
+        self._numbers = {key: number for number, key in enumerate(self.arenas.keys)}
         self.t = make_tables(plan, settings, self.arenas)
         self.size_arenas(settings)
 
@@ -55,7 +56,7 @@ class Space:
 
     def capacity(self, key: ArenaKey) -> int:
         """Rows of an arena, slot 0 included."""
-        return int(self.capacities[self.arenas.keys.index(key)]) + 1
+        return int(self.capacities[self._numbers[key]]) + 1
 
     def cap(self, stage: int, direction: int, rows: int) -> None:
         """Lets no dispatch of a stage hold more than `rows` rows; a cap is only ever raised."""

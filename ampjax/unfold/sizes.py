@@ -44,7 +44,7 @@ class OutputSizes:
         for port in range(1, len(stage.ports)):
             self._require_equal(states, port, sizes)
         if self._edges is not None:
-            return rows, self._edges.of(states, rows).n_rows
+            return rows, self._edges.of(states[:, SLOT], rows).n_rows
         return rows, rows if stage.outputs and stage.outputs[0].ragged else np.ones(len(rows), np.int64)
 
     def _require_equal(self, states: np.ndarray, port: int, sizes: np.ndarray) -> None:
