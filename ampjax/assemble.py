@@ -19,7 +19,7 @@ from ampjax.sched.affinity import assign
 from ampjax.sched.packing import Memory
 from ampjax.sched.plan import Plan, make_plan
 from ampjax.sched.policy import find_policy
-from ampjax.sched.scheduler import SchedulerSettings
+from ampjax.sched.settings import SchedulerSettings
 from ampjax.settings import Settings
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ampjax.engine.parameters import ParameterStore
 from ampjax.errors import DataError
 from ampjax.parallel import checkpoint
-from ampjax.sched.updates import Updates
+from ampjax.sched.counters import Counters
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Standing:
 
 
 def save(
-    folder: str | Path, store: ParameterStore, updates: Updates, rng: np.random.Generator, standing: Standing
+    folder: str | Path, store: ParameterStore, updates: Counters, rng: np.random.Generator, standing: Standing
 ) -> None:
     """Writes everything; a checkpoint that the folder holds is replaced.
 
@@ -44,7 +44,7 @@ def save(
     checkpoint.save(folder, standing.epochs, dict(store.params), _beside(store), {}, notes)
 
 
-def restore(folder: str | Path, store: ParameterStore, updates: Updates, rng: np.random.Generator) -> Standing:
+def restore(folder: str | Path, store: ParameterStore, updates: Counters, rng: np.random.Generator) -> Standing:
     """Reads everything, and checks it before anything changes.
 
     Raises:

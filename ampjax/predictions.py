@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.engine.issue_queue import Arrival
 from ampjax.ir.graph import Node
 from ampjax.ir.state import INSTANCE
-from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import Plan
 
-Outputs = Sequence[tuple[Dispatch, Any]]
-"""What has arrived at sinks: dispatches, and their rows (padded)."""
+Outputs = Sequence[Arrival]
+"""What has arrived at sinks."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,9 @@ def gather_predictions(plan: Plan, outputs: Outputs, sinks: Mapping[str, Node]) 
       outputs: What has arrived.
       sinks: The sinks by name; of copies of a sink any one.
     """
-    by_sink: dict[str, list[tuple[Dispatch, Any]]] = {name: [] for name in sinks}
-    for dispatch, rows in outputs:
-        if dispatch.stage is not None:
-            by_sink[dispatch.stage.nodes[-1].role].append((dispatch, rows))
+    by_sink: dict[str, list[Arrival]] = {name: [] for name in sinks}
+    for arrival in outputs:
+        by_sink[plan.stages[arrival.stage].nodes[-1].role].append(arrival)
     return {name: _one(plan, by_sink[name], node) for name, node in sinks.items()}
 
 
@@ -57,12 +56,12 @@ def _one(plan: Plan, outputs: Outputs, sink: Node) -> Predictions:
     wire = sink.inputs[0]
     assert wire is not None and wire.type is not None
     empty = np.zeros((0, plan.layout.width), np.int64)
-    states = np.concatenate([empty, *(dispatch.states for dispatch, _ in outputs)])
+    states = np.concatenate([empty, *(arrival.states for arrival in outputs)])
     order = np.lexsort([*(states[:, plan.layout.column(f)] for f in reversed(wire.type.fields)), states[:, INSTANCE]])
-    rows = [np.asarray(rows)[: dispatch.n_rows] for dispatch, rows in outputs]
+    rows = [np.asarray(arrival.rows)[: arrival.n_rows] for arrival in outputs]
     flat = np.concatenate([np.zeros((0, *wire.type.shape), wire.type.dtype), *rows])
     if wire.type.ragged:
-        sizes = np.concatenate([np.zeros(0, np.int64), *(d.sizes for d, _ in outputs if d.sizes is not None)])
+        sizes = np.concatenate([np.zeros(0, np.int64), *(a.sizes for a in outputs if a.sizes is not None)])
         parts = np.split(flat, np.cumsum(sizes)[:-1]) if len(sizes) else []
         payload: Any = [parts[i] for i in order]
     else:

@@ -15,19 +15,21 @@ from ampjax.engine.source import LoopInstances, batches_of
 from ampjax.grouping import Orders
 from ampjax.ir.instances import Instances, told_sizes
 from ampjax.progress import COMPILING, Reporter
-from ampjax.sched.demand import FAR, KNOWN, DryRun, Guard, Rows, dry_run, row_limits, with_limits, with_unseen
+from ampjax.sched.dispatch import BACKWARD, FORWARD, INFER
+from ampjax.sched.dry_run import dry_run
+from ampjax.sched.limits import FAR, KNOWN, Guard, row_limits, with_limits, with_unseen
 from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stages import ArenaKey
 from ampjax.settings import Settings
+from ampjax.unfold.demand import Needs, Rows, needs
 
 SAMPLED = 64
 """Instances, at least, that are looked at to size arenas and dispatches."""
 
 AnyInstances = Instances | LoopInstances
-Look = tuple[np.ndarray, DryRun]
+Look = tuple[np.ndarray, Needs]
 """The numbers of some sampled instances, and what they need."""
 Wanted = tuple[AnyInstances, str]
 """Instances, and what they are run for: one of `passes.PURPOSES`."""
@@ -66,20 +68,19 @@ class Preparation:
         """What keeps instances of a pass out that would exceed the memory limit; None before anything is sized."""
         if self._limits is None:
             return None
-        # No row is freed in a dry run, so there is no need to go backward.
         data, purpose = of.data, "losses" if of.train else of.purpose
         sizes = told_sizes(data)
         if sizes is not None and len(sizes) and not sizes.max() <= self._largest:
             self._count_largest(data, purpose, sizes)
         margin = FAR if sizes is None else KNOWN
-        return Guard(self._plan, *self._limits, self._settings.in_flight, margin, purpose)
+        return Guard(*self._limits, self._settings.in_flight, margin, purpose)
 
     def _count_largest(self, data: AnyInstances, purpose: str, sizes: np.ndarray) -> None:
         """Finds out what the largest instances need: the guard must know, though arenas and kernels are made for what is usual."""
         assert self._limits is not None
         ids = np.argsort(-sizes, kind="stable")[:SAMPLED]
         _, most = self._limits
-        for key, counts in self._dry_run((data, purpose), ids).each.items():
+        for key, counts in self._needs((data, purpose), ids).each.items():
             most[key] = max(most.get(key, 0), int(counts.max()))
         self._largest = float(sizes.max())
 
@@ -131,20 +132,19 @@ class Preparation:
         self._left = []
 
     def _look_at(self, wanted: Wanted) -> Look:
-        """Dry-runs some instances, drawn at random, and the largest that are likely to be in flight together."""
+        """Counts what some instances need, drawn at random, and the largest that are likely to be in flight together."""
         data, purpose = wanted
         rng, in_flight = np.random.default_rng(self._settings.seed), self._settings.in_flight
         drawn = rng.permutation(len(data))[: max(SAMPLED, 2 * in_flight)]
         together = self._orders.largest(data, in_flight, purpose == "train", rng)
         sample = np.concatenate([drawn, np.setdiff1d(together, drawn)])
-        return sample, self._dry_run(wanted, sample)
+        return sample, self._needs(wanted, sample)
 
-    def _dry_run(self, wanted: Wanted, ids: np.ndarray, max_dispatch_size: int = 1 << 30) -> DryRun:
-        """Counts what some instances need."""
+    def _needs(self, wanted: Wanted, ids: np.ndarray) -> Needs:
         data, purpose = wanted
-        return dry_run(self._plan, batches_of(data, ids), ids.tolist(), purpose, max_dispatch_size)
+        return needs(self._plan, batches_of(data, ids), ids, purpose)
 
-    def _size_arenas(self, looks: Sequence[DryRun], n_instances: int) -> None:
+    def _size_arenas(self, looks: Sequence[Needs], n_instances: int) -> None:
         """Sizes each arena for the sampled instances that need most of it, as many as can be in flight; in training or in validation.
 
         Not for fewer than are sampled, as more may come in later runs, but not for more than that or `n_instances` either.
@@ -156,7 +156,7 @@ class Preparation:
                 most[key] = max(most.get(key, 0), int(counts.max()))
         arenas = dict.fromkeys(key for stage in self._plan.stages if stage.kind != "group" for key in stage.arenas)
         numbers = dict.fromkeys(number for sampled in looks for number in sampled.edges)
-        seen = {n: [part for sampled in looks for part in sampled.edges.get(n, ())] for n in numbers}
+        seen = {n: [sampled.edges[n] for sampled in looks if n in sampled.edges] for n in numbers}
         self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
         limits = row_limits(with_unseen(mean, arenas), self._memory_limit, self._executor.record_row_bytes())
         self._limits, self._largest = (limits, with_unseen(most, arenas)), 0.0
@@ -171,8 +171,9 @@ class Preparation:
         found = list[Ladder]()
         for wanted, (ids, sampled) in zip(passes, looks, strict=True):
             largest = ids[sampled.largest(self._settings.in_flight)]
-            stats = self._dry_run(wanted, largest, self._settings.max_dispatch_size).stats
-            directions = [FORWARD, BACKWARD] if wanted[1] == "train" else [INFER]
+            (data, purpose), size = wanted, self._settings.max_dispatch_size
+            stats = dry_run(self._plan, batches_of(data, largest), largest, purpose, size)
+            directions = [FORWARD, BACKWARD] if purpose == "train" else [INFER]
             found += ladders(self._executor, self._scheduler, stats.stages, directions)
         return found
 
@@ -181,7 +182,7 @@ class Preparation:
         store = self._executor.store
         return [
             *(partial(store.warm_update, node) for node in self._plan.graph.parameterised),
-            *(partial(store.warm_average, nodes) for nodes in self._scheduler.replica_groups.values()),
+            *(partial(store.warm_average, nodes) for nodes in self._scheduler.replicas.groups.values()),
         ]
 
     def _fences(self) -> list[Callable[[], object]]:

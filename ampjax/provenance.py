@@ -16,9 +16,9 @@ import numpy as np
 from ampjax.engine.journal import digest
 from ampjax.engine.parameters import ParameterStore
 from ampjax.errors import ReplayError
+from ampjax.sched.counters import Counters
 from ampjax.sched.plan import Plan
 from ampjax.sched.row_seeds import RowSeeds
-from ampjax.sched.updates import Updates
 from ampjax.settings import Settings
 
 PACKAGES = ("jax", "jaxlib", "numpy", "ampjax")
@@ -32,7 +32,7 @@ _FOREIGN = "Pass a file that `fit(..., record=...)` has written."
 
 
 def provenance(
-    plan: Plan, settings: Settings, store: ParameterStore, updates: Updates, rng: np.random.Generator, seeds: RowSeeds
+    plan: Plan, settings: Settings, store: ParameterStore, updates: Counters, rng: np.random.Generator, seeds: RowSeeds
 ) -> dict[str, Any]:
     """What a recording's header says of a run that is about to start; JSON can hold it."""
     placed = dict(plan.worker_of) if callable(settings.affinity) else settings.affinity

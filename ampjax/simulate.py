@@ -31,12 +31,12 @@ from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
+from ampjax.sched.dispatch import FORWARD
 from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan
-from ampjax.sched.queues import FORWARD
 from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.stats import Statistics
+from ampjax.sched.statistics import Statistics
 from ampjax.settings import Settings, settings_from
 
 

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,13 @@ from ampjax.predictions import Outputs, Predictions, gather_predictions
 from ampjax.preparation import AnyInstances, Preparation
 from ampjax.progress import Reporter
 from ampjax.provenance import differences, provenance, require_same
+from ampjax.sched.diagnose.deadlock import report
+from ampjax.sched.diagnose.story import story
 from ampjax.sched.passes import Pass
 from ampjax.sched.plan import Plan
 from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.stats import Statistics
+from ampjax.sched.statistics import Statistics
 from ampjax.settings import Settings, settings_from
 from ampjax.tables import html_table
 from ampjax.turns import Turns
@@ -126,6 +129,7 @@ class Trainer:
         self._turns = Turns("trainer")
         self._cost = None if cost is None else cost(self.plan)
         self._statistics: dict[bool, Statistics] = {}  # by whether it was training
+        self._counted: tuple[bool, str] | None = None  # of the latest run: whether it trains, its name
         self._virtual_ns = self._epochs = 0
         self._rng = np.random.default_rng(s.seed)
         self.left_over: list[str] = []
@@ -192,12 +196,20 @@ class Trainer:
     @property
     def statistics(self) -> Statistics:
         """Counts of the last training run, whatever was validated, evaluated or predicted since; of the last run if nothing has been trained. `run` names it."""
+        self._keep_statistics()
         return self._statistics.get(True) or self._statistics.get(False) or self._scheduler.stats
 
     @property
     def inference_statistics(self) -> Statistics:
         """Counts of the last run without training: a validation, an evaluation or a prediction."""
+        self._keep_statistics()
         return self._statistics.get(False) or Statistics()
+
+    def _keep_statistics(self) -> None:
+        """Keeps what has been counted of the latest run so far."""
+        if self._counted is not None:
+            train, run = self._counted
+            self._statistics[train] = replace(self._scheduler.stats, run=run)
 
     @property
     def device_bytes(self) -> dict[str, int]:
@@ -206,7 +218,7 @@ class Trainer:
 
     def story(self, instance: int, **fields: int) -> list[str]:
         """What happened lately to an instance's messages."""
-        return self._scheduler.story(instance, **fields)
+        return story(self._scheduler.snapshot(), instance, fields)
 
     # -- runs
 
@@ -293,7 +305,7 @@ class Trainer:
         """Runs a recorded `fit` again; see `amp.replay`, also for what is raised."""
         recording, now = Recording(path, partial), self._provenance()
         require_same(recording.path, recording.header, now)
-        self._follower = Follower(recording, differences(recording.header, now))
+        self._follower = Follower(recording, self._scheduler.messages_of, differences(recording.header, now))
         self._journal = self._follower.journal
         history = History()
         try:
@@ -433,7 +445,7 @@ class Trainer:
             yield
             return
         recorder, reason = Recorder(path, {"epochs": epochs, **self._provenance()}), FAILED
-        self._journal = Journal(recorder.take)
+        self._journal = Journal(recorder.take, self._scheduler.messages_of)
         try:
             yield
             reason = INTERRUPTED if history.interrupted else FINISHED
@@ -492,8 +504,9 @@ class Trainer:
     async def _run(self, of: Pass, reporter: Reporter, what: str, trace: Trace | None = None) -> Outputs:
         """Runs a pass; gives what has arrived at sinks."""
         if len(of.ids):
+            self._keep_statistics()
             self._scheduler.reset_statistics()
-            self._statistics[of.train], self._scheduler.stats.run = self._scheduler.stats, what
+            self._counted = of.train, what
         source, journal = source_of(self._scheduler, of, self._preparation.guard(of)), self._journal
         with reporter.part(what, len(of.ids)) as advance:
             instruments = [Ended(advance)] if journal is None else [Ended(advance), journal]
@@ -507,7 +520,7 @@ class Trainer:
                     journal.ends(self._executor.store.params if of.train else None)
             except BaseException as error:
                 if isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)):
-                    self.left_over = self._scheduler.report()
+                    self.left_over = report(self._scheduler.snapshot())
                 loop.queue.abandon()
                 raise
             return loop.queue.outputs

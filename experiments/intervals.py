@@ -11,7 +11,7 @@ import optax
 
 import ampjax as amp
 from ampjax.ir.instances import Instances
-from ampjax.sched.stats import NodeStats
+from ampjax.sched.statistics import NodeStats
 from ampjax.simulate import simulate
 from experiments.common import Options, sample
 

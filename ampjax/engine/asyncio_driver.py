@@ -68,8 +68,8 @@ class AsyncioDriver:
     async def _worker(self, worker: int) -> None:
         issued = 0
         while not self._over:
-            dispatch = self._loop.decide(worker)
-            if dispatch is None:
+            found = self._take(worker, issued)
+            if not found:
                 self._loop.queue.carry_out()
                 if self._loop.settle():  # what has been pumped may be for a worker that is waiting
                     self._moved.set()
@@ -84,25 +84,34 @@ class AsyncioDriver:
                         self._loop.idle(worker)
                         await self._moved.wait()
                 continue
+            last = found[-1]
             if isinstance(self._watch, Waited):
                 self._loop.queue.carry_out()
-                await self._watch.wait(dispatch)
-            if self._loop.executor is not None and self._loop.reads(dispatch):
+                await self._watch.wait(last)
+            if self._loop.executor is not None and self._loop.reads(last):
                 self._loop.queue.carry_out()
-                reader = self._group.create_task(self._read(self._loop.executor, dispatch))
+                reader = self._group.create_task(self._read(self._loop.executor, last))
                 self._readers.add(reader)
                 reader.add_done_callback(self._readers.discard)
             else:
-                self._loop.done(dispatch)
+                if self._trace is not None:
+                    self._loop.done(last)
                 self._moved.set()
-            issued += 1
+            issued += len(found)
             if issued % STRIDE == 0:
-                await self._keep_pace(worker, dispatch)
+                await self._keep_pace(worker, last)
+
+    def _take(self, worker: int, issued: int) -> list[Dispatch]:
+        """The worker's next dispatches until the next fence, done as they are decided; one that is not, where a trace notes what waits at each decision."""
+        if self._trace is None:
+            return self._loop.ahead(worker, STRIDE - issued % STRIDE)
+        dispatch = self._loop.decide(worker)
+        return [] if dispatch is None else [dispatch]
 
     async def _read(self, executor: Executor, dispatch: Dispatch) -> None:
         """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
         reading = executor.readings[dispatch.number]
-        await patiently(partial(jax.block_until_ready, reading), f"what {dispatch!r} reads back")
+        await patiently(partial(jax.block_until_ready, reading), f"what {self._told(dispatch)} reads back")
         self._loop.done(dispatch)
         self._moved.set()
 
@@ -119,9 +128,15 @@ class AsyncioDriver:
             fences.popleft()
         if len(fences) * STRIDE > self._run_ahead:
             oldest, last = fences.popleft()
-            await patiently(oldest.block_until_ready, f"{last!r}, or one of the {STRIDE - 1} before it on this worker,")
+            await patiently(
+                oldest.block_until_ready, f"{self._told(last)}, or one of the {STRIDE - 1} before it on this worker,"
+            )
         else:
             await asyncio.sleep(0)
+
+    def _told(self, dispatch: Dispatch) -> str:
+        """A dispatch in words."""
+        return dispatch.told(self._loop.scheduler.plan.stages[dispatch.stage].name)
 
     def _start_trace(self, trace: Trace) -> None:
         executor = self._loop.executor

@@ -12,12 +12,12 @@ import numpy as np
 from ampjax.engine.executor import Executor
 from ampjax.engine.ladders import ladder_for, segment_ladder, segment_sizes
 from ampjax.engine.launch import Launch
-from ampjax.sched.dispatch import Update
-from ampjax.sched.edges import Edges
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER
+from ampjax.sched.dispatch import BACKWARD, FORWARD, INFER
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stages import Stage
-from ampjax.sched.stats import StageStats
+from ampjax.sched.statistics import StageStats
+from ampjax.sched.updates import Update
+from ampjax.unfold.edges import Edges
 
 _counts = {"compilations": 0, "registered": 0}
 _EVENT = "/jax/core/compile/backend_compile_duration"
@@ -80,17 +80,17 @@ def ladders(
             if (direction == BACKWARD and stage.kind == "loss") or (direction != INFER and not stage.trains):
                 continue
             most = ladder_for(stage)(rows)
-            if most <= scheduler.cap_of(stage, direction):
+            if most <= scheduler.cap_of(stage.number, direction):
                 continue
             jobs: list[Callable[[], object]] = []
-            reads = {port.arena: scheduler.pool(port.arena).capacity for port in stage.ports}
+            reads = {port.arena: scheduler.capacity(port.arena) for port in stage.ports}
             for n, m in _sizes(stage, rows, messages):
                 idle = _idle(scheduler, stage, direction, n, m)
                 jobs.append(partial(executor.warm, idle, reads))
                 if _may_update(executor, scheduler, stage, idle):
                     updates = [Update(node, n) for node in stage.params]
                     jobs.append(partial(executor.warm, idle._replace(changes=updates, brings_updates=True), reads))
-            yield Ladder(jobs, partial(scheduler.cap, stage, direction, most))
+            yield Ladder(jobs, partial(scheduler.cap, stage.number, direction, most))
 
 
 def _sizes(stage: Stage, rows: int, messages: int) -> list[tuple[int, int]]:
@@ -129,7 +129,7 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
         n,
         [rows] * len(stage.ports),
         [out] * len(stage.outputs),
-        [scheduler.pool(key).capacity for key in stage.arenas],
+        [scheduler.capacity(key) for key in stage.arenas],
         sizes=sizes,
         edges=_no_edges(stage, n),
         scatter=[rows] * len(stage.ports) if stage.kind == "collect" else [],

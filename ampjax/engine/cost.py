@@ -12,12 +12,13 @@ import jax
 
 from ampjax.ir.graph import Node
 from ampjax.ir.payload import Compute, init_shapes
-from ampjax.sched.dispatch import Dispatch, Update
+from ampjax.sched.dispatch import BACKWARD, FORWARD, INFER, Dispatch
 from ampjax.sched.plan import Plan
 from ampjax.sched.stages import HOST, Stage
+from ampjax.sched.updates import Update
 
 Cost = Callable[[Dispatch], int]
-"""From a dispatch to its time on its worker, in whole nanoseconds, its updates included."""
+"""From a dispatch to its time on its worker, in whole nanoseconds, its updates included. Its stage is a number: of the plan's `stages`, or -1 for updates alone."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +51,28 @@ class FlopsCost:
         for change in dispatch.changes:
             if isinstance(change, Update):
                 operations += self._layer(self.plan.graph.nodes[change.node])[1]
-        return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(dispatch.stage, dispatch.n_rows)
+        return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(dispatch)
 
     def operations(self, dispatch: Dispatch) -> float:
         """The operations of a dispatch's layers, those of its updates left out."""
-        if dispatch.stage is None:
+        if dispatch.stage < 0:
             return 0.0
-        work = self._work(dispatch.stage, dispatch.direction)
-        if dispatch.edges is None:  # all its nodes work on the same rows
+        stage = self.plan.stages[dispatch.stage]
+        work = self._work(stage, dispatch.direction)
+        if stage.chain is None:  # all its nodes work on the same rows
             return sum([of_row for _, of_row in work]) * dispatch.n_rows
-        return sum(of_row * dispatch.rows_at(node) for node, of_row in work)
+        return sum(of_row * dispatch.rows_at(stage, node) for node, of_row in work)
 
     def has_layers(self, dispatch: Dispatch) -> bool:
         """Whether any of a dispatch's nodes multiplies by a matrix."""
-        return dispatch.stage is not None and bool(self._work(dispatch.stage, dispatch.direction))
+        return dispatch.stage >= 0 and bool(self._work(self.plan.stages[dispatch.stage], dispatch.direction))
 
     def _work(self, stage: Stage, direction: str) -> list[tuple[str, float]]:
         """The operations of a stage's layers for one row, by node."""
         found = self._stages.get((stage.number, direction))
         if found is None:
-            passes = {"forward": 1, "infer": 1, "backward": 2}[direction]
-            if stage.kind == "loss" and direction == "forward":
+            passes = {FORWARD: 1, INFER: 1, BACKWARD: 2}[direction]
+            if stage.kind == "loss" and direction == FORWARD:
                 passes = 3
             layers = [(node.name, self._layer(node)[0]) for node in stage.nodes if node.has_params]
             found = [(name, 2.0 * passes * products) for name, products in layers if products]
@@ -87,10 +89,13 @@ class FlopsCost:
             self._layers[node.name] = self._bodies[of]
         return self._layers[node.name]
 
-    def _transfer(self, stage: Stage | None, rows: int) -> int:
-        if stage is None or stage.kind != "transfer" or stage.ports[0].space == HOST:
+    def _transfer(self, dispatch: Dispatch) -> int:
+        if dispatch.stage < 0:
             return 0
-        size = rows * math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
+        stage = self.plan.stages[dispatch.stage]
+        if stage.kind != "transfer" or stage.ports[0].space == HOST:
+            return 0
+        size = dispatch.n_rows * math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
         return self.latency_ns + _whole_ns(size / self.bytes_per_s)
 
 

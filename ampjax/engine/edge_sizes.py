@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.sched.edges import Edges
+from ampjax.unfold.edges import Edges
 
 DEVIATIONS = 3.0
 """Standard deviations above the mean for which there is room."""

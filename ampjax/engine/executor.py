@@ -23,11 +23,11 @@ from ampjax.engine.runner import StageRunner
 from ampjax.engine.streaks import Streak
 from ampjax.engine.touched import table_ports
 from ampjax.parallel.sync import Device
-from ampjax.sched.dispatch import Change, Update
+from ampjax.sched.dispatch import BACKWARD, FORWARD
+from ampjax.sched.feeds import Feed
 from ampjax.sched.plan import Plan
-from ampjax.sched.pump import Feed
-from ampjax.sched.queues import BACKWARD, FORWARD
 from ampjax.sched.stages import ArenaKey, Stage
+from ampjax.sched.updates import Change, Update
 
 
 class Executor:

@@ -10,9 +10,9 @@ from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import corner
 from ampjax.engine.metrics import LossMetrics
 from ampjax.engine.parameters import ParameterStore
-from ampjax.sched.dispatch import Change, Dispatch
+from ampjax.sched.dispatch import BACKWARD, Dispatch
 from ampjax.sched.plan import Plan
-from ampjax.sched.queues import BACKWARD
+from ampjax.sched.updates import Change
 
 
 class Fences:
@@ -40,9 +40,9 @@ class Fences:
 
     def of_kernels(self, dispatch: Dispatch) -> list[jax.Array]:
         """Ready when the kernels of this dispatch, the last that was issued, have been done."""
-        stage = dispatch.stage
-        if stage is None:
+        if dispatch.stage < 0:
             return []
+        stage = self._plan.stages[dispatch.stage]
         keys = dict.fromkeys([*stage.arenas, *(port.arena for port in stage.ports)])
         values = self._arenas.values if dispatch.direction != BACKWARD else self._arenas.grads
         written = [array for key in keys if (array := values.get(key)) is not None]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,31 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.instruments import Instruments
 from ampjax.engine.launch import Launch
 from ampjax.engine.streaks import n_coalesced
+from ampjax.sched.diagnose.story import describe
 from ampjax.sched.dispatch import Dispatch
-from ampjax.sched.pump import Feed
+from ampjax.sched.feeds import Feed
 from ampjax.sched.scheduler import Scheduler
 
 AHEAD = 16, 2_048
 """Dispatches, and messages in them, that are decided on before they are carried out; more would leave the caches again."""
+
+
+class Arrival(NamedTuple):
+    """What has arrived at a sink in one dispatch.
+
+    Args:
+      stage: The sink's stage, by number.
+      states: `[n, width]`: the messages.
+      sizes: For ragged ones, the rows of each `[n]`.
+      n_rows: Their rows together.
+      rows: These, padded.
+    """
+
+    stage: int
+    states: np.ndarray
+    sizes: np.ndarray | None
+    n_rows: int
+    rows: Any
 
 
 @dataclass(slots=True, eq=False)
@@ -34,12 +53,14 @@ class Decided:
     Args:
       dispatch: The dispatch.
       alone: Whether it is issued by itself.
-      launch: The same for an executor, once it is asked for.
+      launch: The same for an executor.
+      states: Of a sink's, its messages.
     """
 
     dispatch: Dispatch
     alone: bool = False
     launch: Launch | None = None
+    states: np.ndarray | None = None
 
 
 class IssueQueue:
@@ -52,7 +73,7 @@ class IssueQueue:
       instruments: Who is told.
 
     Attributes:
-      outputs: What has arrived at sinks: the dispatches, and their rows (padded).
+      outputs: What has arrived at sinks.
     """
 
     def __init__(
@@ -64,28 +85,41 @@ class IssueQueue:
     ):
         self._scheduler, self._executor, self._launch_of = scheduler, executor, launch_of
         self._instruments = instruments
-        self.outputs: list[tuple[Dispatch, Any]] = []
+        self.outputs: list[Arrival] = []
         self._waiting: deque[Decided | list[Feed]] = deque()
         self._n_dispatches = self._n_messages = 0  # decided since something was carried out
         self._is_broken = False
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
         self._n_changed = 0  # of these
 
-    def add(self, dispatch: Dispatch) -> None:
-        """A dispatch has been decided on. It is issued with others, or at once if they are many; one that somebody wants by itself after what came before."""
-        decided = Decided(dispatch)
-        self._waiting.append(decided)  # before anyone is told, so that it is undone if that fails
-        for hook in self._instruments.decided:
-            decided.alone = hook(dispatch) or decided.alone
+    def add(self, dispatches: Sequence[Dispatch], n_done: int = 0) -> None:
+        """Dispatches have been decided on. They are issued with others, or at once if they are many; one that somebody wants by itself after what came before.
+
+        Args:
+          dispatches: In this order.
+          n_done: How many of them, from the first on, were done as soon as they were decided.
+        """
+        added = [Decided(dispatch) for dispatch in dispatches]
+        self._waiting += added  # before anyone is told, so that they are undone if that fails
+        if self._executor is not None:
+            for decided in added:
+                self._launch(decided)  # now: once more has been admitted, nobody knows what is in it
+        for place, decided in enumerate(added):
+            dispatch = decided.dispatch
+            for hook in self._instruments.decided:
+                decided.alone = hook(dispatch) or decided.alone
+            if self._executor is None:
+                for hook in self._instruments.before_kernels:
+                    hook([dispatch])
+                self._waiting.popleft()
+            elif decided.alone:
+                self.carry_out(all_but=len(added) - place)
+            for hook in self._instruments.done if place < n_done else ():
+                hook(dispatch, None)
         if self._executor is None:
-            for hook in self._instruments.before_kernels:
-                hook([dispatch])
-            self._waiting.pop()
             return
-        if decided.alone:
-            self.carry_out(all_but=1)
-        self._n_dispatches += 1
-        self._n_messages += dispatch.n_messages
+        self._n_dispatches += len(added)
+        self._n_messages += sum([dispatch.n_messages for dispatch in dispatches])
         if self._n_dispatches >= AHEAD[0] or self._n_messages >= AHEAD[1]:
             self.carry_out()
 
@@ -159,8 +193,11 @@ class IssueQueue:
         return n_coalesced(self._launch(first), behind, executor.can_coalesce)
 
     def _launch(self, decided: Decided) -> Launch:
+        """What has been decided, for an executor; and of a sink's its messages."""
         if decided.launch is None:
             decided.launch = self._launch_of(decided.dispatch)
+            if self._executor is not None and decided.dispatch.stage in self._executor.sinks:
+                decided.states = self._scheduler.contents.states(decided.dispatch)
         return decided.launch
 
     def _issue(self, executor: Executor, together: Sequence[Decided]) -> None:
@@ -170,8 +207,9 @@ class IssueQueue:
             hook(dispatches)
         try:
             self.run(executor, dispatches, [self._launch(decided) for decided in together])
+            self._arrive(executor, together)
         except Exception as error:
-            error.add_note(f"ampjax: {self._scheduler.describe(dispatches[0])}")
+            error.add_note(f"ampjax: {describe(self._scheduler.snapshot(), dispatches[0])}")
             raise
 
     def run(self, executor: Executor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
@@ -186,14 +224,23 @@ class IssueQueue:
             self._n_changed += 1
         for hook in self._instruments.after_changes:
             hook(dispatches)
-        if launches[0].stage in executor.sinks:
-            self.outputs += [(dispatch, executor.readings.pop(dispatch.number)) for dispatch in dispatches]
         self._ran = None
+
+    def _arrive(self, executor: Executor, together: Sequence[Decided]) -> None:
+        """Keeps what has arrived at a sink."""
+        for decided in together:
+            d, launch = decided.dispatch, decided.launch
+            if decided.states is not None and launch is not None:
+                rows = executor.readings.pop(d.number)
+                self.outputs.append(Arrival(d.stage, decided.states, launch.sizes, d.n_rows, rows))
 
 
 def abandon(scheduler: Scheduler, executor: Executor | None, undone: Sequence[Dispatch] = ()) -> None:
     """Forgets what is in flight, `undone` what was decided and not carried out; makes the updates that were due, unless there is any."""
-    due = scheduler.abandon(undone)
+    due = scheduler.abandon()
+    if undone:
+        scheduler.take_back([*undone, *due])
+        due.clear()
     if executor is not None:
         for dispatch in due:
             for change in dispatch.changes:

@@ -18,12 +18,8 @@ import jax
 import numpy as np
 
 from ampjax.engine.instruments import Instrument
-from ampjax.ir.state import SLOT
-from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.passes import Pass
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER
-
-DIRECTIONS = (FORWARD, BACKWARD, INFER, "update")
 
 CHANGES_ONLY = -1
 """The stage of a dispatch without one."""
@@ -162,21 +158,15 @@ Messages = tuple[int, np.ndarray]
 """A dispatch's stage (`CHANGES_ONLY` for none), and its messages `[n, 1 + fields]`: instances and state fields."""
 
 
-def routed(dispatch: Dispatch) -> Messages:
-    """The messages of a dispatch that holds states. The slots that their instances happen to have are left out."""
-    number = CHANGES_ONLY if dispatch.stage is None else dispatch.stage.number
-    return number, np.concatenate([dispatch.states[:, :SLOT], dispatch.states[:, SLOT + 1 :]], axis=1)
-
-
 class Journal(Instrument):
     """Turns what happens in a loop into decisions.
 
     Args:
       take: Gets each decision, as it is made: a recorder writes it, a follower compares it.
-      messages: Gives a dispatch's stage and messages, for a scheduler whose dispatches do not hold states.
+      messages: Gives a dispatch's stage and messages: the scheduler's `messages_of`.
     """
 
-    def __init__(self, take: Callable[[Decision], None], messages: Callable[[Any], Messages] = routed):
+    def __init__(self, take: Callable[[Decision], None], messages: Callable[[Dispatch], Messages]):
         self._take, self.messages = take, messages
         self._before: int | None = None  # the scheduler's dispatches before the first that is seen
 
@@ -184,7 +174,7 @@ class Journal(Instrument):
         """A pass begins."""
         self._take(PassBegins(len(of.ids), of.train, _checksum(of.ids)))
 
-    def decided(self, dispatch: Any) -> None:
+    def decided(self, dispatch: Dispatch) -> None:
         """A worker got a dispatch; nothing of it has run."""
         if self._before is None:
             self._before = dispatch.number - 1
@@ -202,7 +192,7 @@ class Journal(Instrument):
             )
         )
 
-    def done(self, dispatch: Any, choices: np.ndarray | None) -> None:
+    def done(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
         """A dispatch's messages travel on, with what was read from their payloads, if anything was."""
         self._take(Done(self.number(dispatch), 0 if choices is None else _checksum(choices)))
 
@@ -218,7 +208,7 @@ class Journal(Instrument):
         """A pass has ended; after one that trains, with these parameters."""
         self._take(PassEnds(bytes(16) if params is None else digest(params)))
 
-    def number(self, dispatch: Any) -> int:
+    def number(self, dispatch: Dispatch) -> int:
         """A dispatch's number in the journal, from 1."""
         assert self._before is not None
         return dispatch.number - self._before

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ampjax.sched.dispatch import Change
-from ampjax.sched.edges import Edges
+from ampjax.sched.updates import Change
+from ampjax.unfold.edges import Edges
 
 CHANGES_ONLY = -1
 """The stage of a launch that runs none."""

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from ampjax.engine.executor import Executor
 from ampjax.engine.instruments import Instrument, Instruments
 from ampjax.engine.issue_queue import IssueQueue
-from ampjax.engine.routed import Routed
+from ampjax.engine.launches import Launches
 from ampjax.engine.source import Source
+from ampjax.sched.diagnose.deadlock import report, standstill
 from ampjax.sched.dispatch import Dispatch
-from ampjax.sched.pump import Feed, check_payload
+from ampjax.sched.feeds import Feed, check_payload
 from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
 
@@ -41,7 +42,7 @@ class Loop:
     ):
         self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
         seeds = [source.of.seeds for source in sources if source.train]
-        self.launch_of = Routed(scheduler.plan, seeds[0] if seeds else RowSeeds())
+        self.launch_of = Launches(scheduler, seeds[0] if seeds else RowSeeds())
         self.instruments = Instruments(instruments)
         self.queue = IssueQueue(scheduler, executor, self.launch_of, self.instruments)
         self._asks = executor is not None and any(stage.route_by is not None for stage in scheduler.plan.stages)
@@ -58,11 +59,26 @@ class Loop:
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
-        self.queue.add(dispatch)
-        self._fruitless += dispatch.n_messages
-        if self._fruitless > PATIENCE:
-            self._suspect()
+        self.queue.add([dispatch])
+        self._count([dispatch])
         return dispatch
+
+    def ahead(self, worker: int, most: int) -> list[Dispatch]:
+        """Takes the worker's next actions, at most so many, each done as soon as it is decided, and admits what there is room for; with others they wait to be carried out.
+
+        One that reads payloads is the last, and `done` must follow for it.
+        """
+        found = self.scheduler.ahead(worker, most if self._decides_ahead else 1)
+        if found:
+            last = found[-1]
+            asks = self.scheduler.reads(last)
+            self.queue.add(found, len(found) - asks)
+            self._count(found)
+            if not asks:
+                self.settle()
+            elif not self.reads(last):  # where only control runs nobody has to wait
+                self.done(last)
+        return found
 
     def reads(self, dispatch: Dispatch) -> bool:
         """Whether its messages wait until payloads have been read back."""
@@ -105,6 +121,17 @@ class Loop:
                 check_payload(feed)
             self.queue.feed(feeds)
 
+    @property
+    def _decides_ahead(self) -> bool:
+        """Whether nothing needs to be asked between two decisions: a user-written controller pumps after each."""
+        return not any(source.grows for source in self.sources)
+
+    def _count(self, dispatches: Sequence[Dispatch]) -> None:
+        """Counts messages since an instance has ended."""
+        self._fruitless += sum([dispatch.n_messages for dispatch in dispatches])
+        if self._fruitless > PATIENCE:
+            self._suspect()
+
     def _suspect(self) -> None:
         """Warns if so many messages have been dispatched that an instance is likely to go round in a loop for ever."""
         in_flight = sum(self.scheduler.in_flight.values())
@@ -112,7 +139,7 @@ class Loop:
             return
         told = [
             f"no instance has ended during {self._fruitless:,} messages, with {in_flight} in flight: does a loop never end? Interrupt the run if so.",
-            *self.scheduler.report(),
+            *report(self.scheduler.snapshot()),
         ]
         self._fruitless = -(1 << 62)
         warnings.warn("\n  ".join(told), RuntimeWarning, stacklevel=2)
@@ -137,12 +164,12 @@ class Loop:
         if self.settle() or self.scheduler.can_move:
             return False
         if not all(source.exhausted for source in self.sources):
-            raise self.scheduler.diagnose()
+            raise standstill(self.scheduler.snapshot())
         if self.scheduler.end_of_data():
             for hook in self.instruments.data_ended:
                 hook()
         if self.scheduler.can_move:
             return False
         if not self.scheduler.idle:
-            raise self.scheduler.diagnose()
+            raise standstill(self.scheduler.snapshot())
         return True

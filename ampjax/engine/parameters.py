@@ -20,7 +20,7 @@ from ampjax.engine.touched import TouchedRows
 from ampjax.optim.touched import touched_update
 from ampjax.optim.update import make_update, trainable
 from ampjax.parallel.sync import Device, average
-from ampjax.sched.dispatch import Average, Change, Contribute, Merge, Update
+from ampjax.sched.updates import Average, Change, Contribute, Merge, Update
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ from ampjax.engine.issue_queue import AHEAD
 from ampjax.engine.loop import Loop
 from ampjax.engine.streaks import n_coalesced
 from ampjax.errors import DataError, SettingsError
-from ampjax.sched.dispatch import Dispatch, Update
-from ampjax.sched.queues import FORWARD, INFER
+from ampjax.sched.dispatch import FORWARD, INFER, Dispatch
+from ampjax.sched.plan import Plan
+from ampjax.sched.updates import Update
 
 Times = Mapping[str, Mapping[int, float]]
 """By `direction stage`, with `, updating` or without, or `update node`: from rows to nanoseconds."""
@@ -182,14 +183,14 @@ def _decided(loop: Loop, found: Measured) -> Iterator[list[Dispatch]]:
             continue
         waiting.append(dispatch)
         ns = time.thread_time_ns() - start
-        if dispatch.reads:
+        if loop.scheduler.reads(dispatch):
             yield waiting
             waiting = []
         start = time.thread_time_ns()
         loop.done(dispatch)
         ns += time.thread_time_ns() - start
-        if dispatch.stage is not None:
-            _note(found, "control", what_of(dispatch), [max(1, dispatch.n_rows)], ns)
+        if dispatch.stage >= 0:
+            _note(found, "control", what_of(loop.scheduler.plan, dispatch), [max(1, dispatch.n_rows)], ns)
         if len(waiting) >= AHEAD[0] or sum(d.n_messages for d in waiting) >= AHEAD[1]:
             yield waiting
             waiting = []
@@ -202,31 +203,30 @@ Run = Callable[[str, Sequence[int], Callable[[], object]], None]
 def _carry_out(dispatches: Sequence[Dispatch], loop: Loop, executor: Executor, run: Run, together: bool) -> None:
     """Hands the parts of dispatches to `run`, in streaks where they coalesce. Updates are parts of their own, or `together` with the kernel that can make them."""
     launches = [loop.launch_of(dispatch) for dispatch in dispatches]
-    place = 0
+    plan, place = loop.scheduler.plan, 0
     while place < len(launches):
         end = place + n_coalesced(launches[place], launches[place + 1 :], executor.can_coalesce)
         streak, last, place = launches[place:end], dispatches[end - 1], end
         rows = [max(1, launch.n_rows) for launch in streak]
-        if together and last.stage is not None and executor.updates_at_once(streak[-1]):
-            run(updating(last), rows, partial(executor.run, streak))
+        if together and last.stage >= 0 and executor.updates_at_once(streak[-1]):
+            run(updating(plan, last), rows, partial(executor.run, streak))
             continue
-        if last.stage is not None:
+        if last.stage >= 0:
             alone = [launch._replace(changes=(), brings_updates=False) for launch in streak]
-            run(what_of(last), rows, partial(executor.run, alone))
+            run(what_of(plan, last), rows, partial(executor.run, alone))
         for change in last.changes:
             what = f"update {change.node}" if isinstance(change, Update) else "replicas"
             run(what, [1], partial(executor.change, change))
 
 
-def what_of(dispatch: Dispatch) -> str:
+def what_of(plan: Plan, dispatch: Dispatch) -> str:
     """What a dispatch's time is kept under; inference takes the time of training's way forward, where alone it was measured."""
-    assert dispatch.stage is not None
-    return f"{FORWARD if dispatch.direction == INFER else dispatch.direction} {dispatch.stage.name}"
+    return f"{FORWARD if dispatch.direction == INFER else dispatch.direction} {plan.stages[dispatch.stage].name}"
 
 
-def updating(dispatch: Dispatch) -> str:
+def updating(plan: Plan, dispatch: Dispatch) -> str:
     """What the time of a dispatch is kept under whose kernel makes its updates."""
-    return what_of(dispatch) + _UPDATING
+    return what_of(plan, dispatch) + _UPDATING
 
 
 def has_updating(found: Measured) -> bool:

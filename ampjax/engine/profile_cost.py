@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ampjax.engine.cost import FlopsCost
+from ampjax.engine.launches import brings_updates
 from ampjax.engine.profile import Profile, updating, what_of
-from ampjax.sched.dispatch import Dispatch, Update
+from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.plan import Plan
+from ampjax.sched.updates import Update
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class ProfileCost:
         """Nanoseconds that a dispatch takes."""
         if self.flops is not None and self.flops.has_layers(dispatch):
             return self.flops(dispatch)
-        return round(_sum(dispatch, self.profile, "times"))
+        return round(_sum(self.plan, dispatch, self.profile, "times"))
 
 
 @dataclass(frozen=True)
@@ -50,27 +52,27 @@ class HostedCost:
 
     def host_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that a dispatch keeps the host busy."""
-        return _sum(dispatch, self.profile, "issue") + sum(
-            self.profile.ns(what, rows, "control") for what, rows in _run_by(dispatch)
+        return _sum(self.plan, dispatch, self.profile, "issue") + sum(
+            self.profile.ns(what, rows, "control") for what, rows in _run_by(self.plan, dispatch)
         )
 
     def device_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that its worker's device needs for it, once it has been issued."""
-        return _sum(dispatch, self.profile, "kernels")
+        return _sum(self.plan, dispatch, self.profile, "kernels")
 
 
-def _sum(dispatch: Dispatch, profile: Profile, part: str) -> float:
+def _sum(plan: Plan, dispatch: Dispatch, profile: Profile, part: str) -> float:
     """Nanoseconds of what a dispatch's time is made of: what it runs and updates; both in one where that was measured for so many rows, or fewer and more."""
-    if dispatch.brings_updates:
-        both = updating(dispatch)
+    if dispatch.stage >= 0 and brings_updates(plan.stages[dispatch.stage], dispatch):
+        both = updating(plan, dispatch)
         sizes = getattr(profile, part).get(both, ())
         if sizes and min(sizes) <= dispatch.n_rows <= max(sizes):
             return profile.ns(both, dispatch.n_rows, part)
     updates = [(f"update {change.node}", 1) for change in dispatch.changes if isinstance(change, Update)]
-    return sum(profile.ns(what, rows, part) for what, rows in _run_by(dispatch) + updates)
+    return sum(profile.ns(what, rows, part) for what, rows in _run_by(plan, dispatch) + updates)
 
 
-def _run_by(dispatch: Dispatch) -> list[tuple[str, int]]:
+def _run_by(plan: Plan, dispatch: Dispatch) -> list[tuple[str, int]]:
     """The stage that a dispatch runs, and its rows; a sink computes nothing and was never measured."""
-    stage = dispatch.stage
-    return [] if stage is None or stage.kind == "sink" else [(what_of(dispatch), dispatch.n_rows)]
+    is_measured = dispatch.stage >= 0 and plan.stages[dispatch.stage].kind != "sink"
+    return [(what_of(plan, dispatch), dispatch.n_rows)] if is_measured else []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ampjax.engine.journal import (
     CHANGES_ONLY,
@@ -20,7 +19,6 @@ from ampjax.engine.journal import (
     Messages,
     PassEnds,
     Settle,
-    routed,
 )
 from ampjax.engine.loop import Loop
 from ampjax.engine.recording import Recording
@@ -38,11 +36,11 @@ class Follower:
 
     Args:
       recording: The recording.
-      hint: What may be wrong where a decision differs; a sentence that ends an error.
       messages: As `Journal` has it.
+      hint: What may be wrong where a decision differs; a sentence that ends an error.
     """
 
-    def __init__(self, recording: Recording, hint: str = "", messages: Callable[[Any], Messages] = routed):
+    def __init__(self, recording: Recording, messages: Callable[[Dispatch], Messages], hint: str = ""):
         self._recording, self._hint = recording, hint
         self._decisions = recording.decisions()
         self.names: Sequence[str] = ()

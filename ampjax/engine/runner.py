@@ -21,9 +21,9 @@ from ampjax.engine.program import make_chain_program, make_program
 from ampjax.engine.residuals import Kept, find_chain_kept, find_kept, shapes_of
 from ampjax.engine.streaks import COUNTS, STACKED, STREAK, Kernel, Streak
 from ampjax.parallel.sync import Device
-from ampjax.sched.edges import Edges
-from ampjax.sched.queues import FORWARD
+from ampjax.sched.dispatch import FORWARD
 from ampjax.sched.stages import HOST, ArenaKey, Stage
+from ampjax.unfold.edges import Edges
 
 
 class StageRunner:

@@ -18,7 +18,7 @@ from ampjax.engine.compile import compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.instruments import Instrument
 from ampjax.engine.trace import Trace
-from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
+from ampjax.engine.tracing import Note, Tracer, add_dispatch
 from ampjax.sched.dispatch import Dispatch
 
 EACH = 2
@@ -165,7 +165,7 @@ class Sampled(Instrument):
         latest, self._latest = self._latest, []
         for dispatch, *times in _in_parts(latest, _HELD):
             if len(self._issues) < _TOLD * self._most:
-                self._issues += (*tell(dispatch), *times)
+                self._issues += (*self._tracer.tell(dispatch), *times)
             else:
                 self._tracer.trace.drop()
 
@@ -185,8 +185,7 @@ class Sampled(Instrument):
             self._first, self._due = dispatch.number, dispatch.number + self._every
         if self._to_time is not None or dispatch.number < self._again:
             return False
-        number = -1 if dispatch.stage is None else dispatch.stage.number
-        kind = number, dispatch.direction, bool(dispatch.changes), dispatch.n_rows.bit_length()
+        kind = dispatch.stage, dispatch.direction, bool(dispatch.changes), dispatch.n_rows.bit_length()
         if self._timed[kind] >= EACH and dispatch.number < self._due:
             return False
         self._to_time, self._kind = dispatch, kind

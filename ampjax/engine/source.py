@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ampjax.ir.instances import InstanceList, Instances, Messages
-from ampjax.sched.demand import Guard, Rows
+from ampjax.sched.feeds import Feed
+from ampjax.sched.limits import Guard
 from ampjax.sched.passes import Pass
-from ampjax.sched.pump import Feed
 from ampjax.sched.scheduler import Scheduler
+from ampjax.unfold.demand import Rows
 
 Put = Callable[[Sequence[Feed]], None]
 """Puts payloads where they belong."""
@@ -24,7 +25,7 @@ Some examples' loops are also run on their own, to see how much room they need, 
 """
 
 AHEAD = 256
-"""Instances whose demands are counted together, near the memory limit."""
+"""Instances that are looked at together: near the memory limit to count what they need, and where their programs are not known to unfold them."""
 
 _END: Any = object()
 
@@ -41,11 +42,22 @@ class Source:
       scheduler: Where instances go.
       of: The pass.
       guard: Holds instances back near the memory limit.
+
+    Attributes:
+      train: Whether it is training.
+      grows: Whether more is pumped for instances in flight.
     """
+
+    grows = False
 
     def __init__(self, scheduler: Scheduler, of: Pass, guard: Guard | None = None):
         self._scheduler, self.of, self._data, self._ids = scheduler, of, of.data, np.asarray(of.ids)
         self.train, self._guard, self._next = of.train, guard, 0
+        self._foreseen = 0  # instances whose programs are known
+        self._unfolded, self._news = (
+            scheduler.programs.n_unfolded,
+            False,
+        )  # when this was last looked at; whether it was more than before
         self._needs: dict[int, Rows] = {}  # of instances to come, by their place in the order
 
     @property
@@ -101,18 +113,30 @@ class Source:
         assert self._guard is not None
         ids = self._ids[start : start + AHEAD]
         different, place = np.unique(ids, return_inverse=True)
-        needs = self._guard.demands(different.tolist(), batches_of(self._data, different))
+        needs = self._scheduler.programs.demands(different, batches_of(self._data, different), self._guard.purpose)
         self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
 
-    def _open(self, ids: np.ndarray) -> np.ndarray:
-        return self._scheduler.open(ids, self.of.purpose, self.of.may_update)
+    def _open(self, ids: np.ndarray, grows: bool = False) -> np.ndarray:
+        return self._scheduler.open(ids, self.of.purpose, self.of.may_update, grows)
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
         """Lets instances in."""
+        self._foresee(len(ids))
         slots = self._open(ids)
-        for batch in batches_of(self._data, ids):
-            put(self._scheduler.pump(slots, batch))
+        put(self._scheduler.pump(slots, self._data.gather(ids)))
         self._scheduler.close(slots)
+
+    def _foresee(self, n: int) -> None:
+        """Unfolds the last `n` instances with those that follow, if programs have been missing twice in a row: many together cost little more than one."""
+        if self._next <= self._foreseen:
+            return
+        unfolded, missed = self._scheduler.programs.n_unfolded, self._news
+        self._news, self._unfolded = unfolded > self._unfolded, unfolded
+        if self._news and missed and self._scheduler.foresees:
+            start = self._next - n
+            ids = self._ids[start : start + AHEAD]
+            self._scheduler.foresee(ids, self._data.gather(ids), self.of.purpose)
+            self._foreseen = start + len(ids)
 
 
 class LoopInstances:
@@ -167,6 +191,8 @@ class LoopSource(Source):
       guard: Holds instances back near the memory limit.
     """
 
+    grows = True
+
     def __init__(self, scheduler: Scheduler, of: Pass, guard: Guard | None = None):
         super().__init__(scheduler, of, guard)
         self._loops: LoopInstances = of.data
@@ -193,7 +219,7 @@ class LoopSource(Source):
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
         del put  # the loops pump
-        for slot, i in zip(self._open(ids).tolist(), ids.tolist(), strict=True):
+        for slot, i in zip(self._open(ids, grows=True).tolist(), ids.tolist(), strict=True):
             self._running[slot] = (i, self._loops.start(i))
 
 

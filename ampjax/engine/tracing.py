@@ -12,16 +12,16 @@ import numpy as np
 
 from ampjax.engine.loop import Loop
 from ampjax.engine.trace import Trace
-from ampjax.ir.state import INSTANCE
-from ampjax.sched.dispatch import Change, Dispatch, Update
+from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.stages import Stage
+from ampjax.sched.updates import Change, Update
 
 _ITEMS = attrgetter("items")
 """The messages in a queue."""
 
 
 class Note(NamedTuple):
-    """What a trace keeps of a dispatch (see `tell`).
+    """What a trace keeps of a dispatch (see `Tracer.tell`).
 
     Args:
       worker: Who runs it.
@@ -55,13 +55,6 @@ class Note(NamedTuple):
         return ("+".join(dict.fromkeys(update.node for update in self.updates)) or "replicas") if self.changes else ""
 
 
-def tell(dispatch: Dispatch) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
-    """The parts of a dispatch's `Note`: little, and fast to make, since a run has many."""
-    d = dispatch
-    # A copy of the column: a view would keep all of the states alive.
-    return d.worker, d.stage, d.direction, d.states[:, INSTANCE].copy(), d.n_rows, d.changes
-
-
 class Tracer:
     """Records one run. `begin` or `idle` is called whenever a worker asks for work, `finish` at the end.
 
@@ -78,16 +71,27 @@ class Tracer:
         self._samples: list[Any] = []  # flat, as `_add_queues` reads it: see decision 15
         self._begun = clock()
         scheduler = loop.scheduler
+        self._stages = scheduler.plan.stages
         trace.stages.update({s.name: tuple(n.name for n in s.nodes) for s in scheduler.plan.stages})
         self._before = {node: stats.histogram.copy() for node, stats in scheduler.stats.nodes.items()}
 
+    def tell(self, d: Dispatch) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
+        """The parts of a dispatch's `Note`: little, and fast to make, since a run has many."""
+        stage = self._stages[d.stage] if d.stage >= 0 else None
+        return d.worker, stage, d.direction, d.ids.copy(), d.n_rows, d.changes  # a view would keep all slots alive
+
+    def note(self, d: Dispatch) -> Note:
+        """What a trace keeps of a dispatch."""
+        return Note(*self.tell(d))
+
     def begin(self, dispatch: Dispatch) -> int:
         """Notes that a worker has got a dispatch, and what waits for it; gives the time."""
-        now, stage = self.clock(), dispatch.stage
+        now = self.clock()
         if self._waits:
             self._close(dispatch.worker, now)
-        if stage is not None:
-            self._sample(dispatch.worker, now, stage.name, dispatch.direction, len(dispatch.states))
+        if dispatch.stage >= 0:
+            name = self._stages[dispatch.stage].name
+            self._sample(dispatch.worker, now, name, dispatch.direction, dispatch.n_messages)
         return now
 
     def idle(self, worker: int) -> None:

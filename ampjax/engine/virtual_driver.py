@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import heapq
 from collections.abc import Iterable, Iterator
 
 from ampjax.engine.cost import Cost
 from ampjax.engine.loop import Loop
 from ampjax.engine.trace import Trace
-from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
+from ampjax.engine.tracing import Tracer, add_dispatch
 from ampjax.sched.dispatch import Dispatch
 
 STRIDE = 16
@@ -107,8 +106,7 @@ class VirtualDriver:
         """Adds a dispatch that starts now to the trace."""
         changes_ns = end_ns
         if dispatch.changes:
-            alone = dispatch.stage is None
-            kernels_ns = 0 if alone else max(0, self._cost(dataclasses.replace(dispatch, changes=[])))
+            kernels_ns = max(0, self._cost(dispatch._replace(changes=()))) if dispatch.stage >= 0 else 0
             changes_ns = min(self.now_ns + kernels_ns, end_ns)
         start_ns = tracer.begin(dispatch)
-        add_dispatch(tracer.trace, Note(*tell(dispatch)), start_ns, changes_ns, changes_ns, end_ns)
+        add_dispatch(tracer.trace, tracer.note(dispatch), start_ns, changes_ns, changes_ns, end_ns)

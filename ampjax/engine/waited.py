@@ -9,7 +9,7 @@ import jax
 
 from ampjax.engine.executor import Executor
 from ampjax.engine.instruments import Instrument
-from ampjax.engine.tracing import Note, Tracer, add_dispatch, tell
+from ampjax.engine.tracing import Tracer, add_dispatch
 from ampjax.sched.dispatch import Dispatch
 
 
@@ -47,7 +47,7 @@ class Waited(Instrument):
         changes_ns = end_ns = await self._ended(kernels)
         if changes:
             end_ns = await self._ended(changes)
-        add_dispatch(self._tracer.trace, Note(*tell(dispatch)), start, changes_ns, changes_ns, end_ns)
+        add_dispatch(self._tracer.trace, self._tracer.note(dispatch), start, changes_ns, changes_ns, end_ns)
 
     async def _ended(self, fences: list[jax.Array]) -> int:
         """The time when all of them are ready."""

@@ -1,65 +1,14 @@
-"""Consumers: who consumes what, found out once from a plan's routes, so that nobody need count while messages travel.
-
-Fills in what a stage says of its ports (`direct`, `distinct`, `sole`, `alone`) and of its outputs (`written`, `uses`).
-"""
+"""Consumers: what the plan's routes say of who consumes whose rows. Fills in what a stage says of its ports (`sole`), of its outputs (`written`), and of the workers ahead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from ampjax.ir.control import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Repeat, Ungroup
-from ampjax.sched.stages import HOST, Leaf, Stage, Step, Targets
+from ampjax.ir.control import Bcast, Distribute, Flatmap, Repeat, Ungroup
+from ampjax.sched.stages import HOST, Leaf, Stage, Targets
 
-MAKES_VIEWS = (Ungroup, Repeat, Distribute)
 MAKES_COPIES = (Ungroup, Repeat, Distribute, Flatmap, Bcast)
-"""Control nodes after which several messages can share an owner."""
-
-Arrivals = dict[Leaf, list[tuple[int, bool, bool]]]
-"""For each port the producers whose messages arrive: whether as views, and whether several of one owner can."""
-
-
-def trace_owners(stages: Sequence[Stage], pumps: Mapping[int, Targets]) -> None:
-    """Finds out for each port whether views can arrive there, and whether two messages can share an owner.
-
-    Args:
-      stages: All stages.
-      pumps: The route of each pump's messages, by the pump's number as a producer (negative).
-    """
-    arrivals: Arrivals = {}
-    for stage in stages:
-        for j in range(len(stage.routes)):
-            _follow(stage.routes[j], stage.number, len(stage.routes) > 1 and j > 0, arrivals)
-    for producer, route in pumps.items():
-        _follow(route, producer, False, arrivals)
-    for stage in stages:
-        ports = [arrivals.get(Leaf(stage.number, p), []) for p in range(len(stage.ports))]
-        stage.direct = tuple(not any(view for _, view, _ in port) for port in ports)
-        producers = [producer for port in ports for producer, _, _ in port]
-        stage.distinct = len(set(producers)) == len(producers) and not any(
-            again for port in ports for _, _, again in port
-        )
-
-
-def _follow(targets: Targets, producer: int, view: bool, arrivals: Arrivals) -> None:
-    """Notes each leaf that a producer's messages reach: whether as views, and whether several of one owner can."""
-    found: dict[Leaf, tuple[bool, bool]] = {}
-    seen: dict[int, tuple[bool, bool]] = {}
-    stack = [(targets, view, False)]
-    while stack:
-        targets, view, again = stack.pop()
-        for target in targets:
-            if isinstance(target, Leaf):
-                old = found.get(target)
-                found[target] = (view, again) if old is None else (old[0] or view, True)
-                continue
-            views, copies = target.kind in MAKES_VIEWS, target.kind in MAKES_COPIES
-            old = seen.get(id(target))
-            flags = (view or views, again or copies) if old is None else (old[0] or view or views, True)
-            if flags != old:
-                seen[id(target)] = flags
-                stack.extend((t, flags[0], flags[1]) for t in target.targets)
-    for leaf, (is_view, is_again) in found.items():
-        arrivals.setdefault(leaf, []).append((producer, is_view, is_again))
+"""Control nodes after which several messages can hold the same rows."""
 
 
 def find_sole(stages: Sequence[Stage]) -> None:
@@ -141,41 +90,6 @@ def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
                     yield loop
 
 
-def count_uses(stages: Sequence[Stage], pumps: Mapping[int, Targets]) -> dict[int, int | None]:
-    """Finds out how often messages are consumed, where that is certain: then references need no counting.
-
-    Returns:
-      What `Stage.uses` is for stages, for each pump.
-    """
-    known: dict[int, int | None] = {}
-    for stage in stages:
-        stage.uses = _sum(_uses(stages, route, known) for route in stage.routes)
-    pump_uses = {pump: _uses(stages, route, known) for pump, route in pumps.items()}
-    routes = [(stage.uses, stage.routes) for stage in stages]
-    routes += [(pump_uses[pump], [route]) for pump, route in pumps.items()]
-    shared = {leaf for uses, own in routes if uses != 1 for route in own for leaf in reached(route)[0]}
-    for stage in stages:
-        stage.alone = tuple(Leaf(stage.number, p) not in shared for p in range(len(stage.ports)))
-    return pump_uses
-
-
-def _uses(stages: Sequence[Stage], targets: Targets, known: dict[int, int | None]) -> int | None:
-    """How many stages' ports each message of a route reaches in training; `known` holds the routes that have been followed."""
-    if id(targets) not in known:
-        known[id(targets)] = None  # for a loop of control nodes alone, which leads back here
-        known[id(targets)] = _sum(_uses_of(stages, target, known) for target in targets)
-    return known[id(targets)]
-
-
-def _uses_of(stages: Sequence[Stage], target: Leaf | Step, known: dict[int, int | None]) -> int | None:
-    if isinstance(target, Leaf):
-        return int(stages[target.stage].trains)
-    if target.kind in (Phi, Isu, Cond):
-        found = {_uses(stages, output, known) for output in target.targets}
-        return found.pop() if len(found) == 1 else None
-    return _sum(_uses(stages, output, known) for output in target.targets) if target.kind is Bcast else None
-
-
 def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[dict[Leaf, None], bool]:
     """The ports that a route's messages can reach, and whether each message certainly reaches exactly one; with `trained`, the stages, in training."""
     leaves: dict[Leaf, None] = {}
@@ -194,13 +108,3 @@ def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[d
                 seen.add(id(target))
                 stack.extend(target.targets)
     return leaves, once
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """The sum of numbers that are all known."""
-    total = 0
-    for count in counts:
-        if count is None:
-            return None
-        total += count
-    return total

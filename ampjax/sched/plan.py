@@ -27,7 +27,6 @@ class Plan:
       layout: Where state fields stand.
       stages: All stages; the routes refer to them by number.
       pumps: The route of each pump's messages.
-      pump_uses: How often each pump's messages are consumed, by the pump's number as a producer, `-1 - p`: see `Stage.uses`.
       workers: Number of workers.
       worker_of: The worker of each payload node.
       spaces: The memory space of each worker.
@@ -37,7 +36,6 @@ class Plan:
     layout: Layout
     stages: list[Stage]
     pumps: dict[str, Targets]
-    pump_uses: dict[int, int | None]
     workers: int
     worker_of: Mapping[str, int]
     spaces: tuple[int, ...]
@@ -79,14 +77,9 @@ class _Planner:
             for name, node in self.graph.pumps.items()
             if not wire_type(node.outputs[0]).topology
         }
-        producers = {-1 - number: pumps[name] for number, name in enumerate(self.graph.pumps) if name in pumps}
-        consumers.trace_owners(self.stages, producers)
         consumers.find_sole(self.stages)
         consumers.count_workers_ahead(self.stages)
-        pump_uses = consumers.count_uses(self.stages, producers)
-        return Plan(
-            self.graph, self.graph.layout, self.stages, pumps, pump_uses, len(self.spaces), self.worker_of, self.spaces
-        )
+        return Plan(self.graph, self.graph.layout, self.stages, pumps, len(self.spaces), self.worker_of, self.spaces)
 
     # -- stages
 

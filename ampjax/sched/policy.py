@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 
 from ampjax.errors import SettingsError
-from ampjax.sched.queues import FORWARD, Queue
+from ampjax.sched.dispatch import FORWARD
+from ampjax.sched.queues import Queue
 
 Policy = Callable[[Sequence[Queue], int], Queue | None]
 """`policy(queues, now)`: chooses among queues that are not empty and can be dispatched; `now` is the number of the next dispatch.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.ir.state import SLOT
-from ampjax.sched.edges import Edges
+from ampjax.unfold.edges import Edges
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,53 @@
 """The scheduler: a pure state machine. Events in (instances pumped, dispatch done), actions out (dispatch this batch).
 
-It decides: who is admitted, which queue goes next, when parameters change. It knows nothing of JAX, asyncio or clocks: a driver asks
-for a worker's next action with `next`, carries it out, and says `done` when its messages may travel on.
+It knows nothing of JAX, asyncio or clocks, and reads no state: what will happen is known from programs.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 
-from ampjax.errors import DeadlockError, LimitError, SettingsError
 from ampjax.ir.instances import Messages
-from ampjax.ir.state import INSTANCE, State
-from ampjax.sched import doctor, explain, laws
-from ampjax.sched.build import NO_CELLS
-from ampjax.sched.dispatch import Change, Dispatch
-from ampjax.sched.passes import PURPOSES, left_out
+from ampjax.sched import columns as c
+from ampjax.sched.abandon import forget_all
+from ampjax.sched.admission import Admission
+from ampjax.sched.asking import NONE, Asking
+from ampjax.sched.cache import ProgramCache
+from ampjax.sched.changes import PendingChanges
+from ampjax.sched.columns import Tables
+from ampjax.sched.contents import Contents
+from ampjax.sched.counters import Counters, gradient_rows, ways_of
+from ampjax.sched.diagnose.invariants import check as check_laws
+from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.feeds import Feed
 from ampjax.sched.past import Past
 from ampjax.sched.plan import Plan
-from ampjax.sched.policy import Policy, backward_first
-from ampjax.sched.pump import Feed, Pumps
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Queue
+from ampjax.sched.policy import Policy
+from ampjax.sched.policy_numbers import BY_ASKING, number_of
+from ampjax.sched.queues import Queue
+from ampjax.sched.replicas import Replicas
 from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.slots import SlotPool
-from ampjax.sched.stages import ArenaKey, Stage
-from ampjax.sched.stats import NodeStats, StageStats, Statistics
-from ampjax.sched.traffic import Traffic
-from ampjax.sched.updates import Updates
+from ampjax.sched.space import Space
+from ampjax.sched.stages import ArenaKey
+from ampjax.sched.stashes import Stashes
+from ampjax.sched.statistics import Statistics, reset, statistics
+from ampjax.sched.store import Store
+from ampjax.sched.tables import longer
+from ampjax.sched.updates import Change, Update
+
+
+@functools.cache
+def loops() -> ModuleType:
+    """The compiled loops. Numba takes a while to be imported, so that waits until a scheduler is made."""
+    from ampjax.sched import loops as module
+
+    return module
 
 
 class Scheduler:
@@ -39,67 +57,64 @@ class Scheduler:
       plan: The graph, cut into stages.
       settings: Throttle, intervals, policy, limits.
       check: True checks the invariants after every event (slow; for tests).
+
+    Attributes:
+      store: The programs in the tables.
+      programs: How instances get them.
+      replicas: Which replicas meet when.
+      updates: Versions of nodes, and what they have counted since.
+      contents: What is in dispatches.
     """
 
     def __init__(self, plan: Plan, settings: SchedulerSettings, check: bool = False):
         self.plan, self.settings, self._check = plan, settings, check
-        self._pumps = Pumps(plan, self.pool)
-        self.replica_groups = _replica_groups(plan)
-        # Replicas that meet at their updates are flushed by one worker: nobody may merge what another has yet to hand in.
-        meeting = self.replica_groups.values() if settings.sync.every else ()
-        self._flushed_by = {node: plan.worker_of[nodes[0]] for nodes in meeting for node in nodes}
-        intervals = {node: settings.intervals.get(node, 1) for node in plan.graph.parameterised}
-        self.updates = Updates(intervals, self.replica_groups, settings.sync, settings.flush_every is None)
-        self.pools: dict[ArenaKey, SlotPool] = {}
-        self.history: Past[Dispatch] = Past(settings.history)
-        self._number = 0
-        self._left_out = {purpose: left_out(plan, purpose) for purpose in PURPOSES}
-        self._inference = "both"  # what it is for, of those in flight
-        self._caps: dict[tuple[int, str], int] = {}
-        self._clear()
-        self.reset_statistics()
-
-    def _clear(self) -> None:
-        """Starts with nothing in flight."""
-        s = self.settings
-        self._traffic = Traffic(self.plan, self.updates, s.stashed, self.pool, self._max_rows, s.policy)
-        self._traffic.now = self._number
-        self._inflight, self._builder = self._traffic.inflight, self._traffic.builder
-        self._backlogs, self._stirred = self._traffic.backlogs, self._traffic.stirred
-        self._changes: dict[int, deque[Dispatch]] = {}
-        self._issued = self._since_flush = 0
+        self._loops = loops()
+        self._space = Space(plan, settings)
+        self.store = Store(plan, self._space.arenas)
+        self.programs = ProgramCache(plan, self.store, settings.program_bytes)
+        self.nodes = list(plan.graph.parameterised)
+        self.replicas = Replicas(plan, settings.sync, self._t.nodes)
+        self.updates = Counters(self.nodes, self._t.nodes, self.replicas)
+        self._admission = Admission(plan, self._space, self.store, self.programs, self._loops)
+        self._told, self._pack = np.zeros((2, c.N_PACK + 1), np.int64), np.zeros(1 << 14, np.int32)
+        self._due = np.zeros((1 + 16 * len(self.nodes), 3), np.int64)
+        self._sections = [len(stage.ports) + len(stage.outputs) for stage in plan.stages]
+        self._ways = ways_of(plan)
+        self._policy = number_of(settings.policy)
+        self._asking = Asking(plan, settings.policy, self.snapshot, self._ready)
+        self._log: Past[Dispatch] = Past(settings.history)
+        self._limited = _is_limited(settings)
+        self._changes = PendingChanges(self.nodes, plan.worker_of, self.replicas)
+        self._since_flush, self._may_update = 0, True
+        self._intervals = self._t.nodes[:, c.INTERVAL].copy()
+        self._stashes = Stashes()
+        self.contents = Contents(plan, self.store, self._admission.topologies, lambda: self._t)
 
     # -- events: instances
 
     def room(self, train: bool = True) -> int:
         """Instances that `max_active_keys`, `min_admission` and the controller's next update allow to be admitted now."""
-        room = self.settings.max_active_keys - self._inflight.count[train]
+        room = self.settings.max_active_keys - self.in_flight[train]
         if room < self.settings.min_admission:
             return 0
         if train and self.settings.flush_every is not None:
             room = min(room, self.settings.flush_every - self._since_flush)
         return max(0, room)
 
-    def open(self, ids: np.ndarray, purpose: str = "train", may_update: bool = True) -> np.ndarray:
+    def open(self, ids: np.ndarray, purpose: str = "train", may_update: bool = True, grows: bool = False) -> np.ndarray:
         """Admits instances that will be pumped to; returns their slots `[n]`. `close` them when everything has been pumped.
 
         Args:
           ids: The instances' numbers `[n]`.
           purpose: What they are run for, one of `passes.PURPOSES`: what only another purpose needs is left out.
-          may_update: Whether training may change parameters.
-
-        Raises:
-          SettingsError: If inference for another purpose is in flight.
+          may_update: Whether training may change parameters; gradients are counted all the same.
+          grows: Whether more may be pumped later, as user-written controllers do.
         """
-        train = purpose == "train"
-        if train:
-            self.updates.may_update = may_update
-        else:
-            self._infer_for(purpose)
-        slots = self._inflight.open(np.asarray(ids), train)
-        self._since_flush += len(slots) if train else 0
-        self.stats.most_in_flight = max(self.stats.most_in_flight, self._inflight.total)
-        return slots
+        if purpose == "train":
+            self._t.nodes[:, c.INTERVAL] = self._intervals if may_update else -1
+            self._may_update = may_update
+            self._since_flush += len(ids)
+        return self._admission.open(np.asarray(ids, np.int64), purpose, grows)
 
     def pump(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """Pumps messages for open instances; returns where the driver must put their payloads: after the dispatches so far have read theirs, before the next one does.
@@ -109,74 +124,88 @@ class Scheduler:
           batch: Their messages, by pump.
 
         Raises:
-          MessageError: If a pump is unknown, or a state field is missing or not known.
+          MessageError: If a pump is unknown, a message, a state function's result or a topology does not fit, or an instance seems never to end.
+          DeadlockError: If messages of an instance for which no more is pumped wait for others that never come.
         """
-        feeds = self._pumps.pump(self._traffic, slots, batch)
+        feeds = self._admission.pump(np.asarray(slots, np.int64), batch)
         self._checked()
         return feeds
 
     def close(self, slots: np.ndarray) -> None:
         """Says that nothing more will be pumped for these instances."""
-        self._inflight.release(slots)
-        self._controller()  # an instance that sent nothing to any node ends here
+        self._loops.close(np.asarray(slots, np.int64), *self._t)
+        self._controller()
         self._checked()
+
+    @property
+    def foresees(self) -> bool:
+        """Whether anything can be found out beforehand: where payloads decide, programs are made while instances are in flight."""
+        return self._admission.foresees
+
+    def foresee(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str = "train") -> None:
+        """Finds out what will happen to instances that are to be pumped soon: many together cost little more than one.
+
+        Args:
+          ids: The instances' numbers `[n]`.
+          batch: Their messages.
+          purpose: What they will be run for.
+
+        Raises:
+          MessageError, DeadlockError: As `pump` does.
+        """
+        self._admission.foresee(np.asarray(ids, np.int64), batch, purpose)
 
     # -- actions
 
     def next(self, worker: int) -> Dispatch | None:
-        """The worker's next action, or None if there is none now; it counts as issued.
+        """The worker's next action, or None if there is none now; it counts as issued."""
+        found = self._decide(worker, 0)
+        return self._issue(found[0]) if found else None
 
-        Raises:
-          MessageError: If ragged inputs or a topology do not fit each other.
+    def ahead(self, worker: int, most: int) -> list[Dispatch]:
+        """The worker's next actions, each done as soon as it is decided, as on the clock: fewer than `most` where an instance ends, or nothing is ready.
+
+        One that reads payloads is the last and is not done: `done` follows when they have been read.
         """
-        if self._changes and (changes := self._changes_of(worker)) is not None:
-            return self._issue(changes)
-        queue = self._pick(worker)
-        if queue is None:
-            return None
-        dispatch = self._builder.build(queue, self.stats)
-        self._backlogs[worker].taken(queue)
-        self._count(queue, dispatch)
-        return self._issue(dispatch)
-
-    def reads(self, dispatch: Dispatch) -> bool:
-        """Whether payloads must be read back to the host before a dispatch's messages travel on."""
-        return dispatch.reads
+        if self._under_way or worker in self._changes:
+            dispatch = self.next(worker)
+            if dispatch is None:
+                return []
+            if not self.reads(dispatch):
+                self.done(dispatch)
+            return [dispatch]
+        found = self._decide(worker, most)
+        if found and self.reads(found[-1]):
+            self._under_way[found[-1].number] = found[-1]
+        self._log.extend(tuple(found))
+        self._controller()
+        self._checked()
+        return found
 
     def done(self, dispatch: Dispatch, choices: np.ndarray | None = None) -> None:
         """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended.
 
         Args:
           dispatch: The dispatch.
-          choices: What was read from the payloads of one that `reads`; None takes what its node assumes.
+          choices: What was read from the payloads of one that `reads`, `[n]` or `[n, names]`; None takes what its node assumes.
         """
-        self._issued -= 1
-        if choices is not None:
-            dispatch.choices = choices
-        stage = dispatch.stage
-        if stage is not None:
-            if dispatch.direction == BACKWARD:
-                self._traffic.answer(dispatch, stage)
-                self._traffic.end(stage, dispatch.cells, dispatch.out_rows)
-            else:
-                if stage.outputs:
-                    self._traffic.forward(dispatch, stage)
-                if dispatch.direction == INFER or stage.kind == "loss":
-                    self._traffic.answer(dispatch, stage)
+        dispatch = self._under_way[dispatch.number]
+        if self.reads(dispatch):
+            self._admission.choose(dispatch, choices)
+        del self._under_way[dispatch.number]
+        if dispatch.stage >= 0:
+            self._loops.done(dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._t)
         self._controller()
         self._checked()
 
-    def end_of_epoch(self) -> None:
-        """Asks the replicas for what the end of an epoch asks of them; the actions come from `next`."""
-        self._queue_changes(0, self.updates.end_of_epoch())
+    def reads(self, dispatch: Dispatch) -> bool:
+        """Whether payloads must be read back to the host before a dispatch's messages travel on."""
+        return dispatch.stage >= 0 and bool(self._t.stages[dispatch.stage, c.ASKS]) and dispatch.direction != "backward"
 
     def flush(self) -> None:
         """Updates every node from what it has accumulated, whatever its interval; the actions come from `next`."""
-        by_worker: dict[int, list[Change]] = {}
-        for node, changes in self.updates.flush(self.stats).items():
-            by_worker.setdefault(self._flushed_by.get(node, self.plan.worker_of[node]), []).extend(changes)
-        for worker, changes in by_worker.items():
-            self._queue_changes(worker, changes)
+        if self._may_update:
+            self._changes.flush(self._t)
 
     def end_of_data(self) -> bool:
         """Says that no more training instances come in this epoch: a round that is not full is updated all the same.
@@ -184,77 +213,79 @@ class Scheduler:
         Returns:
           Whether there are updates.
         """
-        if self.settings.flush_every is not None and self._since_flush and not self._inflight.count[True]:
+        if self.settings.flush_every is not None and self._since_flush and not self.in_flight[True]:
             self._since_flush = 0
             self.flush()
             return bool(self._changes)
         return False
 
+    def end_of_epoch(self) -> None:
+        """Asks the replicas for what the end of an epoch asks of them; the actions come from `next`."""
+        self._changes.add(self._t, 0, self.replicas.end_of_epoch())
+
     def decide_by(self, policy: Policy) -> None:
         """Changes the policy, for what waits already too."""
-        self.settings = replace(self.settings, policy=policy)
-        for backlog in self._backlogs:
-            backlog.decide_by(policy)
+        self.settings, self._policy = replace(self.settings, policy=policy), number_of(policy)
+        self._asking.decide_by(policy)
 
-    def abandon(self, undone: Sequence[Dispatch] = ()) -> list[Dispatch]:
-        """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted.
-
-        Args:
-          undone: After an error, the latest dispatches, in order, which were never carried out: what they brought is uncounted.
+    def abandon(self) -> list[Dispatch]:
+        """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted, and programs stay known.
 
         Returns:
-          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made. Nothing, where anything is undone.
+          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
         """
-        due = [changes for waiting in self._changes.values() for changes in waiting]
-        self.updates.forget_handed_in()
-        for key, pool in list(self.pools.items()):
-            self.pools[key] = SlotPool(pool.capacity, pool.limit)
-        self._clear()
-        if undone:
-            self.updates.take_back([*undone, *due])
-            due.clear()
-        return due
+        self._admission.forget_all()
+        forget_all(self._t, self._space.capacities)
+        self._stashes.clear()
+        self.replicas.forget_handed_in()
+        self._since_flush = 0
+        return self._changes.abandon()
+
+    def take_back(self, dispatches: Iterable[Dispatch]) -> None:
+        """Uncounts the gradients and updates of the latest dispatches, in order, which were never carried out."""
+        self.updates.take_back((gradient_rows(self.plan.stages[d.stage], d), d.changes) for d in dispatches)
 
     def resize(self, settings: SchedulerSettings) -> None:
         """Takes new arena sizes and limits; nothing may be in flight."""
-        self.settings = settings
-        self._caps.clear()
-        self.pools.clear()
-        self._clear()
+        self.settings, self._limited = settings, _is_limited(settings)
+        self._space.size_arenas(settings)
 
-    def cap(self, stage: Stage, direction: str, rows: int) -> None:
+    def cap(self, stage: int, direction: str, rows: int) -> None:
         """Lets no dispatch of a stage hold more than `rows` rows from now on (a single ragged message may); a cap is only ever raised."""
-        self._caps[stage.number, direction] = max(rows, self.cap_of(stage, direction))
-        self._traffic.queues[stage.number, direction].max_rows = self._max_rows(stage, direction)
+        self._space.cap(stage, DIRECTIONS.index(direction), rows)
 
-    def cap_of(self, stage: Stage, direction: str) -> int:
+    def cap_of(self, stage: int, direction: str) -> int:
         """The cap of a stage's dispatches; 0 if it has none."""
-        return self._caps.get((stage.number, direction), 0)
+        return self._space.caps.get((stage, DIRECTIONS.index(direction)), 0)
 
     # -- questions
+
+    def capacity(self, arena: ArenaKey) -> int:
+        """Rows that an arena must have now, slot 0 included; it only grows."""
+        return self._space.capacity(arena)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
-        return not self._inflight.total and not self._changes and not self._issued
+        return not sum(self.in_flight.values()) and not self._changes and not self._under_way
 
     @property
     def can_move(self) -> bool:
         """Whether some worker has an action, or one is under way."""
-        return bool(self._issued) or any(self.can_move_on(worker) for worker in range(self.plan.workers))
+        return bool(self._under_way) or any(self.can_move_on(worker) for worker in range(self.plan.workers))
 
     def can_move_on(self, worker: int) -> bool:
         """Whether this worker has an action."""
-        return worker in self._changes or self._pick(worker) is not None
+        return worker in self._changes or self._pick(worker) != NONE
 
-    def waiting_for(self, worker: int) -> Collection[Queue]:
-        """A worker's queues that are not empty."""
-        return self._backlogs[worker].queues
+    def waiting_for(self, worker: int) -> list[Queue]:
+        """A worker's queues that are not empty, in the order in which they ceased to be empty."""
+        return self._asking.waiting_for(self._t, worker)
 
     def stirred(self) -> set[int]:
         """Workers for whom something has come since this was last asked. Another that had no action, and for whom nothing waits, has none now."""
-        found = self._stirred.copy()
-        self._stirred.clear()
+        found = set(np.flatnonzero(self._t.n_active[1]).tolist())
+        self._t.n_active[1] = 0
         return found
 
     def held_up(self, worker: int) -> str | None:
@@ -262,168 +293,142 @@ class Scheduler:
 
         `policy`: it wants to wait. `memory`: there is no room for a result. `join`: what it has lacks a partner, or members of its group.
         """
-        if self._backlogs[worker]:
-            return "policy" if self._ready(worker) else "memory"
-        return "join" if any(table.waiting for table in self._traffic.tables[worker]) else None
-
-    @property
-    def finished(self) -> list[tuple[int, bool]]:
-        """Instances that have ended since this was last asked: number, and whether it was a training instance."""
-        ended = self._inflight.finished
-        if not ended:
-            return []
-        self._inflight.finished = []
-        self.stats.instances += len(ended)
-        return ended
+        if self._t.n_active[0, worker]:
+            ready = self._ready(worker)
+            return "policy" if ready is None or len(ready) else "memory"
+        return "join" if self._admission.waits_on(worker) else None
 
     @property
     def in_flight(self) -> Mapping[bool, int]:
         """Instances in flight: training (True) and inference (False)."""
-        return dict(self._inflight.count)
+        clock = self._t.clock
+        return {True: int(clock[c.N_TRAIN]), False: int(clock[c.N_INFER])}
 
-    def waiting(self) -> list[str]:
-        """Who waits for what: one line per message in a join, and per open group."""
-        return [str(one) for one in explain.find_waiting(self.plan, self._traffic.joins, self._traffic.groups)]
+    @property
+    def finished(self) -> list[tuple[int, bool]]:
+        """Instances that have ended since this was last asked: number, and whether it was a training instance."""
+        return self._admission.finished() if self._t.clock[c.N_ENDED] else []
 
-    def story(self, instance: int, *, until: int | None = None, **fields: int) -> list[str]:
-        """What happened to an instance's messages (with these state fields), as far as the history goes back; up to dispatch `until`, if it is given."""
-        past = (d for d in self.history if until is None or d.number <= until)
-        return explain.story(self.plan, past, instance, fields)
+    @property
+    def versions(self) -> dict[str, int]:
+        """How often each node has been updated."""
+        return dict(zip(self.nodes, self._t.nodes[:, c.VERSION].tolist(), strict=True))
 
-    def describe(self, dispatch: Dispatch) -> str:
-        """A dispatch in words, with the story of its first message: where an error happened."""
-        if dispatch.stage is None or not len(dispatch.states):
-            return f"in {dispatch!r}"
-        state = State(dispatch.states[:1], self.plan.layout, dispatch.stage.ports[0].type.fields)
-        story = self.story(int(dispatch.states[0, INSTANCE]), until=dispatch.number)[-6:]
-        return "\n".join([f"in {dispatch!r}; first message {state!r}; its story:", *(f"  {line}" for line in story)])
+    @property
+    def slots_in_use(self) -> int:
+        """Arena slots that are taken."""
+        return int((self._space.capacities - self._t.n_free).sum())
 
-    def diagnose(self) -> LimitError | DeadlockError:
-        """Why nothing can move."""
-        for queue in (q for backlog in self._backlogs for q in backlog):
-            return explain.no_room(queue, [self.pool(key) for key in queue.stage.arenas], self._inflight.total)
-        return doctor.deadlock(self._snapshot())
-
-    def report(self) -> list[str]:
-        """What there is to know about what is in flight, a line each: who waits, the throttle, queues, the oldest instance's story."""
-        return doctor.report(self._snapshot())
-
-    def pool(self, key: ArenaKey) -> SlotPool:
-        """The slots of an arena."""
-        pool = self.pools.get(key)
-        if pool is None:
-            s = self.settings
-            pool = self.pools[key] = SlotPool(s.capacities.get(key, s.capacity), s.limits.get(key, s.limit))
-        return pool
+    @property
+    def stats(self) -> Statistics:
+        """What has been counted since the last `reset_statistics`."""
+        return statistics(self.plan, self.nodes, self._t)
 
     def reset_statistics(self) -> None:
         """Starts counting anew."""
-        names = [s.name for s in self.plan.stages if s.kind != "group"]
-        self.stats = Statistics(
-            {name: StageStats() for name in names}, {n: NodeStats() for n in self.plan.graph.parameterised}
-        )
+        reset(self._t)
 
-    def _snapshot(self) -> doctor.Snapshot:
-        throttle = self.settings.max_active_keys, self.settings.min_admission
-        return doctor.Snapshot(self.plan, self._traffic, self.history, *throttle)
+    def snapshot(self) -> Snapshot:
+        """What stories and diagnoses are read from (`diagnose`); it holds until the next event."""
+        parts = self._space.capacities, self._log, list(self._under_way.values()), self._admission.unfoldings
+        return Snapshot(self.plan, self.settings, self._t, self.store, *parts)
 
-    def _infer_for(self, purpose: str) -> None:
-        """Leaves out what inference for a purpose does not need."""
-        if self._inflight.count[False] and purpose != self._inference:
-            raise SettingsError(
-                "inference",
-                f"one purpose at a time, now `{self._inference}`",
-                f"`{purpose}`",
-                "Wait until the instances in flight have ended.",
-            )
-        self._inference, self._traffic.left_out = purpose, self._left_out[purpose]
+    def messages_of(self, dispatch: Dispatch) -> tuple[int, np.ndarray]:
+        """A dispatch's stage, and the instances and state fields `[n, 1 + fields]` of its messages: what recordings know them by."""
+        return dispatch.stage, np.column_stack([dispatch.ids, self.store.states(dispatch.lines)])
 
-    def _ready(self, worker: int) -> list[Queue]:
-        """A worker's queues that can be dispatched."""
-        return [q for q in self._backlogs[worker] if q.backward or self._builder.room(q)]
+    @property
+    def _t(self) -> Tables:
+        return self._space.t
 
-    def _pick(self, worker: int) -> Queue | None:
-        """The queue that the policy wants; if it wants none and nothing else moves, `backward_first`'s choice."""
-        first = self._backlogs[worker].first()
-        if first is not None and (first.backward or self._builder.room(first)):
-            return first
-        queues = self._ready(worker)
-        if not queues:
-            return None
-        policy = self.settings.policy
-        choice = policy(queues, self._number)
-        if choice is not None or self._issued:
-            return choice
-        others = (self._ready(other) for other in range(self.plan.workers) if other != worker)
-        if self._changes or any(ready and policy(ready, self._number) is not None for ready in others):
-            return None
-        return backward_first(queues, self._number)
+    @property
+    def _under_way(self) -> dict[int, Dispatch]:
+        return self._admission.under_way
 
-    # -- dispatches and the controller
+    # -- choosing
 
-    def _max_rows(self, stage: Stage, direction: str) -> int:
-        own = [n.options.max_dispatch_size for n in stage.nodes if n.options.max_dispatch_size]
-        return min([self.settings.max_dispatch_size, self._caps.get((stage.number, direction), 1 << 60), *own])
+    def _decide(self, worker: int, ahead: int) -> list[Dispatch]:
+        """The next dispatch, or `ahead` that are done."""
+        if worker in self._changes:
+            return [self._changes.next(self._t, worker)]
+        chosen = NONE
+        if self._policy == BY_ASKING:
+            chosen, ahead = self._pick(worker), min(ahead, 1)
+            if chosen == NONE:
+                return []
+        while len(self._told) <= max(1, ahead):
+            self._told = longer(self._told, 2 * ahead)
+        while True:
+            buffers = self._told, self._pack, self._due
+            n = self._loops.decide(worker, chosen, self._policy, ahead, self._spare, *buffers, *self._t)
+            told = self._told[: n + 1].tolist()
+            if n:
+                return [self._dispatch(worker, *line) for line in told[:-1]]
+            reason, arena, need = told[0][c.Q], told[0][c.N_MESSAGES], told[0][c.N_ROWS_IN]
+            if reason == c.NO_SLOTS:
+                self._space.grow_arena(arena, need)
+            elif reason == c.NO_ROOM:
+                self._pack = longer(self._pack, need)
+            elif reason == c.NOTHING or (chosen := self._asking.when_all_wait(self._t, worker, self._moves)) == NONE:
+                return []
+
+    def _dispatch(self, worker: int, *told: int) -> Dispatch:
+        """A dispatch of what has been told of it."""
+        q, number, n, rows, n_due, due, at, length = told
+        changes: tuple[Change, ...] = ()
+        if n_due:
+            updates = self._due[due : due + n_due].tolist()
+            changes = tuple(change for node, count, stale in updates for change in self._update(node, count, stale))
+        pack = self._pack[at : at + length].copy()
+        stage = q // 3
+        dispatch = Dispatch(number, worker, stage, DIRECTIONS[q % 3], n, rows, self._sections[stage], pack, changes)
+        if stage in self._ways:
+            places = self.store.find(dispatch.lines)[0]
+            dispatch = dispatch._replace(edges=tuple(self._t.edges[places, self._ways[stage]].sum(axis=0).tolist()))
+        stashes = self._t.stages[stage, c.STASHES] and self._t.stages[stage, c.KIND] == c.COMPUTES
+        return self._stashes.told(self._t, dispatch) if stashes else dispatch
+
+    def _update(self, number: int, count: int, stale: int) -> Sequence[Change]:
+        """An update that is due, and what follows it."""
+        update = Update(self.nodes[number], count, stale / count)
+        return (update, *self.replicas.after(update.node)) if self._t.nodes[number, c.MEETS] else (update,)
+
+    @property
+    def _spare(self) -> np.ndarray:
+        """`[arenas]`: see `loops.decide`."""
+        return self._space.spare if self._limited else self._space.capacities[:0]
+
+    def _ready(self, worker: int) -> np.ndarray | None:
+        """The queues of a worker that can be dispatched; None if all that are not empty can."""
+        return self._loops.ready(worker, self._spare, *self._t) if self._limited else None
+
+    def _pick(self, worker: int) -> int:
+        """The queue that the policy wants; `NONE` if it wants none, and something else moves."""
+        return self._asking.pick(self._t, worker, self._moves)
+
+    @property
+    def _moves(self) -> bool:
+        return bool(self._under_way or self._changes)
 
     def _issue(self, dispatch: Dispatch) -> Dispatch:
-        self._number += 1
-        self._issued += 1
-        self._traffic.now = dispatch.number = self._number
-        self.history.append(dispatch)
+        self._under_way[dispatch.number] = dispatch
+        self._log.append(dispatch)
         return dispatch
-
-    def _count(self, queue: Queue, dispatch: Dispatch) -> None:
-        """Notes what has been taken from a queue."""
-        n, stage = len(dispatch.states), queue.stage
-        self.stats.stages[stage.name].add(queue.direction, n, dispatch.n_rows, queue.longest)
-        if queue.direction == BACKWARD:
-            self._traffic.queues[stage.number, FORWARD].under_way -= n
-        elif queue.direction == FORWARD and not queue.backward:
-            queue.under_way += n
-
-    def _changes_of(self, worker: int) -> Dispatch | None:
-        """The oldest parameter changes that wait for a worker."""
-        waiting = self._changes.get(worker)
-        if waiting is None:
-            return None
-        changes = waiting.popleft()
-        if not waiting:
-            del self._changes[worker]
-        return changes
-
-    def _queue_changes(self, worker: int, changes: list[Change]) -> None:
-        if changes:
-            states = np.zeros((0, self.plan.layout.width), np.int64)
-            dispatch = Dispatch(0, worker, None, "update", states, NO_CELLS, NO_CELLS, changes=changes)
-            self._changes.setdefault(worker, deque()).append(dispatch)
-            self._stirred.add(worker)
 
     def _controller(self) -> None:
         """Synchronous and pipeline training: when all instances of a round have ended, the controller lets every node update."""
         every = self.settings.flush_every
-        if every is None or self._inflight.count[True] or self._changes or self._since_flush < every:
+        if every is None or self.in_flight[True] or self._changes or self._since_flush < every:
             return
         self._since_flush = 0
         self.flush()
 
-    # -- laws
-
     def _checked(self) -> None:
         if self._check:
-            self.check_invariants()
-
-    def check_invariants(self) -> None:
-        """Recounts references from scratch, and checks the throttle and that nothing leaks.
-
-        Raises:
-          InvariantError: If a count is off.
-        """
-        laws.check(self._traffic, self.settings.max_active_keys, self.pools, self.idle)
+            check_laws(self.snapshot())
 
 
-def _replica_groups(plan: Plan) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for node in plan.graph.parameterised.values():
-        if node.options.replica_of:
-            groups.setdefault(node.options.replica_of, []).append(node.name)
-    return groups
+def _is_limited(settings: SchedulerSettings) -> bool:
+    return (
+        min([settings.limit, *settings.limits.values()]) < 1 << 30
+    )  # what `SchedulerSettings` has where there is no limit

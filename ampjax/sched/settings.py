@@ -27,7 +27,7 @@ class SchedulerSettings:
       capacity: See `capacities`.
       limits: Largest size of each arena, in rows; others have `limit`.
       limit: See `limits`.
-      program_bytes: Bytes of programs that are kept for instances that come again (`schedule.cache`).
+      program_bytes: Bytes of programs that are kept for instances that come again (`cache`).
       history: Dispatches that `story` can tell of, if they are not large (`past`).
     """
 

@@ -92,14 +92,10 @@ class Stage:
       outputs: The wires that leave it.
       topology: Name of the topology pump that drives it, for a collect or a chain.
       chain: For `edges`: the chain; its message is port 0.
-      direct: For each port, whether its messages' cells are owners themselves, never views.
-      distinct: Whether no two input messages of a batch can share an owner: then references are counted in one step.
       sole: For each port, whether it is the sole consumer of every message that arrives: its adjoint writes the message's gradient
         rather than adding to it.
       written: For each output, whether all its messages have such a sole consumer: no adjoint rows need to be set to zero.
       workers_ahead: Workers on the way from it to where its messages end, its own included.
-      uses: How often each of its messages is certainly consumed in training, over all outputs; None if that depends on the message.
-      alone: For each port, whether every message that arrives is consumed nowhere else in training: once answered it is settled.
       trains: Whether training reaches it: no sink, nor what is computed for sinks alone since the loss has it fused.
     """
 
@@ -115,13 +111,9 @@ class Stage:
     routes: list[Targets] = field(default_factory=list)
     topology: str | None = None
     chain: Chain | None = None
-    direct: tuple[bool, ...] = ()
-    distinct: bool = False
     sole: tuple[bool, ...] = ()
     written: tuple[bool, ...] = ()
     workers_ahead: int = 1
-    uses: int | None = None
-    alone: tuple[bool, ...] = ()
     trains: bool = True
 
     @functools.cached_property

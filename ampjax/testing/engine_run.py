@@ -13,7 +13,7 @@ import optax
 
 from ampjax.ir.graph import Graph
 from ampjax.predictions import Predictions
-from ampjax.sched.stats import Statistics
+from ampjax.sched.statistics import Statistics
 from ampjax.settings import Settings
 from ampjax.testing.differences import Difference, compare, wide
 from ampjax.testing.interpreter import StateDict

@@ -1,6 +1,5 @@
 """What must happen: instances' control flow, evaluated ahead of time and written down as integers.
 
 Control never reads a payload, so everything that an instance will ever do follows from what is pumped for it. `Unfolding` evaluates it for many
-instances at once and gives their `Programs`. It knows no device, no clock and no schedule. Rules that it shares with the scheduler of before
-(`sched/{route,join,group,keys,edges}`) move here when that goes: decision 22.
+instances at once and gives their `Programs`. It knows no device, no clock and no schedule.
 """

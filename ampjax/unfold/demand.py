@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
+from ampjax.ir.instances import Messages
 from ampjax.sched.plan import Plan
 from ampjax.sched.stages import ArenaKey
 from ampjax.unfold.programs import Programs
+from ampjax.unfold.unfolder import Unfolder
 
 Rows = dict[ArenaKey, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """What some instances need.
+
+    Args:
+      each: See `demand`.
+      work: See `work`.
+      edges: For the stages of chains, by number: the rows of each of their messages `[m]`, and its edges on each way `[m, ways]`.
+    """
+
+    each: dict[ArenaKey, np.ndarray]
+    work: np.ndarray
+    edges: dict[int, tuple[np.ndarray, np.ndarray]]
+
+    def largest(self, n: int) -> np.ndarray:
+        """The positions of the `n` instances with the most work."""
+        return np.argsort(-self.work, kind="stable")[:n]
+
+
+def needs(
+    plan: Plan, batches: Sequence[Mapping[str, Messages]], ids: Sequence[int] | np.ndarray, purpose: str = "train"
+) -> Needs:
+    """Unfolds some instances, and counts; where a payload would decide, what its node assumes is taken.
+
+    Args:
+      plan: The plan.
+      batches: The instances' messages, as `Instances.gather` gives them; several batches are pumped one after the other.
+      ids: The instances' numbers, no two the same.
+      purpose: What they are run for, one of `passes.PURPOSES`.
+
+    Raises:
+      MessageError: As `Unfolder.unfold` does.
+    """
+    unfolder = Unfolder(plan)
+    programs = unfolder.end(unfolder.unfold(batches, ids, purpose, assume=True))
+    edges = {}
+    for number, counts in programs.edges.items():
+        mine = np.flatnonzero(programs.stage == number)
+        if len(mine):
+            edges[number] = programs.rows[mine], counts[programs.instance_of[mine]]
+    return Needs(demand(plan, programs), work(plan, programs), edges)
 
 
 def demand(plan: Plan, programs: Programs) -> dict[ArenaKey, np.ndarray]:

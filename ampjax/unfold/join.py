@@ -1,6 +1,6 @@
 """Joins while control flow is evaluated: a node with several inputs runs on messages that share a key, once each port has one.
 
-Keys are small integers (`sched/keys`). What a key has at each port is a message's number in a table; states are kept for those messages alone that wait.
+Keys are small integers (`key_numbers`). What a key has at each port is a message's number in a table; states are kept for those messages alone that wait.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import numpy as np
 
 from ampjax.errors import MessageError
 from ampjax.ir.state import Layout, State
-from ampjax.sched.keys import KeyNumbers
 from ampjax.sched.stages import Stage
+from ampjax.unfold.key_numbers import KeyNumbers
 
 Waiting = tuple[np.ndarray, np.ndarray]
 """States `[n, width]` and messages `[n]` that have come to a port and had to wait; some of them may be gone."""

@@ -9,7 +9,6 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages
 from ampjax.ir.state import INSTANCE, SLOT
 from ampjax.ir.wires import WireType
-from ampjax.sched.pump import require_fields
 
 
 class PumpedStates:
@@ -53,3 +52,22 @@ class PumpedStates:
         for field, values in messages.fields.items():
             states[:, self._layout.column(field)] = values
         return states
+
+
+def require_fields(name: str, wire: WireType, fields: frozenset[str], messages: Messages) -> None:
+    """Checks that messages have their pump's state fields, `fields` as a set, and sizes where it is ragged.
+
+    Raises:
+      MessageError: If a state field is missing or not known, or a ragged pump's sizes are missing.
+    """
+    if messages.fields.keys() != fields:
+        raise MessageError(
+            f"pump `{name}`",
+            f"messages with the state fields {sorted(wire.fields)}",
+            f"{sorted(messages.fields)}",
+            "Pump each declared field, and no other.",
+        )
+    if wire.ragged and messages.sizes is None:
+        raise MessageError(
+            f"pump `{name}`", "sizes, the rows of each message of a ragged pump", "none", "Give `Messages.sizes`."
+        )

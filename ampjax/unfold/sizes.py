@@ -9,10 +9,10 @@ import numpy as np
 from ampjax.errors import MessageError
 from ampjax.ir.instances import Topology
 from ampjax.ir.state import SLOT, Layout, State
-from ampjax.sched.edges import EdgeIndex
-from ampjax.sched.route import find_topology
 from ampjax.sched.stages import Stage
+from ampjax.unfold.edges import EdgeIndex
 from ampjax.unfold.messages import MessageTable
+from ampjax.unfold.route import find_topology
 
 Topologies = Mapping[str, Mapping[int, Topology]]
 

@@ -16,18 +16,18 @@ from ampjax.errors import MessageError
 from ampjax.ir.instances import Messages
 from ampjax.ir.payload import RouteBy
 from ampjax.ir.state import INSTANCE, State
-from ampjax.sched.explain import find_waiting
-from ampjax.sched.group import Closed
 from ampjax.sched.passes import left_out
 from ampjax.sched.plan import Plan
-from ampjax.sched.route import Batch, Router
 from ampjax.sched.stages import Leaf, Stage, Targets
 from ampjax.unfold.assemble import assemble
 from ampjax.unfold.chunks import Chunk, groups
+from ampjax.unfold.group import Closed
 from ampjax.unfold.growth import Growth, KnownLines
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.pumped import PumpedStates
 from ampjax.unfold.ranks import Ranks
+from ampjax.unfold.route import Batch, Router
+from ampjax.unfold.waiting import find_waiting
 from ampjax.unfold.workspace import Workspace
 
 NO_INPUTS = np.zeros(0, np.int64)
@@ -91,7 +91,7 @@ class Unfolding:
                 states = self._pumped.states(name, messages)
                 sizes = np.asarray(messages.sizes) if wire.ragged else None
                 cells = self._invoke(Chunk(number, states, 0, NO_INPUTS, rows=sizes, sizes=sizes), 1)
-                emitted.append((self._plan.pumps[name], Batch(states, cells[0], True)))
+                emitted.append((self._plan.pumps[name], Batch(states, cells[0])))
         for route, own in emitted:
             self._router.route(route, own)
         self._advance()
@@ -193,7 +193,7 @@ class Unfolding:
         outputs = self._invoke(chunk, len(stage.outputs))
         if stage.route_by is None:
             for route, cells in zip(stage.routes, outputs, strict=True):
-                self._router.route(route, Batch(states, cells, True))
+                self._router.route(route, Batch(states, cells))
         else:
             self._awaited.setdefault(stage.number, []).append((states, outputs[0]))
 
@@ -211,7 +211,7 @@ class Unfolding:
         op: RouteBy = stage.nodes[-1].op
         columns = [self._plan.layout.column(name) for name in op.names]
         states[:, columns] = np.asarray(chosen).reshape(len(states), len(columns))
-        self._router.route(stage.routes[0], Batch(states, cells, True))
+        self._router.route(stage.routes[0], Batch(states, cells))
 
     def _assumed(self, number: int, states: np.ndarray) -> np.ndarray:
         """What is taken for messages where nothing is computed."""
@@ -258,7 +258,7 @@ class Unfolding:
         openers = np.array([group.opener for group in closed], np.int64)
         cells = self._invoke(groups(stage.number, states, members, openers), 1)[0]
         self._table.set_rows(cells, self._table.row[np.concatenate(members)], sizes)
-        self._router.route(stage.routes[0], Batch(states, cells, True))
+        self._router.route(stage.routes[0], Batch(states, cells))
 
     def _held(self) -> np.ndarray:
         """The messages that wait in joins and groups."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from ampjax.ir.instances import Topology
 from ampjax.ir.state import Layout
-from ampjax.sched.group import Groups
 from ampjax.sched.plan import Plan
+from ampjax.unfold.group import Groups
 from ampjax.unfold.join import WaveJoin
 from ampjax.unfold.messages import MessageTable
 from ampjax.unfold.sizes import OutputSizes

@@ -126,7 +126,8 @@ def _by_stage(calls: Sequence[Call]) -> dict[tuple[str, str], list[Call]]:
     found: dict[tuple[str, str], list[Call]] = {}
     for call in calls:
         first = call.dispatches[0]
-        found.setdefault(("changes" if first.stage is None else first.stage.name, first.direction), []).append(call)
+        stage = "changes" if first.stage < 0 else call.executor.plan.stages[first.stage].name
+        found.setdefault((stage, first.direction), []).append(call)
     return found
 
 

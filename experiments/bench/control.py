@@ -1,4 +1,4 @@
-"""The control plane alone: the scheduler that routes messages beside the one of integers, on the same instances."""
+"""The control plane alone: the scheduler's own processor time, and what unfolding costs beside it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,13 @@ from rich.console import Console
 
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
 from ampjax.engine.issue_queue import AHEAD
-from ampjax.engine.loop import Loop
-from ampjax.engine.source import Source
-from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import Subset
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.sched.affinity import assign
-from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import largest
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.settings import SchedulerSettings
-from ampjax.schedule.scheduler import IntegerScheduler
 from ampjax.tables import compact
 from ampjax.unfold.unfolder import Unfolder
 from experiments.common import require_positive
@@ -36,8 +31,8 @@ from experiments.records import append
 class ControlOptions:
     """Processor time of control a message, as `bench engine` has it: single sequences of length 10, so that dispatches are full.
 
-    Both are driven to the end of a pass, each dispatch done before the next is decided, passes in turn. The scheduler of integers has its programs;
-    what unfolding these costs is a column of its own, since later epochs do not pay it.
+    Each dispatch is done before the next is decided; one by one and as many ahead as the asyncio driver decides, passes in turn. Programs are known;
+    what unfolding them costs is a column of its own, since later epochs do not pay it.
 
     Args:
       sizes: Messages in a dispatch, and sequences in flight.
@@ -62,16 +57,10 @@ def main(options: ControlOptions, console: Console | None = None) -> list[dict[s
     require_positive("See the defaults.", sizes=min(options.sizes, default=0), **sizes)
     rows = [measure(options, size) for size in options.sizes]
     table = compact(
-        "dispatch\nsize",
-        "routing µs",
-        "integers µs",
-        "16 ahead µs",
-        "routing /\n16 ahead",
-        "unfolding µs",
-        title="a message",
+        "dispatch\nsize", "one by one µs", "16 ahead µs", "one by one /\n16 ahead", "unfolding µs", title="a message"
     )
     for row in rows:
-        times = (f"{row[name]:.3f}" for name in ("routing_us", "integers_us", "ahead_us"))
+        times = (f"{row[name]:.3f}" for name in ("singly_us", "ahead_us"))
         table.add_row(str(row["dispatch_size"]), *times, f"{row['ratio']:.1f}", f"{row['unfolding_us']:.3f}")
     (console or Console(highlight=False)).print(table)
     append(options.json, rows)
@@ -82,8 +71,7 @@ def measure(options: ControlOptions, size: int) -> dict[str, Any]:
     """Medians for one dispatch size."""
     bench = Bench(options, size)
     parts: dict[str, Callable[[], None]] = {
-        "routing": bench.routing,
-        "integers": bench.integers,
+        "singly": bench.singly,
         "ahead": bench.ahead,
         "unfolding": bench.unfolding,
     }
@@ -95,12 +83,12 @@ def measure(options: ControlOptions, size: int) -> dict[str, Any]:
             if n:
                 times[name].append(time.thread_time() - begin)
     medians = {f"{name}_us": 1e6 * statistics.median(own) / bench.n_messages for name, own in times.items()}
-    ratio = statistics.median(a / b for a, b in zip(times["routing"], times["ahead"], strict=True))
+    ratio = statistics.median(a / b for a, b in zip(times["singly"], times["ahead"], strict=True))
     return {"bench": "control", "dispatch_size": size, "messages": bench.n_messages, **medians, "ratio": ratio}
 
 
 class Bench:
-    """One dispatch size: both schedulers, which are kept from pass to pass.
+    """One dispatch size: a scheduler that is kept from pass to pass.
 
     Args:
       options: Messages in a pass.
@@ -118,34 +106,28 @@ class Bench:
         intervals = dict.fromkeys(graph.parameterised, 100)
         limits: dict[str, Any] = {"max_active_keys": size, "max_dispatch_size": size, "capacity": 4096, "history": 1}
         settings = SchedulerSettings(intervals=intervals, policy=largest, **limits)
-        self._routing, self._integers = Scheduler(self._plan, settings), IntegerScheduler(self._plan, settings)
+        self._scheduler = Scheduler(self._plan, settings)
         self._unfolder, self._ids = Unfolder(self._plan), np.arange(len(self._data))
-        self._integers.foresee(self._ids, self._data.gather(self._ids))
+        self._scheduler.foresee(self._ids, self._data.gather(self._ids))
         self.n_messages = 0
 
-    def routing(self) -> None:
-        """A pass of the scheduler that routes messages."""
-        self._routing.reset_statistics()
-        source = Source(self._routing, Pass(self._data, np.arange(len(self._data))))
-        VirtualDriver(Loop(self._routing, None, [source]), lambda dispatch: 1).run()
-        self.n_messages = self._routing.stats.messages
-
-    def integers(self) -> None:
-        """A pass of the scheduler of integers, a dispatch at a time."""
+    def singly(self) -> None:
+        """A pass, a dispatch at a time."""
 
         def step() -> None:
-            dispatch = self._integers.next(0)
+            dispatch = self._scheduler.next(0)
             if dispatch is not None:
-                self._integers.done(dispatch)
+                self._scheduler.done(dispatch)
 
         self._pass(step)
 
     def ahead(self) -> None:
         """The same, as many dispatches at a time as the asyncio driver decides before they are issued (decision 16)."""
-        self._pass(lambda: self._integers.ahead(0, AHEAD[0]))
+        self._pass(lambda: self._scheduler.ahead(0, AHEAD[0]))
 
     def _pass(self, step: Callable[[], object]) -> None:
-        s, left = self._integers, self._ids
+        s, left = self._scheduler, self._ids
+        s.reset_statistics()
         while len(left) or not s.idle:
             s.finished  # noqa: B018
             n = min(s.room(), len(left))
@@ -155,6 +137,7 @@ class Bench:
                 s.close(slots)
                 left = left[n:]
             step()
+        self.n_messages = s.stats.messages
 
     def unfolding(self) -> None:
         """The programs of all instances of a pass, 256 together."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ampjax.sched.stats import Statistics
+from ampjax.sched.statistics import Statistics
 from ampjax.simulate import simulate
 from ampjax.tables import compact
 from experiments.bench.ours import set_up

@@ -31,8 +31,9 @@ from ampjax.sched.affinity import assign
 from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
 from ampjax.sched.policy import largest
-from ampjax.sched.scheduler import Scheduler, SchedulerSettings
-from ampjax.sched.stats import Statistics
+from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.statistics import Statistics
 from ampjax.tables import compact
 from experiments.bench.issued import Call, keeping, repeat
 from experiments.records import append

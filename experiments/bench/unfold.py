@@ -17,7 +17,7 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.sched.affinity import assign
-from ampjax.sched.demand import dry_run
+from ampjax.sched.dry_run import dry_run
 from ampjax.sched.plan import make_plan
 from ampjax.tables import compact
 from ampjax.unfold.demand import messages

@@ -80,8 +80,8 @@ def predictions(size):
     )
     engine.run(instances, train=False)
     found = {}
-    for dispatch, rows in engine.arrived:
-        found.update(zip(dispatch.states[:, 1].tolist(), np.asarray(rows)[: dispatch.n_rows].tolist(), strict=True))
+    for a in engine.arrived:
+        found.update(zip(a.states[:, 1].tolist(), np.asarray(a.rows)[: a.n_rows].tolist(), strict=True))
     return found
 
 

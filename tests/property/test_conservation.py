@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.laws import Engine, assert_empty, assert_gradients, cases, random_one, replayed, schedules, start, wanted
 
 from ampjax.ir.state import SLOT
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER
+from ampjax.sched.dispatch import BACKWARD, FORWARD, INFER
 
 ANSWERS_AT_ONCE = ("loss", "sink")
 """Stages without outputs: what arrives there is answered in the dispatch that takes it."""
@@ -21,7 +21,7 @@ def messages(engine, direction):
     count = Counter()
     for d in engine.dispatches:
         if d.direction == direction:
-            assert d.stage.kind in ANSWERS_AT_ONCE or len(d.cells) == len(d.states)
+            assert len(d.states) == d.n_messages
             states = d.states.copy()
             states[:, SLOT] = 0  # slots are recycled; the instance's number is not
             count.update((d.stage.name, d.stage.kind, *map(int, state)) for state in states)

@@ -1,23 +1,33 @@
 """Backlogs: a heap of ranks chooses what the policy would choose among all queues."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import graphs
-from support.control import admit, plan_for, scheduler_for, tell
+from support.control import WaitingQueue, admit, plan_for, scheduler_for, step, tell
 
+from ampjax.sched import columns as c
 from ampjax.sched.backlog import Backlog
 from ampjax.sched.policy import POLICIES, Ranked
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Queue
-from ampjax.sched.runs import Chunk
 
-STAGES = plan_for(graphs.chain(3)).stages
+PLAN = plan_for(graphs.chain(3))
 RANKED = sorted(name for name, policy in POLICIES.items() if isinstance(policy, Ranked))
 
 
-def chunk(n, born):
-    return Chunk(np.zeros((n, 2), np.int64), np.arange(n), None, born)
+class Waits(WaitingQueue):
+    """A queue of messages of one row, of which the oldest are taken first."""
+
+    def __init__(self, q):
+        super().__init__(PLAN, q)
+        self.since = []
+
+    def put(self, n, now):
+        self.since += [now] * n
+        self.show(len(self.since), self.since[0])
+
+    def take(self, n):
+        del self.since[:n]
+        self.show(len(self.since), self.since[0] if self.since else 0)
 
 
 @given(
@@ -29,11 +39,11 @@ def chunk(n, born):
 def test_the_heap_chooses_what_the_policy_chooses(steps, name, every):
     """Messages come to queues, and every few steps a dispatch is taken from the one that goes first."""
     policy = POLICIES[name]
-    queues = [Queue(stage, direction, 64) for stage in STAGES for direction in (FORWARD, BACKWARD, INFER)]
+    queues = [Waits(q) for q in range(3 * len(PLAN.stages))]
     backlog = Backlog(policy)
     for now, (number, n) in enumerate(steps):
         queue = queues[number % len(queues)]
-        queue.put(chunk(n, now))
+        queue.put(n, now)
         backlog.add(queue)
         if now % every:
             continue
@@ -45,10 +55,10 @@ def test_the_heap_chooses_what_the_policy_chooses(steps, name, every):
 
 
 def test_the_heap_stays_small():
-    backlog, queues = Backlog(POLICIES["balanced"]), [Queue(STAGES[0], FORWARD, 64) for _ in range(2)]
+    backlog, queues = Backlog(POLICIES["balanced"]), [Waits(c.FORWARD) for _ in range(2)]
     for now in range(2000):
         for queue in queues:
-            queue.put(chunk(1, now))
+            queue.put(1, now)
             backlog.add(queue)
         assert backlog.first() is queues[0]
     assert len(backlog._heap) < 100
@@ -56,7 +66,7 @@ def test_the_heap_stays_small():
 
 def test_a_policy_without_ranks_is_asked_each_time():
     backlog = Backlog(lambda queues, now: None)
-    backlog.add(Queue(STAGES[0], FORWARD, 64))
+    backlog.add(Waits(c.FORWARD))
     assert backlog.first() is None and len(backlog) == 1
 
 
@@ -68,7 +78,7 @@ def test_workers_for_whom_something_has_come_are_told_once():
     assert s.stirred() == set(), "what it sends on has not come yet"
     s.done(first)
     assert s.stirred() == {1}
-    assert s.next(0) is None and tell(s.next(1)).startswith("forward f1")
+    assert s.next(0) is None and tell(step(s, 1)).startswith("forward f1")
 
 
 @pytest.mark.parametrize("name", RANKED)
@@ -78,10 +88,10 @@ def test_a_ranked_policy_keeps_its_name_and_text(name):
 
 
 def test_another_policy_ranks_what_waits_already():
-    few, many = (Queue(STAGES[0], direction, 64) for direction in (BACKWARD, FORWARD))
+    few, many = (Waits(direction) for direction in (c.BACKWARD, c.FORWARD))
     backlog = Backlog(POLICIES["backward_first"])
     for queue, n in ((few, 1), (many, 60)):
-        queue.put(chunk(n, 0))
+        queue.put(n, 0)
         backlog.add(queue)
     assert backlog.first() is few
     backlog.decide_by(POLICIES["largest"])

@@ -92,11 +92,11 @@ def test_a_dispatch_holds_its_edges_way_by_way():
     data[1]["edges"] = amp.Topology.from_edges([1, 0], [0, 0], [0, 1], 2, 2)
     _, dispatches = run(data)
     first = next(d for d in dispatches if d.stage.name == FUSED and d.direction == "forward")
-    assert first.n_messages == 2 and first.sizes.tolist() == [3, 2] and first.out_sizes.tolist() == [3, 2]
+    assert first.n_messages == 2 and first.sizes.tolist() == [3, 2] and first.edges.n_rows.tolist() == [3, 2]
     assert first.edges.senders.tolist() == [2, 4, 0, 1, 3]
     assert first.edges.receivers.tolist() == [0, 3, 1, 1, 3]
     assert first.edges.counts.tolist() == [[1, 2], [1, 1]]
-    assert (first.rows_at("edge0"), first.rows_at("edge1"), first.rows_at("update")) == (2, 3, 5)
+    assert [first.rows_at(first.stage, node) for node in ("edge0", "edge1", "update")] == [2, 3, 5]
 
 
 def test_edges_are_found_once_for_instances_that_stay_together():

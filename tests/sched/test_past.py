@@ -8,8 +8,7 @@ from ampjax.sched.past import Past
 
 
 def dispatch(number, messages):
-    none = np.zeros(0, np.int64)
-    return Dispatch(number, 0, None, "update", np.zeros((messages, 2), np.int64), none, none)
+    return Dispatch(number, 0, 0, "forward", messages, messages, 0, np.zeros(3 * messages, np.int32))
 
 
 def remembered(past, sizes):

@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import graphs
-from support.control import admit, drain, plan_for, scheduler_for, tell
+from support.control import WaitingQueue, admit, drain, plan_for, scheduler_for, tell
 
 from ampjax.errors import SettingsError
+from ampjax.sched import columns as c
+from ampjax.sched.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER
 from ampjax.sched.policy import (
     POLICIES,
     backward_first,
@@ -19,16 +20,16 @@ from ampjax.sched.policy import (
     one_forward_one_backward,
     wavefront,
 )
-from ampjax.sched.queues import BACKWARD, FORWARD, INFER, Queue
-from ampjax.sched.runs import Chunk
 
-STAGE = plan_for(graphs.chain(1)).stages[0]
+PLAN = plan_for(graphs.chain(1))
+STAGE = PLAN.stages[0]
 COPY = replace(STAGE, kind="transfer")
 
 
 def queue(direction, rows, born=0, max_rows=64, stage=STAGE):
-    q = Queue(stage, direction, max_rows)
-    q.put(Chunk(np.zeros((rows, 2), np.int64), np.arange(rows), None, born))
+    q = WaitingQueue(PLAN, 3 * STAGE.number + DIRECTIONS.index(direction), max_rows)
+    q.stage = stage
+    q.show(rows, born)
     return q
 
 
@@ -108,7 +109,7 @@ def on_three_workers(policy):
 
 
 def open_messages(s, stage):
-    return s._traffic.queues[stage, FORWARD].under_way
+    return s._t.queues[3 * stage + c.FORWARD, c.UNDER_WAY]
 
 
 def test_one_forward_one_backward_sends_no_more_than_keeps_the_workers_busy():

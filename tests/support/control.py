@@ -4,8 +4,12 @@ import numpy as np
 
 from ampjax.ir.instances import InstanceList
 from ampjax.ir.state import INSTANCE
+from ampjax.sched.diagnose.deadlock import waiting
+from ampjax.sched.diagnose.invariants import check as check_laws
 from ampjax.sched.plan import make_plan
-from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.sched.queues import Queue
+from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.settings import SchedulerSettings
 
 
 def plan_for(graph, worker_of=None, spaces=(0,), fuse=False):
@@ -18,16 +22,57 @@ def scheduler_for(graph, worker_of=None, spaces=(0,), fuse=False, check=True, **
     return Scheduler(plan_for(graph, worker_of, spaces, fuse), SchedulerSettings(**settings), check=check)
 
 
+class WaitingQueue(Queue):
+    """A queue in which messages of one row wait, without a scheduler."""
+
+    def __init__(self, plan, q, max_rows=64):
+        super().__init__(plan, q, lambda number: None)
+        self.max_rows = max_rows
+
+    def show(self, items, born):
+        self.update((self.under_way, items, items, self.max_rows, max(items, self.longest), 0, born))
+
+
+class Shown:
+    """A dispatch with all that there is to know of it when it is decided; the rest is the dispatch's.
+
+    Args:
+      scheduler: What has decided.
+      dispatch: The dispatch.
+
+    Attributes:
+      stage: The stage itself; None for parameter changes alone.
+      states: `[n, width]`: its messages.
+      in_rows, out_rows, sizes, edges, scatter: As an executor gets them.
+    """
+
+    def __init__(self, scheduler, dispatch):
+        self.dispatch, self.stage, self.changes = dispatch, None, list(dispatch.changes)
+        self.states, self.in_rows, self.out_rows = np.zeros((0, scheduler.plan.layout.width), np.int64), [], []
+        if dispatch.stage >= 0:
+            contents, rows = scheduler.contents, dispatch.rows
+            self.stage = stage = scheduler.plan.stages[dispatch.stage]
+            self.states, self.sizes = contents.states(dispatch), contents.sizes(dispatch)
+            self.edges, self.scatter = contents.edges(dispatch), contents.scatter(dispatch)
+            self.in_rows, self.out_rows = rows[: len(stage.ports)], rows[len(stage.ports) :]
+
+    def __getattr__(self, name):
+        return getattr(self.dispatch, name)
+
+    def __repr__(self):
+        return self.dispatch.told(self.stage.name if self.stage else "")
+
+
 def columns(graph, instances):
     """The pumped messages of all `instances`, as columns."""
     ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
     return InstanceList(instances, ragged).gather(np.arange(len(instances)))
 
 
-def admit(scheduler, instances, ids=None, purpose="train"):
-    """Pumps whole instances; returns their slots."""
+def admit(scheduler, instances, ids=None, purpose="train", grows=False):
+    """Pumps whole instances; returns their slots. With `grows` nobody knows beforehand that no more comes."""
     ids = np.arange(len(instances)) if ids is None else np.asarray(ids)
-    slots = scheduler.open(ids, purpose)
+    slots = scheduler.open(ids, purpose, grows=grows)
     scheduler.pump(slots, columns(scheduler.plan.graph, instances))
     scheduler.close(slots)
     return slots
@@ -36,9 +81,11 @@ def admit(scheduler, instances, ids=None, purpose="train"):
 def step(scheduler, worker=0):
     """The worker's next action, done at once."""
     dispatch = scheduler.next(worker)
-    if dispatch is not None:
-        scheduler.done(dispatch)
-    return dispatch
+    if dispatch is None:
+        return None
+    shown = Shown(scheduler, dispatch)
+    scheduler.done(dispatch)
+    return shown
 
 
 def drain(scheduler):
@@ -67,7 +114,8 @@ def field(dispatch, graph, name):
 
 def assert_empty(scheduler):
     """Law 1: nothing is left."""
-    scheduler.check_invariants()
+    s = scheduler.snapshot()
+    check_laws(s)
     assert scheduler.idle and not scheduler.can_move
-    assert scheduler.waiting() == []
-    assert {key: pool.used for key, pool in scheduler.pools.items() if pool.used} == {}
+    assert waiting(s) == []
+    assert scheduler.slots_in_use == 0

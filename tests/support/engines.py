@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 import optax
+from support.control import Shown
 
 from ampjax.engine.asyncio_driver import AsyncioDriver
 from ampjax.engine.executor import Executor
@@ -21,7 +22,8 @@ from ampjax.params import initial_params
 from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
 from ampjax.sched.row_seeds import RowSeeds
-from ampjax.sched.scheduler import Scheduler, SchedulerSettings
+from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.settings import SchedulerSettings
 
 NEVER = 1 << 40
 """An interval that no run reaches: gradients stay in the accumulators."""
@@ -31,16 +33,21 @@ class Told(Instrument):
     """Tells functions of dispatches before they are issued, and of instances that have ended: how many of each kind of pass.
 
     Args:
-      on_dispatch: `on_dispatch(dispatch)`.
+      scheduler: What decides.
+      on_dispatch: `on_dispatch(shown)`: a `control.Shown`.
       progress: `progress(n, train)`.
     """
 
-    def __init__(self, on_dispatch=None, progress=None):
-        self._on_dispatch, self._progress = on_dispatch, progress
+    def __init__(self, scheduler, on_dispatch=None, progress=None):
+        self._scheduler, self._on_dispatch, self._progress, self._shown = scheduler, on_dispatch, progress, {}
+
+    def decided(self, dispatch):
+        if self._on_dispatch:
+            self._shown[dispatch.number] = Shown(self._scheduler, dispatch)
 
     def before_kernels(self, dispatches):
         for dispatch in dispatches if self._on_dispatch else ():
-            self._on_dispatch(dispatch)
+            self._on_dispatch(self._shown.pop(dispatch.number))
 
     def settled(self, ended, admitted):
         for train, n in Counter(train for _, train in ended).items() if self._progress else ():
@@ -68,7 +75,9 @@ class Engine:
 
     def loop(self, instances, train=True, on_dispatch=None, progress=None):
         """A run that has not begun; what sinks get in it is among what has `arrived`."""
-        loop = Loop(self.scheduler, self.executor, self.sources(instances, train), [Told(on_dispatch, progress)])
+        loop = Loop(
+            self.scheduler, self.executor, self.sources(instances, train), [Told(self.scheduler, on_dispatch, progress)]
+        )
         self.loops.append(loop)
         return loop
 
@@ -87,14 +96,14 @@ class Engine:
 
     @property
     def arrived(self):
-        """What has arrived at sinks: dispatches, and their rows (padded)."""
+        """What has arrived at sinks (`issue_queue.Arrival`)."""
         return [output for loop in self.loops for output in loop.queue.outputs]
 
     def outputs(self):
         """The rows that arrived at sinks, by instance (for messages that are alone in their instance)."""
         found = {}
-        for dispatch, rows in self.arrived:
-            for state, row in zip(dispatch.states, np.asarray(rows)[: dispatch.n_rows], strict=True):
+        for arrival in self.arrived:
+            for state, row in zip(arrival.states, np.asarray(arrival.rows)[: arrival.n_rows], strict=True):
                 found[tuple(np.delete(state, 1).tolist())] = row
         return found
 

@@ -1,4 +1,4 @@
-"""Instances that can't end, and what the scheduler that routes messages says of them when nothing moves."""
+"""Instances that can't end, and what is said of them when nothing moves: where each is said to stand, and what ran lately, is told in other words by now."""
 
 import functools
 

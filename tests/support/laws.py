@@ -35,11 +35,13 @@ from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import InstanceList
 from ampjax.params import initial_params
 from ampjax.sched.affinity import assign, hosted
-from ampjax.sched.dispatch import Update
+from ampjax.sched.diagnose.deadlock import waiting
+from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.passes import Pass
 from ampjax.sched.plan import make_plan
 from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.updates import Update
 from ampjax.settings import Settings
 from ampjax.testing import compare, difference_table, random_case, reference
 
@@ -151,10 +153,11 @@ class Engine:
             self.executor = Executor(self.plan, params, training, jax.devices()[: schedule.devices], stashed)
         self.dispatches, self.arrived = [], []
         self.watchers = []
-        self._follower = Follower(Recording(schedule.recording)) if schedule.recording else None
+        messages_of = self.scheduler.messages_of
+        self._follower = Follower(Recording(schedule.recording), messages_of) if schedule.recording else None
         decisions = _DECISIONS.get()
         decisions.clear()
-        self.journal = Journal(decisions.append) if self._follower is None else self._follower.journal
+        self.journal = Journal(decisions.append, messages_of) if self._follower is None else self._follower.journal
 
     def run(self, data, train=True, also=()):
         """Runs instances; `also` are further `(data, train)` that are in flight at the same time. Keeps the dispatches."""
@@ -164,7 +167,7 @@ class Engine:
             for each, is_train in ((data, train), *also)
         ]
         sources = [Source(self.scheduler, of) for of in passes]
-        loop = Loop(self.scheduler, self.executor, sources, [Told(self._note), self.journal])
+        loop = Loop(self.scheduler, self.executor, sources, [Told(self.scheduler, self._note), self.journal])
         self.journal.begins(passes[0])
         if self._follower is not None:
             asyncio.run(ReplayDriver(loop, self._follower).run())
@@ -231,10 +234,10 @@ def assert_gradients(engine, want, tolerance=1e-5):
 def assert_empty(engine):
     """Law 1: nothing is left in flight, in a queue, join or group, or in a slot."""
     scheduler = engine.scheduler
-    scheduler.check_invariants()
+    check(scheduler.snapshot())
     assert scheduler.idle and not scheduler.can_move
-    assert scheduler.waiting() == []
-    assert {key: pool.used for key, pool in scheduler.pools.items() if pool.used} == {}
+    assert waiting(scheduler.snapshot()) == []
+    assert scheduler.slots_in_use == 0
 
 
 def run_python(code, **environment):

@@ -1,19 +1,14 @@
-"""Runs without kernels that are written down decision by decision, and followed: with either scheduler."""
+"""Runs without kernels that are written down decision by decision, and followed."""
 
 import heapq
 
 import numpy as np
-from support.schedules import Integers, admit
+from support.schedules import admit
 
-from ampjax.engine.journal import FINISHED, Journal, routed
+from ampjax.engine.journal import FINISHED, Journal
 from ampjax.engine.recording import Recorder, Recording
 from ampjax.engine.replay_driver import Follower, ReplayDriver
 from ampjax.sched.passes import Pass
-
-
-def messages_of(side):
-    """How a journal reads the dispatches of a side's scheduler."""
-    return side.scheduler.messages_of if isinstance(side, Integers) else routed
 
 
 class ControlLoop:
@@ -101,7 +96,7 @@ def on_the_clock(loop, workers):
 def record(path, side, n, drive, workers):
     """Writes a run into a file; gives what was decided."""
     recorder = Recorder(path, {})
-    journal = Journal(recorder.take, messages_of(side))
+    journal = Journal(recorder.take, side.scheduler.messages_of)
     loop = ControlLoop(side, n, journal)
     loop.begin()
     drive(loop, workers)
@@ -112,7 +107,7 @@ def record(path, side, n, drive, workers):
 
 async def follow(path, side, n):
     """Does again what a file says; gives what was decided."""
-    follower = Follower(Recording(path), messages=messages_of(side))
+    follower = Follower(Recording(path), side.scheduler.messages_of)
     loop = ControlLoop(side, n, follower.journal)
     loop.begin()
     await ReplayDriver(loop, follower).run()

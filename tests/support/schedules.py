@@ -1,60 +1,21 @@
-"""What a scheduler decides, dispatch by dispatch: the one that routes messages and the one of integers, driven alike."""
+"""What a scheduler decides, dispatch by dispatch."""
 
-import hashlib
 import heapq
-from collections import Counter
-from contextlib import suppress
 
 import numpy as np
 
-from ampjax.ir.state import INSTANCE, SLOT
+from ampjax.sched import columns as c
 from ampjax.sched.affinity import assign
 from ampjax.sched.plan import make_plan
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.stages import Leaf
-from ampjax.schedule import columns as c
-from ampjax.schedule.scheduler import IntegerScheduler
 
 
-class Routing:
-    """`sched.Scheduler` over a data set.
-
-    Args:
-      plan: The plan.
-      settings: Its settings.
-      data: The instances.
-      train: False for inference.
-    """
-
-    def __init__(self, plan, settings, data, train=True):
-        self.scheduler, self._data, self._train = Scheduler(plan, settings), data, train
-        builder = self.scheduler._builder
-
-        def collectable(queue, limit):
-            """A collect takes what has come together only; that of integers takes whatever waits, as all other stages do (decision 22)."""
-            states = np.concatenate([chunk.states for chunk in queue.contents()])
-            rows = np.cumsum(builder._collected(queue.stage, states))
-            return max(1, int(np.searchsorted(rows, limit, side="right")))
-
-        builder._collectable = collectable
-
-    def admit(self, ids):
-        slots = self.scheduler.open(ids, "train" if self._train else "both")
-        self.feeds = self.scheduler.pump(slots, self._data.gather(ids))
-        self.scheduler.close(slots)
-
-    def tell(self, d):
-        stage = -1 if d.stage is None else d.stage.number
-        states = [(state[INSTANCE], *state[SLOT + 1 :]) for state in d.states.tolist()]
-        return d.number, d.worker, stage, d.direction, states, d.n_rows, [str(change) for change in d.changes]
-
-
-class Integers:
-    """`schedule.IntegerScheduler` over a data set that is unfolded beforehand, `wave` instances together; 0 for none."""
+class Scheduled:
+    """A scheduler over a data set that is unfolded beforehand, `wave` instances together; 0 for none."""
 
     def __init__(self, plan, settings, data, train=True, wave=256, check=False):
-        self.scheduler, self._data, self._train = IntegerScheduler(plan, settings, check), data, train
+        self.scheduler, self._data, self._train = Scheduler(plan, settings, check), data, train
         self._purpose = "train" if train else "both"
         for start in range(0, len(data) if wave else 0, wave or 1):
             ids = np.arange(start, min(start + wave, len(data)))
@@ -129,33 +90,6 @@ def settings_for(graph, interval=7, **options):
     return SchedulerSettings(intervals=dict.fromkeys(graph.parameterised, interval), **options)
 
 
-def assert_same(plan, settings, data, train=True, drive=at_once, wave=256, unless_ways_meet=False):
-    """The same dispatches, in the same order, of the same messages in the same order, with the same updates.
-
-    Where two ways lead to one port, and that is let pass, at least the same messages.
-    """
-    one_side = Routing(plan, settings, data, train)
-    one = list(drive(one_side, len(data), plan.workers))
-    side = Integers(plan, settings, data, train, wave)
-    other = list(drive(side, len(data), plan.workers))
-    difference = first_difference(one, other)
-    if drive is until_it_stands:
-        assert difference is None and side.scheduler.idle == one_side.scheduler.idle, difference
-        return
-    if difference is not None and unless_ways_meet and ways_meet(plan):
-        assert messages_of(one) == messages_of(other)
-    else:
-        assert difference is None, difference
-    assert one
-    assert_nothing_is_left(side.scheduler)
-
-
-def until_it_stands(side, n, workers):
-    """As `at_once`, and nothing is said if it ends too early."""
-    with suppress(AssertionError):
-        yield from at_once(side, n, workers)
-
-
 def assert_nothing_is_left(scheduler):
     """Law 1: every message has been answered, every slot and every range is free."""
     assert scheduler.idle and scheduler.slots_in_use == 0
@@ -164,35 +98,6 @@ def assert_nothing_is_left(scheduler):
     assert (
         not t.live[: t.clock[c.LIVE_TOP], [c.NEED, c.LEFT]].clip(min=0).any()
     )  # inputs that are missing, gradients that are owed
-
-
-def digest(told):
-    """A number for a whole schedule."""
-    return hashlib.blake2b(repr(list(told)).encode(), digest_size=8).hexdigest()
-
-
-def ways_meet(plan):
-    """Whether messages of one producer can come to one port by two ways, as where a phi follows a cond.
-
-    The router takes a dispatch's messages way by way, the scheduler of integers port by port (decision 22): there the order of messages may differ.
-    """
-
-    def ports(targets, on_the_way):
-        for target in targets:
-            if isinstance(target, Leaf):
-                yield target
-            elif id(target) not in on_the_way:
-                for output in target.targets:
-                    yield from ports(output, on_the_way | {id(target)})
-
-    routes = [*plan.pumps.values(), *(route for stage in plan.stages for route in stage.routes)]
-    found = [list(ports(route, frozenset())) for route in routes]
-    return any(len(own) > len(set(own)) for own in found)
-
-
-def messages_of(told):
-    """How often each message is in a dispatch of each stage in each direction."""
-    return Counter((stage, direction, state) for _, _, stage, direction, states, *_ in told for state in states)
 
 
 def first_difference(one, other):

@@ -3,8 +3,9 @@
 import json
 import sys
 
+from support.frozen import digest
 from support.models import model
-from support.schedules import Integers, at_once, digest, in_virtual_time
+from support.schedules import Scheduled, at_once, in_virtual_time
 
 from ampjax.sched.affinity import assign
 from ampjax.sched.plan import make_plan
@@ -30,7 +31,7 @@ def digests():
         intervals = dict.fromkeys(graph.parameterised, 7)
         limits = {"max_active_keys": 4, "max_dispatch_size": size}
         settings = SchedulerSettings(intervals=intervals, policy=POLICIES[policy], **limits)
-        found.append(digest(drive(Integers(plan, settings, data), len(data), 2)))
+        found.append(digest(list(drive(Scheduled(plan, settings, data), len(data), 2))))
     return found
 
 

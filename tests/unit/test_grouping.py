@@ -117,6 +117,8 @@ class Taken(InstanceList):
         self.batches = []
 
     def gather(self, ids):
+        if self.batches and self.batches[-1][: len(ids)] == ids.tolist():
+            self.batches.pop()  # that was to unfold it and others ahead
         self.batches.append(ids.tolist())
         return super().gather(ids)
 

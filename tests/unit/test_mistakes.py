@@ -22,6 +22,8 @@ from ampjax.errors import (
 ROWS = 'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.'
 GOOD = {"x": np.float32(1), "label": np.float32(0)}
 
+WAITS = "before instance {} is admitted: expected messages that all find their partners, got some that wait for ever: "
+
 
 def trainer(graph=None, tx=None, **options):
     return amp.Trainer(graph or graphs.chain(1), tx or optax.sgd(0.1), **options)
@@ -270,7 +272,7 @@ MISTAKES = {
     "a label that never comes": (
         lambda: fit([{"x": np.float32(0)}]),
         DeadlockError,
-        "1 instance(s) in flight: expected messages that can move, got none: node `f0+loss` has State(instance=0) on port x and "
+        f"{WAITS.format(0)}node `f0+loss` has State(instance=0) on port x and "
         "waits for the same key on port label. Pump what the nodes wait for, or mend the conditions that route it.",
     ),
     "a loop that ends with another state than its partner's": (
@@ -281,7 +283,7 @@ MISTAKES = {
             mode="sync",
         ),
         DeadlockError,
-        "1 instance(s) in flight: expected messages that can move, got none: node `embed+concat1+linear1+tanh` has "
+        f"{WAITS.format(1)}node `embed+concat1+linear1+tanh` has "
         "State(instance=1, t=0, length=3) on port tokens and waits for the same key on port h. "
         "Pump what the nodes wait for, or mend the conditions that route it.",
     ),
@@ -290,7 +292,7 @@ MISTAKES = {
             [{**graphs.grouping_instance(2), "size": amp.messages(np.zeros(1, np.float32), n=3)}], graphs.grouping()
         ),
         DeadlockError,
-        "1 instance(s) in flight: expected messages that can move, got none: node `out+loss` has State(instance=0) on port label "
+        f"{WAITS.format(0)}node `out+loss` has State(instance=0) on port label "
         "and waits for the same key on port total; group `back` with State(instance=0, i=0) waits for 1 more of 3 member(s). "
         "Pump what the nodes wait for, or mend the conditions that route it.",
     ),

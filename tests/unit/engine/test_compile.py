@@ -15,7 +15,7 @@ import ampjax as amp
 from ampjax.engine.compile import _sizes, compilations, ladders
 from ampjax.engine.executor import Executor
 from ampjax.engine.ladders import segment_sizes
-from ampjax.sched.demand import dry_run
+from ampjax.sched.dry_run import dry_run
 
 
 def test_compilations_are_counted():
@@ -229,7 +229,7 @@ def test_equal_graphs_share_their_kernels():
 
 def test_the_warm_up_goes_up_to_twice_what_a_dry_run_has_seen():
     e = engine(graphs.chain(1), fuse=False, max_dispatch_size=8)
-    seen = dry_run(e.plan, [columns(e.graph, graphs.chain_data(3))], range(3)).stats.stages
+    seen = dry_run(e.plan, [columns(e.graph, graphs.chain_data(3))], range(3)).stages
     found = list(ladders(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]))
     # Sizes 1, 4, 16; f0 in three directions, and the loss in two.
     assert [len(ladder.compilations) for ladder in found] == [3] * 5

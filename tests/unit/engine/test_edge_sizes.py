@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from ampjax.engine.edge_sizes import LEAST, MULTIPLE, EdgeSizes, padded_edges
-from ampjax.sched.edges import Edges
+from ampjax.unfold.edges import Edges
 
 
 def ladder(n):

@@ -12,11 +12,10 @@ from support.engines import engine, spread
 import ampjax as amp
 from ampjax.engine.compile import ladders
 from ampjax.engine.launch import CHANGES_ONLY, Launch
-from ampjax.engine.routed import Routed
+from ampjax.engine.launches import Launches
 from ampjax.errors import MessageError
-from ampjax.sched.demand import dry_run
-from ampjax.sched.dispatch import Average, Contribute, Merge, Update
-from ampjax.sched.updates import ReplicaSync
+from ampjax.sched.dry_run import dry_run
+from ampjax.sched.updates import Average, Contribute, Merge, ReplicaSync, Update
 
 
 def mlp(n_in=6, width=16):
@@ -84,7 +83,7 @@ def test_nothing_keeps_a_host_view_of_an_arena():
     e = engine(g)
     e.virtual([{"x": np.float32(1)}], train=False)
     e.virtual([{"x": np.float32(2)}], train=False)
-    assert [float(rows[0]) for _, rows in e.arrived] == [1.0, 2.0]
+    assert [float(arrival.rows[0]) for arrival in e.arrived] == [1.0, 2.0]
 
 
 # Parameters
@@ -152,7 +151,7 @@ def test_stashed_parameters_are_kept_until_no_message_needs_them():
     dispatches = []
     e.virtual(graphs.chain_data(4), on_dispatch=dispatches.append)
     kept = [d.versions for d in dispatches if d.direction == "forward" and d.versions]
-    dropped = [key[1] for d in dispatches for key in d.drop]
+    dropped = [versions for d in dispatches for versions in d.drop]
     assert sorted(set(kept)) == sorted(dropped)
 
 
@@ -166,7 +165,7 @@ def test_an_unknown_version_is_not_mixed_up_after_an_interrupt():
             source.admit(e.executor.feed)
             for _ in range(2):
                 dispatch = e.scheduler.next(0)
-                e.executor.issue([Routed(e.plan, e.seeds)(dispatch)])
+                e.executor.issue([Launches(e.scheduler, e.seeds)(dispatch)])
                 e.scheduler.done(dispatch)
             e.scheduler.abandon()
             e.executor.abandon()
@@ -201,7 +200,7 @@ def test_averaging_makes_a_new_version_of_stashed_parameters():
 
 def test_warming_up_leaves_no_trace():
     e = engine(graphs.two_outputs(), fuse=False)
-    seen = dry_run(e.plan, [columns(e.graph, graphs.two_outputs_data(2))], range(2)).stats.stages
+    seen = dry_run(e.plan, [columns(e.graph, graphs.two_outputs_data(2))], [0, 2]).stages
     before = jax.tree.map(np.asarray, (e.executor.store.params, e.executor.store.accumulators))
     for ladder in ladders(e.executor, e.scheduler, seen, ["forward", "backward", "infer"]):
         for compile_kernel in ladder.compilations:
@@ -222,7 +221,7 @@ def test_a_warm_up_that_fails_leaves_no_trace_either():
     with amp.Graph() as g:
         amp.loss("loss", lambda x: x**2)(amp.ppt("f", body, params=graphs.one())(amp.pump("x")))
     e = engine(g)
-    seen = dry_run(e.plan, [columns(g, [{"x": np.float32(1)}])], range(1)).stats.stages
+    seen = dry_run(e.plan, [columns(g, [{"x": np.float32(1)}])], range(1)).stages
     before = e.executor.store.accumulators["f"]
     fails.append(True)
     with pytest.raises(KeyboardInterrupt):
@@ -239,7 +238,7 @@ def test_no_rows_at_all_fit_any_type():
         amp.sink("n", amp.reduce("count", jax.ops.segment_sum, tokens))
     e = engine(g)
     e.virtual([{"tokens": []}], train=False)
-    assert [np.asarray(rows)[0] for _, rows in e.arrived] == [0]
+    assert [np.asarray(arrival.rows)[0] for arrival in e.arrived] == [0]
 
 
 @pytest.mark.parametrize(

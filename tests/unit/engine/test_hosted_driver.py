@@ -128,7 +128,7 @@ def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data(spaces):
         graphs.chain(2), {"f1": spaces[-1], "loss": spaces[-1]}, spaces, True, flush_every=4, max_active_keys=4
     )
     data, issued = InstanceList(graphs.chain_data(10)), []
-    loop = Loop(s, None, [Source(s, Pass(data, np.arange(10)))], [Told(issued.append)])
+    loop = Loop(s, None, [Source(s, Pass(data, np.arange(10)))], [Told(s, issued.append)])
     HostedDriver(loop, HostedCost(s.plan, profile(1, 1), 2)).run()
     assert sorted(change.node for dispatch in issued for change in dispatch.changes) == 3 * ["f0"] + 3 * ["f1"]
     assert_empty(s)

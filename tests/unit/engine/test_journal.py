@@ -93,7 +93,10 @@ def test_decisions_in_words():
 def journal_of(**settings):
     e, made = engine(graphs.chain(1), fuse=False, **settings), []
     e.executor = None
-    VirtualDriver(Loop(e.scheduler, None, e.sources(graphs.chain_data(3)), [Journal(made.append)]), lambda d: 1).run()
+    VirtualDriver(
+        Loop(e.scheduler, None, e.sources(graphs.chain_data(3)), [Journal(made.append, e.scheduler.messages_of)]),
+        lambda d: 1,
+    ).run()
     return made
 
 

@@ -198,8 +198,8 @@ def test_collect_adds_rows_at_their_places_and_leaves_others_zero():
     topology = amp.Topology.from_edges([0, 1, 2, 0], [3, 3, 0, 0], [0, 1, 1, 1], 5, 2)
     e = engine(g)
     e.virtual([{"atoms": np.float32([1, 10, 100, 1000, 10000]), "maps": topology}], train=False)
-    ((dispatch, rows),) = e.arrived
-    assert np.asarray(rows)[: dispatch.n_rows].tolist() == [202, 0, 0, 21, 0]
+    (arrival,) = e.arrived
+    assert np.asarray(arrival.rows)[: arrival.n_rows].tolist() == [202, 0, 0, 21, 0]
 
 
 @pytest.mark.parametrize("fuse", [True, False])

@@ -32,9 +32,9 @@ WANTED = {"low0": [0.2, 0.1], "high0": [0.6], "low1": [1.1], "high1": [1.7], "lo
 
 def arrived(e):
     found = {}
-    for dispatch, rows in e.arrived:
-        name = dispatch.stage.name
-        for state, row in zip(dispatch.states, np.asarray(rows)[: dispatch.n_rows], strict=True):
+    for arrival in e.arrived:
+        name = e.plan.stages[arrival.stage].name
+        for state, row in zip(arrival.states, np.asarray(arrival.rows)[: arrival.n_rows], strict=True):
             found.setdefault(name, []).append((int(state[0]), float(row)))
     return {name: [x for _, x in sorted(rows)] for name, rows in found.items()}
 

@@ -16,8 +16,9 @@ from ampjax.engine.loop import Loop
 from ampjax.engine.sampled import APART, CREDIT_NS, EACH, SHARE, Costs, Issue, Sampled, Timing, place
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Note
-from ampjax.sched.dispatch import Dispatch, Update
+from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.stages import Stage
+from ampjax.sched.updates import Update
 
 KERNELS, CHANGES = {"a": 100, "b": 40}, 30
 STAGES = {name: Stage(i, "rows", (), 0, 0) for i, name in enumerate("abc")}
@@ -128,6 +129,9 @@ class Machine:
     def clock(self):
         return self.ns
 
+    def tell(self, dispatch):
+        return 0, STAGES["a"], dispatch.direction, dispatch.ids, dispatch.n_rows, dispatch.changes
+
     def begin(self, dispatch):
         self.ns += 50_000
         return self.ns
@@ -151,10 +155,10 @@ class Machine:
 
     def pass_(self, watch, n):
         """Decides on dispatches and issues them, one after the other; gives how many were wanted first."""
-        states, none = np.zeros((8, 1), np.int64), np.zeros(0, np.int64)
+        pack = np.zeros(3 * 8, np.int32)
         wanted = 0
         for number in range(1, n + 1):
-            dispatch = Dispatch(number, 0, STAGES["a"], "forward", states, none, none)
+            dispatch = Dispatch(number, 0, STAGES["a"].number, "forward", 8, 8, 0, pack)
             wanted += watch.decided(dispatch)
             watch.before_kernels([dispatch])
             self.run()

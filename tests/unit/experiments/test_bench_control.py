@@ -1,4 +1,4 @@
-"""The benches of unfolding and of the scheduler of integers: that they count what they should."""
+"""The benches of unfolding and of control: that they count what they should."""
 
 import io
 import json
@@ -14,13 +14,13 @@ def quiet():
     return Console(file=io.StringIO(), width=120)
 
 
-def test_control_measures_the_same_messages_with_both_schedulers(tmp_path):
+def test_control_measures_every_message(tmp_path):
     path = tmp_path / "rows.jsonl"
     options = control.ControlOptions(sizes=(4,), messages=100, passes=1, json=path)
     (row,) = control.main(options, quiet())
     # Four sequences: ten steps and the feed of the first state, forth and back; the loss, which has the last layer in it.
     assert row["messages"] == 4 * 23 and row["dispatch_size"] == 4
-    assert all(row[f"{name}_us"] > 0 for name in ("routing", "integers", "ahead", "unfolding")) and row["ratio"] > 0
+    assert all(row[f"{name}_us"] > 0 for name in ("singly", "ahead", "unfolding")) and row["ratio"] > 0
     assert json.loads(path.read_text()) == row
 
 

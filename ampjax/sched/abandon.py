@@ -1,0 +1,28 @@
+"""After an interrupt or an error: tables in which nothing is in flight, as they were before the first instance, except for what nodes and clocks have counted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+
+OF_A_QUEUE = [c.HEAD, c.TAIL, c.ITEMS, c.WAITING, c.LONGEST, c.UNDER_WAY, c.SINCE, c.SORTED, c.N_SORTED, c.SORTED_BORN]
+"""What a queue knows of its messages."""
+
+
+def forget_all(t: Tables, capacities: np.ndarray) -> None:
+    """Gives everything back: messages, slots, ranges, the places of instances. Programs stay.
+
+    Args:
+      t: The tables.
+      capacities: `[arenas]`: slots of each arena.
+    """
+    t.queues[:, OF_A_QUEUE], t.queues[:, c.AT], t.n_active[:] = 0, -1, 0
+    t.clock[[c.LIVE_TOP, c.ROWS_TOP, c.N_ENDED, c.N_TRAIN, c.N_INFER]] = 0
+    t.ranges[:], t.live[:], t.instances[:] = -1, 0, 0
+    n = t.n_vacant[0] = len(t.instances)
+    t.vacant[:n] = np.arange(n - 1, -1, -1)
+    t.n_free[:] = capacities
+    for arena, capacity in enumerate(capacities.tolist()):
+        t.free[arena, :capacity] = np.arange(capacity, 0, -1)

@@ -1,0 +1,178 @@
+"""Admission: instances get slots, programs, and what is pumped for them its places in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+import numpy as np
+
+from ampjax.errors import InvariantError
+from ampjax.ir.instances import Messages, Topology
+from ampjax.sched import columns as c
+from ampjax.sched.cache import ProgramCache
+from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.feeds import Feed, Feeds
+from ampjax.sched.growing import Growing
+from ampjax.sched.plan import Plan
+from ampjax.sched.space import Space
+from ampjax.sched.store import GONE, Store
+from ampjax.unfold.unfolding import Unfolding
+
+
+class Admission:
+    """Instances from their admission to their end.
+
+    Args:
+      plan: The plan.
+      space: The tables.
+      store: Where programs stand.
+      programs: Where instances get them.
+      loops: The compiled loops.
+
+    Attributes:
+      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
+      under_way: The dispatches that have been issued and are not done, by number.
+    """
+
+    def __init__(self, plan: Plan, space: Space, store: Store, programs: ProgramCache, loops: ModuleType):
+        self._plan, self._space, self._store, self._programs, self._loops = plan, space, store, programs, loops
+        self._feeds = Feeds(plan, space.capacity)
+        self._growing = Growing(space, store, programs.unfolder, loops)
+        self._asks = any(stage.route_by is not None for stage in plan.stages)
+        self._pumps = {name: -1 - number for number, name in enumerate(plan.graph.pumps)}
+        self._purposes: dict[int, str] = {}
+        self.topologies: dict[str, dict[int, Topology]] = {}
+        self.under_way: dict[int, Dispatch] = {}
+
+    def open(self, ids: np.ndarray, purpose: str, grows: bool) -> np.ndarray:
+        """Gives instances slots; see `Scheduler.open`."""
+        slots, t, train = self._space.open(len(ids)), self._space.t, purpose == "train"
+        if not len(ids):
+            return slots
+        t.instances[slots, c.ID], t.instances[slots, c.TRAIN] = ids, train
+        t.instances[slots, c.AGE] = t.clock[c.ADMITTED] + np.arange(len(ids))
+        t.instances[slots, c.ALIVE], t.instances[slots, c.LENGTH_OF] = 1, -1
+        t.instances[slots, c.PLACE] = GONE
+        t.clock[c.ADMITTED] += len(ids)
+        t.clock[c.N_TRAIN if train else c.N_INFER] += len(ids)
+        t.clock[c.MOST_IN_FLIGHT] = max(t.clock[c.MOST_IN_FLIGHT], t.clock[c.N_TRAIN] + t.clock[c.N_INFER])
+        if grows or self._asks:
+            self._growing.open(slots, ids, purpose)
+        else:
+            self._purposes.update(dict.fromkeys(slots.tolist(), purpose))
+        return slots
+
+    def pump(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+        """See `Scheduler.pump`."""
+        if not len(slots):
+            return []
+        for name, messages in batch.items():
+            if isinstance(messages.payload, list) and name in self._pumps:
+                maps = zip(slots[messages.instance].tolist(), messages.payload, strict=True)
+                self.topologies.setdefault(name, {}).update(maps)
+        if int(slots[0]) in self._growing.of:
+            return self._pump_more(slots, batch)
+        return self._pump_all(slots, batch)
+
+    @property
+    def foresees(self) -> bool:
+        """See `Scheduler.foresees`."""
+        return not self._asks
+
+    def foresee(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str) -> None:
+        """See `Scheduler.foresee`."""
+        if self.foresees:
+            self._space.t, _ = self._programs.places(self._space.t, ids, batch, purpose)
+
+    def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
+        """What payloads have decided for a dispatch's messages becomes known."""
+        self._follow(self._growing.choose(dispatch, choices))
+
+    def finished(self) -> list[tuple[int, bool]]:
+        """Instances that have ended since this was last asked; their slots and programs are free for others."""
+        t, n = self._space.t, int(self._space.t.clock[c.N_ENDED])
+        slots = t.ended[:n].copy()
+        t.vacant[t.n_vacant[0] : t.n_vacant[0] + n] = slots
+        t.n_vacant[0] += n
+        t.clock[c.N_ENDED] = 0
+        t.clock[c.N_FINISHED] += n
+        places = t.instances[slots, c.PLACE]
+        for slot in slots.tolist():
+            if self._purposes.pop(slot, None) is None:
+                self._growing.end(slot)
+            for maps in self.topologies.values():
+                maps.pop(slot, None)
+        places = places[places != GONE]
+        self._programs.release(places[self._store.programs[places, c.WAVE] != GONE])
+        ids, trains = t.instances[slots, c.ID].tolist(), t.instances[slots, c.TRAIN].astype(bool).tolist()
+        return list(zip(ids, trains, strict=True))
+
+    @property
+    def unfoldings(self) -> list[Unfolding]:
+        """The unfoldings of instances in flight whose programs grow."""
+        return self._growing.unfoldings
+
+    def forget_all(self) -> None:
+        """Forgets the instances in flight, whose programs are free for others; the tables still hold them."""
+        self._programs.release_all()
+        self._growing.forget_all()
+        for known in (self._purposes, self.topologies, self.under_way):
+            known.clear()
+
+    def waits_on(self, worker: int) -> bool:
+        """Whether a message that a worker is to run has some of its inputs and lacks others."""
+        t = self._space.t
+        own = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant[: t.n_vacant[0]])]
+        for line, live, n in own[own[:, c.LENGTH_OF] > 0][:, [c.LINE, c.LIVE, c.LENGTH_OF]].tolist():
+            lines, need = t.lines[line : line + n], t.live[live : live + n, c.NEED]
+            waits = (need > 0) & (need < lines[:, c.N_IN])
+            if (t.stages[lines[waits, c.STAGE], c.WORKER] == worker).any():
+                return True
+        return self._growing.waits_on(worker)
+
+    def _pump_all(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+        """All messages of instances whose programs are or become known."""
+        space, store = self._space, self._store
+        if (space.t.instances[slots, c.LENGTH_OF] >= 0).any():
+            raise InvariantError(
+                "pump",
+                "one batch with all messages of an instance",
+                "another",
+                "Open instances for which more is pumped later with `grows`.",
+            )
+        ids, purpose = space.t.instances[slots, c.ID], self._purposes[int(slots[0])]
+        space.t, places = self._programs.places(space.t, ids, batch, purpose)
+        self._programs.hold(places)
+        own = store.programs[places]
+        space.reserve(own[:, c.P_LENGTH], own[:, c.P_ROWS])
+        space.reserve_slots(own[:, c.PUMPED :].sum(axis=0))
+        self._loops.admit(slots, places, store.programs, self._order(batch), *space.t)
+        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT])
+
+    def _pump_more(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+        """More messages of instances whose programs grow."""
+        space, own = self._space, self._space.t.instances[slots]
+        known = np.where(own[:, c.LENGTH_OF] < 0, 0, own[:, c.N_ROWS])
+        messages, moved = self._growing.pump(slots, batch)
+        self._follow(moved)
+        t = space.t
+        lines = t.instances[t.live[messages, c.SLOT], c.LINE] + messages - t.instances[t.live[messages, c.SLOT], c.LIVE]
+        arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
+        space.reserve_slots(np.bincount(arenas, t.lines[lines, c.SIZE], len(space.capacities)).astype(np.int64))
+        self._loops.start(messages, self._order(batch), *space.t)
+        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT] + known)
+
+    def _follow(self, moved: list[tuple[np.ndarray, ...]]) -> None:
+        """Messages that are being dispatched have moved."""
+        for olds, counts, news in moved:
+            for old, n, new in zip(olds.tolist(), counts.tolist(), news.tolist(), strict=True):
+                if old == new or n == 0:
+                    continue
+                for dispatch in self.under_way.values():
+                    messages = dispatch.messages
+                    messages[(messages >= old) & (messages < old + n)] += new - old
+
+    def _order(self, batch: Mapping[str, Messages]) -> np.ndarray:
+        """The pumps, as numbers of stages, in the order of a batch."""
+        return np.array([*dict.fromkeys((*(self._pumps[name] for name in batch), *self._pumps.values()))], np.int64)

@@ -1,0 +1,89 @@
+"""Why nothing moves, and what there is to know about what is in flight: who waits for what, the throttle, queues, the oldest instance's story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ampjax.errors import DeadlockError, LimitError
+from ampjax.sched import columns as c
+from ampjax.sched.diagnose.inflight import InFlight
+from ampjax.sched.diagnose.room import no_room
+from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.diagnose.story import standing, story
+from ampjax.sched.diagnose.unfolded import fed_by
+from ampjax.sched.diagnose.waiting import EXAMINED, SHOWN, Lacking, find_lacking, shown, ways_to
+from ampjax.sched.dispatch import DIRECTIONS
+from ampjax.unfold.ranks import Ranks
+from ampjax.unfold.waiting import Waiting, find_waiting
+
+LATELY = 5
+"""Lines of the oldest instance's story."""
+
+
+def standstill(s: Snapshot) -> LimitError | DeadlockError:
+    """Why nothing can move."""
+    for worker in range(s.plan.workers):
+        for q in s.tables.active[worker, : s.tables.n_active[0, worker]].tolist():
+            if q % 3 != c.BACKWARD and s.plan.stages[q // 3].outputs:
+                return no_room(s, q)
+    return deadlock(s)
+
+
+def deadlock(s: Snapshot) -> DeadlockError:
+    """That nothing can move: who waits for what, and below it what there is to know."""
+    found = InFlight(s)
+    lacking = find_lacking(s, found)
+    who = [str(one.waiting) for one in lacking] + [str(one) for one in _for_more(s)]
+    return DeadlockError(
+        f"{len(found.slots)} instance(s) in flight",
+        "messages that can move",
+        "none: " + (shown(who) or "an instance whose pumping has not ended"),
+        "\n  ".join(
+            ["Pump what the nodes wait for, or mend the conditions that route it.", *report(s, found, lacking)]
+        ),
+    )
+
+
+def waiting(s: Snapshot) -> list[str]:
+    """Who waits for what: one line for each message that has some of its inputs, and for each group that has some of its members."""
+    return [str(one.waiting) for one in find_lacking(s, InFlight(s))] + [str(one) for one in _for_more(s)]
+
+
+def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | None = None) -> list[str]:
+    """What there is to know about what is in flight, a line each."""
+    found = InFlight(s) if found is None else found
+    lacking = find_lacking(s, found) if lacking is None else lacking
+    lines = dict.fromkeys(line for one in lacking[:EXAMINED] for line in ways_to(s, found, one))
+    growing = [line for u in s.unfoldings for line in fed_by(s.plan, u, u.programs(Ranks(s.plan)))]
+    return [*lines, *growing, *_throttle(s), *_lately(s, found)]
+
+
+def _for_more(s: Snapshot) -> list[Waiting]:
+    """Who waits for what is still to be pumped or chosen: no program has it yet."""
+    return [one for u in s.unfoldings for one in find_waiting(s.plan, u.space.joins, u.space.groups)]
+
+
+def _throttle(s: Snapshot) -> Iterator[str]:
+    clock, throttle = s.tables.clock, s.settings
+    yield (
+        f"in flight: {clock[c.N_TRAIN]} training and {clock[c.N_INFER]} inference instance(s), at most {throttle.max_active_keys} of each; "
+        f"they enter {throttle.min_admission} at once at least"
+    )
+    items = s.tables.queues[:, c.ITEMS]
+    held = np.flatnonzero(items).tolist()
+    found = [f"{DIRECTIONS[q % 3]} of `{s.plan.stages[q // 3].name}` {items[q]}" for q in held]
+    yield "queues: " + (", ".join(found[:SHOWN]) if found else "empty")
+
+
+def _lately(s: Snapshot, found: InFlight) -> Iterator[str]:
+    """The oldest instance's story, as far as it is known, and how far it has come."""
+    if not len(found.slots):
+        return
+    own = s.tables.instances[found.slots]
+    oldest = int(own[own[:, c.AGE].argmin(), c.ID])
+    lines = story(s, oldest, {})
+    yield f"instance {oldest} is the oldest; " + ("lately:" if lines else "nothing of it has been dispatched lately")
+    yield from (f"  {line}" for line in lines[-LATELY:])
+    yield from standing(s, found, oldest)

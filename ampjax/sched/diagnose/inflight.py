@@ -1,0 +1,126 @@
+"""The messages of the instances in flight, and how far each of them has come: found anew from the tables, a column for each thing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+
+from ampjax.ir.state import State
+from ampjax.sched import columns as c
+from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.dispatch import DIRECTIONS
+from ampjax.unfold.messages import spread
+
+PHASES = WAITING, READY, GOING, GONE, ANSWERED, COMING, ENDED = range(7)
+"""How far a message has come: inputs are missing; it is in a queue; its dispatch forward is under way; it has travelled on and is owed gradients;
+all who consume it have answered, and it is in a queue; its dispatch backward is under way; its life has ended."""
+
+HERE = WAITING, READY, GOING
+"""Those that have not travelled on."""
+
+UNKNOWN = -1
+
+
+class InFlight:
+    """The `m` messages of all instances in flight.
+
+    Args:
+      s: The scheduler's parts.
+
+    Attributes:
+      slots: `[k]`: the instances' slots.
+      messages: `[m]`: the messages, as lines of `live`, instance by instance.
+      slot: `[m]`: each one's instance.
+      lines: `[m]`: their program lines.
+      stage: `[m]`: what makes them; `-1 - p` for pump `p`.
+      kind: `[m]`: what that is: `COMPUTES`, `ENDS`, `GROUPS` or `PUMPS`.
+    """
+
+    def __init__(self, s: Snapshot):
+        self._s, self.t = s, s.tables
+        t, clock = self.t, s.tables.clock
+        free = np.concatenate([t.vacant[: t.n_vacant[0]], t.ended[: clock[c.N_ENDED]]]).astype(np.int64)
+        self.slots = np.setdiff1d(np.arange(len(t.instances)), free)
+        own = t.instances[self.slots]
+        lengths = np.maximum(own[:, c.LENGTH_OF], 0)
+        self.messages = spread(own[:, c.LIVE], lengths)
+        self.slot = np.repeat(self.slots, lengths)
+        self.lines = spread(own[:, c.LINE], lengths)
+        self.stage = t.lines[self.lines, c.STAGE].astype(np.int64)
+        self.kind = t.stages[self.stage, c.KIND]
+
+    @functools.cached_property
+    def place(self) -> np.ndarray:
+        """For each line of `live` its message's place here; -1 for none."""
+        place = np.full(len(self.t.live), UNKNOWN, np.int64)
+        place[self.messages] = np.arange(len(self.messages))
+        return place
+
+    @functools.cached_property
+    def need(self) -> np.ndarray:
+        """`[m]`: inputs that are missing; -1 of what has travelled on."""
+        return self.t.live[self.messages, c.NEED].astype(np.int64)
+
+    @functools.cached_property
+    def ids(self) -> np.ndarray:
+        """`[m]`: the numbers of their instances."""
+        return self.t.instances[self.slot, c.ID]
+
+    def states(self, places: np.ndarray) -> np.ndarray:
+        """The states `[n, width]` of messages."""
+        return self._s.states(self.ids[places], self.lines[places])
+
+    def state(self, v: int) -> State:
+        """The state of a message."""
+        return State(self.states(np.array([v])), self._s.plan.layout, self._s.fields(int(self.stage[v])))
+
+    @functools.cached_property
+    def left(self) -> np.ndarray:
+        """`[m]`: gradients that are owed."""
+        return self.t.live[self.messages, c.LEFT].astype(np.int64)
+
+    @functools.cached_property
+    def trains(self) -> np.ndarray:
+        """`[m]`: whether the instance trains."""
+        return self.t.instances[self.slot, c.TRAIN] != 0
+
+    @functools.cached_property
+    def phase(self) -> np.ndarray:
+        """`[m]`: how far each has come."""
+        phase = np.where(self.left > 0, GONE, ENDED)
+        phase[self.need > 0] = WAITING
+        for q, own in self.queued.items():
+            phase[self.place[own]] = ANSWERED if q % 3 == c.BACKWARD else READY
+        for d in self._s.under_way:
+            if d.stage >= 0:
+                phase[self.place[d.messages]] = COMING if d.direction == DIRECTIONS[c.BACKWARD] else GOING
+        return phase
+
+    @functools.cached_property
+    def queued(self) -> dict[int, np.ndarray]:
+        """The messages in each queue that is not empty, in order; of one that goes in a circle each once."""
+        return {q: np.fromiter(self._walk(q), np.int64) for q in np.flatnonzero(self.t.queues[:, c.ITEMS]).tolist()}
+
+    def _walk(self, q: int) -> Iterator[int]:
+        v, seen = int(self.t.queues[q, c.HEAD]), set[int]()
+        while v >= 0 and v not in seen:
+            yield v
+            seen.add(v)
+            v = int(self.t.live[v, c.NEXT])
+
+    @functools.cached_property
+    def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All inputs, message by message: whose they are and whose rows they hold, as places here, and their numbers among the consumer's, `[e]` each."""
+        counts = self.t.lines[self.lines, c.N_IN].astype(np.int64)
+        consumer = np.repeat(np.arange(len(self.lines)), counts)
+        entries = spread(self.t.lines[self.lines, c.IN].astype(np.int64), counts)
+        base = self.t.instances[self.slot[consumer], c.LIVE]
+        number = np.arange(len(entries)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return consumer, self.place[base + self.t.inputs[entries, c.FROM]], number
+
+    @functools.cached_property
+    def missing(self) -> np.ndarray:
+        """`[e]`: whether each of the inputs has yet to come: what makes it has not travelled on."""
+        return np.isin(self.phase[self.inputs[1]], HERE)

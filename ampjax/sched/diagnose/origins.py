@@ -1,0 +1,47 @@
+"""Where messages come from: the pumps and nodes that feed a port, and messages that should have met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ampjax.ir.control import Group
+from ampjax.ir.graph import Node
+from ampjax.sched.plan import Plan, entries
+from ampjax.sched.stages import Stage
+from ampjax.unfold.waiting import Waiting
+
+
+def origins(stage: Stage, port: int) -> dict[Node, tuple[Node, ...]]:
+    """The pumps, payload nodes and groups whose messages can arrive at a stage's port, each with the control nodes on the way."""
+    found: dict[Node, tuple[Node, ...]] = {}
+    passed: set[str] = set()
+    stack = [((entries(stage) or stage.wires)[port].source, ())]
+    while stack:
+        node, way = stack.pop(0)
+        if not node.is_control or isinstance(node.op, Group):
+            found.setdefault(node, way)
+        elif node.name not in passed:
+            passed.add(node.name)
+            wires = [w for w in node.inputs if w is not None and w.type is not None and not w.type.topology]
+            stack += [(w.source, (node, *way)) for w in wires]
+    return found
+
+
+def numbers_of(plan: Plan, node: Node) -> list[int]:
+    """By which numbers programs know what makes a node's messages: that of its stage or pump, and those of the transfers that copy them."""
+    pumps = list(plan.graph.pumps)
+    own = [-1 - pumps.index(node.name)] if node.name in pumps else [x.number for x in plan.stages if node in x.nodes]
+    return own + [x.number for x in plan.stages if x.kind == "transfer" and node in origins(x, 0)]
+
+
+def strangers(found: list[Waiting]) -> Iterator[str]:
+    """Messages of one instance that wait for each other at a node and have different keys."""
+    first: dict[tuple[int, int], Waiting] = {}
+    told: set[tuple[int, int]] = set()
+    for one in found:
+        place = one.stage.number, int(one.state.instance[0])
+        other = first.setdefault(place, one)
+        if one is not other and one.port in other.missing and place not in told:
+            told.add(place)
+            ports = one.stage.ports
+            yield f"the keys at `{one.stage.name}` do not meet: {other.state!r} on port {ports[other.port].name}, {one.state!r} on port {ports[one.port].name}"

@@ -1,0 +1,75 @@
+"""A scheduler's parts at one moment, and messages in the user's words: their stage and their state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampjax.ir.state import INSTANCE, State
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.dispatch import Dispatch
+from ampjax.sched.plan import Plan
+from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.store import Store
+from ampjax.unfold.unfolding import Unfolding
+
+UNKNOWN = np.iinfo(np.int64).min
+"""The value of state fields that nobody knows any more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What diagnoses are read from.
+
+    Args:
+      plan: The plan.
+      settings: The scheduler's settings.
+      tables: Its tables.
+      store: The programs.
+      capacities: `[arenas]`: slots of each arena, those that are taken included.
+      log: The last dispatches, oldest first.
+      under_way: Dispatches that are not done.
+      unfoldings: Those of instances for which more is pumped or chosen while they are in flight.
+    """
+
+    plan: Plan
+    settings: SchedulerSettings
+    tables: Tables
+    store: Store
+    capacities: np.ndarray
+    log: Iterable[Dispatch]
+    under_way: Collection[Dispatch]
+    unfoldings: Collection[Unfolding] = ()
+
+    def states(self, ids: np.ndarray, lines: np.ndarray) -> np.ndarray:
+        """The states `[n, width]` of invocations, given their instances' numbers and their program lines; the column of slots is 0."""
+        states = np.zeros((len(lines), self.plan.layout.width), np.int64)
+        states[:, INSTANCE], states[:, 2:] = ids, self.store.states(lines)
+        return states
+
+    def states_of(self, d: Dispatch) -> np.ndarray:
+        """The states `[n, width]` of a dispatch's messages; of those whose programs have been given up since only the instance is known."""
+        states, places = self.states(d.ids, d.lines), self.store.find(d.lines)[0]
+        states[(places < 0) | (self.store.programs[places, c.P_SINCE] >= d.number), 2:] = UNKNOWN
+        return states
+
+    def first_of(self, d: Dispatch, states: np.ndarray) -> State:
+        """The first of some states of a dispatch's messages, with the fields that are known."""
+        return State(states[:1], self.plan.layout, () if UNKNOWN in states[0] else self.fields(d.stage))
+
+    def fields(self, number: int) -> tuple[str, ...]:
+        """The state fields of a stage's invocations, or of what a pump pumps."""
+        if number < 0:
+            return list(self.plan.graph.pumps.values())[-1 - number].op.type.fields
+        stage = self.plan.stages[number]
+        return stage.outputs[0].fields if stage.kind == "group" else stage.ports[0].type.fields
+
+    def name(self, number: int) -> str:
+        """A stage or a pump, in words."""
+        if number < 0:
+            return f"Pump `{list(self.plan.graph.pumps)[-1 - number]}`"
+        stage = self.plan.stages[number]
+        return f"group `{stage.name}`" if stage.kind == "group" else f"`{stage.name}`"

@@ -1,0 +1,71 @@
+"""The story of an instance: which dispatches held its messages lately, and how far all of them have come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ampjax.sched import columns as c
+from ampjax.sched.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, READY, WAITING, InFlight
+from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.sched.dispatch import Dispatch
+
+LATELY = 6
+"""Lines of the story that an error tells."""
+
+PHASES = {
+    ENDED: "ended",
+    COMING: "on the way back",
+    ANSWERED: "in queues, backward",
+    GONE: "owed gradients",
+    GOING: "on the way forth",
+    READY: "in queues, forward",
+    WAITING: "without all inputs",
+}
+"""How far messages have come, in words, the furthest first."""
+
+
+def story(s: Snapshot, instance: int, fields: Mapping[str, int], until: int | None = None) -> list[str]:
+    """One line for each dispatch that held messages of an instance with these state fields, as far back as the log goes.
+
+    Args:
+      s: The scheduler's parts.
+      instance: The instance's number.
+      fields: Values of state fields.
+      until: The last dispatch to be told of; None for the latest.
+    """
+    lines = []
+    for d in s.log:
+        own = d.ids == instance
+        if d.stage < 0 or (until is not None and d.number > until) or not own.any():
+            continue
+        mine = s.states_of(d)[own]
+        for name, value in fields.items():
+            mine = mine[mine[:, s.plan.layout.column(name)] == value]
+        if len(mine):
+            more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
+            what = f"{d.direction} `{s.plan.stages[d.stage].name}` on worker {d.worker}"
+            lines.append(f"dispatch {d.number}: {what}, {s.first_of(d, mine)!r}{more}")
+    return lines
+
+
+def describe(s: Snapshot, d: Dispatch) -> str:
+    """Where an error happened: the dispatch, and the first message with its story."""
+    if d.stage < 0:
+        return f"in {d!r}"
+    first = s.first_of(d, s.states_of(d))
+    lines = story(s, int(first.instance[0]), {}, until=d.number)[-LATELY:]
+    head = f"in {d.told(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
+    return "\n".join([head, *(f"  {line}" for line in lines)])
+
+
+def standing(s: Snapshot, found: InFlight, instance: int) -> list[str]:
+    """How many of an instance's messages have come how far: a line for each time that it is in flight."""
+    told = []
+    for slot in found.slots[s.tables.instances[found.slots, c.ID] == instance].tolist():
+        counts = Counter(found.phase[found.slot == slot].tolist())
+        if not counts:
+            continue
+        parts = ", ".join(f"{counts[phase]} {words}" for phase, words in PHASES.items() if counts[phase])
+        told.append(f"of instance {instance}'s {counts.total()} invocations and pumped messages are {parts}")
+    return told

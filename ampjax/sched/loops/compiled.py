@@ -1,0 +1,47 @@
+"""How functions are compiled: once, and kept on disk until any of the loops' files changes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+from numba.core.caching import FunctionCache
+from numba.core.registry import CPUDispatcher
+
+from ampjax.sched import columns
+
+FILES = (*sorted(Path(__file__).parent.glob("*.py")), Path(columns.__file__))
+DIGEST = hashlib.sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()
+
+
+class _Cache(FunctionCache):
+    """Numba keeps compiled code until a function's own file changes; a loop's code holds that of other files, too."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        return (*super()._index_key(sig, codegen), DIGEST)
+
+
+def entry(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a function that Python calls."""
+    return _kept(njit(error_model="numpy")(function), function)
+
+
+def inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a function that only compiled ones call: to unpack its arguments from Python would be most of its compilation."""
+    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return _kept(njit(**options)(function), function)
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a function into those that call it: for what is done to each message, where a call, with all the tables, would cost more than what it does."""
+    options: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return njit(error_model="numpy", **options)(function)
+
+
+def _kept(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(compiled, CPUDispatcher):  # not where Numba is switched off
+        compiled._cache = _Cache(function)  # pyright: ignore[reportAttributeAccessIssue]  # as `cache=True` does, with Numba's own class
+    return compiled

@@ -1,0 +1,216 @@
+"""Queues: lists of messages through `live`, each in order of arrival until more wait than one dispatch takes; then the oldest instances go first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.sched import columns as c
+from ampjax.sched.loops.compiled import inlined, inner
+
+
+@inlined
+def line_of(t, v):
+    """The line of a message's program."""
+    return t.instances[t.live[v, c.SLOT], c.LINE] + v - t.instances[t.live[v, c.SLOT], c.LIVE]
+
+
+@inlined
+def age_of(t, v):
+    """When a message's instance was admitted."""
+    return t.instances[t.live[v, c.SLOT], c.AGE]
+
+
+@inlined
+def push(t, q, v, rows):
+    """Puts a message at the end of a queue."""
+    t.live[v, c.NEXT] = -1
+    t.live[v, c.BORN] = t.clock[c.NOW]
+    if t.queues[q, c.ITEMS] == 0:
+        t.queues[q, c.HEAD] = v
+        enter(t, q)
+    else:
+        t.live[t.queues[q, c.TAIL], c.NEXT] = v
+    t.queues[q, c.TAIL] = v
+    t.queues[q, c.ITEMS] += 1
+    t.queues[q, c.WAITING] += rows
+    if t.queues[q, c.ITEMS] > t.queues[q, c.LONGEST]:
+        t.queues[q, c.LONGEST] = t.queues[q, c.ITEMS]
+    t.n_active[1, t.stages[q // 3, c.WORKER]] = 1
+
+
+@inner
+def enter(t, q):
+    """A queue is no longer empty: its worker has one more."""
+    worker = t.stages[q // 3, c.WORKER]
+    t.clock[c.ENTERED] += 1
+    t.queues[q, c.SINCE] = t.clock[c.ENTERED]
+    t.queues[q, c.AT] = t.n_active[0, worker]
+    t.active[worker, t.n_active[0, worker]] = q
+    t.n_active[0, worker] += 1
+
+
+@inner
+def leave(t, q):
+    """A queue is empty: its worker has one less."""
+    worker, at = t.stages[q // 3, c.WORKER], t.queues[q, c.AT]
+    t.n_active[0, worker] -= 1
+    last = t.active[worker, t.n_active[0, worker]]
+    t.active[worker, at] = last
+    t.queues[last, c.AT] = at
+    t.queues[q, c.AT] = -1
+
+
+@inner
+def merge(t, a, b):
+    """Two lists in order of age as one; of equal age those of `a` go first. Gives its first and its last message."""
+    first = last = -1
+    while a >= 0 and b >= 0:
+        if age_of(t, b) < age_of(t, a):
+            v, b = b, t.live[b, c.NEXT]
+        else:
+            v, a = a, t.live[a, c.NEXT]
+        if last < 0:
+            first = v
+        else:
+            t.live[last, c.NEXT] = v
+        last = v
+    rest = a if a >= 0 else b
+    if last < 0:
+        first = rest
+    else:
+        t.live[last, c.NEXT] = rest
+    while rest >= 0:
+        last, rest = rest, t.live[rest, c.NEXT]
+    return first, last
+
+
+@inner
+def in_order(t, head):
+    """A list sorted by age, equal ones as they stand: runs that are in order are merged, two by two."""
+    runs = np.empty(64, np.int64)  # each is longer than those behind it together, so there are few
+    lengths = np.empty(64, np.int64)
+    n = 0
+    while head >= 0:
+        runs[n], lengths[n] = head, 1
+        last, follower = head, t.live[head, c.NEXT]
+        while follower >= 0 and age_of(t, last) <= age_of(t, follower):
+            last, follower = follower, t.live[follower, c.NEXT]
+            lengths[n] += 1
+        t.live[last, c.NEXT] = -1
+        head = follower
+        n += 1
+        while n > 1 and lengths[n - 2] <= 2 * lengths[n - 1]:
+            runs[n - 2], _ = merge(t, runs[n - 2], runs[n - 1])
+            lengths[n - 2] += lengths[n - 1]
+            n -= 1
+    while n > 1:
+        runs[n - 2], _ = merge(t, runs[n - 2], runs[n - 1])
+        n -= 1
+    return runs[0]
+
+
+@inner
+def oldest_first(t, q):
+    """Puts the messages of the oldest instances first."""
+    if t.queues[q, c.N_SORTED] == t.queues[q, c.ITEMS]:
+        return
+    if t.queues[q, c.N_SORTED] == 0:
+        t.queues[q, c.SORTED_BORN] = t.live[t.queues[q, c.HEAD], c.BORN]
+        head, late = np.int64(-1), np.int64(t.queues[q, c.HEAD])
+    else:
+        head, late = np.int64(t.queues[q, c.HEAD]), np.int64(t.live[t.queues[q, c.SORTED], c.NEXT])
+        t.live[t.queues[q, c.SORTED], c.NEXT] = -1
+    late = in_order(t, late)
+    if head >= 0 and age_of(t, t.queues[q, c.SORTED]) <= age_of(t, late):  # all that has come is younger
+        t.live[t.queues[q, c.SORTED], c.NEXT] = late
+        last = late
+        while t.live[last, c.NEXT] >= 0:
+            last = np.int64(t.live[last, c.NEXT])
+    else:
+        head, last = merge(t, head, late)
+        t.queues[q, c.HEAD] = head
+    t.queues[q, c.TAIL] = t.queues[q, c.SORTED] = last
+    t.queues[q, c.N_SORTED] = t.queues[q, c.ITEMS]
+
+
+@inner
+def space_for(t, stage, spare):
+    """Rows that every output of a stage can get now, arenas' growth included; `spare` `[arenas]` is empty where they have no limits."""
+    space = np.int64(c.NO_LIMIT)
+    if len(spare) == 0:
+        return space
+    for o in range(t.stages[stage, c.N_OUTPUTS]):
+        arena, count = t.stages[stage, c.ARENA + o], 0
+        for other in range(t.stages[stage, c.N_OUTPUTS]):
+            count += t.stages[stage, c.ARENA + other] == arena
+        space = min(space, (t.n_free[arena] + spare[arena]) // count)
+    return space
+
+
+@inner
+def has_room(t, q, spare):
+    """Whether what the first message of a queue makes has room."""
+    stage = q // 3
+    if len(spare) == 0 or q % 3 == c.BACKWARD or t.stages[stage, c.N_OUTPUTS] == 0:
+        return True
+    space = space_for(t, stage, spare)
+    if space >= t.queues[q, c.MAX_ROWS] and not t.stages[stage, c.RAGGED]:
+        return True
+    if t.queues[q, c.WAITING] > t.queues[q, c.MAX_ROWS]:
+        oldest_first(t, q)
+    return t.lines[line_of(t, np.int64(t.queues[q, c.HEAD])), c.SIZE] <= space
+
+
+@inner
+def fitting(t, q, space):
+    """How many of a queue's first messages make one dispatch, at least one; their input rows and the rows of each of their outputs, `space` at most."""
+    n, rows, out, v = 0, 0, 0, t.queues[q, c.HEAD]
+    most_out = min(t.queues[q, c.MAX_OUT], space)
+    while v >= 0:
+        line = line_of(t, v)
+        more_rows, more_out = rows + t.lines[line, c.ROWS], out + t.lines[line, c.SIZE]
+        over = more_rows > t.queues[q, c.MAX_IN] or n + 1 > t.queues[q, c.MAX_ITEMS] or more_out > most_out
+        if over and n > 0:
+            break
+        n, rows, out, v = n + 1, more_rows, more_out, np.int64(t.live[v, c.NEXT])
+    return n, rows, out
+
+
+@inner
+def put_alike_first(t, q):
+    """Puts the first message, and those that have seen the same parameter versions, before the others, as far as they fit one dispatch.
+
+    The others count from now on as if they had come together, when the first of all began to wait.
+
+    Returns:
+      How many are alike, and their rows.
+    """
+    head = np.int64(t.queues[q, c.HEAD])
+    born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[head, c.BORN])
+    n_params = t.stages[q // 3, c.N_PARAMS]
+    n, rows, last = 1, np.int64(t.lines[line_of(t, head), c.ROWS]), head
+    first_other = last_other = np.int64(-1)
+    fits, v = True, np.int64(t.live[head, c.NEXT])
+    while v >= 0:
+        follower, alike = np.int64(t.live[v, c.NEXT]), fits
+        for p in range(n_params):
+            alike = alike and t.live[v, c.SEEN + p] == t.live[head, c.SEEN + p]
+        own = np.int64(t.lines[line_of(t, v), c.ROWS])
+        if alike and rows + own <= t.queues[q, c.MAX_ROWS]:
+            t.live[last, c.NEXT] = v
+            last, n, rows = v, n + 1, rows + own
+        else:
+            fits = fits and not alike
+            t.live[v, c.BORN] = born
+            if first_other < 0:
+                first_other = v
+            else:
+                t.live[last_other, c.NEXT] = v
+            last_other = v
+        v = follower
+    t.live[last, c.NEXT] = first_other
+    if last_other >= 0:
+        t.live[last_other, c.NEXT] = -1
+    t.queues[q, c.TAIL] = last if last_other < 0 else last_other
+    t.queues[q, c.N_SORTED] = 0
+    return n, rows

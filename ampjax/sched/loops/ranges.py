@@ -1,0 +1,121 @@
+"""Ranges: parts of long tables that are given out to instances, in lengths that are powers of two."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.loops.compiled import entry, inlined, inner
+
+
+@inlined
+def power_of(length):
+    """The least `k` with `2 ** k >= length`."""
+    power = 0
+    while 1 << power < length:
+        power += 1
+    return power
+
+
+@inlined
+def take_live(t, length):
+    """A free range of at least `length` lines of `live`: where it begins."""
+    power = power_of(length)
+    begin = np.int64(t.ranges[0, power])
+    if begin >= 0:
+        t.ranges[0, power] = t.live[begin, c.NEXT]
+    else:
+        begin = t.clock[c.LIVE_TOP]
+        t.clock[c.LIVE_TOP] += 1 << power
+    return begin
+
+
+@inlined
+def take_rows(t, length):
+    """A free range of at least `length` lines of `slots`: where it begins."""
+    power = power_of(length)
+    begin = np.int64(t.ranges[1, power])
+    if begin >= 0:
+        t.ranges[1, power] = t.slots[begin]
+    else:
+        begin = t.clock[c.ROWS_TOP]
+        t.clock[c.ROWS_TOP] += 1 << power
+    return begin
+
+
+@inlined
+def give_live(t, begin, length):
+    """Gives a range of `live` back; its first line holds where the next free one of its length begins."""
+    power = power_of(length)
+    t.live[begin, c.NEXT] = t.ranges[0, power]
+    t.ranges[0, power] = begin
+
+
+@inlined
+def give_rows(t, begin, length):
+    """Gives a range of `slots` back, in the same way."""
+    power = power_of(length)
+    t.slots[begin] = t.ranges[1, power]
+    t.ranges[1, power] = begin
+
+
+@entry
+def widen(slots, lengths, rows, *tables):
+    """Instances get longer programs: their messages move to longer ranges where they must, and with them their places in queues.
+
+    Args:
+      slots: `[n]`: their slots.
+      lengths: `[n]`: invocations that they have now.
+      rows: `[n]`: rows that they have now.
+      *tables: The tables, which have room.
+
+    Returns:
+      `[n, 3]`: where each one's messages began, how many there were, and where they begin now.
+    """
+    t = Tables(*tables)
+    moved = np.empty((len(slots), 3), np.int64)
+    for k in range(len(slots)):
+        i = slots[k]
+        old, n = t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF]
+        moved[k, 0], moved[k, 1] = old, max(0, n)
+        if n < 0 or power_of(lengths[k]) != power_of(n):
+            t.instances[i, c.LIVE] = take_live(t, lengths[k])
+            if n >= 0:
+                move(t, old, n, t.instances[i, c.LIVE])
+                give_live(t, old, n)
+        old, n_rows = t.instances[i, c.ROWS_AT], t.instances[i, c.N_ROWS]
+        if n < 0 or power_of(rows[k]) != power_of(n_rows):
+            t.instances[i, c.ROWS_AT] = take_rows(t, rows[k])
+            if n >= 0:
+                for r in range(n_rows):
+                    t.slots[t.instances[i, c.ROWS_AT] + r] = t.slots[old + r]
+                give_rows(t, old, n_rows)
+        t.instances[i, c.LENGTH_OF], t.instances[i, c.N_ROWS] = lengths[k], rows[k]
+        moved[k, 2] = t.instances[i, c.LIVE]
+    return moved
+
+
+@inner
+def move(t, old, n, new):
+    """Moves `n` messages from `old` on to `new` on, wherever they wait."""
+    for k in range(n):
+        for column in range(t.live.shape[1]):
+            t.live[new + k, column] = t.live[old + k, column]
+        t.live[old + k, c.NEED] = t.live[old + k, c.LEFT] = 0
+    for q in range(len(t.queues)):
+        if t.queues[q, c.ITEMS] == 0:
+            continue
+        before, v = np.int64(-1), np.int64(t.queues[q, c.HEAD])
+        while v >= 0:
+            follower = np.int64(t.live[v, c.NEXT])
+            if old <= v < old + n:
+                v += new - old
+                if before < 0:
+                    t.queues[q, c.HEAD] = v
+                else:
+                    t.live[before, c.NEXT] = v
+            before, v = v, follower
+        t.queues[q, c.TAIL] = before
+        if t.queues[q, c.N_SORTED] and old <= t.queues[q, c.SORTED] < old + n:
+            t.queues[q, c.SORTED] += new - old
