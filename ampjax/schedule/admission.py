@@ -170,5 +170,6 @@ class Admission:
                     messages[(messages >= old) & (messages < old + n)] += new - old
 
     def _order(self, batch: Mapping[str, Messages]) -> np.ndarray:
-        """The pumps, as numbers of stages, in the order of a batch."""
-        return np.array([*dict.fromkeys((*(self._pumps[name] for name in batch), *self._pumps.values()))], np.int64)
+        """The pumps, as numbers of stages, in the order of a batch, and two columns for `loops.admit`."""
+        order = [*dict.fromkeys((*(self._pumps[name] for name in batch), *self._pumps.values()))]
+        return np.array([order, order, order], np.int64).T.copy()

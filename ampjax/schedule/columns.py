@@ -43,8 +43,9 @@ TO, RANK = range(2)
 """The invocation that consumes; in which order ports are reached."""
 
 # `live` int32: one line for each invocation of the instances in flight.
-NEED, LEFT, SLOT, BORN, NEXT, SEEN = range(6)
-"""Inputs that are missing; gradients that are owed; its instance's slot; the dispatch that made it ready; who stands behind it in its queue; from here on the versions that it saw."""
+NEED, LEFT, SLOT, INVOCATION, BORN, NEXT, TOGETHER, SEEN = range(8)
+"""Inputs that are missing; gradients that are owed; its instance's slot; its line among all programs; the dispatch that made it ready;
+who stands behind it in its queue, and among those that travel on together; from here on the versions that it saw."""
 
 # `instances` int64: one line for each slot.
 LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID = range(11)
@@ -102,6 +103,7 @@ class Tables(NamedTuple):
       vacant: `[slots]` int32: slots for instances that are free; the first `n_vacant[0]`.
       n_vacant: `[1]` int64.
       ended: `[slots]` int64: the slots of instances that have ended.
+      runs: `[2, 64]` int64: where loops note runs of a queue that are in order, and how long these are.
     """
 
     stages: np.ndarray
@@ -125,3 +127,4 @@ class Tables(NamedTuple):
     vacant: np.ndarray
     n_vacant: np.ndarray
     ended: np.ndarray
+    runs: np.ndarray

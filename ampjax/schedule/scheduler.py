@@ -403,7 +403,10 @@ class IntegerScheduler:
 
     def _ready(self, worker: int) -> np.ndarray | None:
         """The queues of a worker that can be dispatched; None if all that are not empty can."""
-        return self._loops.ready(worker, self._spare, *self._t) if self._limited else None
+        if not self._limited:
+            return None
+        found = np.empty(len(self._t.queues), np.int64)
+        return found[: self._loops.ready(worker, self._spare, found, *self._t)]
 
     def _pick(self, worker: int) -> int:
         """The queue that the policy wants; `NONE` if it wants none, and something else moves."""

@@ -67,6 +67,7 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         vacant=np.zeros(0, np.int32),
         n_vacant=np.zeros(1, np.int64),
         ended=np.zeros(0, np.int64),
+        runs=np.zeros((2, 64), np.int64),
     )
 
 

@@ -49,12 +49,22 @@ def choose(t, worker, policy, spare):
 
 
 @entry
-def ready(worker, spare, *tables):
-    """The queues of a worker that can be dispatched, for users' policies."""
+def ready(worker, spare, found, *tables):
+    """The queues of a worker that can be dispatched, for users' policies.
+
+    Args:
+      worker: The worker.
+      spare: See `decide`.
+      found: `[queues]` int64, to be written: the queues.
+      *tables: The tables.
+
+    Returns:
+      How many there are.
+    """
     t = Tables(*tables)
-    found, n = np.empty(t.n_active[0, worker], np.int64), 0
+    n = 0
     for k in range(t.n_active[0, worker]):
         if has_room(t, np.int64(t.active[worker, k]), spare):
             found[n] = t.active[worker, k]
             n += 1
-    return found[:n]
+    return n

@@ -9,12 +9,6 @@ from ampjax.schedule.loops.compiled import inlined, inner
 
 
 @inlined
-def line_of(t, v):
-    """The line of a message's program."""
-    return t.instances[t.live[v, c.SLOT], c.LINE] + v - t.instances[t.live[v, c.SLOT], c.LIVE]
-
-
-@inlined
 def age_of(t, v):
     """When a message's instance was admitted."""
     return t.instances[t.live[v, c.SLOT], c.AGE]
@@ -87,9 +81,7 @@ def merge(t, a, b):
 @inner
 def in_order(t, head):
     """A list sorted by age, equal ones as they stand: runs that are in order are merged, two by two."""
-    runs = np.empty(64, np.int64)  # each is longer than those behind it together, so there are few
-    lengths = np.empty(64, np.int64)
-    n = 0
+    runs, lengths, n = t.runs[0], t.runs[1], 0  # each is longer than those behind it together, so there are few
     while head >= 0:
         runs[n], lengths[n] = head, 1
         last, follower = head, t.live[head, c.NEXT]
@@ -158,22 +150,7 @@ def has_room(t, q, spare):
         return True
     if t.queues[q, c.WAITING] > t.queues[q, c.MAX_ROWS]:
         oldest_first(t, q)
-    return t.lines[line_of(t, np.int64(t.queues[q, c.HEAD])), c.SIZE] <= space
-
-
-@inner
-def fitting(t, q, space):
-    """How many of a queue's first messages make one dispatch, at least one; their input rows and the rows of each of their outputs, `space` at most."""
-    n, rows, out, v = 0, 0, 0, t.queues[q, c.HEAD]
-    most_out = min(t.queues[q, c.MAX_OUT], space)
-    while v >= 0:
-        line = line_of(t, v)
-        more_rows, more_out = rows + t.lines[line, c.ROWS], out + t.lines[line, c.SIZE]
-        over = more_rows > t.queues[q, c.MAX_IN] or n + 1 > t.queues[q, c.MAX_ITEMS] or more_out > most_out
-        if over and n > 0:
-            break
-        n, rows, out, v = n + 1, more_rows, more_out, np.int64(t.live[v, c.NEXT])
-    return n, rows, out
+    return t.lines[t.live[t.queues[q, c.HEAD], c.INVOCATION], c.SIZE] <= space
 
 
 @inner
@@ -183,19 +160,19 @@ def put_alike_first(t, q):
     The others count from now on as if they had come together, when the first of all began to wait.
 
     Returns:
-      How many are alike, and their rows.
+      How many are alike.
     """
     head = np.int64(t.queues[q, c.HEAD])
     born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[head, c.BORN])
     n_params = t.stages[q // 3, c.N_PARAMS]
-    n, rows, last = 1, np.int64(t.lines[line_of(t, head), c.ROWS]), head
+    n, rows, last = 1, np.int64(t.lines[t.live[head, c.INVOCATION], c.ROWS]), head
     first_other = last_other = np.int64(-1)
     fits, v = True, np.int64(t.live[head, c.NEXT])
     while v >= 0:
         follower, alike = np.int64(t.live[v, c.NEXT]), fits
         for p in range(n_params):
             alike = alike and t.live[v, c.SEEN + p] == t.live[head, c.SEEN + p]
-        own = np.int64(t.lines[line_of(t, v), c.ROWS])
+        own = np.int64(t.lines[t.live[v, c.INVOCATION], c.ROWS])
         if alike and rows + own <= t.queues[q, c.MAX_ROWS]:
             t.live[last, c.NEXT] = v
             last, n, rows = v, n + 1, rows + own
@@ -213,4 +190,4 @@ def put_alike_first(t, q):
         t.live[last_other, c.NEXT] = -1
     t.queues[q, c.TAIL] = last if last_other < 0 else last_other
     t.queues[q, c.N_SORTED] = 0
-    return n, rows
+    return n

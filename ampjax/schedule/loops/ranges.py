@@ -61,20 +61,17 @@ def give_rows(t, begin, length):
 
 
 @entry
-def widen(slots, lengths, rows, *tables):
+def widen(slots, lengths, rows, moved, *tables):
     """Instances get longer programs: their messages move to longer ranges where they must, and with them their places in queues.
 
     Args:
       slots: `[n]`: their slots.
       lengths: `[n]`: invocations that they have now.
       rows: `[n]`: rows that they have now.
+      moved: `[n, 3]`, to be written: where each one's messages began, how many there were, and where they begin now.
       *tables: The tables, which have room.
-
-    Returns:
-      `[n, 3]`: where each one's messages began, how many there were, and where they begin now.
     """
     t = Tables(*tables)
-    moved = np.empty((len(slots), 3), np.int64)
     for k in range(len(slots)):
         i = slots[k]
         old, n = t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF]
@@ -93,7 +90,8 @@ def widen(slots, lengths, rows, *tables):
                 give_rows(t, old, n_rows)
         t.instances[i, c.LENGTH_OF], t.instances[i, c.N_ROWS] = lengths[k], rows[k]
         moved[k, 2] = t.instances[i, c.LIVE]
-    return moved
+        for v in range(max(0, n)):
+            t.live[moved[k, 2] + v, c.INVOCATION] = t.instances[i, c.LINE] + v
 
 
 @inner
