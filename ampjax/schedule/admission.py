@@ -9,6 +9,7 @@ import numpy as np
 
 from ampjax.errors import InvariantError
 from ampjax.ir.instances import Messages, Topology
+from ampjax.sched.passes import PURPOSES
 from ampjax.sched.plan import Plan
 from ampjax.sched.pump import Feed
 from ampjax.schedule import columns as c
@@ -17,7 +18,8 @@ from ampjax.schedule.dispatch import Dispatch
 from ampjax.schedule.feeds import Feeds
 from ampjax.schedule.growing import Growing
 from ampjax.schedule.space import Space
-from ampjax.schedule.store import GONE, Store
+from ampjax.schedule.store import Store
+from ampjax.unfold.keys import PumpedNumbers
 from ampjax.unfold.unfolding import Unfolding
 
 
@@ -38,30 +40,22 @@ class Admission:
 
     def __init__(self, plan: Plan, space: Space, store: Store, programs: ProgramCache, loops: ModuleType):
         self._plan, self._space, self._store, self._programs, self._loops = plan, space, store, programs, loops
-        self._feeds = Feeds(plan, space.capacity)
+        self._feeds, self._numbers = Feeds(plan, space), PumpedNumbers(plan.graph)
         self._growing = Growing(space, store, programs.unfolder, loops)
         self._asks = any(stage.route_by is not None for stage in plan.stages)
         self._pumps = {name: -1 - number for number, name in enumerate(plan.graph.pumps)}
-        self._purposes: dict[int, str] = {}
+        self._orders: dict[tuple[str, ...], np.ndarray] = {}
         self.topologies: dict[str, dict[int, Topology]] = {}
         self.under_way: dict[int, Dispatch] = {}
 
     def open(self, ids: np.ndarray, purpose: str, grows: bool) -> np.ndarray:
         """Gives instances slots; see `IntegerScheduler.open`."""
-        slots, t, train = self._space.open(len(ids)), self._space.t, purpose == "train"
-        if not len(ids):
-            return slots
-        t.instances[slots, c.ID], t.instances[slots, c.TRAIN] = ids, train
-        t.instances[slots, c.AGE] = t.clock[c.ADMITTED] + np.arange(len(ids))
-        t.instances[slots, c.ALIVE], t.instances[slots, c.LENGTH_OF] = 1, -1
-        t.instances[slots, c.PLACE] = GONE
-        t.clock[c.ADMITTED] += len(ids)
-        t.clock[c.N_TRAIN if train else c.N_INFER] += len(ids)
-        t.clock[c.MOST_IN_FLIGHT] = max(t.clock[c.MOST_IN_FLIGHT], t.clock[c.N_TRAIN] + t.clock[c.N_INFER])
+        slots, space = np.empty(len(ids), np.int64), self._space
+        if len(ids):
+            space.reserve_instances(len(ids))
+            self._loops.open_all(ids, PURPOSES.index(purpose), purpose == "train", slots, *space.t)
         if grows or self._asks:
             self._growing.open(slots, ids, purpose)
-        else:
-            self._purposes.update(dict.fromkeys(slots.tolist(), purpose))
         return slots
 
     def pump(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
@@ -79,7 +73,8 @@ class Admission:
     def foresee(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str) -> None:
         """See `IntegerScheduler.foresee`."""
         if not self._asks:
-            self._space.t, _ = self._programs.places(self._space.t, ids, batch, purpose)
+            known = ids, batch, self._numbers.of(batch), PURPOSES.index(purpose)
+            self._space.t, _ = self._programs.places(self._space.t, *known)
 
     def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
         """What payloads have decided for a dispatch's messages becomes known."""
@@ -87,22 +82,16 @@ class Admission:
 
     def finished(self) -> list[tuple[int, bool]]:
         """Instances that have ended since this was last asked; their slots and programs are free for others."""
-        t, n = self._space.t, int(self._space.t.clock[c.N_ENDED])
-        slots = t.ended[:n].copy()
-        t.vacant[t.n_vacant[0] : t.n_vacant[0] + n] = slots
-        t.n_vacant[0] += n
-        t.clock[c.N_ENDED] = 0
-        t.clock[c.N_FINISHED] += n
-        places = t.instances[slots, c.PLACE]
-        for slot in slots.tolist():
-            if self._purposes.pop(slot, None) is None:
+        t, store = self._space.t, self._store
+        told = np.empty((int(t.clock[c.N_ENDED]), 2), np.int64)
+        for slot in t.ended[: len(told)].tolist() if self._growing.of or self.topologies else ():
+            if slot in self._growing.of:
                 self._growing.end(slot)
             for maps in self.topologies.values():
                 maps.pop(slot, None)
-        places = places[places != GONE]
-        self._programs.release(places[self._store.programs[places, c.WAVE] != GONE])
-        ids, trains = t.instances[slots, c.ID].tolist(), t.instances[slots, c.TRAIN].astype(bool).tolist()
-        return list(zip(ids, trains, strict=True))
+        self._loops.finish(told, store.programs, store.uses, *t)
+        self._programs.make_room()
+        return [(instance, train == 1) for instance, train in told.tolist()]
 
     @property
     def unfoldings(self) -> list[Unfolding]:
@@ -113,8 +102,8 @@ class Admission:
         """Forgets the instances in flight, whose programs are free for others; the tables still hold them."""
         self._programs.release_all()
         self._growing.forget_all()
-        for known in (self._purposes, self.topologies, self.under_way):
-            known.clear()
+        self.topologies.clear()
+        self.under_way.clear()
 
     def waits_on(self, worker: int) -> bool:
         """Whether a message that a worker is to run has some of its inputs and lacks others."""
@@ -130,21 +119,25 @@ class Admission:
     def _pump_all(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """All messages of instances whose programs are or become known."""
         space, store = self._space, self._store
-        if (space.t.instances[slots, c.LENGTH_OF] >= 0).any():
+        own = space.t.instances[slots]
+        if own[:, c.LENGTH_OF].max() >= 0:
             raise InvariantError(
                 "pump",
                 "one batch with all messages of an instance",
                 "another",
                 "Open instances for which more is pumped later with `grows`.",
             )
-        ids, purpose = space.t.instances[slots, c.ID], self._purposes[int(slots[0])]
-        space.t, places = self._programs.places(space.t, ids, batch, purpose)
-        self._programs.hold(places)
-        own = store.programs[places]
-        space.reserve(own[:, c.P_LENGTH], own[:, c.P_ROWS])
-        space.reserve_slots(own[:, c.PUMPED :].sum(axis=0))
-        self._loops.admit(slots, places, store.programs, self._order(batch), *space.t)
-        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT])
+        numbers = self._numbers.of(batch)
+        space.t, places = self._programs.places(space.t, own[:, c.ID], batch, numbers, int(own[0, c.PURPOSE]))
+        fed = self._feeds.buffer(numbers)
+        pumped = self._order(batch), numbers, np.empty(len(slots), np.int64), fed
+        programs = store.programs, store.uses
+        if not self._loops.admit(slots, places, *programs, *pumped, *space.t):
+            needed = store.programs[places]
+            space.reserve(needed[:, c.P_LENGTH], needed[:, c.P_ROWS])
+            space.reserve_slots(needed[:, c.PUMPED :].sum(axis=0))
+            self._loops.admit(slots, places, *programs, *pumped, *space.t)
+        return self._feeds.of(batch, fed)
 
     def _pump_more(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """More messages of instances whose programs grow."""
@@ -152,12 +145,13 @@ class Admission:
         known = np.where(own[:, c.LENGTH_OF] < 0, 0, own[:, c.N_ROWS])
         messages, moved = self._growing.pump(slots, batch)
         self._follow(moved)
-        t = space.t
-        lines = t.instances[t.live[messages, c.SLOT], c.LINE] + messages - t.instances[t.live[messages, c.SLOT], c.LIVE]
+        t, numbers = space.t, self._numbers.of(batch)
+        lines = t.live[messages, c.INVOCATION]
         arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
         space.reserve_slots(np.bincount(arenas, t.lines[lines, c.SIZE], len(space.capacities)).astype(np.int64))
-        self._loops.start(messages, self._order(batch), *space.t)
-        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT] + known)
+        rows_at, fed = t.instances[slots, c.ROWS_AT] + known, self._feeds.buffer(numbers)
+        self._loops.start(messages, self._order(batch), numbers, rows_at, fed, *space.t)
+        return self._feeds.of(batch, fed)
 
     def _follow(self, moved: list[tuple[np.ndarray, ...]]) -> None:
         """Messages that are being dispatched have moved."""
@@ -171,5 +165,8 @@ class Admission:
 
     def _order(self, batch: Mapping[str, Messages]) -> np.ndarray:
         """The pumps, as numbers of stages, in the order of a batch, and two columns for `loops.admit`."""
-        order = [*dict.fromkeys((*(self._pumps[name] for name in batch), *self._pumps.values()))]
-        return np.array([order, order, order], np.int64).T.copy()
+        names = tuple(batch)
+        if names not in self._orders:
+            order = [*dict.fromkeys((*(self._pumps[name] for name in names), *self._pumps.values()))]
+            self._orders[names] = np.array([order, order, order], np.int64).T.copy()
+        return self._orders[names]

@@ -48,13 +48,18 @@ NEED, LEFT, SLOT, INVOCATION, BORN, NEXT, TOGETHER, SEEN = range(8)
 who stands behind it in its queue, and among those that travel on together; from here on the versions that it saw."""
 
 # `instances` int64: one line for each slot.
-LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID = range(11)
-"""Its program's first line; its first pick; its first line in `live`; its place among all programs; its first row in `slots`; how many were admitted before; whether it trains; invocations that have not ended; invocations; rows; its number."""
+LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID, PURPOSE = range(12)
+"""Its program's first line; its first pick; its first line in `live`; its place among all programs; its first row in `slots`; how many were admitted before; whether it trains; invocations that have not ended; invocations; rows; its number; what it is run for, as a number."""
 
 # `Store.programs` int64: a line for each program.
-P_LINE, P_LENGTH, P_PICK, P_ROWS, P_ID, WAVE, P_SINCE, PUMPED = range(8)
-"""Its first line; how many; its first pick; its rows; the number of the instance that it was unfolded for; its wave; the latest dispatch when it came;
-from here on the rows that are pumped into each arena."""
+P_LINE, P_LENGTH, P_PICK, P_ROWS, P_ID, WAVE, P_SINCE, KEY = range(8)
+"""Its first line; how many; its first pick; its rows; the number of the instance that it was unfolded for; its wave; the latest dispatch when it came; its key, two numbers."""
+PUMPED = KEY + 2
+"""From here on the rows that are pumped into each arena."""
+
+# `Store.uses` int64: a line for each wave.
+USERS, USED = range(2)
+"""Instances in flight that have one of its programs; when one was last asked for, as `ASKED` counts."""
 
 # `queues` int64: line `3 * stage + direction`.
 HEAD, TAIL, ITEMS, WAITING, LONGEST, UNDER_WAY, SINCE, AT = range(8)
@@ -79,8 +84,8 @@ NOTHING, WAITS, NO_SLOTS, NO_ROOM = range(-1, -5, -1)
 # `clock` int64.
 NOW, ENTERED, ADMITTED, LIVE_TOP, ROWS_TOP, N_ENDED, N_TRAIN, N_INFER = range(8)
 """The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances in `ended`; those in flight."""
-N_FINISHED, MOST_IN_FLIGHT = range(8, 10)
-"""Counted for statistics: instances that have ended and been told of; the most in flight."""
+N_FINISHED, MOST_IN_FLIGHT, ASKED = range(8, 11)
+"""Counted for statistics: instances that have ended and been told of; the most in flight. Times that a program was asked for."""
 
 
 NO_LIMIT = 1 << 60

@@ -72,7 +72,7 @@ class IntegerScheduler:
         self._loops = loops()
         self._space = Space(plan, settings)
         self.store = Store(plan, self._space.arenas)
-        self.programs = ProgramCache(plan, self.store, settings.program_bytes)
+        self.programs = ProgramCache(plan, self.store, settings.program_bytes, self._loops)
         self.nodes = list(plan.graph.parameterised)
         self.replicas = Replicas(plan, settings.sync, self._t.nodes)
         self.updates = Counters(self.nodes, self._t.nodes, self.replicas)

@@ -63,13 +63,10 @@ class Space:
         own = self._plan.stages[stage]
         limit_queue(self.t.queues[3 * stage + direction], own, direction, min(most, size_of(own, self._most)))
 
-    def open(self, n: int) -> np.ndarray:
-        """Takes slots `[n]` for instances."""
+    def reserve_instances(self, n: int) -> None:
+        """Makes slots for `n` instances more."""
         if self.t.n_vacant[0] < n:
             self._add_instances(n - int(self.t.n_vacant[0]))
-        self.t.n_vacant[0] -= n
-        left = int(self.t.n_vacant[0])
-        return self.t.vacant[left : left + n][::-1].astype(np.int64)
 
     def reserve(self, lengths: np.ndarray, rows: np.ndarray) -> None:
         """Makes tables long enough for programs of `lengths` `[n]` invocations and `rows` `[n]` rows."""

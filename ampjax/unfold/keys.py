@@ -1,63 +1,58 @@
-"""Keys of instances: what is pumped for two instances is the same if their keys are, and so are their programs."""
+"""What tells programs apart: for two instances the same will happen if these numbers are the same."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from itertools import pairwise
 
 import numpy as np
 
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages, Topology
-from ampjax.ir.state import INSTANCE, SLOT
-from ampjax.unfold.assemble import starts
-from ampjax.unfold.pumped import PumpedStates
+from ampjax.sched.pump import require_fields
+from ampjax.unfold.pumped import find_pump, pumps_of
 
-DIGEST = 16
-"""Bytes of a key: that two of a million differing ones are equal is as likely as that a memory error goes unnoticed."""
+PLACE, PUMP, N_ROWS, FIELDS = range(4)
+"""Columns: the instance's position among the batch's; the pump's number; the rows that are pumped; from here on the pump's own fields, or a topology."""
 
 
-def keys_of(graph: Graph, batch: Mapping[str, Messages], ids: np.ndarray, salt: bytes) -> list[bytes]:
-    """A key for each instance: of the states, rows and topologies that are pumped for it, in order. Payloads are not looked at.
+class PumpedNumbers:
+    """The numbers of batches. Payloads are not looked at.
 
-    Topologies are told apart as objects; who keeps a key keeps `topologies_of` too, so that no other object takes their place.
+    Topologies are told apart as objects; who remembers an instance by its numbers keeps `topologies_of` too, so that no other object takes their place.
 
     Args:
       graph: The graph.
-      batch: The instances' messages.
-      ids: `[k]`: the instances' numbers.
-      salt: What must be the same beside.
-
-    Raises:
-      MessageError: If a pump is unknown, or a state field is missing or not known.
     """
-    pumped, width, columns, instances = (
-        PumpedStates(graph, ids),
-        graph.layout.width,
-        list[np.ndarray](),
-        list[np.ndarray](),
-    )
-    for name, messages in batch.items():
-        number, wire = pumped.find(name)
-        instances.append(messages.instance)
-        if wire.topology:
-            own = np.zeros((len(messages.instance), width), np.int64)
-            own[:, SLOT] = [id(topology) for topology in messages.payload]
-        else:
-            own = pumped.states(name, messages)
-            own[:, SLOT] = messages.sizes if wire.ragged else 1
-        own[:, INSTANCE] = number
-        columns.append(own)
-    if not instances:
-        return [salt] * len(ids)  # nothing is pumped for any of them
-    of = np.concatenate(instances)
-    lines = np.concatenate(columns)
-    if len(instances) > 1 or (of[1:] < of[:-1]).any():
-        lines = lines[np.argsort(of, kind="stable")]
-    ends = starts(np.bincount(of, minlength=len(ids))).tolist()
-    parts = [lines[start:end] for start, end in pairwise(ends)]
-    return [hashlib.blake2b(part.tobytes(), digest_size=DIGEST, key=salt).digest() for part in parts]
+
+    def __init__(self, graph: Graph):
+        self._pumps = {name: (*found, frozenset(found[1].fields)) for name, found in pumps_of(graph).items()}
+        widest = max((len(wire.fields) for _, wire, _ in self._pumps.values()), default=0)
+        self._table = np.zeros((64, FIELDS + max(1, widest)), np.int64)
+
+    def of(self, batch: Mapping[str, Messages]) -> np.ndarray:
+        """`[m, columns]`: a line for each message, pump by pump; they hold until this is called again.
+
+        Raises:
+          MessageError: If a pump is unknown, or a state field is missing or not known.
+        """
+        m = sum([len(messages.instance) for messages in batch.values()])
+        if m > len(self._table):
+            self._table = np.zeros((2 * m, self._table.shape[1]), np.int64)
+        at = 0
+        for name, messages in batch.items():
+            number, wire, fields = find_pump(self._pumps, name)
+            lines = self._table[at : at + len(messages.instance)]
+            lines[:] = 0
+            lines[:, PLACE], lines[:, PUMP] = messages.instance, number
+            if wire.topology:
+                lines[:, FIELDS] = [id(topology) for topology in messages.payload]
+            else:
+                require_fields(name, wire, fields, messages)
+                lines[:, N_ROWS] = messages.sizes if wire.ragged else 1
+                for column, field in enumerate(wire.fields, FIELDS):
+                    lines[:, column] = messages.fields[field]
+            at += len(lines)
+        return self._table[:m]
 
 
 def topologies_of(batch: Mapping[str, Messages], k: int) -> list[list[Topology]]:

@@ -8,25 +8,62 @@ from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.compiled import entry, inlined
 from ampjax.schedule.loops.dispatches import give_slots
-from ampjax.schedule.loops.ranges import take_live, take_rows
+from ampjax.schedule.loops.ranges import power_of, take_live, take_rows
 from ampjax.schedule.loops.travel import emit, end_instance
+from ampjax.unfold.keys import N_ROWS, PLACE
 
 PUMP, HEAD, TAIL = range(3)
 """Columns of `pumps`: which it is; the first and the last of its messages."""
 
+NO_PLACE = -1
+"""The place of an instance that has no program."""
+
 
 @entry
-def admit(slots, places, programs, pumps, *tables):
+def open_all(ids, purpose, train, slots, *tables):
+    """Gives instances slots, of which there are enough.
+
+    Args:
+      ids: `[n]`: the instances' numbers.
+      purpose: What they are run for, as a number.
+      train: Whether that is training.
+      slots: `[n]` int64, to be written: their slots.
+      *tables: The tables.
+    """
+    t, n = Tables(*tables), len(ids)
+    for k in range(n):
+        t.n_vacant[0] -= 1
+        i = np.int64(t.vacant[t.n_vacant[0]])
+        slots[k] = i
+        t.instances[i, c.ID], t.instances[i, c.PURPOSE], t.instances[i, c.TRAIN] = ids[k], purpose, train
+        t.instances[i, c.AGE] = t.clock[c.ADMITTED] + k
+        t.instances[i, c.ALIVE], t.instances[i, c.LENGTH_OF], t.instances[i, c.PLACE] = 1, -1, NO_PLACE
+    t.clock[c.ADMITTED] += n
+    t.clock[c.N_TRAIN if train else c.N_INFER] += n
+    t.clock[c.MOST_IN_FLIGHT] = max(t.clock[c.MOST_IN_FLIGHT], t.clock[c.N_TRAIN] + t.clock[c.N_INFER])
+
+
+@entry
+def admit(slots, places, programs, uses, pumps, numbers, rows_at, fed, *tables):
     """Starts instances that have been given slots: their counters are set, and what is pumped for them gets slots and travels on.
 
     Args:
       slots: `[n]`: the instances' slots.
       places: `[n]`: their programs' places.
       programs: `Store.programs`.
+      uses: `Store.uses`.
       pumps: `[pumps, 3]`: the pumps, as numbers of stages, in the order in which they pump; two columns to be written.
-      *tables: The tables, which have room.
+      numbers: `[m, columns]`: what is pumped (`unfold.keys`).
+      rows_at: `[n]` int64, to be written.
+      fed: int64, to be written: where what is pumped belongs, the slots of its rows in the order of `numbers`.
+      *tables: The tables.
+
+    Returns:
+      Whether the tables have room. If not, nothing has been done.
     """
     t = Tables(*tables)
+    if not has_room_for(t, places, programs):
+        return False
     forget(pumps)
     for k in range(len(slots)):
         i, place = slots[k], places[k]
@@ -34,17 +71,24 @@ def admit(slots, places, programs, pumps, *tables):
         t.instances[i, c.LINE], t.instances[i, c.PICK] = programs[place, c.P_LINE], programs[place, c.P_PICK]
         t.instances[i, c.PLACE], t.instances[i, c.LENGTH_OF], t.instances[i, c.N_ROWS] = place, length, rows
         t.instances[i, c.LIVE], t.instances[i, c.ROWS_AT] = take_live(t, length), take_rows(t, rows)
+        rows_at[k] = t.instances[i, c.ROWS_AT]
+        t.clock[c.ASKED] += 1
+        uses[programs[place, c.WAVE], c.USERS] += 1
+        uses[programs[place, c.WAVE], c.USED] = t.clock[c.ASKED]
         begin(t, i, pumps)
+    feed_all(t, numbers, rows_at, fed)
     pump(t, pumps)
+    return True
 
 
 @entry
-def start(messages, pumps, *tables):
-    """Pumped messages of instances in flight get slots and travel on; see `admit`."""
+def start(messages, pumps, numbers, rows_at, fed, *tables):
+    """Pumped messages of instances in flight get slots and travel on; see `admit`. `rows_at` says where in `slots` the rows of each instance's begin."""
     t = Tables(*tables)
     forget(pumps)
     for v in messages:
         note(t, np.int64(v), np.int64(t.lines[t.live[v, c.INVOCATION], c.STAGE]), pumps)
+    feed_all(t, numbers, rows_at, fed)
     pump(t, pumps)
 
 
@@ -56,6 +100,59 @@ def close(slots, *tables):
         t.instances[i, c.ALIVE] -= 1
         if t.instances[i, c.ALIVE] == 0:
             end_instance(t, i)
+
+
+@entry
+def finish(told, programs, uses, *tables):
+    """Instances that have ended are told of: their slots and programs are free for others.
+
+    Args:
+      told: `[n, 2]` int64, to be written: their numbers, and whether they were training instances.
+      programs: `Store.programs`.
+      uses: `Store.uses`.
+      *tables: The tables.
+    """
+    t, n = Tables(*tables), len(told)
+    for k in range(n):
+        i = t.ended[k]
+        told[k, 0], told[k, 1] = t.instances[i, c.ID], t.instances[i, c.TRAIN]
+        t.vacant[t.n_vacant[0] + k] = i
+        place = t.instances[i, c.PLACE]
+        if place >= 0 and programs[place, c.WAVE] >= 0:
+            uses[programs[place, c.WAVE], c.USERS] -= 1
+    t.n_vacant[0] += n
+    t.clock[c.N_ENDED] = 0
+    t.clock[c.N_FINISHED] += n
+
+
+@inlined
+def has_room_for(t, places, programs):
+    """Whether tables and arenas have room for these programs, and for what is pumped."""
+    live, rows = t.clock[c.LIVE_TOP], t.clock[c.ROWS_TOP]
+    for place in places:
+        live += np.int64(1) << power_of(programs[place, c.P_LENGTH])
+        rows += np.int64(1) << power_of(programs[place, c.P_ROWS])
+    if live > len(t.live) or rows > len(t.slots):
+        return False
+    for arena in range(len(t.n_free)):
+        need = np.int64(0)
+        for place in places:
+            need += programs[place, c.PUMPED + arena]
+        if need > t.n_free[arena]:
+            return False
+    return True
+
+
+@inlined
+def feed_all(t, numbers, rows_at, fed):
+    """Writes where what is pumped belongs; `rows_at` moves on to where each instance's rows end."""
+    at = 0
+    for j in range(len(numbers)):
+        k, n = numbers[j, PLACE], numbers[j, N_ROWS]
+        for r in range(n):
+            fed[at + r] = t.slots[rows_at[k] + r]
+        rows_at[k] += n
+        at += n
 
 
 @inlined

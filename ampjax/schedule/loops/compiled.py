@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.registry import CPUDispatcher
@@ -32,7 +33,7 @@ class _Cache(FunctionCache):
 
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a function that Python calls."""
+    """Compiles a function that Python calls. Numbers may overflow, which NumPy warns of where Numba is switched off."""
     return _kept(njit(**OPTIONS)(function), function)
 
 
@@ -47,6 +48,7 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kept(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    if isinstance(compiled, CPUDispatcher):  # not where Numba is switched off
-        compiled._cache = _Cache(function)  # pyright: ignore[reportAttributeAccessIssue]  # as `cache=True` does, with Numba's own class
+    if not isinstance(compiled, CPUDispatcher):  # Numba is switched off
+        return np.errstate(over="ignore")(compiled)
+    compiled._cache = _Cache(function)  # pyright: ignore[reportAttributeAccessIssue]  # as `cache=True` does, with Numba's own class
     return compiled
