@@ -47,7 +47,7 @@ class Feeds:
             if name not in self._pumps or not len(messages.instance):
                 continue
             ragged, arena, key = self._pumps[name]
-            stop = start + (int(np.sum(messages.sizes)) if ragged else len(messages.instance))
+            stop = start + (int(np.asarray(messages.sizes).sum()) if ragged else len(messages.instance))
             capacity = int(self._space.capacities[arena]) + 1
             feeds.append(Feed(name, key, slots[start:stop], messages.payload, capacity))
             start = stop

@@ -48,7 +48,7 @@ class PumpedNumbers:
                 lines[:, FIELDS] = [id(topology) for topology in messages.payload]
             else:
                 require_fields(name, wire, fields, messages)
-                lines[:, N_ROWS] = messages.sizes if wire.ragged else 1
+                lines[:, N_ROWS] = np.asarray(messages.sizes) if wire.ragged else 1
                 for column, field in enumerate(wire.fields, FIELDS):
                     lines[:, column] = messages.fields[field]
             at += len(lines)
