@@ -6,14 +6,13 @@ It knows nothing of JAX, asyncio or clocks, and reads no state: what will happen
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
 
 from ampjax.ir.instances import Messages
-from ampjax.sched.dispatch import Change, Update
 from ampjax.sched.dispatch import Dispatch as FullDispatch
 from ampjax.sched.past import Past
 from ampjax.sched.plan import Plan
@@ -31,17 +30,16 @@ from ampjax.schedule.cache import ProgramCache
 from ampjax.schedule.changes import PendingChanges
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.complete import Completion
-from ampjax.schedule.counters import Counters, gradient_rows, ways_of
+from ampjax.schedule.counters import Counters, gradient_rows
+from ampjax.schedule.decider import Decider
 from ampjax.schedule.diagnose.invariants import check as check_laws
 from ampjax.schedule.diagnose.snapshot import Snapshot
 from ampjax.schedule.dispatch import DIRECTIONS, Dispatch
 from ampjax.schedule.policies import BY_ASKING, number_of
 from ampjax.schedule.replicas import Replicas
 from ampjax.schedule.space import Space
-from ampjax.schedule.stashes import Stashes
 from ampjax.schedule.statistics import reset, statistics
 from ampjax.schedule.store import Store
-from ampjax.schedule.tables import longer
 
 
 @functools.cache
@@ -77,18 +75,14 @@ class IntegerScheduler:
         self.replicas = Replicas(plan, settings.sync, self._t.nodes)
         self.updates = Counters(self.nodes, self._t.nodes, self.replicas)
         self._admission = Admission(plan, self._space, self.store, self.programs, self._loops)
-        self._told, self._pack = np.zeros((2, c.N_PACK + 1), np.int64), np.zeros(1 << 14, np.int32)
-        self._due = np.zeros((1 + 16 * len(self.nodes), 3), np.int64)
-        self._sections = [len(stage.ports) + len(stage.outputs) for stage in plan.stages]
-        self._ways = ways_of(plan)
+        self._decider = Decider(plan, self._space, self.store, self.replicas, self._loops)
+        self._asks = {stage.number for stage in plan.stages if stage.route_by is not None}
         self._policy = number_of(settings.policy)
         self._asking = Asking(plan, settings.policy, self.snapshot, self._ready)
         self._log: Past[Dispatch] = Past(settings.history)
-        self._limited = _is_limited(settings)
         self._changes = PendingChanges(self.nodes, plan.worker_of, self.replicas)
         self._since_flush, self._may_update = 0, True
         self._intervals = self._t.nodes[:, c.INTERVAL].copy()
-        self._stashes = Stashes()
         self._completion = Completion(plan, self.store, self._admission.topologies)
 
     # -- events: instances
@@ -196,7 +190,7 @@ class IntegerScheduler:
 
     def reads(self, dispatch: Dispatch) -> bool:
         """Whether payloads must be read back to the host before a dispatch's messages travel on."""
-        return dispatch.stage >= 0 and bool(self._t.stages[dispatch.stage, c.ASKS]) and dispatch.direction != "backward"
+        return dispatch.stage in self._asks and dispatch.direction != "backward"
 
     def flush(self) -> None:
         """Updates every node from what it has accumulated, whatever its interval; the actions come from `next`."""
@@ -232,7 +226,7 @@ class IntegerScheduler:
         """
         self._admission.forget_all()
         forget_all(self._t, self._space.capacities)
-        self._stashes.clear()
+        self._decider.stashes.clear()
         self.replicas.forget_handed_in()
         self._since_flush = 0
         return self._changes.abandon()
@@ -243,7 +237,7 @@ class IntegerScheduler:
 
     def resize(self, settings: SchedulerSettings) -> None:
         """Takes new arena sizes and limits; nothing may be in flight."""
-        self.settings, self._limited = settings, _is_limited(settings)
+        self.settings = settings
         self._space.size_arenas(settings)
 
     def cap(self, stage: int, direction: str, rows: int) -> None:
@@ -359,54 +353,19 @@ class IntegerScheduler:
             chosen, ahead = self._pick(worker), min(ahead, 1)
             if chosen == NONE:
                 return []
-        while len(self._told) <= max(1, ahead):
-            self._told = longer(self._told, 2 * ahead)
         while True:
-            buffers = self._told, self._pack, self._due
-            n = self._loops.decide(worker, chosen, self._policy, ahead, self._spare, *buffers, *self._t)
-            told = self._told[: n + 1].tolist()
-            if n:
-                return [self._dispatch(worker, *line) for line in told[:-1]]
-            reason, arena, need = told[0][c.Q], told[0][c.N_MESSAGES], told[0][c.N_ROWS_IN]
-            if reason == c.NO_SLOTS:
-                self._space.grow_arena(arena, need)
-            elif reason == c.NO_ROOM:
-                self._pack = longer(self._pack, need)
-            elif reason == c.NOTHING or (chosen := self._asking.when_all_wait(self._t, worker, self._moves)) == NONE:
+            found = self._decider.decide(worker, chosen, self._policy, ahead)
+            if not isinstance(found, int):
+                return found
+            if found == c.NOTHING or (chosen := self._asking.when_all_wait(self._t, worker, self._moves)) == NONE:
                 return []
-
-    def _dispatch(self, worker: int, *told: int) -> Dispatch:
-        """A dispatch of what has been told of it."""
-        q, number, n, rows, n_due, due, at, length = told
-        changes: tuple[Change, ...] = ()
-        if n_due:
-            updates = self._due[due : due + n_due].tolist()
-            changes = tuple(change for node, count, stale in updates for change in self._update(node, count, stale))
-        pack = self._pack[at : at + length].copy()
-        stage = q // 3
-        dispatch = Dispatch(number, worker, stage, DIRECTIONS[q % 3], n, rows, self._sections[stage], pack, changes)
-        if stage in self._ways:
-            places = self.store.find(dispatch.lines)[0]
-            dispatch = dispatch._replace(edges=tuple(self._t.edges[places, self._ways[stage]].sum(axis=0).tolist()))
-        stashes = self._t.stages[stage, c.STASHES] and self._t.stages[stage, c.KIND] == c.COMPUTES
-        return self._stashes.told(self._t, dispatch) if stashes else dispatch
-
-    def _update(self, number: int, count: int, stale: int) -> Sequence[Change]:
-        """An update that is due, and what follows it."""
-        update = Update(self.nodes[number], count, stale / count)
-        return (update, *self.replicas.after(update.node)) if self._t.nodes[number, c.MEETS] else (update,)
-
-    @property
-    def _spare(self) -> np.ndarray:
-        """`[arenas]`: see `loops.decide`."""
-        return self._space.spare if self._limited else self._space.capacities[:0]
 
     def _ready(self, worker: int) -> np.ndarray | None:
         """The queues of a worker that can be dispatched; None if all that are not empty can."""
-        if not self._limited:
+        if not self._space.limited:
             return None
         found = np.empty(len(self._t.queues), np.int64)
-        return found[: self._loops.ready(worker, self._spare, found, *self._t)]
+        return found[: self._loops.ready(worker, self._space.spare, found, *self._t)]
 
     def _pick(self, worker: int) -> int:
         """The queue that the policy wants; `NONE` if it wants none, and something else moves."""
@@ -432,9 +391,3 @@ class IntegerScheduler:
     def _checked(self) -> None:
         if self._check:
             check_laws(self.snapshot())
-
-
-def _is_limited(settings: SchedulerSettings) -> bool:
-    return (
-        min([settings.limit, *settings.limits.values()]) < 1 << 30
-    )  # what `SchedulerSettings` has where there is no limit

@@ -11,6 +11,11 @@ from ampjax.sched.stages import ArenaKey
 from ampjax.schedule import columns as c
 from ampjax.schedule.tables import Arenas, limit_queue, longer, make_tables, size_of
 
+NO_LIMIT = 1 << 30
+"""What `SchedulerSettings` has where there is no limit."""
+
+NO_LIMITS = np.zeros(0, np.int64)
+
 
 class Space:
     """The tables of a scheduler.
@@ -23,6 +28,7 @@ class Space:
       t: The tables. Others take their place when they are made longer.
       arenas: The arenas by number.
       capacities: `[arenas]`: slots that each has now; slot 0 is nobody's and is not counted.
+      limited: Whether some arena has a limit.
       caps: Rows of a dispatch at most, by stage and direction, where these are capped.
     """
 
@@ -40,6 +46,7 @@ class Space:
             limit_queue(self.t.queues[3 * stage + direction], own, direction, size_of(own, self._most))
         self.caps.clear()
         keys = self.arenas.keys
+        self.limited = min([settings.limit, *settings.limits.values()]) < NO_LIMIT
         limits = [max(2, settings.limits.get(key, settings.limit)) - 1 for key in keys]
         first = [max(2, settings.capacities.get(key, settings.capacity)) - 1 for key in keys]
         self._limits = np.array(limits, np.int64)
@@ -50,8 +57,8 @@ class Space:
 
     @property
     def spare(self) -> np.ndarray:
-        """`[arenas]`: slots that each may still get beyond those that it has."""
-        return self._limits - self.capacities
+        """`[arenas]`: slots that each may still get beyond those that it has; empty where nothing is limited."""
+        return self._limits - self.capacities if self.limited else NO_LIMITS
 
     def capacity(self, key: ArenaKey) -> int:
         """Rows of an arena, slot 0 included."""
