@@ -8,7 +8,7 @@ from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.choice import choose
 from ampjax.schedule.loops.compiled import entry, inlined, inner
-from ampjax.schedule.loops.queues import leave, oldest_first, put_alike_first, space_for
+from ampjax.schedule.loops.queues import leave, line_of, oldest_first, put_alike_first, slot_of, space_for
 from ampjax.schedule.loops.travel import travel
 
 
@@ -84,8 +84,8 @@ def built(t, q, spare, told, pack, due):
     unlink(t, q, n, rows, follower)
     messages, lines = pack[:n], pack[n : 2 * n]
     for k in range(n):
-        lines[k] = t.live[messages[k], c.INVOCATION]
-        pack[2 * n + k] = t.instances[t.live[messages[k], c.SLOT], c.ID]
+        lines[k] = line_of(t, messages[k])
+        pack[2 * n + k] = t.instances[slot_of(t, messages[k]), c.ID]
         if goes_forth:
             give_slots(t, np.int64(messages[k]), stage)
     if direction == c.BACKWARD:
@@ -120,7 +120,7 @@ def fitting(t, q, most, space, pack):
     n, rows, out, inputs, v = 0, np.int64(0), np.int64(0), np.int64(0), t.queues[q, c.HEAD]
     most_rows, most_out = t.queues[q, c.MAX_IN], min(t.queues[q, c.MAX_OUT], space)
     while v >= 0:
-        line = t.live[v, c.INVOCATION]
+        line = line_of(t, v)
         more_rows, more_out = rows + t.lines[line, c.ROWS], out + t.lines[line, c.SIZE]
         if n > 0 and (more_rows > most_rows or n == most or more_out > most_out):
             break
@@ -169,8 +169,8 @@ def unlink(t, q, n, rows, follower):
 @inlined
 def give_slots(t, v, stage):
     """Gives the outputs of a message of a stage or pump slots."""
-    line = t.live[v, c.INVOCATION]
-    size, at = t.lines[line, c.SIZE], t.instances[t.live[v, c.SLOT], c.ROWS_AT] + t.lines[line, c.ROW]
+    line = line_of(t, v)
+    size, at = t.lines[line, c.SIZE], t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW]
     for o in range(t.stages[stage, c.N_OUTPUTS]):
         arena = t.stages[stage, c.ARENA + o]
         t.n_free[arena] -= size
@@ -196,7 +196,7 @@ def write_slots(t, stage, messages, lines, pack):
     for p in range(n_ports):
         start = at
         for k in range(len(messages)):
-            i, e = t.live[messages[k], c.SLOT], t.lines[lines[k], c.IN] + p
+            i, e = slot_of(t, messages[k]), t.lines[np.uint32(lines[k]), c.IN] + p
             base, first = t.instances[i, c.ROWS_AT], t.inputs[e, c.FIRST]
             if first >= 0:
                 for r in range(t.inputs[e, c.LENGTH]):
@@ -211,7 +211,7 @@ def write_slots(t, stage, messages, lines, pack):
         start = at
         for k in range(len(messages)):
             size = t.lines[lines[k], c.SIZE]
-            row = t.instances[t.live[messages[k], c.SLOT], c.ROWS_AT] + t.lines[lines[k], c.ROW] + o * size
+            row = t.instances[slot_of(t, messages[k]), c.ROWS_AT] + t.lines[lines[k], c.ROW] + o * size
             for r in range(size):
                 pack[at + r] = t.slots[row + r]
             at += size
@@ -239,7 +239,7 @@ def gradients(t, stage, messages, lines, seen, due):
             v = messages[k]
             rows = np.int64(t.lines[lines[k], c.SIZE if way == c.OF_OUTPUT else c.ROWS])
             if way >= 0:
-                rows = np.int64(t.edges[t.instances[t.live[v, c.SLOT], c.PLACE], way])
+                rows = np.int64(t.edges[t.instances[slot_of(t, v), c.PLACE], way])
             if seen and version - t.live[v, c.SEEN + p] != age:
                 count_rows(t, node, age, alike)
                 age, alike = version - t.live[v, c.SEEN + p], np.int64(0)

@@ -9,30 +9,40 @@ from ampjax.schedule.loops.compiled import inlined, inner
 
 
 @inlined
-def age_of(t, v):
-    """When a message's instance was admitted."""
-    return t.instances[t.live[v, c.SLOT], c.AGE]
+def line_of(t, v):
+    """A message's line among all programs. The compiler learns that it isn't negative, so need not count from the table's end."""
+    return np.int64(np.uint32(t.live[v, c.INVOCATION]))
 
 
 @inlined
-def push(t, q, v, rows):
-    """Puts a message at the end of a queue."""
-    t.live[v, c.NEXT] = -1
-    t.live[v, c.BORN] = t.clock[c.NOW]
+def slot_of(t, v):
+    """The slot of a message's instance."""
+    return np.int64(np.uint32(t.live[v, c.SLOT]))
+
+
+@inlined
+def age_of(t, v):
+    """When a message's instance was admitted."""
+    return t.instances[slot_of(t, v), c.AGE]
+
+
+@inlined
+def push(t, q, first, last, n, rows):
+    """Puts a list of `n` messages, which hold so many rows and begin to wait now, at the end of a queue."""
+    t.live[last, c.NEXT] = -1
     if t.queues[q, c.ITEMS] == 0:
-        t.queues[q, c.HEAD] = v
+        t.queues[q, c.HEAD] = first
         enter(t, q)
     else:
-        t.live[t.queues[q, c.TAIL], c.NEXT] = v
-    t.queues[q, c.TAIL] = v
-    t.queues[q, c.ITEMS] += 1
+        t.live[t.queues[q, c.TAIL], c.NEXT] = first
+    t.queues[q, c.TAIL] = last
+    t.queues[q, c.ITEMS] += n
     t.queues[q, c.WAITING] += rows
-    if t.queues[q, c.ITEMS] > t.queues[q, c.LONGEST]:
-        t.queues[q, c.LONGEST] = t.queues[q, c.ITEMS]
+    t.queues[q, c.LONGEST] = max(t.queues[q, c.LONGEST], t.queues[q, c.ITEMS])
     t.n_active[1, t.stages[q // 3, c.WORKER]] = 1
 
 
-@inner
+@inlined
 def enter(t, q):
     """A queue is no longer empty: its worker has one more."""
     worker = t.stages[q // 3, c.WORKER]
@@ -43,7 +53,7 @@ def enter(t, q):
     t.n_active[0, worker] += 1
 
 
-@inner
+@inlined
 def leave(t, q):
     """A queue is empty: its worker has one less."""
     worker, at = t.stages[q // 3, c.WORKER], t.queues[q, c.AT]
@@ -165,14 +175,14 @@ def put_alike_first(t, q):
     head = np.int64(t.queues[q, c.HEAD])
     born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[head, c.BORN])
     n_params = t.stages[q // 3, c.N_PARAMS]
-    n, rows, last = 1, np.int64(t.lines[t.live[head, c.INVOCATION], c.ROWS]), head
+    n, rows, last = 1, np.int64(t.lines[line_of(t, head), c.ROWS]), head
     first_other = last_other = np.int64(-1)
     fits, v = True, np.int64(t.live[head, c.NEXT])
     while v >= 0:
         follower, alike = np.int64(t.live[v, c.NEXT]), fits
         for p in range(n_params):
             alike = alike and t.live[v, c.SEEN + p] == t.live[head, c.SEEN + p]
-        own = np.int64(t.lines[t.live[v, c.INVOCATION], c.ROWS])
+        own = np.int64(t.lines[line_of(t, v), c.ROWS])
         if alike and rows + own <= t.queues[q, c.MAX_ROWS]:
             t.live[last, c.NEXT] = v
             last, n, rows = v, n + 1, rows + own

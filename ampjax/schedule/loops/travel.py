@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.compiled import entry, inlined, inner
-from ampjax.schedule.loops.queues import push
+from ampjax.schedule.loops.queues import line_of, push, slot_of
 from ampjax.schedule.loops.ranges import give_live, give_rows
 
 GONE = -1
@@ -35,7 +35,7 @@ def travel(t, messages, direction):
         for v in messages:
             end(t, np.int64(v))
         return
-    ends = t.stages[t.lines[t.live[messages[0], c.INVOCATION], c.STAGE], c.KIND] == c.ENDS
+    ends = t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
     if not ends:
         emit(t, linked(t, messages))
     if ends or direction == c.INFER:
@@ -55,10 +55,11 @@ def linked(t, messages):
 @inner
 def emit(t, head):
     """A list of messages travels on, port by port: whoever has all of its inputs is ready, and groups that are complete travel on themselves; who is owed nothing is answered."""
-    rank, v = np.int64(NO_RANK), head
+    rank, consumed, v = np.int64(NO_RANK), True, head
     while v >= 0:
         t.live[v, c.NEED] = GONE
-        line = t.live[v, c.INVOCATION]
+        line = line_of(t, v)
+        consumed = consumed and t.lines[line, c.OWED] > 0
         if t.lines[line, c.N_OUT] > 0:
             rank = min(rank, np.int64(t.outputs[t.lines[line, c.OUT], c.RANK]))
         v = np.int64(t.live[v, c.TOGETHER])
@@ -66,17 +67,20 @@ def emit(t, head):
         rank, complete = reach(t, head, rank)
         if complete >= 0:
             emit(t, complete)
-    settle(t, unconsumed(t, head))
+    if not consumed:
+        settle(t, unconsumed(t, head))
     return 0
 
 
 @inlined
 def reach(t, head, rank):
     """Those who consume a list of messages at ports of this rank have one input more; returns the next rank, and a list of groups that are complete."""
-    following, first, last, v = np.int64(NO_RANK), np.int64(-1), np.int64(-1), head
+    following, groups, last_group, v = np.int64(NO_RANK), np.int64(-1), np.int64(-1), head
+    q, first, last, n, rows = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(0), np.int64(0)  # who is ready
     while v >= 0:
-        line, i = t.live[v, c.INVOCATION], t.live[v, c.SLOT]
-        begin = t.lines[line, c.OUT]
+        line, i = line_of(t, v), slot_of(t, v)
+        base, direction = t.instances[i, c.LIVE], np.int64(c.FORWARD if t.instances[i, c.TRAIN] else c.INFER)
+        begin = np.int64(t.lines[line, c.OUT])
         for e in range(begin, begin + t.lines[line, c.N_OUT]):  # by rank
             own = np.int64(t.outputs[e, c.RANK])
             if own > rank:
@@ -84,23 +88,32 @@ def reach(t, head, rank):
                 break
             if own < rank:
                 continue
-            to = t.instances[i, c.LIVE] + t.outputs[e, c.TO]
+            to = base + t.outputs[e, c.TO]
             t.live[to, c.NEED] -= 1
             if t.live[to, c.NEED] > 0:
                 continue
-            at = t.live[to, c.INVOCATION]
+            at = line_of(t, to)
             stage = np.int64(t.lines[at, c.STAGE])
-            if t.stages[stage, c.KIND] != c.GROUPS:
-                push(t, 3 * stage + (c.FORWARD if t.instances[i, c.TRAIN] else c.INFER), to, t.lines[at, c.ROWS])
+            if t.stages[stage, c.KIND] == c.GROUPS:
+                t.live[to, c.TOGETHER] = -1
+                if groups < 0:
+                    groups = to
+                else:
+                    t.live[last_group, c.TOGETHER] = to
+                last_group = to
                 continue
-            t.live[to, c.TOGETHER] = -1
-            if last < 0:
-                first = to
+            if 3 * stage + direction != q:
+                if n > 0:
+                    push(t, q, first, last, n, rows)
+                q, first, n, rows = 3 * stage + direction, to, np.int64(0), np.int64(0)
             else:
-                t.live[last, c.TOGETHER] = to
-            last = to
+                t.live[last, c.NEXT] = to
+            t.live[to, c.BORN] = t.clock[c.NOW]
+            last, n, rows = to, n + 1, rows + t.lines[at, c.ROWS]
         v = np.int64(t.live[v, c.TOGETHER])
-    return following, first
+    if n > 0:
+        push(t, q, first, last, n, rows)
+    return following, groups
 
 
 @inlined
@@ -108,70 +121,70 @@ def unconsumed(t, head):
     """Those of a list of messages that nobody consumes. Others may have been answered by now: a group that nobody consumes answers at once."""
     first, last, v = np.int64(-1), np.int64(-1), head
     while v >= 0:
-        if t.lines[t.live[v, c.INVOCATION], c.OWED] == 0:
+        if t.lines[line_of(t, v), c.OWED] == 0:
             first, last = appended(t, first, last, v)
         v = np.int64(t.live[v, c.TOGETHER])
-    return first
+    return closed(t, first, last)
 
 
 @inlined
 def appended(t, first, last, v):
-    """A list of answered messages with one more: its first and its last."""
-    t.live[v, c.NEXT] = -1
+    """A list of answered messages with one more: its first and its last. It must be `closed`."""
     if last < 0:
         return v, v
     t.live[last, c.NEXT] = v
     return first, v
 
 
+@inlined
+def closed(t, first, last):
+    """A list ends; returns its first."""
+    if last >= 0:
+        t.live[last, c.NEXT] = -1
+    return first
+
+
 @inner
 def answer(t, messages):
     """A stage has answered its inputs: whose rows these were is owed one gradient less."""
-    for p in range(t.lines[t.live[messages[0], c.INVOCATION], c.N_IN]):
+    for p in range(t.lines[line_of(t, messages[0]), c.N_IN]):
         first = last = np.int64(-1)
         for v in messages:
-            owner = (
-                t.instances[t.live[v, c.SLOT], c.LIVE] + t.inputs[t.lines[t.live[v, c.INVOCATION], c.IN] + p, c.FROM]
-            )
+            e = t.lines[line_of(t, v), c.IN] + p
+            owner = t.instances[slot_of(t, v), c.LIVE] + t.inputs[e, c.FROM]
             t.live[owner, c.LEFT] -= 1
             if t.live[owner, c.LEFT] == 0:
                 first, last = appended(t, first, last, owner)
         if first >= 0:
-            settle(t, first)
+            settle(t, closed(t, first, last))
 
 
 @inner
 def settle(t, head):
     """All who consume a list of messages have answered: they go back, or end; producer by producer, in the order in which these stand."""
     while head >= 0:
-        stage = np.int64(t.lines[t.live[head, c.INVOCATION], c.STAGE])
-        own = last = others = last_other = np.int64(-1)
+        stage = np.int64(t.lines[line_of(t, head), c.STAGE])
+        others = last_other = np.int64(-1)
+        first, last, n, rows = head, np.int64(-1), np.int64(0), np.int64(0)
         while head >= 0:
-            follower = np.int64(t.live[head, c.NEXT])
-            if t.lines[t.live[head, c.INVOCATION], c.STAGE] == stage:
-                own, last = appended(t, own, last, head)
-            else:
+            follower, line = np.int64(t.live[head, c.NEXT]), line_of(t, head)
+            if t.lines[line, c.STAGE] != stage:
                 others, last_other = appended(t, others, last_other, head)
+            else:
+                if last >= 0:
+                    t.live[last, c.NEXT] = head
+                t.live[head, c.BORN] = t.clock[c.NOW]
+                last, n, rows = head, n + 1, rows + t.lines[line, c.ROWS]
             head = follower
+        others = closed(t, others, last_other)
         if t.stages[stage, c.KIND] == c.GROUPS:
-            settle(t, members_of(t, own))
+            settle(t, members_of(t, closed(t, first, last)))
+        elif t.stages[stage, c.KIND] == c.COMPUTES and t.instances[slot_of(t, first), c.TRAIN] != 0:
+            push(t, 3 * stage + c.BACKWARD, first, last, n, rows)
         else:
-            go_back(t, stage, own)
+            end_all(t, closed(t, first, last))
         head = others
     return 0
-
-
-@inlined
-def go_back(t, stage, head):
-    """A list of messages of one stage or pump goes back, or ends."""
-    back = t.stages[stage, c.KIND] == c.COMPUTES and t.instances[t.live[head, c.SLOT], c.TRAIN] != 0
-    while head >= 0:
-        follower = np.int64(t.live[head, c.NEXT])
-        if back:
-            push(t, 3 * stage + c.BACKWARD, head, t.lines[t.live[head, c.INVOCATION], c.ROWS])
-        else:
-            end(t, head)
-        head = follower
 
 
 @inlined
@@ -179,25 +192,31 @@ def members_of(t, head):
     """A list of groups ends: who is in them is owed one gradient less. Returns those that are owed none now."""
     first, last, v = np.int64(-1), np.int64(-1), head
     while v >= 0:
-        line, base = t.live[v, c.INVOCATION], t.instances[t.live[v, c.SLOT], c.LIVE]
-        begin = t.lines[line, c.IN]
+        line, base = line_of(t, v), t.instances[slot_of(t, v), c.LIVE]
+        begin = np.int64(t.lines[line, c.IN])
         for e in range(begin, begin + t.lines[line, c.N_IN]):
             owner = base + t.inputs[e, c.FROM]
             t.live[owner, c.LEFT] -= 1
             if t.live[owner, c.LEFT] == 0:
                 first, last = appended(t, first, last, owner)
         v = np.int64(t.live[v, c.NEXT])
+    end_all(t, head)
+    return closed(t, first, last)
+
+
+@inlined
+def end_all(t, head):
+    """The lives of a list of messages end."""
     while head >= 0:
         follower = np.int64(t.live[head, c.NEXT])
         end(t, head)
         head = follower
-    return first
 
 
 @inlined
 def end(t, v):
     """A message's life ends: its slots are free; so is its instance's place, if it was the last there."""
-    i, line = np.int64(t.live[v, c.SLOT]), t.live[v, c.INVOCATION]
+    i, line = slot_of(t, v), line_of(t, v)
     stage, size = t.lines[line, c.STAGE], t.lines[line, c.SIZE]
     at = t.instances[i, c.ROWS_AT] + t.lines[line, c.ROW]
     for o in range(t.stages[stage, c.N_OUTPUTS]):
