@@ -73,7 +73,7 @@ class Admission:
     def foresee(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str) -> None:
         """See `IntegerScheduler.foresee`."""
         if not self._asks:
-            known = ids, batch, self._numbers.of(batch), PURPOSES.index(purpose)
+            known = ids, batch, self._numbers.of(batch)[0], PURPOSES.index(purpose)
             self._space.t, _ = self._programs.places(self._space.t, *known)
 
     def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
@@ -91,7 +91,7 @@ class Admission:
                 maps.pop(slot, None)
         self._loops.finish(told, store.programs, store.uses, *t)
         self._programs.make_room()
-        return [(instance, train == 1) for instance, train in told.tolist()]
+        return list(zip(told[:, 0].tolist(), told[:, 1].astype(bool).tolist(), strict=True))
 
     @property
     def unfoldings(self) -> list[Unfolding]:
@@ -119,24 +119,24 @@ class Admission:
     def _pump_all(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """All messages of instances whose programs are or become known."""
         space, store = self._space, self._store
-        own = space.t.instances[slots]
-        if own[:, c.LENGTH_OF].max() >= 0:
+        ids, purpose = space.t.instances[slots, c.ID], int(space.t.instances[slots[0], c.PURPOSE])
+        numbers, n_rows = self._numbers.of(batch)
+        space.t, places = self._programs.places(space.t, ids, batch, numbers, purpose)
+        rows_at, fed = np.empty(len(slots), np.int64), np.empty(n_rows, np.int64)
+        known = slots, places, store.programs, store.uses, self._order(batch), numbers, rows_at, fed
+        result = self._loops.admit(*known, *space.t)
+        if result == c.LACKS_ROOM:
+            needed = store.programs[places]
+            space.reserve(needed[:, c.P_LENGTH], needed[:, c.P_ROWS])
+            space.reserve_slots(needed[:, c.PUMPED :].sum(axis=0))
+            result = self._loops.admit(*known, *space.t)
+        if result == c.PUMPED_BEFORE:
             raise InvariantError(
                 "pump",
                 "one batch with all messages of an instance",
                 "another",
                 "Open instances for which more is pumped later with `grows`.",
             )
-        numbers = self._numbers.of(batch)
-        space.t, places = self._programs.places(space.t, own[:, c.ID], batch, numbers, int(own[0, c.PURPOSE]))
-        fed = self._feeds.buffer(numbers)
-        pumped = self._order(batch), numbers, np.empty(len(slots), np.int64), fed
-        programs = store.programs, store.uses
-        if not self._loops.admit(slots, places, *programs, *pumped, *space.t):
-            needed = store.programs[places]
-            space.reserve(needed[:, c.P_LENGTH], needed[:, c.P_ROWS])
-            space.reserve_slots(needed[:, c.PUMPED :].sum(axis=0))
-            self._loops.admit(slots, places, *programs, *pumped, *space.t)
         return self._feeds.of(batch, fed)
 
     def _pump_more(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
@@ -145,11 +145,11 @@ class Admission:
         known = np.where(own[:, c.LENGTH_OF] < 0, 0, own[:, c.N_ROWS])
         messages, moved = self._growing.pump(slots, batch)
         self._follow(moved)
-        t, numbers = space.t, self._numbers.of(batch)
+        t, (numbers, n_rows) = space.t, self._numbers.of(batch)
         lines = t.live[messages, c.INVOCATION]
         arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
         space.reserve_slots(np.bincount(arenas, t.lines[lines, c.SIZE], len(space.capacities)).astype(np.int64))
-        rows_at, fed = t.instances[slots, c.ROWS_AT] + known, self._feeds.buffer(numbers)
+        rows_at, fed = t.instances[slots, c.ROWS_AT] + known, np.empty(n_rows, np.int64)
         self._loops.start(messages, self._order(batch), numbers, rows_at, fed, *space.t)
         return self._feeds.of(batch, fed)
 

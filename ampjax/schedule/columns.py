@@ -81,6 +81,10 @@ Q, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK = range(8)
 NOTHING, WAITS, NO_SLOTS, NO_ROOM = range(-1, -5, -1)
 """Nothing can be dispatched; the policy wants to wait; an arena has too few slots; the buffers are too small."""
 
+# What `loops.admit` returns.
+STARTED, LACKS_ROOM, PUMPED_BEFORE = range(3)
+"""Instances have been started; a table or an arena has no room; something has been pumped for one of them before."""
+
 # `clock` int64.
 NOW, ENTERED, ADMITTED, LIVE_TOP, ROWS_TOP, N_ENDED, N_TRAIN, N_INFER = range(8)
 """The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances in `ended`; those in flight."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -50,6 +49,7 @@ class Decider:
         self._told, self._pack = np.zeros((2, c.N_PACK + 1), np.int64), np.zeros(1 << 16, np.int32)
         self._due = np.zeros((1 + 16 * len(self._nodes), 3), np.int64)
         stashed = space.t.stages[:, c.STASHES] * (space.t.stages[:, c.KIND] == c.COMPUTES)
+        self._meets = set(np.flatnonzero(space.t.nodes[:, c.MEETS]).tolist())
         self._stashed = set(np.flatnonzero(stashed).tolist())
         self._queues: list[_Queue] = []
         for stage in plan.stages:
@@ -77,11 +77,11 @@ class Decider:
     def _dispatches(self, worker: int, told: list[list[int]]) -> list[Dispatch]:
         """What has been told of some dispatches, as dispatches; these share one copy of the pack."""
         end = told[-1][c.PACK] + told[-1][c.N_PACK]
-        pack = self._pack[:end].copy()
+        pack, due = self._pack[:end].copy(), self._due[: told[-1][c.DUE] + told[-1][c.N_DUE]].tolist()
         found: list[Dispatch] = []
-        for q, number, n, rows, n_due, due, at, length in told:
+        for q, number, n, rows, n_due, first, at, length in told:
             stage, direction, n_sections, plain = self._queues[q]
-            changes = self._changes(due, n_due) if n_due else ()
+            changes = self._changes(due[first : first + n_due]) if n_due else ()
             own = pack[at : at + length]
             dispatch = Dispatch(number, worker, stage, direction, n, rows, n_sections, own, changes)
             found.append(dispatch if plain else self._completed(dispatch))
@@ -96,12 +96,12 @@ class Decider:
             dispatch = dispatch._replace(edges=tuple(edges.tolist()))
         return self.stashes.told(self._space.t, dispatch) if stage in self._stashed else dispatch
 
-    def _changes(self, due: int, n: int) -> tuple[Change, ...]:
+    def _changes(self, due: list[list[int]]) -> tuple[Change, ...]:
         """Updates that are due, and what follows them."""
-        updates = self._due[due : due + n].tolist()
-        return tuple(change for node, count, stale in updates for change in self._update(node, count, stale))
-
-    def _update(self, number: int, count: int, stale: int) -> Sequence[Change]:
-        update = Update(self._nodes[number], count, stale / count)
-        meets = self._space.t.nodes[number, c.MEETS]
-        return (update, *self._replicas.after(update.node)) if meets else (update,)
+        changes: list[Change] = []
+        for number, count, stale in due:
+            node = self._nodes[number]
+            changes.append(Update(node, count, stale / count))
+            if number in self._meets:
+                changes += self._replicas.after(node)
+        return tuple(changes)

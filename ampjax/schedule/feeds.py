@@ -10,7 +10,6 @@ from ampjax.ir.instances import Messages
 from ampjax.sched.plan import Plan
 from ampjax.sched.pump import Feed
 from ampjax.schedule.space import Space
-from ampjax.unfold.keys import N_ROWS
 
 
 class Feeds:
@@ -29,10 +28,6 @@ class Feeds:
             for (name, node), arena in pumps
             if not node.op.type.topology
         }
-
-    def buffer(self, numbers: np.ndarray) -> np.ndarray:
-        """Where loops write the slots of all rows that are pumped, given their `numbers` (`unfold.keys`)."""
-        return np.empty(int(numbers[:, N_ROWS].sum()), np.int64)
 
     def of(self, batch: Mapping[str, Messages], slots: np.ndarray) -> list[Feed]:
         """Where the driver must put payloads, pump by pump.

@@ -89,7 +89,7 @@ class IntegerScheduler:
 
     def room(self, train: bool = True) -> int:
         """Instances that `max_active_keys`, `min_admission` and the controller's next update allow to be admitted now."""
-        room = self.settings.max_active_keys - self.in_flight[train]
+        room = self.settings.max_active_keys - int(self._t.clock[c.N_TRAIN if train else c.N_INFER])
         if room < self.settings.min_admission:
             return 0
         if train and self.settings.flush_every is not None:
@@ -264,7 +264,8 @@ class IntegerScheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
-        return not sum(self.in_flight.values()) and not self._changes and not self._under_way
+        clock = self._t.clock
+        return not (clock[c.N_TRAIN] or clock[c.N_INFER] or self._changes or self._under_way)
 
     @property
     def can_move(self) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages, Topology
+from ampjax.ir.wires import WireType
 from ampjax.sched.pump import require_fields
 from ampjax.unfold.pumped import find_pump, pumps_of
 
@@ -25,12 +26,17 @@ class PumpedNumbers:
     """
 
     def __init__(self, graph: Graph):
-        self._pumps = {name: (*found, frozenset(found[1].fields)) for name, found in pumps_of(graph).items()}
-        widest = max((len(wire.fields) for _, wire, _ in self._pumps.values()), default=0)
-        self._table = np.zeros((64, FIELDS + max(1, widest)), np.int64)
+        pumps = pumps_of(graph)
+        width = FIELDS + max((len(wire.fields) for _, wire in pumps.values()), default=0)
+        self._pumps: dict[str, tuple[WireType, frozenset[str], np.ndarray]] = {}
+        for name, (number, wire) in pumps.items():
+            line = np.zeros(max(width, FIELDS + 1), np.int64)
+            line[PUMP], line[N_ROWS] = number, not wire.topology
+            self._pumps[name] = wire, frozenset(wire.fields), line
+        self._table = np.zeros((64, max(width, FIELDS + 1)), np.int64)
 
-    def of(self, batch: Mapping[str, Messages]) -> np.ndarray:
-        """`[m, columns]`: a line for each message, pump by pump; they hold until this is called again.
+    def of(self, batch: Mapping[str, Messages]) -> tuple[np.ndarray, int]:
+        """The numbers `[m, columns]`, a line for each message, pump by pump, which hold until this is called again; and how many rows are pumped.
 
         Raises:
           MessageError: If a pump is unknown, or a state field is missing or not known.
@@ -38,21 +44,25 @@ class PumpedNumbers:
         m = sum([len(messages.instance) for messages in batch.values()])
         if m > len(self._table):
             self._table = np.zeros((2 * m, self._table.shape[1]), np.int64)
-        at = 0
+        at = n_rows = 0
         for name, messages in batch.items():
-            number, wire, fields = find_pump(self._pumps, name)
-            lines = self._table[at : at + len(messages.instance)]
-            lines[:] = 0
-            lines[:, PLACE], lines[:, PUMP] = messages.instance, number
+            wire, fields, line = find_pump(self._pumps, name)
+            n = len(messages.instance)
+            lines = self._table[at : at + n]
+            lines[:] = line
+            lines[:, PLACE] = messages.instance
+            at += n
             if wire.topology:
                 lines[:, FIELDS] = [id(topology) for topology in messages.payload]
-            else:
-                require_fields(name, wire, fields, messages)
-                lines[:, N_ROWS] = np.asarray(messages.sizes) if wire.ragged else 1
-                for column, field in enumerate(wire.fields, FIELDS):
-                    lines[:, column] = messages.fields[field]
-            at += len(lines)
-        return self._table[:m]
+                continue
+            require_fields(name, wire, fields, messages)
+            if wire.ragged:
+                lines[:, N_ROWS] = sizes = np.asarray(messages.sizes)
+                n = int(sizes.sum())
+            n_rows += n
+            for column, field in enumerate(wire.fields, FIELDS):
+                lines[:, column] = messages.fields[field]
+        return self._table[:m], n_rows
 
 
 def topologies_of(batch: Mapping[str, Messages], k: int) -> list[list[Topology]]:

@@ -59,11 +59,14 @@ def admit(slots, places, programs, uses, pumps, numbers, rows_at, fed, *tables):
       *tables: The tables.
 
     Returns:
-      Whether the tables have room. If not, nothing has been done.
+      `STARTED`; or why nothing has been done: an instance has been `PUMPED_BEFORE`, or something `LACKS_ROOM`.
     """
     t = Tables(*tables)
+    for i in slots:
+        if t.instances[i, c.LENGTH_OF] >= 0:
+            return c.PUMPED_BEFORE
     if not has_room_for(t, places, programs):
-        return False
+        return c.LACKS_ROOM
     forget(pumps)
     for k in range(len(slots)):
         i, place = slots[k], places[k]
@@ -78,7 +81,7 @@ def admit(slots, places, programs, uses, pumps, numbers, rows_at, fed, *tables):
         begin(t, i, pumps)
     feed_all(t, numbers, rows_at, fed)
     pump(t, pumps)
-    return True
+    return c.STARTED
 
 
 @entry

@@ -6,7 +6,7 @@ import numpy as np
 
 from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
-from ampjax.schedule.loops.compiled import entry, inlined, inner
+from ampjax.schedule.loops.compiled import entry, inlined
 from ampjax.schedule.loops.queues import has_room
 
 
@@ -29,7 +29,7 @@ def rank(t, q, policy):
     return first, second, born, t.queues[q, c.SINCE]
 
 
-@inner
+@inlined
 def choose(t, worker, policy, spare):
     """The queue that a worker takes next; or `NOTHING` if nothing can be dispatched, `WAITS` if the policy wants it to wait."""
     best = np.int64(c.NOTHING)

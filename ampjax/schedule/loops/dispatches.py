@@ -7,7 +7,7 @@ import numpy as np
 from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.choice import choose
-from ampjax.schedule.loops.compiled import entry, inlined, inner
+from ampjax.schedule.loops.compiled import entry, inlined
 from ampjax.schedule.loops.queues import leave, line_of, oldest_first, put_alike_first, slot_of, space_for
 from ampjax.schedule.loops.travel import travel
 
@@ -54,7 +54,7 @@ def decide(worker, chosen, policy, ahead, spare, told, pack, due, *tables):
     return n
 
 
-@inner
+@inlined
 def built(t, q, spare, told, pack, due):
     """Takes the next dispatch from a queue and writes it down; says whether there is room for it. If not, nothing has been taken.
 

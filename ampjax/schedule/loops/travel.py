@@ -30,16 +30,15 @@ def done(messages, direction, *tables):
 @inlined
 def travel(t, messages, direction):
     """A dispatch's messages travel on, or are answered."""
-    if direction == c.BACKWARD:
+    back = direction == c.BACKWARD
+    ends = not back and t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
+    if not (back or ends):
+        emit(t, linked(t, messages))
+    if back or ends or direction == c.INFER:
         answer(t, messages)
+    if back:
         for v in messages:
             end(t, np.int64(v))
-        return
-    ends = t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
-    if not ends:
-        emit(t, linked(t, messages))
-    if ends or direction == c.INFER:
-        answer(t, messages)
 
 
 @inlined
