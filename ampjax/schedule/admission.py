@@ -84,7 +84,7 @@ class Admission:
         """Instances that have ended since this was last asked; their slots and programs are free for others."""
         t, store = self._space.t, self._store
         told = np.empty((int(t.clock[c.N_ENDED]), 2), np.int64)
-        for slot in t.ended[: len(told)].tolist() if self._growing.of or self.topologies else ():
+        for slot in t.ended.tolist() if self._growing.of or self.topologies else ():
             if slot in self._growing.of:
                 self._growing.end(slot)
             for maps in self.topologies.values():
@@ -108,7 +108,7 @@ class Admission:
     def waits_on(self, worker: int) -> bool:
         """Whether a message that a worker is to run has some of its inputs and lacks others."""
         t = self._space.t
-        own = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant[: t.n_vacant[0]])]
+        own = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant)]
         for line, live, n in own[own[:, c.LENGTH_OF] > 0][:, [c.LINE, c.LIVE, c.LENGTH_OF]].tolist():
             lines, need = t.lines[line : line + n], t.live[live : live + n, c.NEED]
             waits = (need > 0) & (need < lines[:, c.N_IN])

@@ -282,8 +282,8 @@ class IntegerScheduler:
 
     def stirred(self) -> set[int]:
         """Workers for whom something has come since this was last asked. Another that had no action, and for whom nothing waits, has none now."""
-        found = set(np.flatnonzero(self._t.n_active[1]).tolist())
-        self._t.n_active[1] = 0
+        found = set(np.flatnonzero(self._t.active[:, c.STIRRED]).tolist())
+        self._t.active[:, c.STIRRED] = 0
         return found
 
     def held_up(self, worker: int) -> str | None:
@@ -291,7 +291,7 @@ class IntegerScheduler:
 
         `policy`: it wants to wait. `memory`: there is no room for a result. `join`: what it has lacks a partner, or members of its group.
         """
-        if self._t.n_active[0, worker]:
+        if self._t.active[worker, c.N_ACTIVE]:
             ready = self._ready(worker)
             return "policy" if ready is None or len(ready) else "memory"
         return "join" if self._admission.waits_on(worker) else None

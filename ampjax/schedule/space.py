@@ -51,7 +51,7 @@ class Space:
         first = [max(2, settings.capacities.get(key, settings.capacity)) - 1 for key in keys]
         self._limits = np.array(limits, np.int64)
         self.capacities = np.zeros(len(keys), np.int64)
-        self.t.n_free[:] = 0
+        self.t.free[:, c.N_FREE] = 0
         for arena, capacity in enumerate(np.minimum(first, self._limits).tolist()):
             self._add_slots(arena, capacity)
 
@@ -72,8 +72,9 @@ class Space:
 
     def reserve_instances(self, n: int) -> None:
         """Makes slots for `n` instances more."""
-        if self.t.n_vacant[0] < n:
-            self._add_instances(n - int(self.t.n_vacant[0]))
+        vacant = int(self.t.clock[c.N_VACANT])
+        if vacant < n:
+            self._add_instances(n - vacant)
 
     def reserve(self, lengths: np.ndarray, rows: np.ndarray) -> None:
         """Makes tables long enough for programs of `lengths` `[n]` invocations and `rows` `[n]` rows."""
@@ -108,21 +109,21 @@ class Space:
 
     def _add_slots(self, arena: int, new: int) -> None:
         t, old, free = self.t, int(self.capacities[arena]), int(self.t.n_free[arena])
-        table = longer(t.free, new, axis=1)
-        table[arena, free : free + new - old] = np.arange(new, old, -1)
-        t.n_free[arena] += new - old
+        table, first = longer(t.free, c.FREE + new, axis=1), c.FREE + free
+        table[arena, first : first + new - old] = np.arange(new, old, -1)
+        table[arena, c.N_FREE] += new - old
         self.capacities[arena] = new
         self.t = t._replace(free=table)
 
     def _add_instances(self, n: int) -> None:
         """Makes slots for at least `n` more instances."""
-        t, old, free = self.t, len(self.t.instances), int(self.t.n_vacant[0])
+        t, old, free = self.t, len(self.t.instances), int(self.t.clock[c.N_VACANT])
         instances = longer(t.instances, old + n)
         new = len(instances)
-        vacant, ended = longer(t.vacant, new), longer(t.ended, new)
-        vacant[free : free + new - old] = np.arange(new - 1, old - 1, -1)
-        t.n_vacant[0] += new - old
-        self.t = t._replace(instances=instances, vacant=vacant, ended=ended)
+        idle = longer(t.idle, new, axis=1)
+        idle[c.VACANT, free : free + new - old] = np.arange(new - 1, old - 1, -1)
+        t.clock[c.N_VACANT] += new - old
+        self.t = t._replace(instances=instances, idle=idle)
 
 
 def power_of_two(n: int) -> int:

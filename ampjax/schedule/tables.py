@@ -57,17 +57,12 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         live=np.zeros((0, c.SEEN + width), np.int32),
         instances=np.zeros((0, c.PURPOSE + 1), np.int64),
         queues=_queues(plan, settings),
-        clock=np.zeros(c.ASKED + 1, np.int64),
+        clock=np.zeros(c.N_VACANT + 1, np.int64),
         slots=np.zeros(0, np.int32),
-        free=np.zeros((len(arenas.keys), 0), np.int32),
-        n_free=np.zeros(len(arenas.keys), np.int64),
-        active=np.zeros((plan.workers, 3 * len(plan.stages)), np.int32),
-        n_active=np.zeros((2, plan.workers), np.int64),
-        ranges=np.full((2, 32), -1, np.int32),
-        vacant=np.zeros(0, np.int32),
-        n_vacant=np.zeros(1, np.int64),
-        ended=np.zeros(0, np.int64),
-        runs=np.zeros((2, 64), np.int64),
+        free=np.zeros((len(arenas.keys), c.FREE), np.int32),
+        active=np.zeros((plan.workers, c.QUEUES + 3 * len(plan.stages)), np.int32),
+        idle=np.zeros((2, 0), np.int32),
+        ranges=np.full((4, 64), -1, np.int64),
     )
 
 

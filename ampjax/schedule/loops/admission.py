@@ -7,7 +7,7 @@ import numpy as np
 from ampjax.schedule import columns as c
 from ampjax.schedule.columns import Tables
 from ampjax.schedule.loops.compiled import entry, inlined
-from ampjax.schedule.loops.dispatches import give_slots
+from ampjax.schedule.loops.queues import line_of, slot_of
 from ampjax.schedule.loops.ranges import power_of, take_live, take_rows
 from ampjax.schedule.loops.travel import emit, end_instance
 from ampjax.unfold.keys import N_ROWS, PLACE
@@ -32,8 +32,8 @@ def open_all(ids, purpose, train, slots, *tables):
     """
     t, n = Tables(*tables), len(ids)
     for k in range(n):
-        t.n_vacant[0] -= 1
-        i = np.int64(t.vacant[t.n_vacant[0]])
+        t.clock[c.N_VACANT] -= 1
+        i = np.int64(t.idle[c.VACANT, t.clock[c.N_VACANT]])
         slots[k] = i
         t.instances[i, c.ID], t.instances[i, c.PURPOSE], t.instances[i, c.TRAIN] = ids[k], purpose, train
         t.instances[i, c.AGE] = t.clock[c.ADMITTED] + k
@@ -117,13 +117,13 @@ def finish(told, programs, uses, *tables):
     """
     t, n = Tables(*tables), len(told)
     for k in range(n):
-        i = t.ended[k]
+        i = np.int64(t.idle[c.ENDED, k])
         told[k, 0], told[k, 1] = t.instances[i, c.ID], t.instances[i, c.TRAIN]
-        t.vacant[t.n_vacant[0] + k] = i
+        t.idle[c.VACANT, t.clock[c.N_VACANT] + k] = i
         place = t.instances[i, c.PLACE]
         if place >= 0 and programs[place, c.WAVE] >= 0:
             uses[programs[place, c.WAVE], c.USERS] -= 1
-    t.n_vacant[0] += n
+    t.clock[c.N_VACANT] += n
     t.clock[c.N_ENDED] = 0
     t.clock[c.N_FINISHED] += n
 
@@ -137,11 +137,11 @@ def has_room_for(t, places, programs):
         rows += np.int64(1) << power_of(programs[place, c.P_ROWS])
     if live > len(t.live) or rows > len(t.slots):
         return False
-    for arena in range(len(t.n_free)):
+    for arena in range(len(t.free)):
         need = np.int64(0)
         for place in places:
             need += programs[place, c.PUMPED + arena]
-        if need > t.n_free[arena]:
+        if need > t.free[arena, c.N_FREE]:
             return False
     return True
 
@@ -181,9 +181,20 @@ def forget(pumps):
 
 
 @inlined
+def give_own_slots(t, v, pump):
+    """Gives a pumped message slots."""
+    arena, line = t.stages[pump, c.ARENA], line_of(t, v)
+    at, size = t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW], np.int64(t.lines[line, c.SIZE])
+    n = np.int64(t.free[arena, c.N_FREE]) - size
+    for r in range(size):
+        t.slots[at + r] = t.free[arena, c.FREE + n + r]
+    t.free[arena, c.N_FREE] = n
+
+
+@inlined
 def note(t, v, stage, pumps):
     """Gives a pumped message slots, and puts it at the end of its pump's list."""
-    give_slots(t, v, stage)
+    give_own_slots(t, v, stage)
     t.live[v, c.TOGETHER] = -1
     for k in range(len(pumps)):
         if pumps[k, PUMP] != stage:

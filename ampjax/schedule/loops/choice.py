@@ -34,8 +34,8 @@ def choose(t, worker, policy, spare):
     """The queue that a worker takes next; or `NOTHING` if nothing can be dispatched, `WAITS` if the policy wants it to wait."""
     best = np.int64(c.NOTHING)
     lowest = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
-    for k in range(t.n_active[0, worker]):
-        q = np.int64(t.active[worker, k])
+    for k in range(t.active[worker, c.N_ACTIVE]):
+        q = np.int64(t.active[worker, c.QUEUES + k])
         if not has_room(t, q, spare):
             continue
         goes_forth = q % 3 == c.FORWARD and t.stages[q // 3, c.KIND] != c.ENDS
@@ -63,8 +63,8 @@ def ready(worker, spare, found, *tables):
     """
     t = Tables(*tables)
     n = 0
-    for k in range(t.n_active[0, worker]):
-        if has_room(t, np.int64(t.active[worker, k]), spare):
-            found[n] = t.active[worker, k]
+    for k in range(t.active[worker, c.N_ACTIVE]):
+        if has_room(t, np.int64(t.active[worker, c.QUEUES + k]), spare):
+            found[n] = t.active[worker, c.QUEUES + k]
             n += 1
     return n

@@ -86,8 +86,8 @@ def built(t, q, spare, told, pack, due):
     for k in range(n):
         lines[k] = line_of(t, messages[k])
         pack[2 * n + k] = t.instances[slot_of(t, messages[k]), c.ID]
-        if goes_forth:
-            give_slots(t, np.int64(messages[k]), stage)
+    if goes_forth:
+        give_slots(t, stage, messages)
     if direction == c.BACKWARD:
         t.queues[q - 1, c.UNDER_WAY] -= n
     elif goes_forth and direction == c.FORWARD:
@@ -149,7 +149,7 @@ def lacks_slots(t, stage, out, told):
         arena, need = t.stages[stage, c.ARENA + o], np.int64(0)
         for other in range(t.stages[stage, c.N_OUTPUTS]):
             need += out if t.stages[stage, c.ARENA + other] == arena else 0
-        if need > t.n_free[arena]:
+        if need > t.free[arena, c.N_FREE]:
             told[c.Q], told[c.N_MESSAGES], told[c.N_ROWS_IN] = c.NO_SLOTS, arena, need
             return True
     return False
@@ -167,16 +167,19 @@ def unlink(t, q, n, rows, follower):
 
 
 @inlined
-def give_slots(t, v, stage):
-    """Gives the outputs of a message of a stage or pump slots."""
-    line = line_of(t, v)
-    size, at = t.lines[line, c.SIZE], t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW]
+def give_slots(t, stage, messages):
+    """Gives the outputs of a stage's messages slots."""
     for o in range(t.stages[stage, c.N_OUTPUTS]):
         arena = t.stages[stage, c.ARENA + o]
-        t.n_free[arena] -= size
-        for r in range(size):
-            t.slots[at + r] = t.free[arena, t.n_free[arena] + size - 1 - r]
-        at += size
+        n = np.int64(t.free[arena, c.N_FREE])
+        for v in messages:
+            line = line_of(t, v)
+            size = np.int64(t.lines[line, c.SIZE])
+            at = t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW] + o * size
+            for r in range(size):
+                n -= 1
+                t.slots[at + r] = t.free[arena, c.FREE + n]
+        t.free[arena, c.N_FREE] = n
 
 
 @inlined

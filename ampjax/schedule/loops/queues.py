@@ -39,7 +39,7 @@ def push(t, q, first, last, n, rows):
     t.queues[q, c.ITEMS] += n
     t.queues[q, c.WAITING] += rows
     t.queues[q, c.LONGEST] = max(t.queues[q, c.LONGEST], t.queues[q, c.ITEMS])
-    t.n_active[1, t.stages[q // 3, c.WORKER]] = 1
+    t.active[t.stages[q // 3, c.WORKER], c.STIRRED] = 1
 
 
 @inlined
@@ -48,18 +48,18 @@ def enter(t, q):
     worker = t.stages[q // 3, c.WORKER]
     t.clock[c.ENTERED] += 1
     t.queues[q, c.SINCE] = t.clock[c.ENTERED]
-    t.queues[q, c.AT] = t.n_active[0, worker]
-    t.active[worker, t.n_active[0, worker]] = q
-    t.n_active[0, worker] += 1
+    t.queues[q, c.AT] = t.active[worker, c.N_ACTIVE]
+    t.active[worker, c.QUEUES + t.active[worker, c.N_ACTIVE]] = q
+    t.active[worker, c.N_ACTIVE] += 1
 
 
 @inlined
 def leave(t, q):
     """A queue is empty: its worker has one less."""
     worker, at = t.stages[q // 3, c.WORKER], t.queues[q, c.AT]
-    t.n_active[0, worker] -= 1
-    last = t.active[worker, t.n_active[0, worker]]
-    t.active[worker, at] = last
+    t.active[worker, c.N_ACTIVE] -= 1
+    last = np.int64(t.active[worker, c.QUEUES + t.active[worker, c.N_ACTIVE]])
+    t.active[worker, c.QUEUES + at] = last
     t.queues[last, c.AT] = at
     t.queues[q, c.AT] = -1
 
@@ -91,7 +91,11 @@ def merge(t, a, b):
 @inner
 def in_order(t, head):
     """A list sorted by age, equal ones as they stand: runs that are in order are merged, two by two."""
-    runs, lengths, n = t.runs[0], t.runs[1], 0  # each is longer than those behind it together, so there are few
+    runs, lengths, n = (
+        t.ranges[c.RUNS],
+        t.ranges[c.RUN_LENGTHS],
+        0,
+    )  # each is longer than those behind it together, so there are few
     while head >= 0:
         runs[n], lengths[n] = head, 1
         last, follower = head, t.live[head, c.NEXT]
@@ -145,7 +149,7 @@ def space_for(t, stage, spare):
         arena, count = t.stages[stage, c.ARENA + o], 0
         for other in range(t.stages[stage, c.N_OUTPUTS]):
             count += t.stages[stage, c.ARENA + other] == arena
-        space = min(space, (t.n_free[arena] + spare[arena]) // count)
+        space = min(space, (t.free[arena, c.N_FREE] + spare[arena]) // count)
     return space
 
 

@@ -22,9 +22,9 @@ def power_of(length):
 def take_live(t, length):
     """A free range of at least `length` lines of `live`: where it begins."""
     power = power_of(length)
-    begin = np.int64(t.ranges[0, power])
+    begin = np.int64(t.ranges[c.FREE_LIVE, power])
     if begin >= 0:
-        t.ranges[0, power] = t.live[begin, c.NEXT]
+        t.ranges[c.FREE_LIVE, power] = t.live[begin, c.NEXT]
     else:
         begin = t.clock[c.LIVE_TOP]
         t.clock[c.LIVE_TOP] += 1 << power
@@ -35,9 +35,9 @@ def take_live(t, length):
 def take_rows(t, length):
     """A free range of at least `length` lines of `slots`: where it begins."""
     power = power_of(length)
-    begin = np.int64(t.ranges[1, power])
+    begin = np.int64(t.ranges[c.FREE_ROWS, power])
     if begin >= 0:
-        t.ranges[1, power] = t.slots[begin]
+        t.ranges[c.FREE_ROWS, power] = t.slots[begin]
     else:
         begin = t.clock[c.ROWS_TOP]
         t.clock[c.ROWS_TOP] += 1 << power
@@ -48,16 +48,16 @@ def take_rows(t, length):
 def give_live(t, begin, length):
     """Gives a range of `live` back; its first line holds where the next free one of its length begins."""
     power = power_of(length)
-    t.live[begin, c.NEXT] = t.ranges[0, power]
-    t.ranges[0, power] = begin
+    t.live[begin, c.NEXT] = t.ranges[c.FREE_LIVE, power]
+    t.ranges[c.FREE_LIVE, power] = begin
 
 
 @inlined
 def give_rows(t, begin, length):
     """Gives a range of `slots` back, in the same way."""
     power = power_of(length)
-    t.slots[begin] = t.ranges[1, power]
-    t.ranges[1, power] = begin
+    t.slots[begin] = t.ranges[c.FREE_ROWS, power]
+    t.ranges[c.FREE_ROWS, power] = begin
 
 
 @entry

@@ -37,8 +37,10 @@ def travel(t, messages, direction):
     if back or ends or direction == c.INFER:
         answer(t, messages)
     if back:
+        first = last = np.int64(-1)
         for v in messages:
-            end(t, np.int64(v))
+            first, last = appended(t, first, last, np.int64(v))
+        end_all(t, closed(t, first, last))
 
 
 @inlined
@@ -205,28 +207,26 @@ def members_of(t, head):
 
 @inlined
 def end_all(t, head):
-    """The lives of a list of messages end."""
-    while head >= 0:
-        follower = np.int64(t.live[head, c.NEXT])
-        end(t, head)
-        head = follower
-
-
-@inlined
-def end(t, v):
-    """A message's life ends: its slots are free; so is its instance's place, if it was the last there."""
-    i, line = slot_of(t, v), line_of(t, v)
-    stage, size = t.lines[line, c.STAGE], t.lines[line, c.SIZE]
-    at = t.instances[i, c.ROWS_AT] + t.lines[line, c.ROW]
+    """The lives of a list of messages of one stage or pump end: their slots are free; so are the places of instances of which these were the last."""
+    stage = np.int64(t.lines[line_of(t, head), c.STAGE])
     for o in range(t.stages[stage, c.N_OUTPUTS]):
         arena = t.stages[stage, c.ARENA + o]
-        for r in range(size):
-            t.free[arena, t.n_free[arena] + r] = t.slots[at + r]
-        t.n_free[arena] += size
-        at += size
-    t.instances[i, c.ALIVE] -= 1
-    if t.instances[i, c.ALIVE] == 0:
-        end_instance(t, i)
+        n, v = np.int64(t.free[arena, c.N_FREE]), head
+        while v >= 0:
+            line = line_of(t, v)
+            size = np.int64(t.lines[line, c.SIZE])
+            at = t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW] + o * size
+            for r in range(size):
+                t.free[arena, c.FREE + n] = t.slots[at + r]
+                n += 1
+            v = np.int64(t.live[v, c.NEXT])
+        t.free[arena, c.N_FREE] = n
+    while head >= 0:
+        follower, i = np.int64(t.live[head, c.NEXT]), slot_of(t, head)
+        t.instances[i, c.ALIVE] -= 1
+        if t.instances[i, c.ALIVE] == 0:
+            end_instance(t, i)
+        head = follower
 
 
 @inlined
@@ -236,5 +236,5 @@ def end_instance(t, i):
         give_live(t, t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF])
         give_rows(t, t.instances[i, c.ROWS_AT], t.instances[i, c.N_ROWS])
     t.clock[c.N_TRAIN if t.instances[i, c.TRAIN] else c.N_INFER] -= 1
-    t.ended[t.clock[c.N_ENDED]] = i
+    t.idle[c.ENDED, t.clock[c.N_ENDED]] = i
     t.clock[c.N_ENDED] += 1
