@@ -18,11 +18,11 @@ def forget_all(t: Tables, capacities: np.ndarray) -> None:
       t: The tables.
       capacities: `[arenas]`: slots of each arena.
     """
-    t.queues[:, OF_A_QUEUE], t.queues[:, c.AT], t.n_active[:] = 0, -1, 0
+    t.queues[:, OF_A_QUEUE], t.queues[:, c.AT], t.active[:] = 0, -1, 0
     t.clock[[c.LIVE_TOP, c.ROWS_TOP, c.N_ENDED, c.N_TRAIN, c.N_INFER]] = 0
     t.ranges[:], t.live[:], t.instances[:] = -1, 0, 0
-    n = t.n_vacant[0] = len(t.instances)
-    t.vacant[:n] = np.arange(n - 1, -1, -1)
-    t.n_free[:] = capacities
+    n = t.clock[c.N_VACANT] = len(t.instances)
+    t.idle[c.VACANT, :n] = np.arange(n - 1, -1, -1)
+    t.free[:, c.N_FREE] = capacities
     for arena, capacity in enumerate(capacities.tolist()):
-        t.free[arena, :capacity] = np.arange(capacity, 0, -1)
+        t.free[arena, c.FREE : c.FREE + capacity] = np.arange(capacity, 0, -1)

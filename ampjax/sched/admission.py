@@ -14,9 +14,11 @@ from ampjax.sched.cache import ProgramCache
 from ampjax.sched.dispatch import Dispatch
 from ampjax.sched.feeds import Feed, Feeds
 from ampjax.sched.growing import Growing
+from ampjax.sched.passes import PURPOSES
 from ampjax.sched.plan import Plan
 from ampjax.sched.space import Space
-from ampjax.sched.store import GONE, Store
+from ampjax.sched.store import Store
+from ampjax.unfold.keys import PumpedNumbers
 from ampjax.unfold.unfolding import Unfolding
 
 
@@ -37,30 +39,22 @@ class Admission:
 
     def __init__(self, plan: Plan, space: Space, store: Store, programs: ProgramCache, loops: ModuleType):
         self._plan, self._space, self._store, self._programs, self._loops = plan, space, store, programs, loops
-        self._feeds = Feeds(plan, space.capacity)
+        self._feeds, self._numbers = Feeds(plan, space), PumpedNumbers(plan.graph)
         self._growing = Growing(space, store, programs.unfolder, loops)
         self._asks = any(stage.route_by is not None for stage in plan.stages)
         self._pumps = {name: -1 - number for number, name in enumerate(plan.graph.pumps)}
-        self._purposes: dict[int, str] = {}
+        self._orders: dict[tuple[str, ...], np.ndarray] = {}
         self.topologies: dict[str, dict[int, Topology]] = {}
         self.under_way: dict[int, Dispatch] = {}
 
     def open(self, ids: np.ndarray, purpose: str, grows: bool) -> np.ndarray:
         """Gives instances slots; see `Scheduler.open`."""
-        slots, t, train = self._space.open(len(ids)), self._space.t, purpose == "train"
-        if not len(ids):
-            return slots
-        t.instances[slots, c.ID], t.instances[slots, c.TRAIN] = ids, train
-        t.instances[slots, c.AGE] = t.clock[c.ADMITTED] + np.arange(len(ids))
-        t.instances[slots, c.ALIVE], t.instances[slots, c.LENGTH_OF] = 1, -1
-        t.instances[slots, c.PLACE] = GONE
-        t.clock[c.ADMITTED] += len(ids)
-        t.clock[c.N_TRAIN if train else c.N_INFER] += len(ids)
-        t.clock[c.MOST_IN_FLIGHT] = max(t.clock[c.MOST_IN_FLIGHT], t.clock[c.N_TRAIN] + t.clock[c.N_INFER])
+        slots, space = np.empty(len(ids), np.int64), self._space
+        if len(ids):
+            space.reserve_instances(len(ids))
+            self._loops.open_all(ids, PURPOSES.index(purpose), purpose == "train", slots, *space.t)
         if grows or self._asks:
             self._growing.open(slots, ids, purpose)
-        else:
-            self._purposes.update(dict.fromkeys(slots.tolist(), purpose))
         return slots
 
     def pump(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
@@ -83,7 +77,8 @@ class Admission:
     def foresee(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str) -> None:
         """See `Scheduler.foresee`."""
         if self.foresees:
-            self._space.t, _ = self._programs.places(self._space.t, ids, batch, purpose)
+            known = ids, batch, self._numbers.of(batch)[0], PURPOSES.index(purpose)
+            self._space.t, _ = self._programs.places(self._space.t, *known)
 
     def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
         """What payloads have decided for a dispatch's messages becomes known."""
@@ -91,22 +86,16 @@ class Admission:
 
     def finished(self) -> list[tuple[int, bool]]:
         """Instances that have ended since this was last asked; their slots and programs are free for others."""
-        t, n = self._space.t, int(self._space.t.clock[c.N_ENDED])
-        slots = t.ended[:n].copy()
-        t.vacant[t.n_vacant[0] : t.n_vacant[0] + n] = slots
-        t.n_vacant[0] += n
-        t.clock[c.N_ENDED] = 0
-        t.clock[c.N_FINISHED] += n
-        places = t.instances[slots, c.PLACE]
-        for slot in slots.tolist():
-            if self._purposes.pop(slot, None) is None:
+        t, store = self._space.t, self._store
+        told = np.empty((int(t.clock[c.N_ENDED]), 2), np.int64)
+        for slot in t.ended.tolist() if self._growing.of or self.topologies else ():
+            if slot in self._growing.of:
                 self._growing.end(slot)
             for maps in self.topologies.values():
                 maps.pop(slot, None)
-        places = places[places != GONE]
-        self._programs.release(places[self._store.programs[places, c.WAVE] != GONE])
-        ids, trains = t.instances[slots, c.ID].tolist(), t.instances[slots, c.TRAIN].astype(bool).tolist()
-        return list(zip(ids, trains, strict=True))
+        self._loops.finish(told, store.programs, store.uses, *t)
+        self._programs.make_room()
+        return list(zip(told[:, 0].tolist(), told[:, 1].astype(bool).tolist(), strict=True))
 
     @property
     def unfoldings(self) -> list[Unfolding]:
@@ -117,13 +106,13 @@ class Admission:
         """Forgets the instances in flight, whose programs are free for others; the tables still hold them."""
         self._programs.release_all()
         self._growing.forget_all()
-        for known in (self._purposes, self.topologies, self.under_way):
-            known.clear()
+        self.topologies.clear()
+        self.under_way.clear()
 
     def waits_on(self, worker: int) -> bool:
         """Whether a message that a worker is to run has some of its inputs and lacks others."""
         t = self._space.t
-        own = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant[: t.n_vacant[0]])]
+        own = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant)]
         for line, live, n in own[own[:, c.LENGTH_OF] > 0][:, [c.LINE, c.LIVE, c.LENGTH_OF]].tolist():
             lines, need = t.lines[line : line + n], t.live[live : live + n, c.NEED]
             waits = (need > 0) & (need < lines[:, c.N_IN])
@@ -134,21 +123,25 @@ class Admission:
     def _pump_all(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """All messages of instances whose programs are or become known."""
         space, store = self._space, self._store
-        if (space.t.instances[slots, c.LENGTH_OF] >= 0).any():
+        ids, purpose = space.t.instances[slots, c.ID], int(space.t.instances[slots[0], c.PURPOSE])
+        numbers, n_rows = self._numbers.of(batch)
+        space.t, places = self._programs.places(space.t, ids, batch, numbers, purpose)
+        rows_at, fed = np.empty(len(slots), np.int64), np.empty(n_rows, np.int64)
+        known = slots, places, store.programs, store.uses, self._order(batch), numbers, rows_at, fed
+        result = self._loops.admit(*known, *space.t)
+        if result == c.LACKS_ROOM:
+            needed = store.programs[places]
+            space.reserve(needed[:, c.P_LENGTH], needed[:, c.P_ROWS])
+            space.reserve_slots(needed[:, c.PUMPED :].sum(axis=0))
+            result = self._loops.admit(*known, *space.t)
+        if result == c.PUMPED_BEFORE:
             raise InvariantError(
                 "pump",
                 "one batch with all messages of an instance",
                 "another",
                 "Open instances for which more is pumped later with `grows`.",
             )
-        ids, purpose = space.t.instances[slots, c.ID], self._purposes[int(slots[0])]
-        space.t, places = self._programs.places(space.t, ids, batch, purpose)
-        self._programs.hold(places)
-        own = store.programs[places]
-        space.reserve(own[:, c.P_LENGTH], own[:, c.P_ROWS])
-        space.reserve_slots(own[:, c.PUMPED :].sum(axis=0))
-        self._loops.admit(slots, places, store.programs, self._order(batch), *space.t)
-        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT])
+        return self._feeds.of(batch, fed)
 
     def _pump_more(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """More messages of instances whose programs grow."""
@@ -156,12 +149,13 @@ class Admission:
         known = np.where(own[:, c.LENGTH_OF] < 0, 0, own[:, c.N_ROWS])
         messages, moved = self._growing.pump(slots, batch)
         self._follow(moved)
-        t = space.t
-        lines = t.instances[t.live[messages, c.SLOT], c.LINE] + messages - t.instances[t.live[messages, c.SLOT], c.LIVE]
+        t, (numbers, n_rows) = space.t, self._numbers.of(batch)
+        lines = t.live[messages, c.INVOCATION]
         arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
         space.reserve_slots(np.bincount(arenas, t.lines[lines, c.SIZE], len(space.capacities)).astype(np.int64))
-        self._loops.start(messages, self._order(batch), *space.t)
-        return self._feeds.of(space.t, batch, space.t.instances[slots, c.ROWS_AT] + known)
+        rows_at, fed = t.instances[slots, c.ROWS_AT] + known, np.empty(n_rows, np.int64)
+        self._loops.start(messages, self._order(batch), numbers, rows_at, fed, *space.t)
+        return self._feeds.of(batch, fed)
 
     def _follow(self, moved: list[tuple[np.ndarray, ...]]) -> None:
         """Messages that are being dispatched have moved."""
@@ -174,5 +168,9 @@ class Admission:
                     messages[(messages >= old) & (messages < old + n)] += new - old
 
     def _order(self, batch: Mapping[str, Messages]) -> np.ndarray:
-        """The pumps, as numbers of stages, in the order of a batch."""
-        return np.array([*dict.fromkeys((*(self._pumps[name] for name in batch), *self._pumps.values()))], np.int64)
+        """The pumps, as numbers of stages, in the order of a batch, and two columns for `loops.admit`."""
+        names = tuple(batch)
+        if names not in self._orders:
+            order = [*dict.fromkeys((*(self._pumps[name] for name in names), *self._pumps.values()))]
+            self._orders[names] = np.array([order, order, order], np.int64).T.copy()
+        return self._orders[names]

@@ -122,7 +122,7 @@ class WorkerQueues:
 
     def look(self, t: Tables) -> list[Queue]:
         """The queues that are not empty now, in the order in which they ceased to be empty."""
-        own = t.active[self._worker, : t.n_active[0, self._worker]].copy()
+        own = t.active_queues(self._worker).copy()
         lines = t.queues[own]
         born = np.where(lines[:, c.N_SORTED] > 0, lines[:, c.SORTED_BORN], t.live[lines[:, c.HEAD], c.BORN])
         shown = np.column_stack([lines[:, SHOWN], born])

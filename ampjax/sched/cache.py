@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
-from ampjax.ir.instances import Messages
+from ampjax.ir.instances import Messages, Topology
+from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.diagnose.unfolded import require_ends
+from ampjax.sched.passes import PURPOSES
 from ampjax.sched.plan import Plan
 from ampjax.sched.store import Store
 from ampjax.unfold.demand import Rows, demand
-from ampjax.unfold.keys import keys_of, topologies_of
+from ampjax.unfold.keys import topologies_of
 from ampjax.unfold.unfolder import Unfolder, of_some
+
+FREE = -1
+"""An entry of the table of programs that is free."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +53,20 @@ class ProgramCache:
       most_bytes: Bytes of programs that are kept; those of instances in flight are kept in any case.
 
     Attributes:
+      loops: The compiled loops.
       n_unfolded: Programs that have been unfolded.
     """
 
-    def __init__(self, plan: Plan, store: Store, most_bytes: int):
-        self._plan, self._store, self._most = plan, store, most_bytes
+    def __init__(self, plan: Plan, store: Store, most_bytes: int, loops: ModuleType):
+        self._plan, self._store, self._most, self._loops = plan, store, most_bytes, loops
         self.unfolder = Unfolder(plan)
         self._by_id = False
-        self._places: dict[bytes, int] = {}
-        self._held: dict[bytes, Any] = {}
+        self._table, self._entered = np.full(64, FREE, np.int64), 0
+        self._held: dict[int, list[Topology]] = {}
         self._hits = self.n_unfolded = self._dropped = 0
 
     def places(
-        self, t: Tables, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str
+        self, t: Tables, ids: np.ndarray, batch: Mapping[str, Messages], numbers: np.ndarray, purpose: int
     ) -> tuple[Tables, np.ndarray]:
         """The tables, and the places `[k]` of instances' programs.
 
@@ -68,26 +74,23 @@ class ProgramCache:
           t: The tables.
           ids: `[k]`: the instances' numbers.
           batch: All that is pumped for them; `Messages.instance` counts positions in `ids`.
-          purpose: What they are run for, one of `passes.PURPOSES`.
+          numbers: What tells them apart (`unfold.keys`).
+          purpose: What they are run for, by its place in `passes.PURPOSES`.
 
         Raises:
           MessageError: As `Unfolder.unfold` does.
           DeadlockError: If messages wait for others that never come.
         """
-        keys = self._keys(ids, batch, purpose)
-        new = {key: place for place, key in enumerate(keys) if key not in self._places}
-        if new:
-            known = np.array([self._places[key] for key in keys if key not in new], np.int64)
-            waves = [self._store.waves[number] for number in self._store.waves_of(known)]
-            for wave in waves:  # not to be given up for the new ones
-                wave.users += 1
-            t, by_id = self._unfold(t, ids, batch, purpose, new)
-            for wave in waves:
-                wave.users -= 1
-            if by_id:
-                return self.places(t, ids, batch, purpose)
-        self._hits += len(ids) - len(new)
-        return t, np.array([self._places[key] for key in keys], np.int64)
+        keys, places = np.empty((len(ids), 2), np.int64), np.empty(len(ids), np.int64)
+        salts = ids if self._by_id else np.zeros(len(ids), np.int64)
+        missing = self._loops.find(numbers, salts, 1 + purpose, self._store.programs, self._table, keys, places)
+        if missing:
+            by_id = self._by_id
+            t = self._find_missing(t, ids, batch, PURPOSES[purpose], keys, places)
+            if self._by_id != by_id:
+                return self.places(t, ids, batch, numbers, purpose)
+        self._hits += len(ids) - missing
+        return t, places
 
     def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[Rows]:
         """For each of some instances the rows that it needs of each device arena, if nothing is freed before it has ended; for the guard of memory limits.
@@ -103,39 +106,48 @@ class ProgramCache:
         found = demand(self._plan, self.unfolder.end(self.unfolder.unfold(batches, ids, purpose, assume=True)))
         return [{key: int(rows[i]) for key, rows in found.items()} for i in range(len(ids))]
 
-    def hold(self, places: np.ndarray) -> None:
-        """Notes that instances in flight have these programs."""
-        for number in self._store.waves_of(places):
-            self._store.waves[number].users += 1
-            self._store.waves.move_to_end(number)
-
-    def release(self, places: np.ndarray) -> None:
-        """Notes that instances with these programs have ended."""
-        for number in self._store.waves_of(places):
-            self._store.waves[number].users -= 1
-        self._make_room()
-
     def release_all(self) -> None:
         """Notes that nothing is in flight."""
-        for wave in self._store.waves.values():
-            wave.users = 0
-        self._make_room()
+        self._store.uses[:, c.USERS] = 0
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Drops the programs that have been used least lately until the others have room."""
+        store = self._store
+        if store.nbytes <= self._most:
+            return
+        for number in store.unused:
+            places = store.waves[number].places
+            self._loops.remove(store.programs, np.arange(places.start, places.stop), self._table)
+            store.drop(number)
+            for place in places:
+                self._held.pop(place, None)
+            self._dropped += len(places)
+            if store.nbytes <= self._most:
+                return
 
     @property
     def statistics(self) -> CacheStatistics:
         """What has become of programs so far."""
-        return CacheStatistics(self._hits, self.n_unfolded, self._dropped, len(self._places), self._store.nbytes)
+        return CacheStatistics(
+            self._hits, self.n_unfolded, self._dropped, self.n_unfolded - self._dropped, self._store.nbytes
+        )
 
-    def _keys(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str) -> list[bytes]:
-        keys = keys_of(self._plan.graph, batch, ids, purpose.encode())
-        return [key + b"%d" % i for key, i in zip(keys, ids.tolist(), strict=True)] if self._by_id else keys
-
-    def _unfold(
-        self, t: Tables, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str, new: Mapping[bytes, int]
-    ) -> tuple[Tables, bool]:
-        """Adds the programs of the instances at the places `new`, by key; or finds out that keys must hold the instances' numbers."""
-        wanted = list(new.values())
-        own = batch if len(wanted) == len(ids) else {pump: of_some(m, wanted) for pump, m in batch.items()}
+    def _find_missing(
+        self,
+        t: Tables,
+        ids: np.ndarray,
+        batch: Mapping[str, Messages],
+        purpose: str,
+        keys: np.ndarray,
+        places: np.ndarray,
+    ) -> Tables:
+        """Unfolds the instances whose places are missing, once for each key; or finds out that keys must hold the instances' numbers."""
+        missing = np.flatnonzero(places < 0)
+        new: dict[tuple[int, ...], int] = {}
+        of = [new.setdefault(tuple(key), len(new)) for key in keys[missing].tolist()]
+        wanted = missing[np.unique(of, return_index=True)[1]]
+        own = batch if len(wanted) == len(ids) else {pump: of_some(m, wanted.tolist()) for pump, m in batch.items()}
         unfolding = self.unfolder.unfold([own], ids[wanted], purpose)
         by_id = unfolding.space.reads_instance and not self._by_id
         programs = self.unfolder.programs(unfolding)
@@ -143,29 +155,29 @@ class ProgramCache:
         self.unfolder.give_up(unfolding)
         if by_id:
             self._by_id = True
-            return t, True
-        t, places = self._store.add(t, programs)
-        wave = next(reversed(self._store.waves.values()))
-        wave.keys += new
+            return t
+        store, known = self._store, places[places >= 0]
+        t, number = store.add(t, programs, keys[wanted])
+        wave = store.waves[number]
+        places[missing] = np.array(wave.places)[of]
         held = topologies_of(own, len(wanted))
-        self._store.charge(wave, sum(a.nbytes for kept in held for one in kept for a in (*one.gather, *one.scatter)))
-        self._places.update(zip(new, places, strict=True))
-        self._held.update((key, kept) for key, kept in zip(new, held, strict=True) if kept)
+        store.charge(wave, sum(a.nbytes for kept in held for one in kept for a in (*one.gather, *one.scatter)))
+        self._held.update((place, kept) for place, kept in zip(wave.places, held, strict=True) if kept)
         self.n_unfolded += len(wanted)
-        wave.users += 1  # while room is made for it
-        self._make_room()
-        wave.users -= 1
-        return t, False
+        self._enter(wave.places)
+        for users in (known, places[missing[:1]]):  # not to be given up while room is made
+            store.use(users, 1)
+        self.make_room()
+        for users in (known, places[missing[:1]]):
+            store.use(users, -1)
+        return t
 
-    def _make_room(self) -> None:
-        """Drops the programs that have been used least lately until the others have room."""
-        store = self._store
-        if store.nbytes <= self._most:
-            return
-        for number in [number for number, wave in store.waves.items() if not wave.users]:
-            for key in store.drop(number).keys:
-                del self._places[key]
-                self._held.pop(key, None)
-                self._dropped += 1
-            if store.nbytes <= self._most:
-                return
+    def _enter(self, places: range) -> None:
+        """Enters programs into the table, which is made anew where more than half of it has been used."""
+        self._entered += len(places)
+        if 2 * self._entered > len(self._table):
+            kept = self._table[self._table >= 0]
+            self._entered = len(kept) + len(places)
+            self._table = np.full(1 << (4 * self._entered).bit_length(), FREE, np.int64)
+            self._loops.insert(self._store.programs, kept, self._table)
+        self._loops.insert(self._store.programs, np.arange(places.start, places.stop), self._table)

@@ -43,17 +43,23 @@ TO, RANK = range(2)
 """The invocation that consumes; in which order ports are reached."""
 
 # `live` int32: one line for each invocation of the instances in flight.
-NEED, LEFT, SLOT, BORN, NEXT, SEEN = range(6)
-"""Inputs that are missing; gradients that are owed; its instance's slot; the dispatch that made it ready; who stands behind it in its queue; from here on the versions that it saw."""
+NEED, LEFT, SLOT, INVOCATION, BORN, NEXT, TOGETHER, SEEN = range(8)
+"""Inputs that are missing; gradients that are owed; its instance's slot; its line among all programs; the dispatch that made it ready;
+who stands behind it in its queue, and among those that travel on together; from here on the versions that it saw."""
 
 # `instances` int64: one line for each slot.
-LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID = range(11)
-"""Its program's first line; its first pick; its first line in `live`; its place among all programs; its first row in `slots`; how many were admitted before; whether it trains; invocations that have not ended; invocations; rows; its number."""
+LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID, PURPOSE = range(12)
+"""Its program's first line; its first pick; its first line in `live`; its place among all programs; its first row in `slots`; how many were admitted before; whether it trains; invocations that have not ended; invocations; rows; its number; what it is run for, as a number."""
 
 # `Store.programs` int64: a line for each program.
-P_LINE, P_LENGTH, P_PICK, P_ROWS, P_ID, WAVE, P_SINCE, PUMPED = range(8)
-"""Its first line; how many; its first pick; its rows; the number of the instance that it was unfolded for; its wave; the latest dispatch when it came;
-from here on the rows that are pumped into each arena."""
+P_LINE, P_LENGTH, P_PICK, P_ROWS, P_ID, WAVE, P_SINCE, KEY = range(8)
+"""Its first line; how many; its first pick; its rows; the number of the instance that it was unfolded for; its wave; the latest dispatch when it came; its key, two numbers."""
+PUMPED = KEY + 2
+"""From here on the rows that are pumped into each arena."""
+
+# `Store.uses` int64: a line for each wave.
+USERS, USED = range(2)
+"""Instances in flight that have one of its programs; when one was last asked for, as `ASKED` counts."""
 
 # `queues` int64: line `3 * stage + direction`.
 HEAD, TAIL, ITEMS, WAITING, LONGEST, UNDER_WAY, SINCE, AT = range(8)
@@ -75,11 +81,29 @@ Q, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK = range(8)
 NOTHING, WAITS, NO_SLOTS, NO_ROOM = range(-1, -5, -1)
 """Nothing can be dispatched; the policy wants to wait; an arena has too few slots; the buffers are too small."""
 
+# What `loops.admit` returns.
+STARTED, LACKS_ROOM, PUMPED_BEFORE = range(3)
+"""Instances have been started; a table or an arena has no room; something has been pumped for one of them before."""
+
 # `clock` int64.
 NOW, ENTERED, ADMITTED, LIVE_TOP, ROWS_TOP, N_ENDED, N_TRAIN, N_INFER = range(8)
-"""The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances in `ended`; those in flight."""
-N_FINISHED, MOST_IN_FLIGHT = range(8, 10)
-"""Counted for statistics: instances that have ended and been told of; the most in flight."""
+"""The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances that have ended and not been told of; those in flight."""
+N_FINISHED, MOST_IN_FLIGHT, ASKED, N_VACANT = range(8, 12)
+"""Counted for statistics: instances that have ended and been told of; the most in flight. Times that a program was asked for; slots for instances that are free."""
+
+# `free` int32: one line for each arena.
+N_FREE, FREE = range(2)
+"""How many slots are free; from here on these, the last of which is given out first."""
+
+# `active` int32: one line for each worker.
+N_ACTIVE, STIRRED, QUEUES = range(3)
+"""How many queues hold messages; whether something has come for the worker since somebody last looked; from here on these queues."""
+
+# `idle` int32 and `ranges` int64: lines.
+VACANT, ENDED = range(2)
+"""Slots for instances that are free, the first `N_VACANT`; those of instances that have ended, the first `N_ENDED`."""
+FREE_LIVE, FREE_ROWS, RUNS, RUN_LENGTHS = range(4)
+"""Of `live` and of `slots`, the first free range of `2 ** k` lines, or -1; where loops note runs of a queue that are in order, and how long these are."""
 
 
 NO_LIMIT = 1 << 60
@@ -90,18 +114,12 @@ class Tables(NamedTuple):
     """All that loops read and write.
 
     Args:
-      stages, params, nodes, lines, inputs, outputs, live, instances, queues, clock: See above.
+      stages, params, nodes, lines, inputs, outputs, live, instances, queues, clock, free, active: See above.
       edges: `[places, ways]` int32: edges of each instance's chains.
       picks: `[p]` int32: as in `Programs`.
       slots: `[rows]` int32: the arena slot of each row of the instances in flight.
-      free: `[arenas, capacity]` int32: slots that are free; of arena `a` the first `n_free[a]`, the last of which is given out first.
-      n_free: `[arenas]` int64.
-      active: `[workers, queues]` int32: the queues that hold messages; of worker `w` the first `n_active[0, w]`.
-      n_active: `[2, workers]` int64: how many; whether something has come for the worker since somebody last looked.
-      ranges: `[2, 32]` int32: of `live` and of `slots`, the first free range of `2 ** k` lines, or -1.
-      vacant: `[slots]` int32: slots for instances that are free; the first `n_vacant[0]`.
-      n_vacant: `[1]` int64.
-      ended: `[slots]` int64: the slots of instances that have ended.
+      idle: `[2, slots]`: see above.
+      ranges: `[4, 64]`: see above.
     """
 
     stages: np.ndarray
@@ -118,10 +136,25 @@ class Tables(NamedTuple):
     clock: np.ndarray
     slots: np.ndarray
     free: np.ndarray
-    n_free: np.ndarray
     active: np.ndarray
-    n_active: np.ndarray
+    idle: np.ndarray
     ranges: np.ndarray
-    vacant: np.ndarray
-    n_vacant: np.ndarray
-    ended: np.ndarray
+
+    @property
+    def n_free(self) -> np.ndarray:
+        """`[arenas]`: how many slots are free."""
+        return self.free[:, N_FREE]
+
+    @property
+    def vacant(self) -> np.ndarray:
+        """The slots for instances that are free."""
+        return self.idle[VACANT, : self.clock[N_VACANT]]
+
+    @property
+    def ended(self) -> np.ndarray:
+        """The slots of instances that have ended, of which nobody has been told."""
+        return self.idle[ENDED, : self.clock[N_ENDED]]
+
+    def active_queues(self, worker: int) -> np.ndarray:
+        """A worker's queues that hold messages."""
+        return self.active[worker, QUEUES : QUEUES + self.active[worker, N_ACTIVE]]

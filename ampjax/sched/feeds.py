@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ampjax.errors import MessageError
 from ampjax.ir.instances import Messages
-from ampjax.sched.columns import Tables
 from ampjax.sched.plan import Plan
-from ampjax.sched.stages import HOST, ArenaKey
-from ampjax.unfold.messages import spread
+from ampjax.sched.space import Space
+from ampjax.sched.stages import ArenaKey
 
 
 @dataclass(frozen=True)
@@ -27,41 +26,39 @@ class Feed:
 
 
 class Feeds:
-    """Finds the slots of what is pumped.
+    """Tells where what is pumped belongs.
 
     Args:
       plan: The plan.
-      capacity: The rows of an arena.
+      space: The tables, for the arenas' sizes.
     """
 
-    def __init__(self, plan: Plan, capacity: Callable[[ArenaKey], int]):
-        self._capacity = capacity
-        types = {name: node.op.type for name, node in plan.graph.pumps.items()}
-        self._wires = {name: (t, (HOST, t.shape, t.dtype.name)) for name, t in types.items() if not t.topology}
+    def __init__(self, plan: Plan, space: Space):
+        self._space, arenas = space, space.arenas
+        pumps = zip(plan.graph.pumps.items(), arenas.of_pump, strict=True)
+        self._pumps = {
+            name: (node.op.type.ragged, arena, arenas.keys[arena])
+            for (name, node), arena in pumps
+            if not node.op.type.topology
+        }
 
-    def of(self, t: Tables, batch: Mapping[str, Messages], rows_at: np.ndarray) -> list[Feed]:
+    def of(self, batch: Mapping[str, Messages], slots: np.ndarray) -> list[Feed]:
         """Where the driver must put payloads, pump by pump.
 
         Args:
-          t: The tables.
           batch: The messages.
-          rows_at: `[k]`: where in `slots` the rows of each instance's messages begin: pump by pump in the batch's order, message by message.
+          slots: What loops have written.
         """
-        feeds, rows_at = [], rows_at.copy()
+        feeds: list[Feed] = []
+        start = 0
         for name, messages in batch.items():
-            of = messages.instance
-            if name not in self._wires or not len(of):
+            if name not in self._pumps or not len(messages.instance):
                 continue
-            wire, arena = self._wires[name]
-            rows = np.asarray(messages.sizes) if wire.ragged else np.ones(len(of), np.int64)
-            order = np.argsort(of, kind="stable")
-            per_instance = np.bincount(of, rows, len(rows_at)).astype(np.int64)
-            of, own = of[order], rows[order]
-            first = np.empty(len(of), np.int64)  # after the rows of this pump's messages before, instance by instance
-            first[order] = rows_at[of] + (np.cumsum(own) - own) - (np.cumsum(per_instance) - per_instance)[of]
-            places = spread(first, rows) if wire.ragged else first
-            feeds.append(Feed(name, arena, t.slots[places].astype(np.int64), messages.payload, self._capacity(arena)))
-            rows_at += per_instance
+            ragged, arena, key = self._pumps[name]
+            stop = start + (int(np.asarray(messages.sizes).sum()) if ragged else len(messages.instance))
+            capacity = int(self._space.capacities[arena]) + 1
+            feeds.append(Feed(name, key, slots[start:stop], messages.payload, capacity))
+            start = stop
         return feeds
 
 

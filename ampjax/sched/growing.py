@@ -171,7 +171,9 @@ class Growing:
                 )
                 t.instances[slot, c.LINE] = self._store.programs[t.instances[slot, c.PLACE], c.P_LINE]
         self._space.reserve(lengths, rows)
-        return tuple(self._loops.widen(slots, lengths, rows, *self._space.t).T)
+        moved = np.empty((len(slots), 3), np.int64)
+        self._loops.widen(slots, lengths, rows, moved, *self._space.t)
+        return tuple(moved.T)
 
     def _write_lines(self, family: Family, growth: Growth) -> None:
         store, n = self._store, len(growth.stage)
@@ -193,7 +195,8 @@ class Growing:
         inputs[:, c.FROM], inputs[:, c.FIRST], inputs[:, c.LENGTH] = growth.in_from, in_row, growth.in_size
         t.picks[pick : pick + len(growth.picks)] = growth.picks
         messages = t.instances[slots, c.LIVE] + growth.number
-        t.live[messages, c.SLOT], t.live[messages, c.LEFT], t.live[messages, c.NEED] = slots, 0, 0
+        t.live[messages, c.SLOT], t.live[messages, c.INVOCATION] = slots, lines
+        t.live[messages, c.LEFT], t.live[messages, c.NEED] = 0, 0
         counted = t.stages[growth.stage, c.KIND] != c.ENDS
         np.add.at(t.instances[:, c.ALIVE], slots[counted], 1)
 

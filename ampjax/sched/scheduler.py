@@ -6,7 +6,7 @@ It knows nothing of JAX, asyncio or clocks, and reads no state: what will happen
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import ModuleType
 
@@ -21,7 +21,8 @@ from ampjax.sched.cache import ProgramCache
 from ampjax.sched.changes import PendingChanges
 from ampjax.sched.columns import Tables
 from ampjax.sched.contents import Contents
-from ampjax.sched.counters import Counters, gradient_rows, ways_of
+from ampjax.sched.counters import Counters, gradient_rows
+from ampjax.sched.decider import Decider
 from ampjax.sched.diagnose.invariants import check as check_laws
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.dispatch import DIRECTIONS, Dispatch
@@ -35,11 +36,8 @@ from ampjax.sched.replicas import Replicas
 from ampjax.sched.settings import SchedulerSettings
 from ampjax.sched.space import Space
 from ampjax.sched.stages import ArenaKey
-from ampjax.sched.stashes import Stashes
 from ampjax.sched.statistics import Statistics, reset, statistics
 from ampjax.sched.store import Store
-from ampjax.sched.tables import longer
-from ampjax.sched.updates import Change, Update
 
 
 @functools.cache
@@ -71,30 +69,26 @@ class Scheduler:
         self._loops = loops()
         self._space = Space(plan, settings)
         self.store = Store(plan, self._space.arenas)
-        self.programs = ProgramCache(plan, self.store, settings.program_bytes)
+        self.programs = ProgramCache(plan, self.store, settings.program_bytes, self._loops)
         self.nodes = list(plan.graph.parameterised)
         self.replicas = Replicas(plan, settings.sync, self._t.nodes)
         self.updates = Counters(self.nodes, self._t.nodes, self.replicas)
         self._admission = Admission(plan, self._space, self.store, self.programs, self._loops)
-        self._told, self._pack = np.zeros((2, c.N_PACK + 1), np.int64), np.zeros(1 << 14, np.int32)
-        self._due = np.zeros((1 + 16 * len(self.nodes), 3), np.int64)
-        self._sections = [len(stage.ports) + len(stage.outputs) for stage in plan.stages]
-        self._ways = ways_of(plan)
+        self._decider = Decider(plan, self._space, self.store, self.replicas, self._loops)
+        self._asks = {stage.number for stage in plan.stages if stage.route_by is not None}
         self._policy = number_of(settings.policy)
         self._asking = Asking(plan, settings.policy, self.snapshot, self._ready)
         self._log: Past[Dispatch] = Past(settings.history)
-        self._limited = _is_limited(settings)
         self._changes = PendingChanges(self.nodes, plan.worker_of, self.replicas)
         self._since_flush, self._may_update = 0, True
         self._intervals = self._t.nodes[:, c.INTERVAL].copy()
-        self._stashes = Stashes()
         self.contents = Contents(plan, self.store, self._admission.topologies, lambda: self._t)
 
     # -- events: instances
 
     def room(self, train: bool = True) -> int:
         """Instances that `max_active_keys`, `min_admission` and the controller's next update allow to be admitted now."""
-        room = self.settings.max_active_keys - self.in_flight[train]
+        room = self.settings.max_active_keys - int(self._t.clock[c.N_TRAIN if train else c.N_INFER])
         if room < self.settings.min_admission:
             return 0
         if train and self.settings.flush_every is not None:
@@ -200,7 +194,7 @@ class Scheduler:
 
     def reads(self, dispatch: Dispatch) -> bool:
         """Whether payloads must be read back to the host before a dispatch's messages travel on."""
-        return dispatch.stage >= 0 and bool(self._t.stages[dispatch.stage, c.ASKS]) and dispatch.direction != "backward"
+        return dispatch.stage in self._asks and dispatch.direction != "backward"
 
     def flush(self) -> None:
         """Updates every node from what it has accumulated, whatever its interval; the actions come from `next`."""
@@ -236,7 +230,7 @@ class Scheduler:
         """
         self._admission.forget_all()
         forget_all(self._t, self._space.capacities)
-        self._stashes.clear()
+        self._decider.stashes.clear()
         self.replicas.forget_handed_in()
         self._since_flush = 0
         return self._changes.abandon()
@@ -247,7 +241,7 @@ class Scheduler:
 
     def resize(self, settings: SchedulerSettings) -> None:
         """Takes new arena sizes and limits; nothing may be in flight."""
-        self.settings, self._limited = settings, _is_limited(settings)
+        self.settings = settings
         self._space.size_arenas(settings)
 
     def cap(self, stage: int, direction: str, rows: int) -> None:
@@ -267,7 +261,8 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
-        return not sum(self.in_flight.values()) and not self._changes and not self._under_way
+        clock = self._t.clock
+        return not (clock[c.N_TRAIN] or clock[c.N_INFER] or self._changes or self._under_way)
 
     @property
     def can_move(self) -> bool:
@@ -284,8 +279,8 @@ class Scheduler:
 
     def stirred(self) -> set[int]:
         """Workers for whom something has come since this was last asked. Another that had no action, and for whom nothing waits, has none now."""
-        found = set(np.flatnonzero(self._t.n_active[1]).tolist())
-        self._t.n_active[1] = 0
+        found = set(np.flatnonzero(self._t.active[:, c.STIRRED]).tolist())
+        self._t.active[:, c.STIRRED] = 0
         return found
 
     def held_up(self, worker: int) -> str | None:
@@ -293,7 +288,7 @@ class Scheduler:
 
         `policy`: it wants to wait. `memory`: there is no room for a result. `join`: what it has lacks a partner, or members of its group.
         """
-        if self._t.n_active[0, worker]:
+        if self._t.active[worker, c.N_ACTIVE]:
             ready = self._ready(worker)
             return "policy" if ready is None or len(ready) else "memory"
         return "join" if self._admission.waits_on(worker) else None
@@ -356,51 +351,19 @@ class Scheduler:
             chosen, ahead = self._pick(worker), min(ahead, 1)
             if chosen == NONE:
                 return []
-        while len(self._told) <= max(1, ahead):
-            self._told = longer(self._told, 2 * ahead)
         while True:
-            buffers = self._told, self._pack, self._due
-            n = self._loops.decide(worker, chosen, self._policy, ahead, self._spare, *buffers, *self._t)
-            told = self._told[: n + 1].tolist()
-            if n:
-                return [self._dispatch(worker, *line) for line in told[:-1]]
-            reason, arena, need = told[0][c.Q], told[0][c.N_MESSAGES], told[0][c.N_ROWS_IN]
-            if reason == c.NO_SLOTS:
-                self._space.grow_arena(arena, need)
-            elif reason == c.NO_ROOM:
-                self._pack = longer(self._pack, need)
-            elif reason == c.NOTHING or (chosen := self._asking.when_all_wait(self._t, worker, self._moves)) == NONE:
+            found = self._decider.decide(worker, chosen, self._policy, ahead)
+            if not isinstance(found, int):
+                return found
+            if found == c.NOTHING or (chosen := self._asking.when_all_wait(self._t, worker, self._moves)) == NONE:
                 return []
-
-    def _dispatch(self, worker: int, *told: int) -> Dispatch:
-        """A dispatch of what has been told of it."""
-        q, number, n, rows, n_due, due, at, length = told
-        changes: tuple[Change, ...] = ()
-        if n_due:
-            updates = self._due[due : due + n_due].tolist()
-            changes = tuple(change for node, count, stale in updates for change in self._update(node, count, stale))
-        pack = self._pack[at : at + length].copy()
-        stage = q // 3
-        dispatch = Dispatch(number, worker, stage, DIRECTIONS[q % 3], n, rows, self._sections[stage], pack, changes)
-        if stage in self._ways:
-            places = self.store.find(dispatch.lines)[0]
-            dispatch = dispatch._replace(edges=tuple(self._t.edges[places, self._ways[stage]].sum(axis=0).tolist()))
-        stashes = self._t.stages[stage, c.STASHES] and self._t.stages[stage, c.KIND] == c.COMPUTES
-        return self._stashes.told(self._t, dispatch) if stashes else dispatch
-
-    def _update(self, number: int, count: int, stale: int) -> Sequence[Change]:
-        """An update that is due, and what follows it."""
-        update = Update(self.nodes[number], count, stale / count)
-        return (update, *self.replicas.after(update.node)) if self._t.nodes[number, c.MEETS] else (update,)
-
-    @property
-    def _spare(self) -> np.ndarray:
-        """`[arenas]`: see `loops.decide`."""
-        return self._space.spare if self._limited else self._space.capacities[:0]
 
     def _ready(self, worker: int) -> np.ndarray | None:
         """The queues of a worker that can be dispatched; None if all that are not empty can."""
-        return self._loops.ready(worker, self._spare, *self._t) if self._limited else None
+        if not self._space.limited:
+            return None
+        found = np.empty(len(self._t.queues), np.int64)
+        return found[: self._loops.ready(worker, self._space.spare, found, *self._t)]
 
     def _pick(self, worker: int) -> int:
         """The queue that the policy wants; `NONE` if it wants none, and something else moves."""
@@ -426,9 +389,3 @@ class Scheduler:
     def _checked(self) -> None:
         if self._check:
             check_laws(self.snapshot())
-
-
-def _is_limited(settings: SchedulerSettings) -> bool:
-    return (
-        min([settings.limit, *settings.limits.values()]) < 1 << 30
-    )  # what `SchedulerSettings` has where there is no limit

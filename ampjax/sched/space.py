@@ -11,6 +11,11 @@ from ampjax.sched.settings import SchedulerSettings
 from ampjax.sched.stages import ArenaKey
 from ampjax.sched.tables import Arenas, limit_queue, longer, make_tables, size_of
 
+NO_LIMIT = 1 << 30
+"""What `SchedulerSettings` has where there is no limit."""
+
+NO_LIMITS = np.zeros(0, np.int64)
+
 
 class Space:
     """The tables of a scheduler.
@@ -23,6 +28,7 @@ class Space:
       t: The tables. Others take their place when they are made longer.
       arenas: The arenas by number.
       capacities: `[arenas]`: slots that each has now; slot 0 is nobody's and is not counted.
+      limited: Whether some arena has a limit.
       caps: Rows of a dispatch at most, by stage and direction, where these are capped.
     """
 
@@ -41,18 +47,19 @@ class Space:
             limit_queue(self.t.queues[3 * stage + direction], own, direction, size_of(own, self._most))
         self.caps.clear()
         keys = self.arenas.keys
+        self.limited = min([settings.limit, *settings.limits.values()]) < NO_LIMIT
         limits = [max(2, settings.limits.get(key, settings.limit)) - 1 for key in keys]
         first = [max(2, settings.capacities.get(key, settings.capacity)) - 1 for key in keys]
         self._limits = np.array(limits, np.int64)
         self.capacities = np.zeros(len(keys), np.int64)
-        self.t.n_free[:] = 0
+        self.t.free[:, c.N_FREE] = 0
         for arena, capacity in enumerate(np.minimum(first, self._limits).tolist()):
             self._add_slots(arena, capacity)
 
     @property
     def spare(self) -> np.ndarray:
-        """`[arenas]`: slots that each may still get beyond those that it has."""
-        return self._limits - self.capacities
+        """`[arenas]`: slots that each may still get beyond those that it has; empty where nothing is limited."""
+        return self._limits - self.capacities if self.limited else NO_LIMITS
 
     def capacity(self, key: ArenaKey) -> int:
         """Rows of an arena, slot 0 included."""
@@ -64,13 +71,11 @@ class Space:
         own = self._plan.stages[stage]
         limit_queue(self.t.queues[3 * stage + direction], own, direction, min(most, size_of(own, self._most)))
 
-    def open(self, n: int) -> np.ndarray:
-        """Takes slots `[n]` for instances."""
-        if self.t.n_vacant[0] < n:
-            self._add_instances(n - int(self.t.n_vacant[0]))
-        self.t.n_vacant[0] -= n
-        left = int(self.t.n_vacant[0])
-        return self.t.vacant[left : left + n][::-1].astype(np.int64)
+    def reserve_instances(self, n: int) -> None:
+        """Makes slots for `n` instances more."""
+        vacant = int(self.t.clock[c.N_VACANT])
+        if vacant < n:
+            self._add_instances(n - vacant)
 
     def reserve(self, lengths: np.ndarray, rows: np.ndarray) -> None:
         """Makes tables long enough for programs of `lengths` `[n]` invocations and `rows` `[n]` rows."""
@@ -105,21 +110,21 @@ class Space:
 
     def _add_slots(self, arena: int, new: int) -> None:
         t, old, free = self.t, int(self.capacities[arena]), int(self.t.n_free[arena])
-        table = longer(t.free, new, axis=1)
-        table[arena, free : free + new - old] = np.arange(new, old, -1)
-        t.n_free[arena] += new - old
+        table, first = longer(t.free, c.FREE + new, axis=1), c.FREE + free
+        table[arena, first : first + new - old] = np.arange(new, old, -1)
+        table[arena, c.N_FREE] += new - old
         self.capacities[arena] = new
         self.t = t._replace(free=table)
 
     def _add_instances(self, n: int) -> None:
         """Makes slots for at least `n` more instances."""
-        t, old, free = self.t, len(self.t.instances), int(self.t.n_vacant[0])
+        t, old, free = self.t, len(self.t.instances), int(self.t.clock[c.N_VACANT])
         instances = longer(t.instances, old + n)
         new = len(instances)
-        vacant, ended = longer(t.vacant, new), longer(t.ended, new)
-        vacant[free : free + new - old] = np.arange(new - 1, old - 1, -1)
-        t.n_vacant[0] += new - old
-        self.t = t._replace(instances=instances, vacant=vacant, ended=ended)
+        idle = longer(t.idle, new, axis=1)
+        idle[c.VACANT, free : free + new - old] = np.arange(new - 1, old - 1, -1)
+        t.clock[c.N_VACANT] += new - old
+        self.t = t._replace(instances=instances, idle=idle)
 
 
 def power_of_two(n: int) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,14 +28,12 @@ class Wave:
     Args:
       parts: Its lines.
       nbytes: Bytes of these lines, and what is charged beside.
-      users: Instances in flight that have one of its programs.
-      keys: By which keys its programs are found.
+      places: The places of its programs.
     """
 
     parts: Parts
     nbytes: int
-    users: int = 0
-    keys: list[bytes] = field(default_factory=list)
+    places: range
 
 
 class Store:
@@ -47,22 +44,25 @@ class Store:
       arenas: Its arenas.
 
     Attributes:
-      waves: The waves, by number; those that were used last stand last.
+      waves: The waves, by number.
+      uses: `[waves, 2]`: a line for each number; see `columns`.
       nbytes: Bytes of their lines.
       programs: `[places, PUMPED + arenas]`: a line for each program; see `columns`.
     """
 
     def __init__(self, plan: Plan, arenas: Arenas):
         self._plan, self._arenas = plan, arenas
-        self.waves: OrderedDict[int, Wave] = OrderedDict()
-        self.nbytes = self._n_waves = 0
+        self.waves: dict[int, Wave] = {}
+        self.uses = np.zeros((0, c.USED + 1), np.int64)
+        self._numbers = Extents()  # of waves
+        self.nbytes = 0
         self.programs = np.zeros((0, c.PUMPED + len(arenas.keys)), np.int64)
         self._states = np.zeros((0, len(plan.layout.fields)), np.int32)
         self._places = np.zeros(0, np.int32)
         self._extents = {name: Extents() for name in ("lines", "inputs", "outputs", "picks", "places")}
 
-    def add(self, t: Tables, programs: Programs) -> tuple[Tables, range]:
-        """Adds a wave; returns the tables and the places of its programs."""
+    def add(self, t: Tables, programs: Programs, keys: np.ndarray) -> tuple[Tables, int]:
+        """Adds a wave of programs with these keys `[k, 2]`; returns the tables and its number."""
         n, e, k = programs.n_invocations, len(programs.in_from), programs.n_instances
         counts = {"lines": n, "inputs": e, "outputs": len(programs.out_to), "picks": len(programs.picks), "places": k}
         parts: Parts = []
@@ -92,19 +92,23 @@ class Store:
         if chains:
             t.edges[places.start : places.stop] = np.concatenate(chains, axis=1)
         self.note(lines, programs.states, np.repeat(np.arange(places.start, places.stop), np.diff(programs.first)))
-        self._note(places, programs, begin, int(t.clock[c.NOW]))
+        number = self._numbers.take(1)
+        self._note(places, programs, begin, number, int(t.clock[c.NOW]))
+        self.programs[places.start : places.stop, c.KEY : c.KEY + 2] = keys
         per_line = 4 * (t.lines.shape[1] + 1) + self._states.itemsize * self._states.shape[1]
         per_place = 4 * t.edges.shape[1] + 8 * self.programs.shape[1]
         sizes = per_line, 4 * t.inputs.shape[1], 4 * t.outputs.shape[1], 4, per_place
-        wave = Wave(parts, sum(size * count for size, count in zip(sizes, counts.values(), strict=True)))
-        self.waves[self._n_waves] = wave
-        self._n_waves += 1
+        wave = Wave(parts, sum(size * count for size, count in zip(sizes, counts.values(), strict=True)), places)
+        self.waves[number], self.uses = wave, longer(self.uses, number + 1)
+        t.clock[c.ASKED] += 1
+        self.uses[number] = 0, t.clock[c.ASKED]
         self.nbytes += wave.nbytes
-        return t, places
+        return t, number
 
     def drop(self, number: int) -> Wave:
         """Gives a wave's lines back; nobody may use it."""
         wave = self.waves.pop(number)
+        self._numbers.give(number, 1)
         self.give(wave.parts)
         self.nbytes -= wave.nbytes
         return wave
@@ -151,9 +155,16 @@ class Store:
         """Notes the states and the programs of lines."""
         self._states[lines], self._places[lines] = states, places
 
-    def waves_of(self, places: np.ndarray) -> list[int]:
-        """The wave of each place."""
-        return self.programs[places, c.WAVE].tolist()
+    @property
+    def unused(self) -> list[int]:
+        """The waves that nobody in flight uses, those that were used least lately first."""
+        numbers = np.fromiter(self.waves, np.int64, len(self.waves))
+        numbers = numbers[self.uses[numbers, c.USERS] == 0]
+        return numbers[np.argsort(self.uses[numbers, c.USED])].tolist()
+
+    def use(self, places: np.ndarray, n: int) -> None:
+        """Counts `n` users more for the wave of each program."""
+        np.add.at(self.uses[:, c.USERS], self.programs[places, c.WAVE], n)
 
     def find(self, lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The place of each program line's program, and the line's number within it."""
@@ -179,11 +190,11 @@ class Store:
             edges=longer(t.edges, top["places"]),
         )
 
-    def _note(self, places: range, programs: Programs, begin: dict[str, int], now: int) -> None:
+    def _note(self, places: range, programs: Programs, begin: dict[str, int], wave: int, now: int) -> None:
         own = self.programs[places.start : places.stop]
         own[:, c.P_LINE], own[:, c.P_LENGTH] = begin["lines"] + programs.first[:-1], np.diff(programs.first)
         own[:, c.P_PICK], own[:, c.P_ROWS] = begin["picks"] + programs.pick_first[:-1], programs.n_rows
-        own[:, c.P_ID], own[:, c.WAVE], own[:, c.P_SINCE] = programs.ids, self._n_waves, now
+        own[:, c.P_ID], own[:, c.WAVE], own[:, c.P_SINCE] = programs.ids, wave, now
         own[:, c.PUMPED :] = pumped_rows(programs, self._arenas)
 
 

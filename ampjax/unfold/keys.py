@@ -1,63 +1,67 @@
-"""Keys of instances: what is pumped for two instances is the same if their keys are, and so are their programs."""
+"""What tells programs apart: for two instances the same will happen if these numbers are the same."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from itertools import pairwise
 
 import numpy as np
 
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages, Topology
-from ampjax.ir.state import INSTANCE, SLOT
-from ampjax.unfold.assemble import starts
-from ampjax.unfold.pumped import PumpedStates
+from ampjax.ir.wires import WireType
+from ampjax.unfold.pumped import find_pump, pumps_of, require_fields
 
-DIGEST = 16
-"""Bytes of a key: that two of a million differing ones are equal is as likely as that a memory error goes unnoticed."""
+PLACE, PUMP, N_ROWS, FIELDS = range(4)
+"""Columns: the instance's position among the batch's; the pump's number; the rows that are pumped; from here on the pump's own fields, or a topology."""
 
 
-def keys_of(graph: Graph, batch: Mapping[str, Messages], ids: np.ndarray, salt: bytes) -> list[bytes]:
-    """A key for each instance: of the states, rows and topologies that are pumped for it, in order. Payloads are not looked at.
+class PumpedNumbers:
+    """The numbers of batches. Payloads are not looked at.
 
-    Topologies are told apart as objects; who keeps a key keeps `topologies_of` too, so that no other object takes their place.
+    Topologies are told apart as objects; who remembers an instance by its numbers keeps `topologies_of` too, so that no other object takes their place.
 
     Args:
       graph: The graph.
-      batch: The instances' messages.
-      ids: `[k]`: the instances' numbers.
-      salt: What must be the same beside.
-
-    Raises:
-      MessageError: If a pump is unknown, or a state field is missing or not known.
     """
-    pumped, width, columns, instances = (
-        PumpedStates(graph, ids),
-        graph.layout.width,
-        list[np.ndarray](),
-        list[np.ndarray](),
-    )
-    for name, messages in batch.items():
-        number, wire = pumped.find(name)
-        instances.append(messages.instance)
-        if wire.topology:
-            own = np.zeros((len(messages.instance), width), np.int64)
-            own[:, SLOT] = [id(topology) for topology in messages.payload]
-        else:
-            own = pumped.states(name, messages)
-            own[:, SLOT] = messages.sizes if wire.ragged else 1
-        own[:, INSTANCE] = number
-        columns.append(own)
-    if not instances:
-        return [salt] * len(ids)  # nothing is pumped for any of them
-    of = np.concatenate(instances)
-    lines = np.concatenate(columns)
-    if len(instances) > 1 or (of[1:] < of[:-1]).any():
-        lines = lines[np.argsort(of, kind="stable")]
-    ends = starts(np.bincount(of, minlength=len(ids))).tolist()
-    parts = [lines[start:end] for start, end in pairwise(ends)]
-    return [hashlib.blake2b(part.tobytes(), digest_size=DIGEST, key=salt).digest() for part in parts]
+
+    def __init__(self, graph: Graph):
+        pumps = pumps_of(graph)
+        width = FIELDS + max((len(wire.fields) for _, wire in pumps.values()), default=0)
+        self._pumps: dict[str, tuple[WireType, frozenset[str], np.ndarray]] = {}
+        for name, (number, wire) in pumps.items():
+            line = np.zeros(max(width, FIELDS + 1), np.int64)
+            line[PUMP], line[N_ROWS] = number, not wire.topology
+            self._pumps[name] = wire, frozenset(wire.fields), line
+        self._table = np.zeros((64, max(width, FIELDS + 1)), np.int64)
+
+    def of(self, batch: Mapping[str, Messages]) -> tuple[np.ndarray, int]:
+        """The numbers `[m, columns]`, a line for each message, pump by pump, which hold until this is called again; and how many rows are pumped.
+
+        Raises:
+          MessageError: If a pump is unknown, or a state field is missing or not known.
+        """
+        m = sum([len(messages.instance) for messages in batch.values()])
+        if m > len(self._table):
+            self._table = np.zeros((2 * m, self._table.shape[1]), np.int64)
+        at = n_rows = 0
+        for name, messages in batch.items():
+            wire, fields, line = find_pump(self._pumps, name)
+            n = len(messages.instance)
+            lines = self._table[at : at + n]
+            lines[:] = line
+            lines[:, PLACE] = messages.instance
+            at += n
+            if wire.topology:
+                lines[:, FIELDS] = [id(topology) for topology in messages.payload]
+                continue
+            require_fields(name, wire, fields, messages)
+            if wire.ragged:
+                lines[:, N_ROWS] = sizes = np.asarray(messages.sizes)
+                n = int(sizes.sum())
+            n_rows += n
+            for column, field in enumerate(wire.fields, FIELDS):
+                lines[:, column] = messages.fields[field]
+        return self._table[:m], n_rows
 
 
 def topologies_of(batch: Mapping[str, Messages], k: int) -> list[list[Topology]]:

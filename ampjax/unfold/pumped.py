@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import numpy as np
 
 from ampjax.errors import MessageError
@@ -9,6 +12,29 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages
 from ampjax.ir.state import INSTANCE, SLOT
 from ampjax.ir.wires import WireType
+
+T = TypeVar("T")
+
+
+def pumps_of(graph: Graph) -> dict[str, tuple[int, WireType]]:
+    """Each pump's number as a producer, and what it pumps."""
+    return {name: (-1 - i, node.op.type) for i, (name, node) in enumerate(graph.pumps.items())}
+
+
+def find_pump(pumps: Mapping[str, T], name: str) -> T:
+    """What is known of a pump.
+
+    Raises:
+      MessageError: If there is none of that name.
+    """
+    if name not in pumps:
+        raise MessageError(
+            f"pump `{name}`",
+            f"one of the graph's pumps {sorted(pumps)}",
+            "an unknown name",
+            "Name the pumps of the graph in the instance.",
+        )
+    return pumps[name]
 
 
 class PumpedStates:
@@ -20,8 +46,7 @@ class PumpedStates:
     """
 
     def __init__(self, graph: Graph, ids: np.ndarray):
-        self._layout, self._ids = graph.layout, ids
-        self._pumps = {name: (-1 - i, node.op.type) for i, (name, node) in enumerate(graph.pumps.items())}
+        self._layout, self._ids, self._pumps = graph.layout, ids, pumps_of(graph)
 
     def find(self, name: str) -> tuple[int, WireType]:
         """A pump's number as a producer, and what it pumps.
@@ -29,14 +54,7 @@ class PumpedStates:
         Raises:
           MessageError: If there is none of that name.
         """
-        if name not in self._pumps:
-            raise MessageError(
-                f"pump `{name}`",
-                f"one of the graph's pumps {sorted(self._pumps)}",
-                "an unknown name",
-                "Name the pumps of the graph in the instance.",
-            )
-        return self._pumps[name]
+        return find_pump(self._pumps, name)
 
     def states(self, name: str, messages: Messages) -> np.ndarray:
         """The states `[m, width]` of messages; an instance's slot is its place among the instances.

@@ -94,7 +94,7 @@ def assert_nothing_is_left(scheduler):
     """Law 1: every message has been answered, every slot and every range is free."""
     assert scheduler.idle and scheduler.slots_in_use == 0
     t = scheduler._t
-    assert t.n_vacant[0] == len(t.instances) and not t.n_active[0].any()
+    assert len(t.vacant) == len(t.instances) and not t.active[:, c.N_ACTIVE].any()
     assert (
         not t.live[: t.clock[c.LIVE_TOP], [c.NEED, c.LEFT]].clip(min=0).any()
     )  # inputs that are missing, gradients that are owed

@@ -25,7 +25,7 @@ LATELY = 5
 def standstill(s: Snapshot) -> LimitError | DeadlockError:
     """Why nothing can move."""
     for worker in range(s.plan.workers):
-        for q in s.tables.active[worker, : s.tables.n_active[0, worker]].tolist():
+        for q in s.tables.active_queues(worker).tolist():
             if q % 3 != c.BACKWARD and s.plan.stages[q // 3].outputs:
                 return no_room(s, q)
     return deadlock(s)

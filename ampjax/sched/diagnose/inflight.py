@@ -40,8 +40,8 @@ class InFlight:
 
     def __init__(self, s: Snapshot):
         self._s, self.t = s, s.tables
-        t, clock = self.t, s.tables.clock
-        free = np.concatenate([t.vacant[: t.n_vacant[0]], t.ended[: clock[c.N_ENDED]]]).astype(np.int64)
+        t = self.t
+        free = np.concatenate([t.vacant, t.ended])
         self.slots = np.setdiff1d(np.arange(len(t.instances)), free)
         own = t.instances[self.slots]
         lengths = np.maximum(own[:, c.LENGTH_OF], 0)

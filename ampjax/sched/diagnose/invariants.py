@@ -41,8 +41,8 @@ def _queues(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """A queue holds so many messages and rows as it says, all of its stage and none twice, and is among its worker's if it holds any."""
     t = s.tables
     workers: dict[int, list[int]] = {}
-    for worker, n in enumerate(t.n_active[0].tolist()):
-        for q in t.active[worker, :n].tolist():
+    for worker in range(len(t.active)):
+        for q in t.active_queues(worker).tolist():
             workers.setdefault(q, []).append(worker)
     for q in sorted({*found.queued, *workers}):
         own, stage = found.queued.get(q, NONE), q // 3
@@ -101,7 +101,7 @@ def _slots(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """Each slot of an arena is free or one row's."""
     t = s.tables
     holds = np.isin(found.phase, (GOING, GONE, ANSWERED, COMING)) & (found.kind != c.GROUPS)
-    taken: list[list[np.ndarray]] = [[t.free[a, :n]] for a, n in enumerate(t.n_free.tolist())]
+    taken: list[list[np.ndarray]] = [[t.free[a, c.FREE : c.FREE + n]] for a, n in enumerate(t.n_free.tolist())]
     for number in np.unique(found.stage[holds]).tolist():
         own = np.flatnonzero(holds & (found.stage == number))
         sizes = t.lines[found.lines[own], c.SIZE].astype(np.int64)

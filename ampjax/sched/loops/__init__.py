@@ -5,10 +5,24 @@ Messages are lines of `Tables.live`; `t` is always the `Tables`. What Python cal
 which Numba unpacks in a third of the time of a tuple with names.
 """
 
-from ampjax.sched.loops.admission import admit, close, start
+from ampjax.sched.loops.admission import admit, close, finish, open_all, start
 from ampjax.sched.loops.choice import ready
 from ampjax.sched.loops.dispatches import decide
+from ampjax.sched.loops.programs import find, insert, remove
 from ampjax.sched.loops.ranges import widen
 from ampjax.sched.loops.travel import done
 
-__all__ = ["admit", "close", "decide", "done", "ready", "start", "widen"]
+__all__ = [
+    "admit",
+    "close",
+    "decide",
+    "done",
+    "find",
+    "finish",
+    "insert",
+    "open_all",
+    "ready",
+    "remove",
+    "start",
+    "widen",
+]

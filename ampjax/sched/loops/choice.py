@@ -6,7 +6,7 @@ import numpy as np
 
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
-from ampjax.sched.loops.compiled import entry, inlined, inner
+from ampjax.sched.loops.compiled import entry, inlined
 from ampjax.sched.loops.queues import has_room
 
 
@@ -29,13 +29,13 @@ def rank(t, q, policy):
     return first, second, born, t.queues[q, c.SINCE]
 
 
-@inner
+@inlined
 def choose(t, worker, policy, spare):
     """The queue that a worker takes next; or `NOTHING` if nothing can be dispatched, `WAITS` if the policy wants it to wait."""
     best = np.int64(c.NOTHING)
     lowest = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
-    for k in range(t.n_active[0, worker]):
-        q = np.int64(t.active[worker, k])
+    for k in range(t.active[worker, c.N_ACTIVE]):
+        q = np.int64(t.active[worker, c.QUEUES + k])
         if not has_room(t, q, spare):
             continue
         goes_forth = q % 3 == c.FORWARD and t.stages[q // 3, c.KIND] != c.ENDS
@@ -49,12 +49,22 @@ def choose(t, worker, policy, spare):
 
 
 @entry
-def ready(worker, spare, *tables):
-    """The queues of a worker that can be dispatched, for users' policies."""
+def ready(worker, spare, found, *tables):
+    """The queues of a worker that can be dispatched, for users' policies.
+
+    Args:
+      worker: The worker.
+      spare: See `decide`.
+      found: `[queues]` int64, to be written: the queues.
+      *tables: The tables.
+
+    Returns:
+      How many there are.
+    """
     t = Tables(*tables)
-    found, n = np.empty(t.n_active[0, worker], np.int64), 0
-    for k in range(t.n_active[0, worker]):
-        if has_room(t, np.int64(t.active[worker, k]), spare):
-            found[n] = t.active[worker, k]
+    n = 0
+    for k in range(t.active[worker, c.N_ACTIVE]):
+        if has_room(t, np.int64(t.active[worker, c.QUEUES + k]), spare):
+            found[n] = t.active[worker, c.QUEUES + k]
             n += 1
-    return found[:n]
+    return n

@@ -1,4 +1,8 @@
-"""How functions are compiled: once, and kept on disk until any of the loops' files changes."""
+"""How functions are compiled: once, and kept on disk until any of the loops' files changes.
+
+All are compiled without Numba's reference counting (`_nrt=False`): the tables are alive as long as a call takes, and to count their references, atomically, took more than half
+of a small dispatch's time. So no loop makes an array: what it needs it gets, or it links lines of tables.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.registry import CPUDispatcher
@@ -15,6 +20,9 @@ from ampjax.sched import columns
 
 FILES = (*sorted(Path(__file__).parent.glob("*.py")), Path(columns.__file__))
 DIGEST = hashlib.sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()
+
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 class _Cache(FunctionCache):
@@ -25,23 +33,22 @@ class _Cache(FunctionCache):
 
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a function that Python calls."""
-    return _kept(njit(error_model="numpy")(function), function)
+    """Compiles a function that Python calls. Numbers may overflow, which NumPy warns of where Numba is switched off."""
+    return _kept(njit(**OPTIONS)(function), function)
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function that only compiled ones call: to unpack its arguments from Python would be most of its compilation."""
-    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return _kept(njit(**options)(function), function)
+    return _kept(njit(**OPTIONS, **INNER)(function), function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function into those that call it: for what is done to each message, where a call, with all the tables, would cost more than what it does."""
-    options: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return njit(error_model="numpy", **options)(function)
+    return njit(**OPTIONS, **INNER, forceinline=True)(function)
 
 
 def _kept(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    if isinstance(compiled, CPUDispatcher):  # not where Numba is switched off
-        compiled._cache = _Cache(function)  # pyright: ignore[reportAttributeAccessIssue]  # as `cache=True` does, with Numba's own class
+    if not isinstance(compiled, CPUDispatcher):  # Numba is switched off
+        return np.errstate(over="ignore")(compiled)
+    compiled._cache = _Cache(function)  # pyright: ignore[reportAttributeAccessIssue]  # as `cache=True` does, with Numba's own class
     return compiled

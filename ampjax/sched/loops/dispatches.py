@@ -7,8 +7,8 @@ import numpy as np
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.loops.choice import choose
-from ampjax.sched.loops.compiled import entry, inlined, inner
-from ampjax.sched.loops.queues import fitting, leave, line_of, oldest_first, put_alike_first, space_for
+from ampjax.sched.loops.compiled import entry, inlined
+from ampjax.sched.loops.queues import leave, line_of, oldest_first, put_alike_first, slot_of, space_for
 from ampjax.sched.loops.travel import travel
 
 
@@ -54,7 +54,7 @@ def decide(worker, chosen, policy, ahead, spare, told, pack, due, *tables):
     return n
 
 
-@inner
+@inlined
 def built(t, q, spare, told, pack, due):
     """Takes the next dispatch from a queue and writes it down; says whether there is room for it. If not, nothing has been taken.
 
@@ -70,27 +70,24 @@ def built(t, q, spare, told, pack, due):
     if t.queues[q, c.WAITING] > t.queues[q, c.MAX_ROWS]:
         oldest_first(t, q)
     goes_forth = direction != c.BACKWARD and t.stages[stage, c.KIND] != c.ENDS
-    n, rows, out = fitting(t, q, space_for(t, stage, spare) if goes_forth else np.int64(c.NO_LIMIT))
+    most, space = t.queues[q, c.MAX_ITEMS], space_for(t, stage, spare) if goes_forth else np.int64(c.NO_LIMIT)
     if direction == c.BACKWARD and t.stages[stage, c.STASHES]:
-        n, rows = put_alike_first(t, q)
-        out = np.int64(0)
-        v = np.int64(t.queues[q, c.HEAD])
-        for _ in range(n):
-            out += t.lines[line_of(t, v), c.SIZE]
-            v = np.int64(t.live[v, c.NEXT])
+        most = put_alike_first(t, q)
+    n, rows, out, inputs, follower = fitting(t, q, most, space, pack)
     if goes_forth and lacks_slots(t, stage, out, told):
         return False
     sections = t.stages[stage, c.N_PORTS] + t.stages[stage, c.N_OUTPUTS]
-    need = 3 * n + sections + packed_rows(t, q, n) + out * t.stages[stage, c.N_OUTPUTS]
+    need = 3 * n + sections + inputs + out * t.stages[stage, c.N_OUTPUTS]
     if need > len(pack) or len(due) < t.stages[stage, c.N_PARAMS]:
         told[c.Q], told[c.N_ROWS_IN] = c.NO_ROOM, need
         return False
+    unlink(t, q, n, rows, follower)
     messages, lines = pack[:n], pack[n : 2 * n]
-    unlink(t, q, rows, messages, lines)
     for k in range(n):
-        pack[2 * n + k] = t.instances[t.live[messages[k], c.SLOT], c.ID]
+        lines[k] = line_of(t, messages[k])
+        pack[2 * n + k] = t.instances[slot_of(t, messages[k]), c.ID]
     if goes_forth:
-        give_slots(t, messages, lines)
+        give_slots(t, stage, messages)
     if direction == c.BACKWARD:
         t.queues[q - 1, c.UNDER_WAY] -= n
     elif goes_forth and direction == c.FORWARD:
@@ -107,6 +104,35 @@ def built(t, q, spare, told, pack, due):
 
 
 @inlined
+def fitting(t, q, most, space, pack):
+    """How many of a queue's first messages make one dispatch, at least one.
+
+    Args:
+      t: The tables.
+      q: The queue.
+      most: Messages at most.
+      space: Rows of each output at most.
+      pack: The messages are written to its beginning, as far as there is room.
+
+    Returns:
+      The messages; their input rows; the rows of each of their outputs; the rows of all ports together; and who stands behind them.
+    """
+    n, rows, out, inputs, v = 0, np.int64(0), np.int64(0), np.int64(0), t.queues[q, c.HEAD]
+    most_rows, most_out = t.queues[q, c.MAX_IN], min(t.queues[q, c.MAX_OUT], space)
+    while v >= 0:
+        line = line_of(t, v)
+        more_rows, more_out = rows + t.lines[line, c.ROWS], out + t.lines[line, c.SIZE]
+        if n > 0 and (more_rows > most_rows or n == most or more_out > most_out):
+            break
+        if n < len(pack):
+            pack[n] = v
+        for e in range(t.lines[line, c.IN], t.lines[line, c.IN] + t.lines[line, c.N_IN]):
+            inputs += t.inputs[e, c.LENGTH]
+        n, rows, out, v = n + 1, more_rows, more_out, np.int64(t.live[v, c.NEXT])
+    return n, rows, out, inputs, v
+
+
+@inlined
 def count(t, q, n, rows):
     """Counts a dispatch of a queue for statistics."""
     t.queues[q, c.DISPATCHES] += 1
@@ -116,61 +142,47 @@ def count(t, q, n, rows):
     t.queues[q, c.MOST_ROWS] = max(t.queues[q, c.MOST_ROWS], rows)
 
 
-@inner
+@inlined
 def lacks_slots(t, stage, out, told):
     """Whether an arena has too few free slots for `out` rows of each of a stage's outputs; then it is told which, and how many it needs."""
     for o in range(t.stages[stage, c.N_OUTPUTS]):
         arena, need = t.stages[stage, c.ARENA + o], np.int64(0)
         for other in range(t.stages[stage, c.N_OUTPUTS]):
             need += out if t.stages[stage, c.ARENA + other] == arena else 0
-        if need > t.n_free[arena]:
+        if need > t.free[arena, c.N_FREE]:
             told[c.Q], told[c.N_MESSAGES], told[c.N_ROWS_IN] = c.NO_SLOTS, arena, need
             return True
     return False
 
 
-@inner
-def packed_rows(t, q, n):
-    """The rows of all ports of a queue's first `n` messages."""
-    total, v = 0, np.int64(t.queues[q, c.HEAD])
-    for _ in range(n):
-        line = line_of(t, v)
-        for e in range(t.lines[line, c.IN], t.lines[line, c.IN] + t.lines[line, c.N_IN]):
-            total += t.inputs[e, c.LENGTH]
-        v = np.int64(t.live[v, c.NEXT])
-    return total
-
-
-@inner
-def unlink(t, q, rows, messages, lines):
-    """Takes the first messages of a queue, which hold so many rows, and writes them and their program lines down."""
-    v = np.int64(t.queues[q, c.HEAD])
-    for k in range(len(messages)):
-        messages[k], lines[k] = v, line_of(t, v)
-        v = np.int64(t.live[v, c.NEXT])
-    t.queues[q, c.HEAD] = v
-    t.queues[q, c.ITEMS] -= len(messages)
+@inlined
+def unlink(t, q, n, rows, follower):
+    """Takes the first `n` messages of a queue, which hold so many rows; who stands behind them is its first now."""
+    t.queues[q, c.HEAD] = follower
+    t.queues[q, c.ITEMS] -= n
     t.queues[q, c.WAITING] -= rows
-    t.queues[q, c.N_SORTED] = max(0, t.queues[q, c.N_SORTED] - len(messages))
+    t.queues[q, c.N_SORTED] = max(0, t.queues[q, c.N_SORTED] - n)
     if t.queues[q, c.ITEMS] == 0:
         leave(t, q)
 
 
-@inner
-def give_slots(t, messages, lines):
-    """Gives the outputs of messages slots."""
-    for k in range(len(messages)):
-        stage, size = t.lines[lines[k], c.STAGE], t.lines[lines[k], c.SIZE]
-        at = t.instances[t.live[messages[k], c.SLOT], c.ROWS_AT] + t.lines[lines[k], c.ROW]
-        for o in range(t.stages[stage, c.N_OUTPUTS]):
-            arena = t.stages[stage, c.ARENA + o]
-            for _ in range(size):
-                t.n_free[arena] -= 1
-                t.slots[at] = t.free[arena, t.n_free[arena]]
-                at += 1
+@inlined
+def give_slots(t, stage, messages):
+    """Gives the outputs of a stage's messages slots."""
+    for o in range(t.stages[stage, c.N_OUTPUTS]):
+        arena = t.stages[stage, c.ARENA + o]
+        n = np.int64(t.free[arena, c.N_FREE])
+        for v in messages:
+            line = line_of(t, v)
+            size = np.int64(t.lines[line, c.SIZE])
+            at = t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW] + o * size
+            for r in range(size):
+                n -= 1
+                t.slots[at + r] = t.free[arena, c.FREE + n]
+        t.free[arena, c.N_FREE] = n
 
 
-@inner
+@inlined
 def see(t, stage, messages):
     """Notes the versions of a stage's parameters."""
     for p in range(t.stages[stage, c.N_PARAMS]):
@@ -179,7 +191,7 @@ def see(t, stage, messages):
             t.live[v, c.SEEN + p] = version
 
 
-@inner
+@inlined
 def write_slots(t, stage, messages, lines, pack):
     """Writes how many rows each port and each output has, and then the slots of these rows, port by port and output by output."""
     n_ports, n_outputs = t.stages[stage, c.N_PORTS], t.stages[stage, c.N_OUTPUTS]
@@ -187,7 +199,7 @@ def write_slots(t, stage, messages, lines, pack):
     for p in range(n_ports):
         start = at
         for k in range(len(messages)):
-            i, e = t.live[messages[k], c.SLOT], t.lines[lines[k], c.IN] + p
+            i, e = slot_of(t, messages[k]), t.lines[np.uint32(lines[k]), c.IN] + p
             base, first = t.instances[i, c.ROWS_AT], t.inputs[e, c.FIRST]
             if first >= 0:
                 for r in range(t.inputs[e, c.LENGTH]):
@@ -202,14 +214,14 @@ def write_slots(t, stage, messages, lines, pack):
         start = at
         for k in range(len(messages)):
             size = t.lines[lines[k], c.SIZE]
-            row = t.instances[t.live[messages[k], c.SLOT], c.ROWS_AT] + t.lines[lines[k], c.ROW] + o * size
+            row = t.instances[slot_of(t, messages[k]), c.ROWS_AT] + t.lines[lines[k], c.ROW] + o * size
             for r in range(size):
                 pack[at + r] = t.slots[row + r]
             at += size
         pack[n_ports + o] = at - start
 
 
-@inner
+@inlined
 def gradients(t, stage, messages, lines, seen, due):
     """Counts gradient rows of a stage's nodes; returns how many updates are due, and writes them to `due`.
 
@@ -230,7 +242,7 @@ def gradients(t, stage, messages, lines, seen, due):
             v = messages[k]
             rows = np.int64(t.lines[lines[k], c.SIZE if way == c.OF_OUTPUT else c.ROWS])
             if way >= 0:
-                rows = np.int64(t.edges[t.instances[t.live[v, c.SLOT], c.PLACE], way])
+                rows = np.int64(t.edges[t.instances[slot_of(t, v), c.PLACE], way])
             if seen and version - t.live[v, c.SEEN + p] != age:
                 count_rows(t, node, age, alike)
                 age, alike = version - t.live[v, c.SEEN + p], np.int64(0)

@@ -10,52 +10,56 @@ from ampjax.sched.loops.compiled import inlined, inner
 
 @inlined
 def line_of(t, v):
-    """The line of a message's program."""
-    return t.instances[t.live[v, c.SLOT], c.LINE] + v - t.instances[t.live[v, c.SLOT], c.LIVE]
+    """A message's line among all programs. The compiler learns that it isn't negative, so need not count from the table's end."""
+    return np.int64(np.uint32(t.live[v, c.INVOCATION]))
+
+
+@inlined
+def slot_of(t, v):
+    """The slot of a message's instance."""
+    return np.int64(np.uint32(t.live[v, c.SLOT]))
 
 
 @inlined
 def age_of(t, v):
     """When a message's instance was admitted."""
-    return t.instances[t.live[v, c.SLOT], c.AGE]
+    return t.instances[slot_of(t, v), c.AGE]
 
 
 @inlined
-def push(t, q, v, rows):
-    """Puts a message at the end of a queue."""
-    t.live[v, c.NEXT] = -1
-    t.live[v, c.BORN] = t.clock[c.NOW]
+def push(t, q, first, last, n, rows):
+    """Puts a list of `n` messages, which hold so many rows and begin to wait now, at the end of a queue."""
+    t.live[last, c.NEXT] = -1
     if t.queues[q, c.ITEMS] == 0:
-        t.queues[q, c.HEAD] = v
+        t.queues[q, c.HEAD] = first
         enter(t, q)
     else:
-        t.live[t.queues[q, c.TAIL], c.NEXT] = v
-    t.queues[q, c.TAIL] = v
-    t.queues[q, c.ITEMS] += 1
+        t.live[t.queues[q, c.TAIL], c.NEXT] = first
+    t.queues[q, c.TAIL] = last
+    t.queues[q, c.ITEMS] += n
     t.queues[q, c.WAITING] += rows
-    if t.queues[q, c.ITEMS] > t.queues[q, c.LONGEST]:
-        t.queues[q, c.LONGEST] = t.queues[q, c.ITEMS]
-    t.n_active[1, t.stages[q // 3, c.WORKER]] = 1
+    t.queues[q, c.LONGEST] = max(t.queues[q, c.LONGEST], t.queues[q, c.ITEMS])
+    t.active[t.stages[q // 3, c.WORKER], c.STIRRED] = 1
 
 
-@inner
+@inlined
 def enter(t, q):
     """A queue is no longer empty: its worker has one more."""
     worker = t.stages[q // 3, c.WORKER]
     t.clock[c.ENTERED] += 1
     t.queues[q, c.SINCE] = t.clock[c.ENTERED]
-    t.queues[q, c.AT] = t.n_active[0, worker]
-    t.active[worker, t.n_active[0, worker]] = q
-    t.n_active[0, worker] += 1
+    t.queues[q, c.AT] = t.active[worker, c.N_ACTIVE]
+    t.active[worker, c.QUEUES + t.active[worker, c.N_ACTIVE]] = q
+    t.active[worker, c.N_ACTIVE] += 1
 
 
-@inner
+@inlined
 def leave(t, q):
     """A queue is empty: its worker has one less."""
     worker, at = t.stages[q // 3, c.WORKER], t.queues[q, c.AT]
-    t.n_active[0, worker] -= 1
-    last = t.active[worker, t.n_active[0, worker]]
-    t.active[worker, at] = last
+    t.active[worker, c.N_ACTIVE] -= 1
+    last = np.int64(t.active[worker, c.QUEUES + t.active[worker, c.N_ACTIVE]])
+    t.active[worker, c.QUEUES + at] = last
     t.queues[last, c.AT] = at
     t.queues[q, c.AT] = -1
 
@@ -87,9 +91,11 @@ def merge(t, a, b):
 @inner
 def in_order(t, head):
     """A list sorted by age, equal ones as they stand: runs that are in order are merged, two by two."""
-    runs = np.empty(64, np.int64)  # each is longer than those behind it together, so there are few
-    lengths = np.empty(64, np.int64)
-    n = 0
+    runs, lengths, n = (
+        t.ranges[c.RUNS],
+        t.ranges[c.RUN_LENGTHS],
+        0,
+    )  # each is longer than those behind it together, so there are few
     while head >= 0:
         runs[n], lengths[n] = head, 1
         last, follower = head, t.live[head, c.NEXT]
@@ -143,7 +149,7 @@ def space_for(t, stage, spare):
         arena, count = t.stages[stage, c.ARENA + o], 0
         for other in range(t.stages[stage, c.N_OUTPUTS]):
             count += t.stages[stage, c.ARENA + other] == arena
-        space = min(space, (t.n_free[arena] + spare[arena]) // count)
+        space = min(space, (t.free[arena, c.N_FREE] + spare[arena]) // count)
     return space
 
 
@@ -158,22 +164,7 @@ def has_room(t, q, spare):
         return True
     if t.queues[q, c.WAITING] > t.queues[q, c.MAX_ROWS]:
         oldest_first(t, q)
-    return t.lines[line_of(t, np.int64(t.queues[q, c.HEAD])), c.SIZE] <= space
-
-
-@inner
-def fitting(t, q, space):
-    """How many of a queue's first messages make one dispatch, at least one; their input rows and the rows of each of their outputs, `space` at most."""
-    n, rows, out, v = 0, 0, 0, t.queues[q, c.HEAD]
-    most_out = min(t.queues[q, c.MAX_OUT], space)
-    while v >= 0:
-        line = line_of(t, v)
-        more_rows, more_out = rows + t.lines[line, c.ROWS], out + t.lines[line, c.SIZE]
-        over = more_rows > t.queues[q, c.MAX_IN] or n + 1 > t.queues[q, c.MAX_ITEMS] or more_out > most_out
-        if over and n > 0:
-            break
-        n, rows, out, v = n + 1, more_rows, more_out, np.int64(t.live[v, c.NEXT])
-    return n, rows, out
+    return t.lines[t.live[t.queues[q, c.HEAD], c.INVOCATION], c.SIZE] <= space
 
 
 @inner
@@ -183,7 +174,7 @@ def put_alike_first(t, q):
     The others count from now on as if they had come together, when the first of all began to wait.
 
     Returns:
-      How many are alike, and their rows.
+      How many are alike.
     """
     head = np.int64(t.queues[q, c.HEAD])
     born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[head, c.BORN])
@@ -213,4 +204,4 @@ def put_alike_first(t, q):
         t.live[last_other, c.NEXT] = -1
     t.queues[q, c.TAIL] = last if last_other < 0 else last_other
     t.queues[q, c.N_SORTED] = 0
-    return n, rows
+    return n

@@ -22,9 +22,9 @@ def power_of(length):
 def take_live(t, length):
     """A free range of at least `length` lines of `live`: where it begins."""
     power = power_of(length)
-    begin = np.int64(t.ranges[0, power])
+    begin = np.int64(t.ranges[c.FREE_LIVE, power])
     if begin >= 0:
-        t.ranges[0, power] = t.live[begin, c.NEXT]
+        t.ranges[c.FREE_LIVE, power] = t.live[begin, c.NEXT]
     else:
         begin = t.clock[c.LIVE_TOP]
         t.clock[c.LIVE_TOP] += 1 << power
@@ -35,9 +35,9 @@ def take_live(t, length):
 def take_rows(t, length):
     """A free range of at least `length` lines of `slots`: where it begins."""
     power = power_of(length)
-    begin = np.int64(t.ranges[1, power])
+    begin = np.int64(t.ranges[c.FREE_ROWS, power])
     if begin >= 0:
-        t.ranges[1, power] = t.slots[begin]
+        t.ranges[c.FREE_ROWS, power] = t.slots[begin]
     else:
         begin = t.clock[c.ROWS_TOP]
         t.clock[c.ROWS_TOP] += 1 << power
@@ -48,33 +48,30 @@ def take_rows(t, length):
 def give_live(t, begin, length):
     """Gives a range of `live` back; its first line holds where the next free one of its length begins."""
     power = power_of(length)
-    t.live[begin, c.NEXT] = t.ranges[0, power]
-    t.ranges[0, power] = begin
+    t.live[begin, c.NEXT] = t.ranges[c.FREE_LIVE, power]
+    t.ranges[c.FREE_LIVE, power] = begin
 
 
 @inlined
 def give_rows(t, begin, length):
     """Gives a range of `slots` back, in the same way."""
     power = power_of(length)
-    t.slots[begin] = t.ranges[1, power]
-    t.ranges[1, power] = begin
+    t.slots[begin] = t.ranges[c.FREE_ROWS, power]
+    t.ranges[c.FREE_ROWS, power] = begin
 
 
 @entry
-def widen(slots, lengths, rows, *tables):
+def widen(slots, lengths, rows, moved, *tables):
     """Instances get longer programs: their messages move to longer ranges where they must, and with them their places in queues.
 
     Args:
       slots: `[n]`: their slots.
       lengths: `[n]`: invocations that they have now.
       rows: `[n]`: rows that they have now.
+      moved: `[n, 3]`, to be written: where each one's messages began, how many there were, and where they begin now.
       *tables: The tables, which have room.
-
-    Returns:
-      `[n, 3]`: where each one's messages began, how many there were, and where they begin now.
     """
     t = Tables(*tables)
-    moved = np.empty((len(slots), 3), np.int64)
     for k in range(len(slots)):
         i = slots[k]
         old, n = t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF]
@@ -93,7 +90,8 @@ def widen(slots, lengths, rows, *tables):
                 give_rows(t, old, n_rows)
         t.instances[i, c.LENGTH_OF], t.instances[i, c.N_ROWS] = lengths[k], rows[k]
         moved[k, 2] = t.instances[i, c.LIVE]
-    return moved
+        for v in range(max(0, n)):
+            t.live[moved[k, 2] + v, c.INVOCATION] = t.instances[i, c.LINE] + v
 
 
 @inner

@@ -1,4 +1,7 @@
-"""Travel: what follows when a dispatch is done: who is ready, who is answered, who ends."""
+"""Travel: what follows when a dispatch is done: who is ready, who is answered, who ends.
+
+Messages that travel on together are a list through `TOGETHER`; those that are answered, and are in no queue yet, one through `NEXT`. A list ends with -1.
+"""
 
 from __future__ import annotations
 
@@ -7,199 +10,223 @@ import numpy as np
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.loops.compiled import entry, inlined, inner
-from ampjax.sched.loops.queues import line_of, push
+from ampjax.sched.loops.queues import line_of, push, slot_of
 from ampjax.sched.loops.ranges import give_live, give_rows
 
 GONE = -1
 """What a message needs that has travelled on: of one that consumes it and becomes known later it is no missing input."""
 
+NO_RANK = 1 << 30
+"""More than any rank."""
+
 
 @entry
 def done(messages, direction, *tables):
     """A dispatch's messages travel on, or are answered."""
-    travel(Tables(*tables), messages, direction)
+    if len(messages) > 0:
+        travel(Tables(*tables), messages, direction)
 
 
-@inner
+@inlined
 def travel(t, messages, direction):
     """A dispatch's messages travel on, or are answered."""
-    if len(messages) == 0:
-        return
-    if direction == c.BACKWARD:
+    back = direction == c.BACKWARD
+    ends = not back and t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
+    if not (back or ends):
+        emit(t, linked(t, messages))
+    if back or ends or direction == c.INFER:
         answer(t, messages)
-        end_all(t, messages)
-        return
-    ends = t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
-    if not ends:
-        emit(t, messages)
-    if ends or direction == c.INFER:
-        answer(t, messages)
+    if back:
+        first = last = np.int64(-1)
+        for v in messages:
+            first, last = appended(t, first, last, np.int64(v))
+        end_all(t, closed(t, first, last))
+
+
+@inlined
+def linked(t, messages):
+    """Messages as a list: its first."""
+    head = np.int64(-1)
+    for k in range(len(messages) - 1, -1, -1):
+        t.live[messages[k], c.TOGETHER] = head
+        head = np.int64(messages[k])
+    return head
 
 
 @inner
-def emit(t, messages):
-    """Messages travel on, port by port: whoever has all of its inputs is ready, and groups that are complete travel on themselves; who is owed nothing is answered."""
-    if len(messages) == 0:
-        return 0
-    for v in messages:
+def emit(t, head):
+    """A list of messages travels on, port by port: whoever has all of its inputs is ready, and groups that are complete travel on themselves; who is owed nothing is answered."""
+    rank, consumed, v = np.int64(NO_RANK), True, head
+    while v >= 0:
         t.live[v, c.NEED] = GONE
-    to, ranks = consumers(t, messages)
-    complete = np.empty(len(to), np.int32)
-    start = 0
-    while start < len(to):
-        stop, n_complete = start, 0
-        while stop < len(to) and ranks[stop] == ranks[start]:
-            v = to[stop]
-            stop += 1
-            t.live[v, c.NEED] -= 1
-            if t.live[v, c.NEED] > 0:
-                continue
-            line = line_of(t, v)
-            stage = t.lines[line, c.STAGE]
-            if t.stages[stage, c.KIND] == c.GROUPS:
-                complete[n_complete] = v
-                n_complete += 1
-            else:
-                train = t.instances[t.live[v, c.SLOT], c.TRAIN]
-                push(t, 3 * stage + (c.FORWARD if train else c.INFER), v, t.lines[line, c.ROWS])
-        if n_complete:
-            emit(t, complete[:n_complete])
-        start = stop
-    settle(t, without_consumers(t, messages))
+        line = line_of(t, v)
+        consumed = consumed and t.lines[line, c.OWED] > 0
+        if t.lines[line, c.N_OUT] > 0:
+            rank = min(rank, np.int64(t.outputs[t.lines[line, c.OUT], c.RANK]))
+        v = np.int64(t.live[v, c.TOGETHER])
+    while rank < NO_RANK:
+        rank, complete = reach(t, head, rank)
+        if complete >= 0:
+            emit(t, complete)
+    if not consumed:
+        settle(t, unconsumed(t, head))
     return 0
 
 
-@inner
-def without_consumers(t, messages):
-    """Those of some messages that nobody consumes. Others may have been answered by now: a group that nobody consumes answers at once."""
-    n = 0
-    found = np.empty(len(messages), np.int32)
-    for v in messages:
+@inlined
+def reach(t, head, rank):
+    """Those who consume a list of messages at ports of this rank have one input more; returns the next rank, and a list of groups that are complete."""
+    following, groups, last_group, v = np.int64(NO_RANK), np.int64(-1), np.int64(-1), head
+    q, first, last, n, rows = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(0), np.int64(0)  # who is ready
+    while v >= 0:
+        line, i = line_of(t, v), slot_of(t, v)
+        base, direction = t.instances[i, c.LIVE], np.int64(c.FORWARD if t.instances[i, c.TRAIN] else c.INFER)
+        begin = np.int64(t.lines[line, c.OUT])
+        for e in range(begin, begin + t.lines[line, c.N_OUT]):  # by rank
+            own = np.int64(t.outputs[e, c.RANK])
+            if own > rank:
+                following = min(following, own)
+                break
+            if own < rank:
+                continue
+            to = base + t.outputs[e, c.TO]
+            t.live[to, c.NEED] -= 1
+            if t.live[to, c.NEED] > 0:
+                continue
+            at = line_of(t, to)
+            stage = np.int64(t.lines[at, c.STAGE])
+            if t.stages[stage, c.KIND] == c.GROUPS:
+                t.live[to, c.TOGETHER] = -1
+                if groups < 0:
+                    groups = to
+                else:
+                    t.live[last_group, c.TOGETHER] = to
+                last_group = to
+                continue
+            if 3 * stage + direction != q:
+                if n > 0:
+                    push(t, q, first, last, n, rows)
+                q, first, n, rows = 3 * stage + direction, to, np.int64(0), np.int64(0)
+            else:
+                t.live[last, c.NEXT] = to
+            t.live[to, c.BORN] = t.clock[c.NOW]
+            last, n, rows = to, n + 1, rows + t.lines[at, c.ROWS]
+        v = np.int64(t.live[v, c.TOGETHER])
+    if n > 0:
+        push(t, q, first, last, n, rows)
+    return following, groups
+
+
+@inlined
+def unconsumed(t, head):
+    """Those of a list of messages that nobody consumes. Others may have been answered by now: a group that nobody consumes answers at once."""
+    first, last, v = np.int64(-1), np.int64(-1), head
+    while v >= 0:
         if t.lines[line_of(t, v), c.OWED] == 0:
-            found[n] = v
-            n += 1
-    return found[:n]
+            first, last = appended(t, first, last, v)
+        v = np.int64(t.live[v, c.TOGETHER])
+    return closed(t, first, last)
 
 
-@inner
-def consumers(t, messages):
-    """Who consumes messages, in the order in which their ports are reached, and the ranks of these ports."""
-    n = 0
-    for v in messages:
-        n += t.lines[line_of(t, v), c.N_OUT]
-    to, ranks = np.empty(n, np.int32), np.empty(n, np.int32)
-    at, highest, ordered = 0, 0, True
-    for v in messages:
-        line, base = line_of(t, v), t.instances[t.live[v, c.SLOT], c.LIVE]
-        begin = t.lines[line, c.OUT]
-        for e in range(begin, begin + t.lines[line, c.N_OUT]):
-            to[at], ranks[at] = base + t.outputs[e, c.TO], t.outputs[e, c.RANK]
-            ordered = ordered and ranks[at] >= highest
-            highest = max(highest, ranks[at])
-            at += 1
-    if ordered:
-        return to, ranks
-    return by_rank(to, ranks, highest), by_rank(ranks, ranks, highest)
+@inlined
+def appended(t, first, last, v):
+    """A list of answered messages with one more: its first and its last. It must be `closed`."""
+    if last < 0:
+        return v, v
+    t.live[last, c.NEXT] = v
+    return first, v
 
 
-@inner
-def by_rank(values, ranks, highest):
-    """Values in the order of their ranks, of which `highest` is the highest; of equal rank as they stand."""
-    starts = np.zeros(highest + 2, np.int64)
-    for r in ranks:
-        starts[r + 1] += 1
-    for r in range(highest + 1):
-        starts[r + 1] += starts[r]
-    ordered = np.empty(len(values), np.int32)
-    for k in range(len(values)):
-        ordered[starts[ranks[k]]] = values[k]
-        starts[ranks[k]] += 1
-    return ordered
+@inlined
+def closed(t, first, last):
+    """A list ends; returns its first."""
+    if last >= 0:
+        t.live[last, c.NEXT] = -1
+    return first
 
 
 @inner
 def answer(t, messages):
     """A stage has answered its inputs: whose rows these were is owed one gradient less."""
-    settled = np.empty(len(messages), np.int32)
     for p in range(t.lines[line_of(t, messages[0]), c.N_IN]):
-        n = 0
+        first = last = np.int64(-1)
         for v in messages:
-            owner = t.instances[t.live[v, c.SLOT], c.LIVE] + t.inputs[t.lines[line_of(t, v), c.IN] + p, c.FROM]
+            e = t.lines[line_of(t, v), c.IN] + p
+            owner = t.instances[slot_of(t, v), c.LIVE] + t.inputs[e, c.FROM]
             t.live[owner, c.LEFT] -= 1
             if t.live[owner, c.LEFT] == 0:
-                settled[n] = owner
-                n += 1
-        settle(t, settled[:n])
+                first, last = appended(t, first, last, owner)
+        if first >= 0:
+            settle(t, closed(t, first, last))
 
 
 @inner
-def settle(t, messages):
-    """All who consume these messages have answered: they go back, or end; producer by producer, in the order in which these stand."""
-    while len(messages) > 0:
-        stage, n_own, n_others = t.lines[line_of(t, messages[0]), c.STAGE], 0, 0
-        own, others = np.empty(len(messages), np.int32), np.empty(len(messages), np.int32)
-        for v in messages:
-            if t.lines[line_of(t, v), c.STAGE] == stage:
-                own[n_own] = v
-                n_own += 1
+def settle(t, head):
+    """All who consume a list of messages have answered: they go back, or end; producer by producer, in the order in which these stand."""
+    while head >= 0:
+        stage = np.int64(t.lines[line_of(t, head), c.STAGE])
+        others = last_other = np.int64(-1)
+        first, last, n, rows = head, np.int64(-1), np.int64(0), np.int64(0)
+        while head >= 0:
+            follower, line = np.int64(t.live[head, c.NEXT]), line_of(t, head)
+            if t.lines[line, c.STAGE] != stage:
+                others, last_other = appended(t, others, last_other, head)
             else:
-                others[n_others] = v
-                n_others += 1
+                if last >= 0:
+                    t.live[last, c.NEXT] = head
+                t.live[head, c.BORN] = t.clock[c.NOW]
+                last, n, rows = head, n + 1, rows + t.lines[line, c.ROWS]
+            head = follower
+        others = closed(t, others, last_other)
         if t.stages[stage, c.KIND] == c.GROUPS:
-            settle(t, members_of(t, own[:n_own]))
+            settle(t, members_of(t, closed(t, first, last)))
+        elif t.stages[stage, c.KIND] == c.COMPUTES and t.instances[slot_of(t, first), c.TRAIN] != 0:
+            push(t, 3 * stage + c.BACKWARD, first, last, n, rows)
         else:
-            go_back(t, stage, own[:n_own])
-        messages = others[:n_others]
+            end_all(t, closed(t, first, last))
+        head = others
     return 0
 
 
-@inner
-def go_back(t, stage, messages):
-    """Messages of one stage or pump go back, or end."""
-    if t.stages[stage, c.KIND] != c.COMPUTES or not t.instances[t.live[messages[0], c.SLOT], c.TRAIN]:
-        end_all(t, messages)
-        return
-    for v in messages:
-        push(t, 3 * stage + c.BACKWARD, v, t.lines[line_of(t, v), c.ROWS])
-
-
-@inner
-def members_of(t, groups):
-    """Groups end: who is in them is owed one gradient less. Returns those that are owed none now."""
-    n = 0
-    for v in groups:
-        n += t.lines[line_of(t, v), c.N_IN]
-    settled = np.empty(n, np.int32)
-    n = 0
-    for v in groups:
-        line, base = line_of(t, v), t.instances[t.live[v, c.SLOT], c.LIVE]
-        begin = t.lines[line, c.IN]
+@inlined
+def members_of(t, head):
+    """A list of groups ends: who is in them is owed one gradient less. Returns those that are owed none now."""
+    first, last, v = np.int64(-1), np.int64(-1), head
+    while v >= 0:
+        line, base = line_of(t, v), t.instances[slot_of(t, v), c.LIVE]
+        begin = np.int64(t.lines[line, c.IN])
         for e in range(begin, begin + t.lines[line, c.N_IN]):
             owner = base + t.inputs[e, c.FROM]
             t.live[owner, c.LEFT] -= 1
             if t.live[owner, c.LEFT] == 0:
-                settled[n] = owner
+                first, last = appended(t, first, last, owner)
+        v = np.int64(t.live[v, c.NEXT])
+    end_all(t, head)
+    return closed(t, first, last)
+
+
+@inlined
+def end_all(t, head):
+    """The lives of a list of messages of one stage or pump end: their slots are free; so are the places of instances of which these were the last."""
+    stage = np.int64(t.lines[line_of(t, head), c.STAGE])
+    for o in range(t.stages[stage, c.N_OUTPUTS]):
+        arena = t.stages[stage, c.ARENA + o]
+        n, v = np.int64(t.free[arena, c.N_FREE]), head
+        while v >= 0:
+            line = line_of(t, v)
+            size = np.int64(t.lines[line, c.SIZE])
+            at = t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW] + o * size
+            for r in range(size):
+                t.free[arena, c.FREE + n] = t.slots[at + r]
                 n += 1
-    end_all(t, groups)
-    return settled[:n]
-
-
-@inner
-def end_all(t, messages):
-    """Messages' lives end: their slots are free; so are the places of instances of which these were the last."""
-    for v in messages:
-        i, line = t.live[v, c.SLOT], line_of(t, v)
-        stage = t.lines[line, c.STAGE]
-        at = t.instances[i, c.ROWS_AT] + t.lines[line, c.ROW]
-        for o in range(t.stages[stage, c.N_OUTPUTS]):
-            arena = t.stages[stage, c.ARENA + o]
-            for _ in range(t.lines[line, c.SIZE]):
-                t.free[arena, t.n_free[arena]] = t.slots[at]
-                t.n_free[arena] += 1
-                at += 1
+            v = np.int64(t.live[v, c.NEXT])
+        t.free[arena, c.N_FREE] = n
+    while head >= 0:
+        follower, i = np.int64(t.live[head, c.NEXT]), slot_of(t, head)
         t.instances[i, c.ALIVE] -= 1
         if t.instances[i, c.ALIVE] == 0:
             end_instance(t, i)
+        head = follower
 
 
 @inlined
@@ -209,5 +236,5 @@ def end_instance(t, i):
         give_live(t, t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF])
         give_rows(t, t.instances[i, c.ROWS_AT], t.instances[i, c.N_ROWS])
     t.clock[c.N_TRAIN if t.instances[i, c.TRAIN] else c.N_INFER] -= 1
-    t.ended[t.clock[c.N_ENDED]] = i
+    t.idle[c.ENDED, t.clock[c.N_ENDED]] = i
     t.clock[c.N_ENDED] += 1

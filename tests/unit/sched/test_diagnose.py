@@ -67,12 +67,12 @@ def half_way(n_dispatches=9):
 
 
 def spoil_queue(t):
-    t.queues[t.active[0, 0], c.WAITING] += 1
+    t.queues[t.active_queues(0)[0], c.WAITING] += 1
 
 
 def spoil_list(t):
     """A queue that goes in a circle."""
-    q = t.queues[t.active[0, : t.n_active[0, 0]]]
+    q = t.queues[t.active_queues(0)]
     head = q[q[:, c.ITEMS].argmax(), c.HEAD]
     t.live[t.live[head, c.NEXT], c.NEXT] = head
 
@@ -97,7 +97,7 @@ def spoil_under_way(t):
 
 def spoil_slots(t):
     arena = np.flatnonzero(t.n_free)[0]
-    t.free[arena, 0] = t.free[arena, 1]
+    t.free[arena, c.FREE] = t.free[arena, c.FREE + 1]
 
 
 def spoil_throttle(t):
