@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 
-from ampjax.engine.compile import Ladder, ladders
+from ampjax.engine.compile import Ladder, ladders, told_of_compilations
 from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.executor import Executor
 from ampjax.engine.source import LoopInstances, batches_of
 from ampjax.grouping import Orders
 from ampjax.ir.instances import Instances, told_sizes
-from ampjax.progress import COMPILING, Reporter
+from ampjax.progress import AS_NEEDED, COMPILING, Reporter
 from ampjax.sched.dispatch import BACKWARD, FORWARD, INFER
 from ampjax.sched.dry_run import dry_run
 from ampjax.sched.limits import FAR, KNOWN, Guard, row_limits, with_limits, with_unseen
@@ -33,6 +34,13 @@ Look = tuple[np.ndarray, Needs]
 """The numbers of some sampled instances, and what they need."""
 Wanted = tuple[AnyInstances, str]
 """Instances, and what they are run for: one of `passes.PURPOSES`."""
+
+
+@contextmanager
+def as_needed(reporter: Reporter, most: int) -> Iterator[None]:
+    """Shows the compilations of this process, `most` at most, as long as this is open."""
+    with reporter.part(AS_NEEDED, most) as advance, told_of_compilations(advance):
+        yield
 
 
 class Preparation:
@@ -130,6 +138,18 @@ class Preparation:
         """Compiles what has been left to whoever needs it, unless somebody did."""
         await self._compile(self._left, reporter)
         self._left = []
+
+    @contextmanager
+    def while_needed(self, reporter: Reporter) -> Iterator[None]:
+        """Shows the compilations of what has been left to whoever needs it, as long as data run."""
+        with as_needed(reporter, sum(len(ladder.compilations) for ladder in self._left)):
+            yield
+
+    def most_kernels(self, data: AnyInstances) -> int:
+        """How many kernels passes over `data` can need, at most: training, and inference of losses and of sinks."""
+        passes = [(data, purpose) for purpose in ("train", "losses", "sinks")]
+        found = self._ladders(passes, [self._look_at(p) for p in passes])
+        return sum(len(ladder.compilations) for ladder in found)
 
     def _look_at(self, wanted: Wanted) -> Look:
         """Counts what some instances need, drawn at random, and the largest that are likely to be in flight together."""

@@ -15,7 +15,10 @@ FIRST_S, MOST_S = 5.0, 120.0
 """Seconds to the first line of a part where there is no terminal. Each next one takes twice as long, up to `MOST_S`: few lines, however long the part."""
 
 COMPILING = "compiling"
-"""The part of a run that is not counted in instances."""
+"""A part of a run that is not counted in instances: all kernels are compiled."""
+
+AS_NEEDED = "compiling as needed"
+"""Another: kernels are compiled when they are first needed, which some may never be."""
 
 
 class Reporter:
@@ -86,7 +89,13 @@ class Reporter:
         return advance
 
 
+SILENT = Reporter(False)
+"""Shows nothing."""
+
+
 def _so_far(name: str, done: int, total: int, left_s: float) -> str:
     if name == COMPILING:
-        return f"{COMPILING} {done} of {total} kernels, about {left_s:.0f} s left"
+        return f"compiling {done} of {total} kernels, about {left_s:.0f} s left"
+    if name == AS_NEEDED:
+        return f"compiling {done} of at most {total} kernels, about {left_s:.0f} s left at most"
     return f"{name}: {done} of {total}, about {left_s:.0f} s left"

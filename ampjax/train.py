@@ -55,7 +55,7 @@ from ampjax.parallel.sync import Device
 from ampjax.params import check_like
 from ampjax.predictions import Outputs, Predictions, gather_predictions
 from ampjax.preparation import AnyInstances, Preparation
-from ampjax.progress import Reporter
+from ampjax.progress import SILENT, Reporter
 from ampjax.provenance import differences, provenance, require_same
 from ampjax.sched.diagnose.deadlock import report
 from ampjax.sched.diagnose.story import story
@@ -222,6 +222,15 @@ class Trainer:
 
     # -- runs
 
+    def most_kernels(self, data: Data) -> int:
+        """How many kernels `accumulate`, `evaluate` and `predict` can need for some instances, at most.
+
+        Raises:
+          SettingsError: If there is no instance.
+          MessageError: If a message, payload or state function of those that are looked at does not fit.
+        """
+        return self._preparation.most_kernels(self._data(data))
+
     def warm_up(self, train: Data, valid: Data | None = None, *, progress: bool = True) -> None:
         """Compiles all that `fit` on these data will need, before its first epoch. No parameter changes.
 
@@ -341,7 +350,8 @@ class Trainer:
                     async with self._turn():
                         if self._epochs:
                             await self._preparation.finish(reporter)
-                        epoch = await self._epoch(data, held_out, reporter, spent, trace)
+                        with self._preparation.while_needed(reporter):
+                            epoch = await self._epoch(data, held_out, reporter, spent, trace)
                     history.epochs.append(epoch)
                     reporter.line(epoch.line())
                     warned = warned or divergence.warn_of(
@@ -428,13 +438,14 @@ class Trainer:
 
     async def _infer(self, instances: AnyInstances, purpose: str, reporter: Reporter, what: str) -> Outputs:
         await self._preparation.prepare(instances, None, reporter, purpose, ahead=self.settings.compile_ahead)
-        return await self._run(Pass(instances, self._orders.settled(instances), purpose), reporter, what)
+        with self._preparation.while_needed(reporter):
+            return await self._run(Pass(instances, self._orders.settled(instances), purpose), reporter, what)
 
     async def _accumulate(self, instances: AnyInstances, update: bool, trace: Trace | None) -> dict[str, float]:
         async with self._turn():
-            await self._preparation.prepare(instances, None, Reporter(False), warm=False)
+            await self._preparation.prepare(instances, None, SILENT, warm=False)
             of = Pass(instances, np.arange(len(instances)), may_update=update, seeds=self._seeds)
-            await self._run(of, Reporter(False), "train", trace)
+            await self._run(of, SILENT, "train", trace)
             sums = self._executor.losses.take(True)
         return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
 

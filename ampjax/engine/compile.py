@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +22,7 @@ from ampjax.unfold.edges import Edges
 
 _counts = {"compilations": 0, "registered": 0}
 _EVENT = "/jax/core/compile/backend_compile_duration"
+_listeners: list[Callable[[], object]] = []
 
 
 def compilations() -> int:
@@ -34,6 +36,19 @@ def compilations() -> int:
 def _count(event: str, duration_secs: float, **kwargs: str | int) -> None:
     if event == _EVENT:
         _counts["compilations"] += 1
+        for listener in tuple(_listeners):
+            listener()
+
+
+@contextmanager
+def told_of_compilations(listener: Callable[[], object]) -> Iterator[None]:
+    """Calls `listener` after each XLA compilation of this process, loads from the persistent cache included, as long as this is open."""
+    compilations()
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 @dataclass(frozen=True)

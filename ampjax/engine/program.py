@@ -16,6 +16,7 @@ from ampjax.ir.graph import Node
 from ampjax.ir.payload import Compute, Loss, RouteBy
 from ampjax.ir.wires import Wire
 from ampjax.sched.stages import HOST, Stage
+from ampjax.threefry import fold_in
 
 Ref = tuple[str, int, int]
 """Where an input comes from: `("port", p, 0)`, or `("node", k, output)`."""
@@ -74,7 +75,7 @@ class Program:
             own = () if call.params is None else params[call.params]
             options: dict[str, Any] = {}
             if call.body.rng:
-                options["key"] = None if seed is None else jax.random.fold_in(jax.random.key(call.salt), seed)
+                options["key"] = None if seed is None else fold_in(jax.random.key(call.salt), seed)
             out = call.body.apply(own, *values, **options)
             results.append(tuple(out) if isinstance(out, (tuple, list)) else (out,))
         return out if self.outputs == 0 else results[-1]

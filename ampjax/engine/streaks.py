@@ -88,7 +88,10 @@ def _in_a_row(
     is_one = len(changed) == 1
 
     def at(i: Any) -> list[Any]:
-        return [jax.tree.map(lambda stacked: stacked[i], arguments[place]) for place in brought]
+        def slice_of(stacked: Any) -> Any:
+            return jax.lax.dynamic_index_in_dim(stacked, i, keepdims=False)
+
+        return [jax.tree.map(slice_of, arguments[place]) for place in brought]
 
     def step(i: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         now, before = state

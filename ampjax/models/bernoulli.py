@@ -1,8 +1,4 @@
-"""Draws that are true with some probability: those of `jax.random.bernoulli`, for many keys in a quarter of its time on a CPU.
-
-JAX compiles its generator, Threefry (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4.2), for CPUs as a loop of five steps, each of
-which goes through memory. Written out, they are one pass.
-"""
+"""Draws that are true with some probability: those of `jax.random.bernoulli`, for many keys in a quarter of its time on a CPU."""
 
 from __future__ import annotations
 
@@ -13,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
-PARITY = 0x1BD11BDA
+from ampjax.threefry import blocks, is_threefry
+
 MANTISSA_BITS = 23
 
 
@@ -40,27 +36,15 @@ def bernoulli(key: Array, p: float, shape: tuple[int, ...]) -> Array:
 
 def _is_known(key: Array) -> bool:
     """Whether this is one key, with which `jax.random` draws as is done here."""
-    if jax.random.key_data(key).shape != (2,):
+    if not is_threefry(key):
         return False
     of_counts: bool = jax.config.jax_threefry_partitionable  # pyright: ignore - jax.config's type does not list its options
-    return of_counts and str(jax.random.key_impl(key)) == "threefry2x32" and jnp.result_type(float) == jnp.float32
+    return of_counts and jnp.result_type(float) == jnp.float32
 
 
 def _bits(key: Array, n: int) -> Array:
     """`[n]`, uint32: the two words of each number's block, one on the other."""
-    words = jax.random.key_data(key)
     counts, half = jax.lax.iota(jnp.uint32, n), -(-n // 2)
     # XLA draws anew in every loop that reads the numbers, in some one at a time, unless they are put together from parts.
-    return jnp.concatenate([_blocks(words[0], words[1], part) for part in (counts[:half], counts[half:])])
-
-
-def _blocks(key_0: Array, key_1: Array, counts: Array) -> Array:
-    """Threefry-2x32 with 20 rounds of the blocks (0, count)."""
-    keys = key_0, key_1, key_0 ^ key_1 ^ np.uint32(PARITY)
-    x, y = jnp.zeros_like(counts) + key_0, counts + key_1
-    for i in range(5):
-        for by in ROTATIONS[i % 2]:
-            x = x + y
-            y = ((y << np.uint32(by)) | (y >> np.uint32(32 - by))) ^ x
-        x, y = x + keys[(i + 1) % 3], y + keys[(i + 2) % 3] + np.uint32(i + 1)
-    return x ^ y
+    parts = [blocks(key, part) for part in (counts[:half], counts[half:])]
+    return jnp.concatenate([x ^ y for x, y in parts])

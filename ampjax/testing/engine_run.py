@@ -13,6 +13,8 @@ import optax
 
 from ampjax.ir.graph import Graph
 from ampjax.predictions import Predictions
+from ampjax.preparation import as_needed
+from ampjax.progress import SILENT, Reporter
 from ampjax.sched.statistics import Statistics
 from ampjax.settings import Settings
 from ampjax.testing.differences import Difference, compare, wide
@@ -44,14 +46,17 @@ class EngineRun:
     largest: int
 
 
-def run_engine(graph: Graph, instances: Data, params: Mapping[str, Any], settings: Settings) -> EngineRun:
-    """Runs instances forward and backward with frozen parameters, evaluates and predicts them; compiles only what these need."""
+def run_engine(
+    graph: Graph, instances: Data, params: Mapping[str, Any], settings: Settings, reporter: Reporter = SILENT
+) -> EngineRun:
+    """Runs instances forward and backward with frozen parameters, evaluates and predicts them; compiles only what these need, and shows that."""
     trainer = Trainer(graph, optax.sgd(0.0), params=params, settings=replace(settings, compile_ahead=False))
-    training = trainer.accumulate(instances, update=False)
-    gradients, largest = trainer.gradients, [_largest(trainer.statistics)]
-    evaluation = trainer.evaluate(instances)
-    largest.append(_largest(trainer.inference_statistics))
-    outputs = trainer.predict(instances) if has_sinks(graph) else {}
+    with as_needed(reporter, trainer.most_kernels(instances)):
+        training = trainer.accumulate(instances, update=False)
+        gradients, largest = trainer.gradients, [_largest(trainer.statistics)]
+        evaluation = trainer.evaluate(instances)
+        largest.append(_largest(trainer.inference_statistics))
+        outputs = trainer.predict(instances) if has_sinks(graph) else {}
     return EngineRun(
         training.pop("loss_sum"),
         training,

@@ -7,7 +7,7 @@ It owns its own reading of what every node kind means (`ampjax.testing.interpret
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ def reference(
     keys: KeyFn | None = None,
     jit: bool = False,
     oracle: str = "jit",
+    ended: Callable[[], object] = lambda: None,
 ) -> Reference:
     """Interprets a graph on some instances and differentiates the summed loss with `jax.grad`.
 
@@ -71,6 +72,7 @@ def reference(
         `route_by`, whose way depends on payloads.
       oracle: How bodies are evaluated: `jit` compiles each by itself; `eager` evaluates them operation by operation in float64 (see
         `ampjax.testing.oracles`), in which keys draw other numbers than in float32. Results are NumPy arrays of float64 then.
+      ended: Called when an instance has been run forward.
 
     Returns:
       Loss, metrics, gradients, outputs and counts.
@@ -94,6 +96,7 @@ def reference(
         runs[:] = [Run(graph, params, keys, how) for _ in pumped]
         for run, messages in zip(runs, pumped, strict=True):
             run.run([(node, how.cast(payload), state) for node, payload, state in messages])
+            ended()
         losses = [part for run in runs for _, part in run.losses]
         results = [([x for _, _, x in run.outputs], [x for _, *x in run.metrics]) for run in runs]
         return sum(losses, start=jnp.zeros(())), (results, losses)

@@ -8,6 +8,7 @@ from typing import Any
 from ampjax.compilation_cache import use_compilation_cache
 from ampjax.ir.graph import Graph
 from ampjax.params import initial_params
+from ampjax.progress import Reporter
 from ampjax.settings import Settings
 from ampjax.testing.engine_run import differences_of, run_engine
 from ampjax.testing.reference import reference
@@ -32,6 +33,7 @@ def verify(
     seed: int = 0,
     oracle: str = "eager",
     quick: bool = False,
+    progress: bool = True,
 ) -> Verification:
     """Compares training and inference with the composed function and its `jax.grad`, across schedules.
 
@@ -53,6 +55,7 @@ def verify(
       seed: Of the initial parameters.
       oracle: How the reference evaluates bodies: `eager` or `jit`.
       quick: Of the default schedules only the second, in which kernels are fused and dispatches full.
+      progress: Whether to show progress.
 
     Returns:
       The verdict; it prints as a readable report and is true if all agree.
@@ -63,9 +66,11 @@ def verify(
     """
     use_compilation_cache()
     start = initial_params(graph, dict(params or {}), seed)
-    wanted = reference(graph, start, instances, oracle=oracle)
     tried = schedules if schedules is not None else SCHEDULES[1:2] if quick else SCHEDULES
-    runs = [run_engine(graph, instances, start, settings) for settings in tried]
+    with Reporter(progress) as reporter:
+        with reporter.part("reference", len(instances)) as ended:
+            wanted = reference(graph, start, instances, oracle=oracle, ended=ended)
+        runs = [run_engine(graph, instances, start, settings, reporter) for settings in tried]
     found = [differences_of(run, wanted) for run in runs]
     worst = max(value for parts in found for part in parts.values() for *_, value in part)
     verdict = "agrees with" if worst <= tolerance else "differs from"

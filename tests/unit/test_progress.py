@@ -3,13 +3,16 @@
 import io
 from types import SimpleNamespace
 
+import jax
+import numpy as np
 import optax
 import pytest
 from rich.console import Console
 from support import graphs
 
 import ampjax as amp
-from ampjax.progress import COMPILING, Reporter
+from ampjax.preparation import as_needed
+from ampjax.progress import AS_NEEDED, COMPILING, Reporter
 
 
 def seen(jumps, name=COMPILING, total=120, show=True, terminal=False):
@@ -25,6 +28,10 @@ def seen(jumps, name=COMPILING, total=120, show=True, terminal=False):
 
 def test_without_a_terminal_a_line_tells_how_far_the_compilations_are():
     assert seen([2.0] * 4) == "compiling 3 of 120 kernels, about 234 s left\n"
+
+
+def test_what_is_compiled_as_needed_may_be_less():
+    assert seen([2.0] * 4, AS_NEEDED) == "compiling 3 of at most 120 kernels, about 234 s left at most\n"
 
 
 def test_passes_are_told_by_their_names():
@@ -55,3 +62,36 @@ def test_a_trainer_tells_of_its_compilations_where_output_is_no_terminal(monkeyp
     monkeypatch.setattr("rich.get_console", lambda: Console(width=200))
     amp.Trainer(graphs.chain(1), optax.sgd(1e-2)).warm_up(graphs.chain_data(4))
     assert capsys.readouterr().out.startswith("compiling 1 of ")
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """Gives what has been shown, a line for each step, as where output is no terminal."""
+    monkeypatch.setattr("ampjax.progress.FIRST_S", 0.0)
+    monkeypatch.setattr("ampjax.progress.MOST_S", 0.0)
+    monkeypatch.setattr("rich.get_console", lambda: Console(width=200))
+    return lambda: capsys.readouterr().out
+
+
+def test_compilations_are_counted_as_they_come(shown):
+    with Reporter(True) as reporter, as_needed(reporter, 3):
+        for _ in range(2):
+            jax.jit(lambda x: x + 1)(1.0)
+    jax.jit(lambda x: x + 2)(1.0)
+    assert [line[:24] for line in shown().splitlines()] == ["compiling 1 of at most 3", "compiling 2 of at most 3"]
+
+
+def test_the_first_epoch_tells_of_its_compilations(shown):
+    with amp.Graph() as g:
+        amp.loss("loss", lambda x: x * x)(amp.ppt("f", lambda p, x: p * x, params=graphs.one())(amp.pump("x")))
+    trainer = amp.Trainer(g, optax.sgd(1e-2))
+    trainer.fit([{"x": np.float32(1.0)}] * 4)
+    first, *_ = shown().splitlines()
+    assert first.startswith("compiling 1 of at most ")
+
+
+def test_verify_tells_how_far_it_is(shown):
+    instances = graphs.chain_data(2)
+    assert amp.verify(graphs.chain(1), instances, quick=True)
+    assert shown().startswith("reference: 1 of 2, about ")
+    assert amp.verify(graphs.chain(1), instances, quick=True, progress=False) and shown() == ""
