@@ -54,10 +54,8 @@ class Source:
         self._scheduler, self.of, self._data, self._ids = scheduler, of, of.data, np.asarray(of.ids)
         self.train, self._guard, self._next = of.train, guard, 0
         self._foreseen = 0  # instances whose programs are known
-        self._unfolded, self._news = (
-            scheduler.programs.n_unfolded,
-            False,
-        )  # when this was last looked at; whether it was more than before
+        self._unfolded = scheduler.programs.n_unfolded  # when this was last looked at
+        self._news = False  # whether it was more than before
         self._needs: dict[int, Rows] = {}  # of instances to come, by their place in the order
 
     @property

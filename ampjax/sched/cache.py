@@ -19,9 +19,6 @@ from ampjax.unfold.demand import Rows, demand
 from ampjax.unfold.keys import topologies_of
 from ampjax.unfold.unfolder import Unfolder, of_some
 
-FREE = -1
-"""An entry of the table of programs that is free."""
-
 
 @dataclass(frozen=True)
 class CacheStatistics:
@@ -51,9 +48,9 @@ class ProgramCache:
       plan: The plan.
       store: Where programs stand.
       most_bytes: Bytes of programs that are kept; those of instances in flight are kept in any case.
+      loops: The compiled loops.
 
     Attributes:
-      loops: The compiled loops.
       n_unfolded: Programs that have been unfolded.
     """
 
@@ -61,7 +58,7 @@ class ProgramCache:
         self._plan, self._store, self._most, self._loops = plan, store, most_bytes, loops
         self.unfolder = Unfolder(plan)
         self._by_id = False
-        self._table, self._entered = np.full(64, FREE, np.int64), 0
+        self._table, self._entered = np.full(64, c.NOBODY, np.int64), 0
         self._held: dict[int, list[Topology]] = {}
         self._hits = self.n_unfolded = self._dropped = 0
 
@@ -178,6 +175,6 @@ class ProgramCache:
         if 2 * self._entered > len(self._table):
             kept = self._table[self._table >= 0]
             self._entered = len(kept) + len(places)
-            self._table = np.full(1 << (4 * self._entered).bit_length(), FREE, np.int64)
+            self._table = np.full(1 << (4 * self._entered).bit_length(), c.NOBODY, np.int64)
             self._loops.insert(self._store.programs, kept, self._table)
         self._loops.insert(self._store.programs, np.arange(places.start, places.stop), self._table)

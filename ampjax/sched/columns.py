@@ -57,6 +57,9 @@ P_LINE, P_LENGTH, P_PICK, P_ROWS, P_ID, WAVE, P_SINCE, KEY = range(8)
 PUMPED = KEY + 2
 """From here on the rows that are pumped into each arena."""
 
+NOBODY, DROPPED = -1, -2
+"""In the table that finds programs: a free entry; one whose program has been given up, which searches go past."""
+
 # `Store.uses` int64: a line for each wave.
 USERS, USED = range(2)
 """Instances in flight that have one of its programs; when one was last asked for, as `ASKED` counts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +38,16 @@ class Waiting:
         return f"node `{self.stage.name}` has {self.state!r} on port {self.stage.ports[self.port].name} and waits for {self.what}"
 
 
+def missing_ports(stage: Stage, ports: Iterable[int]) -> str:
+    """What a message in a join waits for, in words: on which ports messages of its key are missing."""
+    return "the same key on port " + " or ".join(stage.ports[port].name for port in ports)
+
+
+def missing_members(n: int, size: int | None) -> str:
+    """What an open group waits for, in words: `n` of its `size` members, or its opener, where that is None."""
+    return "its opener" if size is None else f"{n} more of {size} member(s)"
+
+
 class Pending(Protocol):
     """A join, as far as it tells what waits in it."""
 
@@ -61,14 +71,13 @@ def find_waiting(plan: Plan, joins: Mapping[int, Pending], groups: Mapping[int, 
         for there in by_key.values():
             port = min(there)
             missing = tuple(i for i in range(len(stage.ports)) if i not in there)
-            what = "the same key on port " + " or ".join(stage.ports[i].name for i in missing)
-            found.append(Waiting(stage, _state(plan, stage, port, there[port]), port, missing, what))
+            state = _state(plan, stage, port, there[port])
+            found.append(Waiting(stage, state, port, missing, missing_ports(stage, missing)))
     for collecting in groups.values():
         stage = collecting.stage
         for group in collecting.open.values():
             missing = (1,) if group.size is None else (0,)
-            n = 0 if group.size is None else group.size - len(group.members)
-            what = "its opener" if group.size is None else f"{n} more of {group.size} member(s)"
+            what = missing_members((group.size or 0) - len(group.members), group.size)
             port, array = (0, group.members[0][0]) if group.members else (1, group.state)
             assert array is not None
             found.append(Waiting(stage, _state(plan, stage, port, array), port, missing, what))

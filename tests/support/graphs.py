@@ -74,6 +74,12 @@ def xent(logits, label):
     return -jax.nn.log_softmax(logits)[label], {"accuracy": (jnp.argmax(logits) == label).astype(jnp.float32)}
 
 
+def labelled_data(n, seed=0):
+    """Rows of four features, each with one of three labels."""
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.normal(size=4).astype(np.float32), "label": np.int32(rng.integers(0, 3))} for _ in range(n)]
+
+
 def rnn_instance(length, features=4, seed=0):
     rng = np.random.default_rng((seed, length))
     return {

@@ -14,6 +14,7 @@ import optax
 import pytest
 from rich.console import Console
 from support import graphs
+from support.graphs import labelled_data as mlp_data
 
 import ampjax as amp
 from ampjax.engine.cost import FlopsCost
@@ -39,11 +40,6 @@ def mlp():
         amp.sink("logits", y)
         amp.loss("xent", graphs.xent)(y, label)
     return g
-
-
-def mlp_data(n, seed=0):
-    rng = np.random.default_rng(seed)
-    return [{"x": rng.normal(size=4).astype(np.float32), "label": np.int32(rng.integers(0, 3))} for _ in range(n)]
 
 
 def linear(p, x):

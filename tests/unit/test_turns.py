@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from support import graphs
+from support.graphs import labelled_data as data
 
 import ampjax as amp
 from ampjax.errors import SettingsError
@@ -110,11 +111,6 @@ def dropping():
         amp.sink("logits", y)
         amp.loss("xent", graphs.xent)(y, label)
     return g
-
-
-def data(n, seed=0):
-    rng = np.random.default_rng(seed)
-    return [{"x": rng.normal(size=4).astype(np.float32), "label": np.int32(rng.integers(0, 3))} for _ in range(n)]
 
 
 def new_trainer(rate=0.1):

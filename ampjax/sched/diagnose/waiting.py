@@ -12,7 +12,7 @@ from ampjax.sched import columns as c
 from ampjax.sched.diagnose.inflight import COMING, GOING, READY, InFlight
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.stages import Stage
-from ampjax.unfold.waiting import Waiting
+from ampjax.unfold.waiting import Waiting, missing_members, missing_ports
 
 SHOWN = 8
 """Who waits, at most, in an error's sentence."""
@@ -62,8 +62,7 @@ def _join(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarr
     """That a message has come to a port, and which ports it waits for."""
     stage = s.plan.stages[found.stage[v]]
     port, missing = int(has[0]), tuple(lacks.tolist())
-    what = "the same key on port " + " or ".join(stage.ports[p].name for p in missing)
-    return Waiting(stage, _known(s, found, v, stage, port), port, missing, what)
+    return Waiting(stage, _known(s, found, v, stage, port), port, missing, missing_ports(stage, missing))
 
 
 def _group(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray) -> Waiting:
@@ -71,8 +70,7 @@ def _group(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndar
     stage = s.plan.stages[found.stage[v]]
     n, size = len(lacks) + len(has), int(s.tables.lines[found.lines[v], c.ROWS])
     opens = n > size and n - 1 in lacks  # the opener stands last
-    n_missing = len(lacks) - opens
-    what = "its opener" if opens else f"{n_missing} more of {size} member(s)"
+    what = missing_members(len(lacks), None if opens else size)
     port = 0 if len(has[has < size]) else 1
     return Waiting(stage, found.state(v), port, (1,) if opens else (0,), what)
 

@@ -10,9 +10,6 @@ from ampjax.sched import columns as c
 from ampjax.sched.loops.compiled import entry, inlined
 from ampjax.unfold.keys import PLACE, PUMP
 
-NOBODY, DROPPED = -1, -2
-"""In the table: a free entry; one whose program has been given up, which searches go past."""
-
 A = 0x2127599BF4325C37, 0x165667B19E3779F9, 0x27D4EB2F165667C5
 B = 0x1B03738712FAD5C9, 0x369DEA0F31A53F85, 0x3C6EF372FE94F82B
 """Odd multipliers: of a number, twice, and of what has been mixed."""
@@ -75,7 +72,7 @@ def remove(programs, places, table):
     for place in places:
         at = entry_of(programs, table, programs[place, c.KEY], programs[place, c.KEY + 1])
         if table[at] == place:
-            table[at] = DROPPED
+            table[at] = c.DROPPED
 
 
 @inlined
@@ -83,7 +80,7 @@ def entry_of(programs, table, a, b):
     """The entry of a key in the table, or the free one where it is missed."""
     mask = len(table) - 1
     at = a & mask
-    while table[at] != NOBODY:
+    while table[at] != c.NOBODY:
         place = table[at]
         if place >= 0 and programs[place, c.KEY] == a and programs[place, c.KEY + 1] == b:
             break

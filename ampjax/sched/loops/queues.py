@@ -91,11 +91,8 @@ def merge(t, a, b):
 @inner
 def in_order(t, head):
     """A list sorted by age, equal ones as they stand: runs that are in order are merged, two by two."""
-    runs, lengths, n = (
-        t.ranges[c.RUNS],
-        t.ranges[c.RUN_LENGTHS],
-        0,
-    )  # each is longer than those behind it together, so there are few
+    # Each run is longer than those behind it together, so there are few.
+    runs, lengths, n = t.ranges[c.RUNS], t.ranges[c.RUN_LENGTHS], 0
     while head >= 0:
         runs[n], lengths[n] = head, 1
         last, follower = head, t.live[head, c.NEXT]

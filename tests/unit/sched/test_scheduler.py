@@ -11,7 +11,7 @@ import pytest
 from support import graphs
 from support.control import plan_for
 from support.models import model
-from support.schedules import Scheduled, at_once, first_difference
+from support.schedules import Scheduled, admit, at_once, first_difference
 from support.uncompiled import digests
 
 from ampjax.ir.instances import InstanceList, Messages
@@ -126,10 +126,7 @@ def test_decided_ahead_or_one_by_one(policy):
     one = Scheduled(plan, settings, data)
     s, left, told, most = one.scheduler, np.arange(len(data)), [], 0
     while len(left) or not s.idle:
-        s.finished
-        n = min(s.room(), len(left))
-        one.admit(left[:n])
-        left = left[n:]
+        left, _ = admit(one, left)
         found = s.ahead(0, 16)
         most = max(most, len(found))
         told += [one.tell(d) for d in found]
@@ -145,10 +142,7 @@ def test_ahead_stops_where_payloads_are_read(name):
     one, told, left = Scheduled(plan, settings, data), [], np.arange(len(data))
     s = one.scheduler
     while len(left) or not s.idle:
-        s.finished
-        n = min(s.room(), len(left))
-        one.admit(left[:n])
-        left = left[n:]
+        left, _ = admit(one, left)
         found = s.ahead(0, 16)
         assert not any(s.reads(d) for d in found[:-1])
         told += [one.tell(d) for d in found]
