@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -51,6 +52,7 @@ class Entry:
       needs: A package without which it can't run.
       cores: The cores that its process may use; by default all.
       to_target: Whether it is worth waiting for until it reaches a target.
+      checkout: The folder of another checkout whose program this is; by default this one.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Entry:
     needs: str | None = None
     cores: tuple[int, ...] = ()
     to_target: bool = True
+    checkout: Path | None = None
 
     @property
     def missing(self) -> bool:
@@ -70,6 +73,8 @@ class Entry:
     def variables(self) -> dict[str, str]:
         """All environment variables of its process."""
         own = {name: value for name, value in self.environment.items() if value is not None}
+        if self.checkout:
+            own["PYTHONPATH"] = str(self.checkout.absolute())
         return {name: value for name, value in os.environ.items() if name not in self.environment} | own
 
 
@@ -92,6 +97,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
             env=entry.variables(),
+            cwd=entry.checkout,
             preexec_fn=partial(os.sched_setaffinity, 0, entry.cores) if entry.cores else None,
         )
         self._answer()

@@ -44,6 +44,7 @@ class Workload:
       batch: The peers': instances in a minibatch; one program of each kind for each number.
       programs: Only programs whose names begin so; ours at the first number of instances in flight is always there.
       to_target: Train programs up to this validation accuracy (QM9: error) first, in the experiment's epochs at most, and measure the time.
+      beside: Ours of another checkout too, for example of an earlier commit: the folder.
       synthetic: Generated data.
       data_dir: Folder with data files; else AMPJAX_DATA.
       fusions: Every program in JAX once for each of these choices of XLA's fused kernels; by default `no-reduce`, which importing ampjax sets.
@@ -60,6 +61,7 @@ class Workload:
     batch: tuple[int, ...] = (32,)
     programs: tuple[str, ...] = ()
     to_target: float | None = None
+    beside: Path | None = None
     synthetic: bool = False
     data_dir: Path | None = None
     fusions: tuple[Fusions, ...] = ()
@@ -100,6 +102,8 @@ class Workload:
         first, *more = (self._ours("ampjax", n) for n in self.max_active_keys)
         others = [*more, *self.peers(), *self.modes()]
         chosen = [first, *(e for e in others if not self.programs or e.name.startswith(self.programs))]
+        if self.beside:
+            chosen[1:1] = [replace(first, name=f"ampjax in {self.beside.name}", checkout=self.beside)]
         if not self.fusions:
             return chosen
         return [with_fusions(e, fusions) for e in chosen if e.needs is None for fusions in self.fusions]
