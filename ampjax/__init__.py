@@ -27,7 +27,7 @@ from ampjax.ir.builders import (
     topology,
     ungroup,
 )
-from ampjax.ir.graph import Graph
+from ampjax.ir.graph import PICTURE, Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topology, messages
 from ampjax.ir.state import State
 from ampjax.numerics.check import check_numerics
@@ -84,6 +84,15 @@ __all__ = [
     "verify",
     "wavefront",
 ]
+
+
+def _picture(graph: Graph) -> str:
+    from ampjax.viz.graph_picture import to_svg  # imports matplotlib: only when a graph is shown
+
+    return to_svg(graph)
+
+
+PICTURE.append(_picture)
 
 
 def __dir__() -> list[str]:

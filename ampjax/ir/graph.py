@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +14,9 @@ from ampjax.ir.control_nodes import CONTROL, Phi
 from ampjax.ir.payload_nodes import Collect, Compute, Loss, Pump, Reduce, RouteBy, Sink
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire, WireType
+
+PICTURE: list[Callable[[Graph], str]] = []
+"""How a graph is drawn in notebooks: at most one function, from the graph to SVG. Importing `ampjax` puts it here, so that graphs need no library for drawing."""
 
 _CURRENT: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("ampjax_graph", default=None)
 
@@ -416,10 +419,8 @@ class Graph:
 
         return tree(self)
 
-    def _repr_html_(self) -> str:
-        from ampjax.viz.graph_picture import to_svg  # pictures need matplotlib
-
-        return to_svg(self)
+    def _repr_html_(self) -> str | None:
+        return PICTURE[0](self) if PICTURE else None
 
     def to_mermaid(self) -> str:
         """The graph as Mermaid text."""

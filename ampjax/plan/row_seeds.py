@@ -7,11 +7,14 @@ draws what the forward pass drew.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ampjax.ir.state import SLOT
-from ampjax.unfold.rules.edges import Edges
+
+if TYPE_CHECKING:
+    from ampjax.unfold.rules.edges import Edges
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ampjax.errors import SettingsError
-from ampjax.sched.choosing.queue_views import Queue
 from ampjax.sched.decisions.dispatch import FORWARD
 
-Policy = Callable[[Sequence[Queue], int], Queue | None]
+if TYPE_CHECKING:
+    from ampjax.sched.choosing.queue_views import Queue
+
+Policy = Callable[[Sequence["Queue"], int], "Queue | None"]
 """`policy(queues, now)`: chooses among queues that are not empty and can be dispatched; `now` is the number of the next dispatch.
 
 None lets the worker wait, and asks again when something has moved. Where everybody would wait, `backward_first` decides."""

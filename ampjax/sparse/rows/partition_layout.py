@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+
+
+class Key(NamedTuple):
+    """A table as it is split now: a new split has other parts.
+
+    Args:
+      table: The table's number.
+      split: The split's.
+    """
+
+    table: int
+    split: int
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ampjax.errors import TableError
-from ampjax.sparse.servers.server import Key
+from ampjax.sparse.rows.partition_layout import Key
 
 _numbers = itertools.count()
 

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows import server_part
 from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.rows.row_kernels import kernels_of
 from ampjax.sparse.rows.server_part import PartSettings
-from ampjax.sparse.servers.server import Key, Server
+from ampjax.sparse.servers.server import Server
 
 numbers = itertools.count()
 """Of tables and splits: none comes twice in a process."""

@@ -22,9 +22,9 @@ import jax
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.servers.exports import exported
 from ampjax.sparse.servers.frames import Channel
-from ampjax.sparse.servers.server import Key
 from ampjax.sparse.servers.serving import Answer, Request, Wanted
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from ampjax.sparse import serving; serving.main(int(sys.argv[1]))"

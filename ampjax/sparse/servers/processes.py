@@ -15,10 +15,10 @@ from typing import Any
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.servers.all_servers import Call
 from ampjax.sparse.servers.process import CLOSED, ServerProcess
-from ampjax.sparse.servers.server import Key
 from ampjax.sparse.servers.serving import Request
 from ampjax.utils.interrupts import uninterrupted
 from ampjax.utils.setting_checks import at_least

@@ -6,24 +6,13 @@ travelled; what it gives will travel: it counts both, and its clients count the 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from ampjax.errors import ServerError
 from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.rows.row_kernels import Kernels
 from ampjax.sparse.rows.server_part import Part, PartSettings
-
-
-class Key(NamedTuple):
-    """A table as it is split now: a new split has other parts.
-
-    Args:
-      table: The table's number.
-      split: The split's.
-    """
-
-    table: int
-    split: int
 
 
 class Server:

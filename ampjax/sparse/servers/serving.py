@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowTypes
 from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.rows.row_kernels import Kernels
 from ampjax.sparse.servers.exports import Imports, Shapes
 from ampjax.sparse.servers.frames import Channel
-from ampjax.sparse.servers.server import Key, Server
+from ampjax.sparse.servers.server import Server
 
 
 class Request(NamedTuple):

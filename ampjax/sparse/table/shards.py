@@ -18,13 +18,12 @@ from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import Columns, Traffic, cut
 from ampjax.sparse.rows.gradient_buffer import Rows
-from ampjax.sparse.rows.partition_layout import Layout
+from ampjax.sparse.rows.partition_layout import Key, Layout
 from ampjax.sparse.rows.pending_update import Pending
 from ampjax.sparse.rows.row_blocks import Block
 from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.rows.shared_history import History
 from ampjax.sparse.servers.all_servers import Servers, numbers
-from ampjax.sparse.servers.server import Key
 from ampjax.sparse.table.table_settings import TableSettings
 
 
