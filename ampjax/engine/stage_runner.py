@@ -12,7 +12,7 @@ import numpy as np
 
 from ampjax.devices.allreduce import Device
 from ampjax.engine.arenas import Arenas, grow, zeros
-from ampjax.engine.kernels import edges_kernel
+from ampjax.engine.kernels import edge_kernels
 from ampjax.engine.kernels import rows as kernels
 from ampjax.engine.kernels.edge_sizes import EdgeSizes, padded_edges
 from ampjax.engine.kernels.ladders import ladder_for, segment_sizes
@@ -66,7 +66,7 @@ class StageRunner:
         self._chain = make_chain_program(stage) if stage.chain is not None else None
         if self._chain is not None:
             self.program, self._random = self._chain, self._chain.random
-            self._forward = edges_kernel.forward(self._chain, self._wiring)
+            self._forward = edge_kernels.forward(self._chain, self._wiring)
         elif stage.kind in ("rows", "loss"):
             self.program = make_program(stage)
             self._random = self.program.random
@@ -266,7 +266,7 @@ class StageRunner:
             rows = tuple((port.type.shape, port.type.dtype.name) for port in self.stage.ports)
             find: Any = find_kept if self._chain is None else find_chain_kept
             kept: Kept = find(self.program, rows, shapes_of(params)) if self.needs_backward else Kept()
-            of: Any = kernels if self._chain is None else edges_kernel
+            of: Any = kernels if self._chain is None else edge_kernels
             self._forward_train = of.forward_train(self.program, self._wiring, kept)
             self._make_adjoint = functools.partial(of.backward, self.program, self._wiring, kept)
             self._kept = kept

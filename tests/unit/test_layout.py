@@ -1,0 +1,124 @@
+"""The house: packages import downwards only, files are few to a package, and a file's name says one thing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "ampjax"
+LOOSE = {"__init__", "errors", "nn"}
+"""What may stand beside the packages: users import it."""
+SAME_SUBJECT = {"permutation"}
+"""Names of two files: of a model and of its data."""
+MOST_FILES = 15
+
+
+def modules() -> dict[str, Path]:
+    """All modules of ampjax, by name."""
+    names = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in names.items()}
+
+
+def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of ampjax that a file imports, wherever in the file, but not those that are for type checkers alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in known else node.module
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    known = modules()
+    return {name: set(imported(path, known)) - {name} for name, path in known.items()}
+
+
+def rooms() -> list[str]:
+    """The packages that ARCHITECTURE.md lists, from the top."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## The rooms")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else module
+
+
+def folder(module: str) -> str:
+    return module if (ROOT / module.replace(".", "/")).is_dir() else module.rpartition(".")[0]
+
+
+def circles(arrows: dict[str, set[str]]) -> list[str]:
+    """Names from which following arrows leads back to them."""
+    found = []
+    for start in arrows:
+        seen, left = set(), list(arrows[start])
+        while left:
+            name = left.pop()
+            if name not in seen:
+                seen.add(name)
+                left.extend(arrows.get(name, ()))
+        if start in seen:
+            found.append(start)
+    return found
+
+
+def test_architecture_lists_every_package():
+    there = {room(name) for name in modules()}
+    assert sorted(rooms()) == sorted(there)
+
+
+def test_imports_only_go_down_the_list(imports: dict[str, set[str]]):
+    floor = {name: n for n, name in enumerate(rooms())}
+    back = [
+        f"{name} imports {other}"
+        for name, others in imports.items()
+        for other in others
+        if floor[room(name)] > floor[room(other)]
+    ]
+    assert not back
+
+
+def test_no_files_import_each_other_in_a_circle(imports: dict[str, set[str]]):
+    assert circles(imports) == []
+
+
+def test_no_folders_of_a_package_import_each_other_in_a_circle(imports: dict[str, set[str]]):
+    arrows: dict[str, set[str]] = {}
+    for name, others in imports.items():
+        arrows.setdefault(folder(name), set()).update(folder(other) for other in others)
+    for name in rooms():
+        inner = {a: {b for b in bs if b != a} for a, bs in arrows.items() if a.startswith(f"ampjax.{name}.")}
+        assert circles({a: {b for b in bs if b in inner} for a, bs in inner.items()}) == []
+
+
+def test_no_package_has_too_many_files():
+    counts = Counter(path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+    assert {str(path): n for path, n in counts.items() if n > MOST_FILES} == {}
+    assert {path.stem for path in PACKAGE.glob("*.py")} == LOOSE
+
+
+def test_no_two_files_have_one_name():
+    counts = Counter(path.stem for path in PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
+    assert {name for name, n in counts.items() if n > 1} == SAME_SUBJECT
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
