@@ -127,7 +127,7 @@ class StageRunner:
             a.values[key], a.grads[key] = value, grad
 
     def learns_at_once(self, launch: Launch) -> bool:
-        """Whether a dispatch's kernel computes weight gradients, and can use them for an update (`engine.learning.Updating`)."""
+        """Whether a dispatch's kernel computes weight gradients, and can use them for an update (`engine.kernels.weight_gradients.Updating`)."""
         computes = self.stage.kind == "loss" or (self.stage.kind == "rows" and self.needs_backward)
         return computes and launch.n_rows > 0
 

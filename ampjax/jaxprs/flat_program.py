@@ -1,6 +1,6 @@
 """An optax transform as one flat list of primitive operations, with a name for every input and output.
 
-Owns the tracing. It does not know which leaves are tables; `optim.slices` finds out what that means for the operations.
+Owns the tracing. It does not know which leaves are tables; `jaxprs.program_slices` finds out what that means for the operations.
 """
 
 from __future__ import annotations

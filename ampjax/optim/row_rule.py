@@ -1,6 +1,6 @@
 """What an optimizer does to the rows of one table: pure functions on any selection of rows.
 
-`optim.rows` makes rules from an optax transform. Nothing in here knows which optimizer it was, or where rows are kept.
+`optim.split_rows` makes rules from an optax transform. Nothing in here knows which optimizer it was, or where rows are kept.
 """
 
 from __future__ import annotations

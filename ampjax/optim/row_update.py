@@ -1,6 +1,6 @@
 """An update of those rows of a table that have got gradients, where the others stay as they are.
 
-Plain SGD and Adagrad leave a row without gradient alone (`optim.still` proves it), so an update need not pass over a whole word table for the few rows of a
+Plain SGD and Adagrad leave a row without gradient alone (`jaxprs.zero_gradient` proves it), so an update need not pass over a whole word table for the few rows of a
 minibatch. Knows neither which rows these are, nor when an update is due.
 """
 

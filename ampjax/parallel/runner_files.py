@@ -1,7 +1,7 @@
 """A runner in files: dense variables and shared optimizer state in one folder, each table in one of its own.
 
 Every file has a checksum, and nothing is believed before all of it was read. A save that is cut off leaves the last whole one,
-be it under a name beside the folder's: `NAME.<token>.new` is being written, `NAME.<token>.old` is being replaced (`sparse.leftovers` knows tokens).
+be it under a name beside the folder's: `NAME.<token>.new` is being written, `NAME.<token>.old` is being replaced (`sparse.table.leftovers` knows tokens).
 What is no checkpoint is not touched.
 """
 

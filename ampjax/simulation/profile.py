@@ -108,7 +108,7 @@ Measured = dict[str, dict[str, dict[int, list[float]]]]
 def measure_devices(loop: Loop, executor: Executor, together: bool) -> Measured:
     """Runs a loop to its end, one call at a time, each waited for: what takes how long (`times`), and the devices' part of it (`kernels`).
 
-    As the asyncio driver does, it decides on several dispatches (`engine.issue_queue.AHEAD`) and then issues them, in streaks where they coalesce. Payloads are put where
+    As the asyncio driver does, it decides on several dispatches (`drivers.issue_queue.AHEAD`) and then issues them, in streaks where they coalesce. Payloads are put where
     they belong at once, so a kernel may see those of a later instance: only times come out. What is compiled on the way is left out, so run the same once before.
 
     Args:

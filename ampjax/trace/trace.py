@@ -23,7 +23,7 @@ class Trace:
       slices: Slices to begin with.
       max_slices: The most that are kept, so that a long run does not fill the memory (a slice of 64 messages takes about 1 kB).
       every: On real devices: one dispatch in so many, or fewer, is waited for and timed; the others' times are worked out from these and
-        from when the host issued them (see `engine.sampled`). 1 waits for every dispatch before its messages travel on: exact, and slow.
+        from when the host issued them (see `drivers.sampling_timer`). 1 waits for every dispatch before its messages travel on: exact, and slow.
 
     Attributes:
       runs: Start and end of each run, in nanoseconds.

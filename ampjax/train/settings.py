@@ -29,9 +29,9 @@ class Settings:
       mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates
         (figure 1b). `sync`: one instance, then every node updates (figure 1a).
       workers: Number of workers; each has a device if there are enough, else they share.
-      affinity: Which worker hosts which node: `default`, `paper`, `coloured`, a mapping or a function (see `sched.affinity`).
+      affinity: Which worker hosts which node: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`).
       policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront`, `one_forward_one_backward`, or a
-        function (see `sched.policy`).
+        function (see `sched.decisions.policy`).
       max_dispatch_size: Rows in one dispatch at most; 1 is the paper's Algorithm 1.
       weights: `current` or `stashed` parameters in the adjoint.
       gradient: `mean` or `sum` over the accumulated gradient rows.

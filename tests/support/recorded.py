@@ -12,7 +12,7 @@ from ampjax.trace.recording import Recorder, Recording
 
 
 class ControlLoop:
-    """What a replay driver asks of `engine.loop.Loop`, over a side of `support.schedules`.
+    """What a replay driver asks of `drivers.run.Loop`, over a side of `support.schedules`.
 
     Args:
       side: The scheduler and its data.

@@ -53,7 +53,7 @@ def admit(slots, places, programs, uses, pumps, numbers, rows_at, fed, *tables):
       programs: `Store.programs`.
       uses: `Store.uses`.
       pumps: `[pumps, 3]`: the pumps, as numbers of stages, in the order in which they pump; two columns to be written.
-      numbers: `[m, columns]`: what is pumped (`unfold.keys`).
+      numbers: `[m, columns]`: what is pumped (`unfold.program_keys`).
       rows_at: `[n]` int64, to be written.
       fed: int64, to be written: where what is pumped belongs, the slots of its rows in the order of `numbers`.
       *tables: The tables.

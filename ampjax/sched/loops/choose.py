@@ -12,7 +12,7 @@ from ampjax.sched.tables.columns import Tables
 
 @inlined
 def rank(t, q, policy):
-    """What the policies of these numbers compare: the lowest goes first (`sched.policy`); of equal ones that which has waited longest."""
+    """What the policies of these numbers compare: the lowest goes first (`sched.decisions.policy`); of equal ones that which has waited longest."""
     stage, direction = q // 3, q % 3
     back = direction == c.BACKWARD or (direction == c.FORWARD and t.stages[stage, c.KIND] == c.ENDS)
     ready = min(t.queues[q, c.WAITING], t.queues[q, c.MAX_ROWS])

@@ -32,7 +32,7 @@ def find(numbers, ids, salt, programs, table, keys, places):
     """Finds the programs of instances.
 
     Args:
-      numbers: `[m, columns]`: what is pumped for them (`unfold.keys`).
+      numbers: `[m, columns]`: what is pumped for them (`unfold.program_keys`).
       ids: `[k]`: what else tells them apart.
       salt: A number for what is the same for all of them.
       programs: `Store.programs`.

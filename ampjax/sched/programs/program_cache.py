@@ -71,7 +71,7 @@ class ProgramCache:
           t: The tables.
           ids: `[k]`: the instances' numbers.
           batch: All that is pumped for them; `Messages.instance` counts positions in `ids`.
-          numbers: What tells them apart (`unfold.keys`).
+          numbers: What tells them apart (`unfold.program_keys`).
           purpose: What they are run for, by its place in `passes.PURPOSES`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Replicas that meet: which parameter changes follow when one of a group updates (`sched.updates.ReplicaSync` names the rules)."""
+"""Replicas that meet: which parameter changes follow when one of a group updates (`sched.decisions.parameter_changes.ReplicaSync` names the rules)."""
 
 from __future__ import annotations
 
