@@ -27,7 +27,7 @@ from ampjax.sparse.servers.exports import exported
 from ampjax.sparse.servers.frames import Channel
 from ampjax.sparse.servers.serving import Answer, Request, Wanted
 
-_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from ampjax.sparse import serving; serving.main(int(sys.argv[1]))"
+_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from ampjax.sparse.servers import serving; serving.main(int(sys.argv[1]))"
 _RESTORE = "Its rows are lost: restore the last checkpoint, which starts it anew."
 CLOSED = "no process: the servers were closed"
 _ANEW = "Make new servers, and restore the last checkpoint there."

@@ -350,7 +350,7 @@ def test_servers_end_with_a_script_however_that_ends():
     script = """
         import os, signal
         import numpy as np, optax
-        from ampjax.sparse import ServerProcesses, Table, process, serving
+        from ampjax.sparse import ServerProcesses, Table
 
         table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), processes=ServerProcesses(1))
         table.push([1], np.ones((1, 2), np.float32))
