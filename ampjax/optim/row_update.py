@@ -108,7 +108,9 @@ def touched_update(
         return None
     try:
         split = split_alone(tx, shape, dtype)
-        alone = not split.n_rounds and split.rules[ALONE].keeps_still and not _asks_staleness(tx, shape, dtype)
+        alone = (
+            not split.n_rounds and split.rules[ALONE].zero_gradient_is_noop and not _asks_staleness(tx, shape, dtype)
+        )
     except Exception:  # a user's transform may raise anything while it is traced: the update of whole tables will tell
         return None
     return TouchedUpdate(split, gradient) if alone else None

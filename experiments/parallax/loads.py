@@ -24,10 +24,10 @@ from ampjax.optim.split_rows import split_rows
 from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_homes import Gathered, Served
+from ampjax.parallel.homes.server_totals import Boundary
 from ampjax.parallel.homes.wire import Wire
 from ampjax.parallel.planning.cluster_model import Load
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
-from ampjax.parallel.steps.server_totals import Boundary
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, unique_rows
 from ampjax.sparse.table.sharded_table import Table
 from experiments.parallax import paper
@@ -223,7 +223,7 @@ class Counted:
         merged = FLOAT * rows_written(clients, rows.n_rows) / self.machines
         before = wire.traffic()
         if self.step.clips:
-            Boundary(self._resources, wire, among).totals(0, {name: home}, {name: waiting}, {name: []})
+            Boundary(self._resources, wire, among).totals(0, name, home, waiting[0], [])
         folded = (wire.traffic() - before).of_machine(0, name)
         return rows.width * network, rows.width * merged, rows.width * folded
 

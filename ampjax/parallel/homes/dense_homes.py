@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ from ampjax.devices.loss_collectives import AXIS
 from ampjax.devices.per_replica import entry, replicate, shard_of, spread
 from ampjax.devices.random_keys import copied, data_of, like
 from ampjax.optim.split_transform import Split, Totals
+from ampjax.optim.split_update import Proposal, SharedPart
 from ampjax.parallel.config.leaf_paths import path_text
 from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.wire import Wire
@@ -24,22 +25,8 @@ from ampjax.parallel.homes.wire import Wire
 Tree = Any
 
 
-class Proposal(NamedTuple):
-    """An update that nobody has seen yet.
-
-    Args:
-      params: New dense parameters, where they live.
-      state: The new shared state of the optimizer.
-      shared: By table, what its rule needs to update rows; host arrays.
-    """
-
-    params: Tree
-    state: Tree
-    shared: dict[str, list[np.ndarray]]
-
-
-class DenseHome(Protocol):
-    """What a step asks of a home of dense variables."""
+class DenseHome(SharedPart, Protocol):
+    """What a step asks of a home of dense variables: a `SharedPart` of the update, which replicas pull from and push to."""
 
     def pull(self) -> Tree:
         """The parameters for the replicas, arrays `[n, *shape]`."""
@@ -47,18 +34,6 @@ class DenseHome(Protocol):
 
     def push(self, grads: Tree) -> Tree:
         """The replicas' gradients `[n, *shape]` as this home keeps them, reduced over replicas."""
-        ...
-
-    def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
-        """What tables need for one round of reductions."""
-        ...
-
-    def propose(self, grads: Tree, totals: Totals) -> Proposal:
-        """The update; changes nothing."""
-        ...
-
-    def adopt(self, proposal: Proposal) -> None:
-        """Makes a proposal the truth."""
         ...
 
     def fetch(self, grads: Tree) -> Tree:
@@ -131,7 +106,7 @@ class OnDevices:
         return Proposal(params, state, jax.tree.map(lambda leaf: shard_of(leaf, 0), shared))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Makes a proposal the truth."""
+        """Replaces parameters and state by the proposed ones."""
         self._params, self._state = proposal.params, proposal.state
 
     def fetch(self, grads: Tree) -> Tree:
@@ -207,7 +182,7 @@ class AtServers:
         return Proposal(_on_host(params), _on_host(state), _on_host(shared))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Makes a proposal the truth."""
+        """Replaces parameters and state by the proposed ones."""
         self._params, self._state = proposal.params, proposal.state
 
     def fetch(self, grads: Tree) -> Tree:

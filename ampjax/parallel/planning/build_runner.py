@@ -20,16 +20,16 @@ from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import names
 from ampjax.parallel.config.resources import Resources
+from ampjax.parallel.homes.all_homes import Homes, named
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.homes.dense_homes import AtServers, DenseHome, OnDevices
 from ampjax.parallel.homes.row_homes import Gathered, RowHome, Served
+from ampjax.parallel.homes.server_totals import Boundary
 from ampjax.parallel.homes.wire import Wire
 from ampjax.parallel.planning.variable_plan import Plan
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
-from ampjax.parallel.steps.server_totals import Boundary
 from ampjax.parallel.steps.step_programs import LossFn, Reduction
 from ampjax.parallel.steps.synchronous_steps import DenseStep, SparseStep
-from ampjax.parallel.steps.whole_update import Homes, named
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table.sharded_table import Table

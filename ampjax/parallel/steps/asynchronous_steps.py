@@ -17,13 +17,13 @@ import numpy as np
 
 from ampjax.errors import AmpError, ServerError
 from ampjax.parallel.config.resources import Resources
+from ampjax.parallel.homes.all_homes import named
 from ampjax.parallel.homes.dense_homes import AtServers
 from ampjax.parallel.homes.row_homes import Pulled, Served
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
 from ampjax.parallel.steps.step_programs import Result, gradients
 from ampjax.parallel.steps.synchronous_steps import HomedStep, Outcome
-from ampjax.parallel.steps.whole_update import named
 
 Tree = Any
 

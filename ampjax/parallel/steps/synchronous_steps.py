@@ -19,11 +19,11 @@ from ampjax.devices.per_replica import Device, entry, handed_in, replicate, shap
 from ampjax.devices.random_keys import on_host
 from ampjax.errors import AmpError
 from ampjax.parallel.config.leaf_paths import by_path
+from ampjax.parallel.homes.all_homes import Homes, named
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
 from ampjax.parallel.steps.step_programs import LossFn, Reduction, Result, mapped_gradients, mapped_step
-from ampjax.parallel.steps.whole_update import Homes, named
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.table.sharded_table import Table
 

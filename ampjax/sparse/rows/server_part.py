@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
-from ampjax.sparse.rows.byte_counts import Columns, Traffic, cut
+from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
 from ampjax.sparse.rows.gradient_buffer import Received, Rows
 from ampjax.sparse.rows.partition import Partition, Selection
 from ampjax.sparse.rows.partition_layout import Layout, place
@@ -59,7 +59,7 @@ class Part:
       traffic: What its pulls and pushes are added to.
     """
 
-    def __init__(self, settings: PartSettings, kernels: Kernels, traffic: Traffic):
+    def __init__(self, settings: PartSettings, kernels: Kernels, traffic: ByteCounts):
         layout, history = settings.layout, settings.history
         self._settings, self._layout, self._kernels, self._traffic = settings, layout, kernels, traffic
         self._history = copy.deepcopy(history)

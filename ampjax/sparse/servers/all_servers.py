@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows import server_part
-from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.rows.row_kernels import kernels_of
 from ampjax.sparse.rows.server_part import PartSettings
@@ -39,7 +39,7 @@ class Servers(Protocol):
         """
         ...
 
-    def traffic(self, table: int, server: int) -> Traffic:
+    def traffic(self, table: int, server: int) -> ByteCounts:
         """A table's bytes, as a server counted them."""
         ...
 
@@ -80,9 +80,9 @@ class LocalServers:
             raise errors[0]
         return {server: future.result() for server, future in futures.items()}
 
-    def traffic(self, table: int, server: int) -> Traffic:
+    def traffic(self, table: int, server: int) -> ByteCounts:
         """A table's bytes, as a server counted them."""
-        return self._servers[server].traffic(table) if server in self._servers else Traffic()
+        return self._servers[server].traffic(table) if server in self._servers else ByteCounts()
 
     def drop_update(self, key: Key, update: int) -> None:
         """Forgets an update."""

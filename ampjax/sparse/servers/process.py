@@ -21,13 +21,15 @@ import jax
 
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
-from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.servers.exports import exported
 from ampjax.sparse.servers.frames import Channel
 from ampjax.sparse.servers.serving import Answer, Request, Wanted
 
-_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from ampjax.sparse.servers import serving; serving.main(int(sys.argv[1]))"
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[2:]; from ampjax.sparse.servers import serving; serving.main(int(sys.argv[1]))"
+)
 _RESTORE = "Its rows are lost: restore the last checkpoint, which starts it anew."
 CLOSED = "no process: the servers were closed"
 _ANEW = "Make new servers, and restore the last checkpoint there."
@@ -43,7 +45,7 @@ class ServerProcess:
     def __init__(self, number: int):
         self.number = number
         self._owner = os.getpid()
-        self.traffic: dict[int, Traffic] = {}
+        self.traffic: dict[int, ByteCounts] = {}
         self.dropped: collections.deque[tuple[Key, int]] = collections.deque()
         self.closed: collections.deque[Key] = collections.deque()
         self.forgotten: collections.deque[int] = collections.deque()

@@ -14,7 +14,7 @@ from typing import Any
 
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
-from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.servers.all_servers import Call
@@ -105,9 +105,9 @@ class ServerProcesses:
         del nbytes  # they are parallel whatever there is to do
         return self._ask({server: Request(key, method, args) for server, (method, *args) in calls.items()})
 
-    def traffic(self, table: int, server: int) -> Traffic:
+    def traffic(self, table: int, server: int) -> ByteCounts:
         """A table's bytes, as a server's process counted them until its last answer."""
-        return self._servers[server].traffic.get(table, Traffic())
+        return self._servers[server].traffic.get(table, ByteCounts())
 
     def drop_update(self, key: Key, update: int) -> None:
         """Lets all servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampjax.errors import ServerError
-from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.rows.row_kernels import Kernels
 from ampjax.sparse.rows.server_part import Part, PartSettings
@@ -20,11 +20,11 @@ class Server:
 
     def __init__(self):
         self._parts: dict[Key, Part] = {}
-        self._traffic: dict[int, Traffic] = {}
+        self._traffic: dict[int, ByteCounts] = {}
 
-    def traffic(self, table: int) -> Traffic:
+    def traffic(self, table: int) -> ByteCounts:
         """A table's bytes, as they were counted here."""
-        return self._traffic.setdefault(table, Traffic())
+        return self._traffic.setdefault(table, ByteCounts())
 
     def open(self, key: Key, settings: PartSettings, kernels: Kernels) -> None:
         """Makes an empty part."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowTypes
-from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import Key
 from ampjax.sparse.rows.row_kernels import Kernels
 from ampjax.sparse.servers.exports import Imports, Shapes
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
     number: int
     result: Any
     error: AmpError | None
-    traffic: Traffic
+    traffic: ByteCounts
     story: str = ""
 
 

@@ -81,12 +81,12 @@ def total(params, batch):
 
 
 CUT = {
-    "uneven padding": (quotient, PARAMS, "test_equivalence.py:.* divides by a sum .*: return `px.Weighted"),
-    "negatives": (negatives, PARAMS, "test_equivalence.py:.* pairs examples .*: pair them with `px.all_gather"),
+    "uneven padding": (quotient, PARAMS, "test_compare.py:.* divides by a sum .*: return `px.Weighted"),
+    "negatives": (negatives, PARAMS, "test_compare.py:.* pairs examples .*: pair them with `px.all_gather"),
     "statistics": (
         statistics,
         {"w": PARAMS["w"], "scale": np.ones(DIM, np.float32)},
-        "test_equivalence.py:.* reduces over examples .*: take `px.mean",
+        "test_compare.py:.* reduces over examples .*: take `px.mean",
     ),
     "statistics behind zeros": (
         statistics,
@@ -283,7 +283,7 @@ def test_keys_that_replicas_share_are_told(kind):
     loss, which = SHARED[kind]
     batch = {"x": BATCH["x"], "y": BATCH["y"], "step": np.int32(1)}
     (message,) = told(make(loss, {"w": PARAMS["w"]}), batch)
-    assert message.startswith("loss_fn, random numbers (test_equivalence.py:")
+    assert message.startswith("loss_fn, random numbers (test_compare.py:")
     assert which in message and "all replicas draw the same numbers" in message and "`runner.keys()`" in message
 
 
