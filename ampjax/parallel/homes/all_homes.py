@@ -19,7 +19,7 @@ from ampjax.parallel.config.leaf_paths import by_path
 from ampjax.parallel.homes.dense_homes import DenseHome
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_homes import RowGrads, RowHome, row_bytes
-from ampjax.parallel.homes.server_totals import Boundary
+from ampjax.parallel.homes.server_totals import ServerTotals
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.utils.interrupts import uninterrupted
@@ -30,7 +30,7 @@ Waiting = Mapping[str, Sequence[PendingUpdate]]
 
 
 @dataclass(eq=False)
-class Homes:
+class VariableHomes:
     """Where all variables live, and what updates them.
 
     Args:
@@ -47,7 +47,7 @@ class Homes:
     split: Split
     dense: DenseHome
     rows: Mapping[str, RowHome]
-    boundary: Boundary
+    boundary: ServerTotals
     load: Sequence[int]
     n_updates: int = field(default=0, init=False)
 
@@ -117,11 +117,11 @@ class _HomeRows:
     path: str
     home: RowHome
     pending: Sequence[PendingUpdate]
-    boundary: Boundary
+    boundary: ServerTotals
 
     def check(self) -> None:
         for pending in self.pending:
-            named(self.path, pending.check)
+            naming_variable(self.path, pending.check)
 
     def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
         return self.boundary.totals(turn, self.path, self.home, self.pending[0], shared)
@@ -137,7 +137,7 @@ class _HomeRows:
         return commit
 
 
-def named(path: str, call: Any) -> Any:
+def naming_variable(path: str, call: Any) -> Any:
     """What a call to a table gives; a mistake tells whose table it was.
 
     Raises:

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from ampjax.devices.loss_collectives import AXIS
-from ampjax.devices.per_replica import entry, replicate, shard_of, spread
-from ampjax.devices.random_keys import copied, data_of, like
+from ampjax.devices.per_replica import replica_entry, replicate, shard_of, spread
+from ampjax.devices.random_keys import copy_leaf, data_of, wrapped_like
 from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal, SharedPart
 from ampjax.parallel.config.leaf_paths import path_text
@@ -53,7 +53,7 @@ class DenseHome(SharedPart, Protocol):
         ...
 
 
-class OnDevices:
+class DenseOnDevices:
     """A copy on each replica's device; an AllReduce has made their gradients equal.
 
     Args:
@@ -73,7 +73,7 @@ class OnDevices:
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
-        return entry(self._params), entry(self._state)
+        return replica_entry(self._params), replica_entry(self._state)
 
     def wait(self) -> None:
         """Returns when the parameters are there."""
@@ -91,7 +91,7 @@ class OnDevices:
         """What tables need for one round of reductions: mostly nothing, and then nothing is computed."""
         if not any(rule.rounds[turn][1].shared for rule in self._split.rules.values()):
             return {table: [] for table in self._split.rules}
-        first = (entry(tree) for tree in (self._params, self._state, grads))
+        first = (replica_entry(tree) for tree in (self._params, self._state, grads))
         return _on_host(self._split.jitted[0](turn, *first, totals))
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
@@ -111,10 +111,10 @@ class OnDevices:
 
     def fetch(self, grads: Tree) -> Tree:
         """Reduced gradients as host arrays."""
-        return entry(grads)
+        return replica_entry(grads)
 
 
-class AtServers:
+class DenseAtServers:
     """Whole variables at servers, as in a parameter server without AllReduce.
 
     Args:
@@ -142,11 +142,11 @@ class AtServers:
 
     def write(self, params: Tree, state: Tree) -> None:
         """Replaces parameters and state at the servers."""
-        self._params, self._state = jax.tree.map(copied, (params, state))
+        self._params, self._state = jax.tree.map(copy_leaf, (params, state))
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
-        return jax.tree.map(copied, (self._params, self._state))
+        return jax.tree.map(copy_leaf, (self._params, self._state))
 
     def wait(self) -> None:
         """They are there: an update ends on the host."""
@@ -216,4 +216,4 @@ def _sum(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
 
 
 def _on_host(tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: like(leaf, data_of(leaf)), tree)
+    return jax.tree.map(lambda leaf: wrapped_like(leaf, data_of(leaf)), tree)

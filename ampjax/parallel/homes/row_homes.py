@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ampjax.parallel.config.resources import Resources
-from ampjax.parallel.homes.local_aggregation import together
+from ampjax.parallel.homes.local_aggregation import share_ids
 from ampjax.parallel.homes.wire import Wire
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
 from ampjax.sparse.table.pending_update import PendingUpdate
@@ -53,7 +53,7 @@ class RowGrads:
 
 
 @dataclass(frozen=True)
-class Pulled:
+class PulledRows:
     """What one replica gets.
 
     Args:
@@ -82,11 +82,11 @@ class RowHome(Protocol):
         """Splits it anew."""
         ...
 
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[Pulled]:
+    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
         """Rows for each replica."""
         ...
 
-    def push(self, pulled: Sequence[Pulled], grads: Grads) -> list[PendingUpdate]:
+    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
         """Takes gradients for the rows that were pulled; they wait for the update, one entry for each table."""
         ...
 
@@ -95,7 +95,7 @@ class RowHome(Protocol):
         ...
 
 
-class Served:
+class RowsAtServers:
     """A variable at servers.
 
     Args:
@@ -122,16 +122,16 @@ class Served:
         """Splits it anew, each partition on its server."""
         self.table.resplit(partitions, servers)
 
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[Pulled]:
+    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
         """One pull for each machine, or for each replica."""
-        result: dict[int, Pulled] = {}
+        result: dict[int, PulledRows] = {}
         for machine, replicas in self._clients():
-            wanted = together([workers[replica] for replica in replicas])
+            wanted = share_ids([workers[replica] for replica in replicas])
             rows = self.pull_for(machine, wanted[0].ids, reading)
-            result |= {r: Pulled(unique, rows, reading) for r, unique in zip(replicas, wanted, strict=True)}
+            result |= {r: PulledRows(unique, rows, reading) for r, unique in zip(replicas, wanted, strict=True)}
         return [result[replica] for replica in range(len(workers))]
 
-    def push(self, pulled: Sequence[Pulled], grads: Grads) -> list[PendingUpdate]:
+    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
         """One push for each machine, or for each replica."""
         pending = None
         for machine, replicas in self._clients():
@@ -147,7 +147,7 @@ class Served:
         return self._counted(machine, lambda: self.table.pull(ids, reading.dtype, reading.columns))
 
     def push_from(
-        self, machine: int, pulled: Pulled, grads: np.ndarray, into: PendingUpdate | None = None
+        self, machine: int, pulled: PulledRows, grads: np.ndarray, into: PendingUpdate | None = None
     ) -> PendingUpdate:
         """A machine's gradients for what it has pulled, as they arrive at the servers."""
         ids, columns = pulled.unique.ids, pulled.reading.columns
@@ -181,7 +181,7 @@ class Served:
         return result
 
 
-class Gathered:
+class RowsOnEveryMachine:
     """A variable of which every machine has a whole table.
 
     Args:
@@ -208,13 +208,13 @@ class Gathered:
         for table in self.tables:
             table.resplit(partitions)
 
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[Pulled]:
+    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
         """Each replica's rows out of its machine's table, whole: they don't travel."""
         del reading
         homes = self._resources.homes
-        return [Pulled(own, self.tables[home].pull(own.ids)) for own, home in zip(workers, homes, strict=True)]
+        return [PulledRows(own, self.tables[home].pull(own.ids)) for own, home in zip(workers, homes, strict=True)]
 
-    def push(self, pulled: Sequence[Pulled], grads: Grads) -> list[PendingUpdate]:
+    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
         """Every machine takes all replicas' gradients out of the buffers that were gathered on its first replica's device."""
         return [self._machine_push(machine, pulled, grads) for machine in range(len(self.tables))]
 
@@ -222,7 +222,7 @@ class Gathered:
         """The aggregated gradient, which every machine has."""
         return pending[0].gradients()
 
-    def _machine_push(self, machine: int, pulled: Sequence[Pulled], grads: Grads) -> PendingUpdate:
+    def _machine_push(self, machine: int, pulled: Sequence[PulledRows], grads: Grads) -> PendingUpdate:
         ids, rows = grads(self._resources.replicas_of(machine)[0])
         self._count(machine, ids.nbytes, rows.nbytes)
         pending = None

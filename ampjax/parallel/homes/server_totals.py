@@ -23,7 +23,7 @@ SCALARS = "scalars"
 
 
 @dataclass(frozen=True)
-class Boundary:
+class ServerTotals:
     """The placement of what is computed from several variables' gradients.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 from ampjax.errors import ParameterError
 from ampjax.parallel.config.leaf_paths import by_path
 from ampjax.parallel.homes.row_homes import RowGrads
-from ampjax.parallel.homes.wire import Traffic
+from ampjax.parallel.homes.wire import MachineBytes
 
 Tree = Any
 
@@ -35,7 +35,7 @@ class Metrics:
     losses: Sequence[Any]
     aux: Tree
     alpha: Mapping[str, float]
-    traffic: Traffic
+    traffic: MachineBytes
     staleness: Sequence[int] = ()
     fetched: Mapping[str, Any] = field(default_factory=dict)
     is_mean: bool = True

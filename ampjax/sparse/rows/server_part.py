@@ -18,12 +18,12 @@ import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
-from ampjax.sparse.rows.gradient_buffer import Received, Rows
+from ampjax.sparse.rows.gradient_buffer import GradientBuffer, Rows
 from ampjax.sparse.rows.partition import Partition, Selection
-from ampjax.sparse.rows.partition_layout import Layout, place
-from ampjax.sparse.rows.row_kernels import Kernels
-from ampjax.sparse.rows.row_updates import CHUNK, Job, catch_up, compute, partials
-from ampjax.sparse.rows.shared_history import History
+from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
+from ampjax.sparse.rows.row_kernels import RowKernels
+from ampjax.sparse.rows.row_updates import CATCH_UP_ROWS, RowJob, catch_up, compute_rows, reduce_rows
+from ampjax.sparse.rows.shared_history import SharedHistory
 
 PARALLEL_BYTES = 1 << 20
 """Gradients of an update, in bytes, from which on threads share it; below, they cost more than they gain."""
@@ -42,15 +42,15 @@ class PartSettings:
       folder: Where arrays are mapped files; None for ordinary memory.
     """
 
-    layout: Layout
+    layout: PartitionLayout
     partitions: tuple[int, ...]
     types: RowTypes
-    history: History
+    history: SharedHistory
     n_servers: int
     folder: Path | None = None
 
 
-class Part:
+class ServerPart:
     """Partitions of a table on one server, empty at first.
 
     Args:
@@ -59,7 +59,7 @@ class Part:
       traffic: What its pulls and pushes are added to.
     """
 
-    def __init__(self, settings: PartSettings, kernels: Kernels, traffic: ByteCounts):
+    def __init__(self, settings: PartSettings, kernels: RowKernels, traffic: ByteCounts):
         layout, history = settings.layout, settings.history
         self._settings, self._layout, self._kernels, self._traffic = settings, layout, kernels, traffic
         self._history = copy.deepcopy(history)
@@ -67,7 +67,7 @@ class Part:
         self._partitions = {
             p: Partition(p, layout.size(p), settings.types, seen, settings.folder) for p in settings.partitions
         }
-        self._received: dict[int, Received] = {}
+        self._received: dict[int, GradientBuffer] = {}
         self._prepared: dict[int, Callable[[], None]] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -100,7 +100,7 @@ class Part:
           work: By partition its rows, each once, and their gradients as they have travelled.
           columns: Which columns have.
         """
-        received = self._received.setdefault(update, Received(self._settings.types.dtype))
+        received = self._received.setdefault(update, GradientBuffer(self._settings.types.dtype))
         for p, (local, grads) in work.items():
             self._traffic.add(local, pushed=grads)
             whole = grads
@@ -146,10 +146,10 @@ class Part:
           turn: The round.
           shared: Shared values for the round.
         """
-        jobs = self._jobs(self.rows(update)) or [Job(Selection(()), ())]
+        jobs = self._jobs(self.rows(update)) or [RowJob(Selection(()), ())]
         n_untouched = sum(part.n_rows for part in self._partitions.values()) - sum(len(job.rows) for job in jobs)
-        first = partials(self._kernels, jobs[0], turn, shared, n_untouched)
-        return [first, *self._each(lambda job: partials(self._kernels, job, turn, shared, 0), jobs[1:])]
+        first = reduce_rows(self._kernels, jobs[0], turn, shared, n_untouched)
+        return [first, *self._each(lambda job: reduce_rows(self._kernels, job, turn, shared, 0), jobs[1:])]
 
     def prepare(self, update: int, shared: Sequence[Any]) -> None:
         """Computes an update of touched rows; none of them changes before `commit`.
@@ -161,9 +161,9 @@ class Part:
         if self._history.is_full:
             self.settle()
 
-        def new_rows(job: Job) -> list[np.ndarray]:
+        def new_rows(job: RowJob) -> list[np.ndarray]:
             self._catch_up(job.rows)
-            return compute(self._kernels, job, shared)
+            return compute_rows(self._kernels, job, shared)
 
         jobs = self._jobs(self.rows(update))
         results = self._each(new_rows, jobs)
@@ -204,11 +204,11 @@ class Part:
     def settle(self) -> None:
         """Catches up all rows, so that the history is no longer needed."""
         for part in self._partitions.values() if self._history.length else ():
-            for start in range(0, part.n_rows, CHUNK):
-                self._catch_up(Selection(((part, np.arange(start, min(start + CHUNK, part.n_rows))),)))
+            for start in range(0, part.n_rows, CATCH_UP_ROWS):
+                self._catch_up(Selection(((part, np.arange(start, min(start + CATCH_UP_ROWS, part.n_rows))),)))
         self._history.clear()
 
-    def history(self) -> History:
+    def history(self) -> SharedHistory:
         """Shared values of past updates."""
         return self._history
 
@@ -220,19 +220,19 @@ class Part:
     def _select(self, rows: Mapping[int, np.ndarray]) -> Selection:
         return Selection(tuple((self._partitions[p], local) for p, local in rows.items()))
 
-    def _jobs(self, work: Mapping[int, Rows]) -> list[Job]:
+    def _jobs(self, work: Mapping[int, Rows]) -> list[RowJob]:
         """An update's work as few kernel calls: one, or several where there is much to do."""
         sizes = [grads.nbytes for _, grads in work.values()]
         n_threads = -(-_n_threads() // self._settings.n_servers) if sum(sizes) >= PARALLEL_BYTES else 1
         groups: dict[int, list[int]] = {}
-        for p, thread in zip(work, place(sizes, n_threads), strict=True):
+        for p, thread in zip(work, place_evenly(sizes, n_threads), strict=True):
             groups.setdefault(thread, []).append(p)
         return [
-            Job(self._select({p: work[p][0] for p in group}), tuple(work[p][1] for p in group))
+            RowJob(self._select({p: work[p][0] for p in group}), tuple(work[p][1] for p in group))
             for _, group in sorted(groups.items())
         ]
 
-    def _each(self, function: Callable[[Job], Any], jobs: Sequence[Job]) -> list[Any]:
+    def _each(self, function: Callable[[RowJob], Any], jobs: Sequence[RowJob]) -> list[Any]:
         """The function's results for jobs; NumPy and XLA let go of the interpreter, so that threads can help."""
         if len(jobs) < 2:
             return [function(job) for job in jobs]

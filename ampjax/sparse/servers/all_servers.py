@@ -10,26 +10,26 @@ from typing import Any, Protocol
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows import server_part
 from ampjax.sparse.rows.byte_counts import ByteCounts
-from ampjax.sparse.rows.partition_layout import Key
-from ampjax.sparse.rows.row_kernels import kernels_of
+from ampjax.sparse.rows.partition_layout import SplitKey
+from ampjax.sparse.rows.row_kernels import kernels_for
 from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.servers.server import Server
 
-numbers = itertools.count()
+unique_numbers = itertools.count()
 """Of tables and splits: none comes twice in a process."""
 
 Call = tuple[Any, ...]
-"""A method of `Part` and its arguments."""
+"""A method of `ServerPart` and its arguments."""
 
 
 class Servers(Protocol):
     """Servers, by number. What they are told to forget may be forgotten later, and from any thread."""
 
-    def open_parts(self, key: Key, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+    def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
         """Makes a part on each server that is named."""
         ...
 
-    def ask(self, key: Key, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
         """What parts answer; all calls have ended when one's error is raised.
 
         Args:
@@ -43,11 +43,11 @@ class Servers(Protocol):
         """A table's bytes, as a server counted them."""
         ...
 
-    def drop_update(self, key: Key, update: int) -> None:
+    def drop_update(self, key: SplitKey, update: int) -> None:
         """Forgets an update."""
         ...
 
-    def close_parts(self, key: Key) -> None:
+    def close_parts(self, key: SplitKey) -> None:
         """Forgets a split."""
         ...
 
@@ -63,12 +63,12 @@ class LocalServers:
         self._servers: dict[int, Server] = {}
         self._pool: ThreadPoolExecutor | None = None
 
-    def open_parts(self, key: Key, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+    def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
         """Makes a part on each server that is named."""
         for server, settings in parts.items():
-            self._servers.setdefault(server, Server()).open(key, settings, kernels_of(rule))
+            self._servers.setdefault(server, Server()).open(key, settings, kernels_for(rule))
 
-    def ask(self, key: Key, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
         """What parts answer."""
         if len(calls) < 2 or nbytes < server_part.PARALLEL_BYTES:
             return {server: self._servers[server].ask(key, *call) for server, call in calls.items()}
@@ -84,12 +84,12 @@ class LocalServers:
         """A table's bytes, as a server counted them."""
         return self._servers[server].traffic(table) if server in self._servers else ByteCounts()
 
-    def drop_update(self, key: Key, update: int) -> None:
+    def drop_update(self, key: SplitKey, update: int) -> None:
         """Forgets an update."""
         for server in list(self._servers.values()):
             server.drop_update(key, update)
 
-    def close_parts(self, key: Key) -> None:
+    def close_parts(self, key: SplitKey) -> None:
         """Forgets a split."""
         for server in list(self._servers.values()):
             server.close(key)

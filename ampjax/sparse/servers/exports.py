@@ -16,7 +16,7 @@ import jax
 from jax import export
 
 from ampjax.optim.row_rule import RowRule
-from ampjax.sparse.rows.row_kernels import Function, functions_of
+from ampjax.sparse.rows.row_kernels import Function, jitted_functions
 
 Shapes = tuple[Any, ...]
 """Arguments with a `ShapeDtypeStruct` for each array, in tuples."""
@@ -39,7 +39,7 @@ def exported(rule: RowRule, name: str, shapes: Shapes) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _exported(rule: RowRule, name: str, shapes: Shapes, settings: tuple[tuple[str, Any], ...]) -> bytes:
-    program = export.export(functions_of(rule)[name], platforms=("cpu",))(*shapes)
+    program = export.export(jitted_functions(rule)[name], platforms=("cpu",))(*shapes)
     # Not `serialize`, which needs one more package for what both ends, of one version, can do without. Nobody differentiates it.
     return pickle.dumps((settings, dataclasses.replace(program, _get_vjp=None)))
 
@@ -49,7 +49,7 @@ def _value(setting: str) -> Any:
     return getattr(jax.config, setting) if hasattr(jax.config, setting) else jax.config.read(setting)
 
 
-class Imports:
+class ImportedFunctions:
     """A rule's functions at a server process, each asked for when it is first called with arguments of some shapes.
 
     Args:

@@ -22,10 +22,10 @@ import jax
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
-from ampjax.sparse.rows.partition_layout import Key
+from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.servers.exports import exported
 from ampjax.sparse.servers.frames import Channel
-from ampjax.sparse.servers.serving import Answer, Request, Wanted
+from ampjax.sparse.servers.serving import Answer, FunctionRequest, Request
 
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[2:]; from ampjax.sparse.servers import serving; serving.main(int(sys.argv[1]))"
@@ -46,8 +46,8 @@ class ServerProcess:
         self.number = number
         self._owner = os.getpid()
         self.traffic: dict[int, ByteCounts] = {}
-        self.dropped: collections.deque[tuple[Key, int]] = collections.deque()
-        self.closed: collections.deque[Key] = collections.deque()
+        self.dropped: collections.deque[tuple[SplitKey, int]] = collections.deque()
+        self.closed: collections.deque[SplitKey] = collections.deque()
         self.forgotten: collections.deque[int] = collections.deque()
         self._asked = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -127,7 +127,7 @@ class ServerProcess:
         """
         assert self._channel is not None
         try:
-            while isinstance(message := self._channel.receive(), Wanted):
+            while isinstance(message := self._channel.receive(), FunctionRequest):
                 self._channel.send(_to_send(rules[message.rule], message))
         except (EOFError, OSError):
             raise self._ended(request.method) from None
@@ -177,7 +177,7 @@ class ServerProcess:
         return ServerError(name, f"an answer to `{method}`", self._fate, _RESTORE)
 
 
-def _to_send(rule: RowRule, wanted: Wanted) -> bytes | AmpError:
+def _to_send(rule: RowRule, wanted: FunctionRequest) -> bytes | AmpError:
     """A function that a server wants, or why it can't be had: then the server's answer says so."""
     try:
         return exported(rule, wanted.name, wanted.shapes)

@@ -15,7 +15,7 @@ from typing import Any
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
-from ampjax.sparse.rows.partition_layout import Key
+from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.servers.all_servers import Call
 from ampjax.sparse.servers.process import CLOSED, ServerProcess
@@ -48,7 +48,7 @@ class ServerProcesses:
         at_least("servers", n, 1)
         self._lock = threading.RLock()
         self._rules: list[RowRule] = []  # by their numbers at the servers
-        self._on: dict[Key, tuple[int, ...]] = {}  # by split the servers that have a part of it
+        self._on: dict[SplitKey, tuple[int, ...]] = {}  # by split the servers that have a part of it
         self._is_closed = False
         self._servers = [ServerProcess(number) for number in range(n)]
         self._end = weakref.finalize(self, _end_all, self._servers, os.getpid())
@@ -78,7 +78,7 @@ class ServerProcesses:
 
     # ---- what tables ask ---------------------------------------------------------------------------------------------
 
-    def open_parts(self, key: Key, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+    def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
         """Makes a part on each server that is named, and starts those that do not run.
 
         Raises:
@@ -95,7 +95,7 @@ class ServerProcesses:
                 self._servers[server].start()
             self._ask({server: Request(key, "open", (settings, number)) for server, settings in parts.items()})
 
-    def ask(self, key: Key, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
         """What parts answer; servers work at the same time.
 
         Raises:
@@ -109,12 +109,12 @@ class ServerProcesses:
         """A table's bytes, as a server's process counted them until its last answer."""
         return self._servers[server].traffic.get(table, ByteCounts())
 
-    def drop_update(self, key: Key, update: int) -> None:
+    def drop_update(self, key: SplitKey, update: int) -> None:
         """Lets all servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request."""
         for server in self._running(self._on.get(key, ())):
             server.dropped.append((key, update))
 
-    def close_parts(self, key: Key) -> None:
+    def close_parts(self, key: SplitKey) -> None:
         """Lets the servers that have a split forget it with their next requests; safe in a finalizer."""
         for server in self._running(self._on.pop(key, ())):
             server.closed.append(key)

@@ -10,27 +10,27 @@ from typing import Any
 
 from ampjax.errors import ServerError
 from ampjax.sparse.rows.byte_counts import ByteCounts
-from ampjax.sparse.rows.partition_layout import Key
-from ampjax.sparse.rows.row_kernels import Kernels
-from ampjax.sparse.rows.server_part import Part, PartSettings
+from ampjax.sparse.rows.partition_layout import SplitKey
+from ampjax.sparse.rows.row_kernels import RowKernels
+from ampjax.sparse.rows.server_part import PartSettings, ServerPart
 
 
 class Server:
     """Answers for the parts that are on it."""
 
     def __init__(self):
-        self._parts: dict[Key, Part] = {}
+        self._parts: dict[SplitKey, ServerPart] = {}
         self._traffic: dict[int, ByteCounts] = {}
 
     def traffic(self, table: int) -> ByteCounts:
         """A table's bytes, as they were counted here."""
         return self._traffic.setdefault(table, ByteCounts())
 
-    def open(self, key: Key, settings: PartSettings, kernels: Kernels) -> None:
+    def open(self, key: SplitKey, settings: PartSettings, kernels: RowKernels) -> None:
         """Makes an empty part."""
-        self._parts[key] = Part(settings, kernels, self.traffic(key.table))
+        self._parts[key] = ServerPart(settings, kernels, self.traffic(key.table))
 
-    def ask(self, key: Key, method: str, *args: Any) -> Any:
+    def ask(self, key: SplitKey, method: str, *args: Any) -> Any:
         """What a method of a part gives.
 
         Raises:
@@ -42,12 +42,12 @@ class Server:
             raise ServerError("server", "a table that was opened at this process", f"number {key.table}", fix)
         return getattr(self._parts[key], method)(*args)
 
-    def drop_update(self, key: Key, update: int) -> None:
+    def drop_update(self, key: SplitKey, update: int) -> None:
         """Forgets an update."""
         if key in self._parts:
             self._parts[key].drop(update)
 
-    def close(self, key: Key) -> None:
+    def close(self, key: SplitKey) -> None:
         """Forgets a part."""
         self._parts.pop(key, None)
 

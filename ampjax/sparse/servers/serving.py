@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowTypes
 from ampjax.sparse.rows.byte_counts import ByteCounts
-from ampjax.sparse.rows.partition_layout import Key
-from ampjax.sparse.rows.row_kernels import Kernels
-from ampjax.sparse.servers.exports import Imports, Shapes
+from ampjax.sparse.rows.partition_layout import SplitKey
+from ampjax.sparse.rows.row_kernels import RowKernels
+from ampjax.sparse.servers.exports import ImportedFunctions, Shapes
 from ampjax.sparse.servers.frames import Channel
 from ampjax.sparse.servers.server import Server
 
@@ -28,7 +28,7 @@ class Request(NamedTuple):
 
     Args:
       key: The table and split.
-      method: `open`, or a method of `Part`.
+      method: `open`, or a method of `ServerPart`.
       args: Its arguments.
       number: Of the request; its answer bears it too.
       dropped: Updates that nobody holds any more.
@@ -36,16 +36,16 @@ class Request(NamedTuple):
       forgotten: Tables that nobody holds any more.
     """
 
-    key: Key
+    key: SplitKey
     method: str
     args: Sequence[Any]
     number: int = 0
-    dropped: Sequence[tuple[Key, int]] = ()
-    closed: Sequence[Key] = ()
+    dropped: Sequence[tuple[SplitKey, int]] = ()
+    closed: Sequence[SplitKey] = ()
     forgotten: Sequence[int] = ()
 
 
-class Wanted(NamedTuple):
+class FunctionRequest(NamedTuple):
     """What a server needs before it can go on: a function of an optimizer, as `exports.exported` takes it.
 
     Args:
@@ -86,7 +86,7 @@ class Service:
 
     def __init__(self, channel: Channel):
         self._channel, self._server = channel, Server()
-        self._imports: dict[int, Imports] = {}
+        self._imports: dict[int, ImportedFunctions] = {}
         self._fetching = threading.Lock()  # a part's threads share the channel
 
     def answer(self, request: Request) -> Answer:
@@ -116,18 +116,18 @@ class Service:
             case method:
                 return self._server.ask(request.key, method, *request.args)
 
-    def _kernels(self, rule: int, types: RowTypes) -> Kernels:
+    def _kernels(self, rule: int, types: RowTypes) -> RowKernels:
         """An optimizer's functions; tables of one rule share what was compiled."""
 
         def fetch(name: str, shapes: Shapes) -> bytes:
             with self._fetching:
-                self._channel.send(Wanted(rule, name, shapes))
+                self._channel.send(FunctionRequest(rule, name, shapes))
                 found = self._channel.receive()
             if isinstance(found, AmpError):
                 raise found
             return found
 
-        return Kernels(types, self._imports.setdefault(rule, Imports(fetch)))
+        return RowKernels(types, self._imports.setdefault(rule, ImportedFunctions(fetch)))
 
 
 def main(descriptor: int) -> None:

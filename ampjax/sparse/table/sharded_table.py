@@ -24,9 +24,9 @@ from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns
-from ampjax.sparse.rows.row_gradients import check_finite, checked_grads, checked_ids, merge
-from ampjax.sparse.rows.row_kernels import kernels_of
-from ampjax.sparse.rows.shared_history import History
+from ampjax.sparse.rows.row_gradients import check_finite, checked_grads, checked_ids, sum_duplicates
+from ampjax.sparse.rows.row_kernels import kernels_for
+from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.all_servers import LocalServers
 from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table import table_files
@@ -38,7 +38,7 @@ from ampjax.sparse.table.table_settings import (
     checked_columns,
     checked_partitions,
     checked_wire,
-    of_saved,
+    settings_of_saved,
 )
 from ampjax.utils.interrupts import uninterrupted
 
@@ -95,7 +95,7 @@ class Table:
         n_rows, dtype = values.shape[0], np.dtype(values.dtype)
         settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes)
         self._start(settings, *_split_and_rule(tx, tuple(values.shape), dtype))
-        self._shards.fill(row_blocks.of_values(values, kernels_of(self.rule)))
+        self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))
 
     def _start(self, settings: TableSettings, split: Split | None, rule: RowRule, version: int = 0) -> None:
         """Sets everything but the rows."""
@@ -105,7 +105,7 @@ class Table:
         forget = self._connection.servers.forget_table
         weakref.finalize(self, forget, self._connection.table).atexit = False
         catches_up = settings.mode == "faithful" and not rule.zero_gradient_is_noop
-        history = History(settings.max_lag if catches_up else 0, version)
+        history = SharedHistory(settings.max_lag if catches_up else 0, version)
         self._shards = Shards(settings, settings.partitions, self._connection, history)
 
     # ---- what it is --------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class Table:
         ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self.rule.shape)
         wire = self._settings.wire
         grads = checked_grads(grads, ids, self.rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
-        ids, sums = merge(ids, grads)
+        ids, sums = sum_duplicates(ids, grads)
         sums = sums.astype(wire, copy=False)
         if sums is not grads:  # a sum or a cast may have overflowed
             check_finite(sums, ids, "push, gradients")
@@ -337,7 +337,10 @@ class Table:
             self.settle()
             n_arrays = 1 + len(self.rule.state)
             rows = ((start, arrays[:n_arrays]) for start, arrays in self._shards.blocks())
-            facts = self._facts() | {"version": self.version, "settings": self._settings.to_keep(self.n_partitions)}
+            facts = self._facts() | {
+                "version": self.version,
+                "settings": self._settings.facts_to_save(self.n_partitions),
+            }
             table_files.save(folder, facts, rows, [np.asarray(leaf) for leaf in self._shared_leaves])
 
     @classmethod
@@ -354,7 +357,7 @@ class Table:
         """
         saved = table_files.read_manifest(folder, shape=list, dtype=str, settings=dict, version=int)
         arrays, others = table_files.read_arrays(folder, saved)
-        kept = of_saved(
+        kept = settings_of_saved(
             folder, saved, arrays, settings
         )  # before a table is made: the files hold as many rows as it will have
         table = cls.__new__(cls)

@@ -18,11 +18,11 @@ import numpy as np
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
-from ampjax.sparse.rows.partition_layout import Key, Layout
+from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
 from ampjax.sparse.rows.row_blocks import Block
 from ampjax.sparse.rows.server_part import PartSettings
-from ampjax.sparse.rows.shared_history import History
-from ampjax.sparse.servers.all_servers import Servers, numbers
+from ampjax.sparse.rows.shared_history import SharedHistory
+from ampjax.sparse.servers.all_servers import Servers, unique_numbers
 from ampjax.sparse.table.table_settings import TableSettings
 
 
@@ -40,7 +40,7 @@ class Connection:
 
     rule: RowRule
     servers: Servers
-    table: int = field(default_factory=lambda: next(numbers))
+    table: int = field(default_factory=lambda: next(unique_numbers))
     lock: Any = field(default_factory=threading.RLock)
     counts: list[ByteCounts] = field(default_factory=list)
 
@@ -62,11 +62,11 @@ class Shards:
       version: Updates that the rows have seen.
     """
 
-    def __init__(self, settings: TableSettings, n_partitions: int, connection: Connection, history: History):
+    def __init__(self, settings: TableSettings, n_partitions: int, connection: Connection, history: SharedHistory):
         self.connection, self.version = connection, history.version
-        self.layout = Layout(settings.n_rows, n_partitions)
+        self.layout = PartitionLayout(settings.n_rows, n_partitions)
         self.placement, self.wire = settings.placement(n_partitions), settings.wire
-        self.key = Key(connection.table, next(numbers))
+        self.key = SplitKey(connection.table, next(unique_numbers))
         self._successor: Shards | None = None
         self._has_counts = history.capacity > 0
         self._folder = _own_folder(settings.folder)  # goes when this does
@@ -135,7 +135,7 @@ class Shards:
         if self._has_counts:
             self.everywhere("settle")
 
-    def history(self) -> History:
+    def history(self) -> SharedHistory:
         """Shared values of past updates: the longest history that a server has.
 
         A server that was interrupted may have caught up without the others, and then has a shorter one.
@@ -187,7 +187,7 @@ class Shards:
         """Asks some servers.
 
         Args:
-          calls: By server, a method of its `Part` and the arguments.
+          calls: By server, a method of its `ServerPart` and the arguments.
           nbytes: How much there is to do, in bytes of gradients.
 
         Returns:

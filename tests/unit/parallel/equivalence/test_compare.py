@@ -122,7 +122,7 @@ def test_what_a_cut_leaves_as_it_is_is_not_told(kind):
     assert told(runner) == []
     text = str(runner.explain(compiled=False))
     assert "equivalence: joined batch's loss " in text
-    assert runner.setting.wire.traffic().per_machine() == 0
+    assert runner.setup.wire.traffic().per_machine() == 0
 
 
 def test_without_a_barrier_replicas_are_alone():

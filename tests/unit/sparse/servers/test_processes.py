@@ -20,7 +20,7 @@ from ampjax.errors import ServerError, SettingsError, TableError
 from ampjax.sparse import ServerProcesses, Table
 from ampjax.sparse.servers import process, serving
 from ampjax.sparse.servers.frames import Channel
-from ampjax.sparse.servers.serving import Request, Service, Wanted
+from ampjax.sparse.servers.serving import FunctionRequest, Request, Service
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.utils.interrupts import uninterrupted
 
@@ -237,7 +237,7 @@ class OneAtATime:
     """A channel on which a message and its answer must follow one another."""
 
     def __init__(self):
-        self.asked: list[Wanted] = []
+        self.asked: list[FunctionRequest] = []
 
     def send(self, message):
         assert not self.asked, "another thread waits for its answer"
@@ -252,8 +252,8 @@ class OneAtATime:
 
 def test_threads_of_a_server_ask_for_functions_one_after_the_other(monkeypatch):
     fetched = []
-    monkeypatch.setattr(serving, "Imports", lambda fetch: fetch)
-    monkeypatch.setattr(serving, "Kernels", lambda types, fetch: fetch)
+    monkeypatch.setattr(serving, "ImportedFunctions", lambda fetch: fetch)
+    monkeypatch.setattr(serving, "RowKernels", lambda types, fetch: fetch)
     fetch = Service(OneAtATime())._kernels(0, None)
     threads = [threading.Thread(target=lambda i=i: fetched.append(fetch(f"f{i}", ()) == f"f{i}")) for i in range(8)]
     [thread.start() for thread in threads]

@@ -16,7 +16,7 @@ from ampjax.optim import split_rows
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse import Table
 from ampjax.sparse.rows import server_part
-from ampjax.sparse.rows.partition_layout import Layout, place
+from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 from ampjax.sparse.table import table_files
 from ampjax.sparse.table.shards import Shards
 
@@ -136,13 +136,13 @@ def test_an_update_that_fails_half_way_changes_nothing(monkeypatch):
     t = table("adam", partitions=4, servers=2)
     t.push([1, 2, 3], ONES)
     rows, state = t.dense(), t.opt_state
-    pending, whole = t.aggregate([1, 2, 3], ONES), server_part.compute
+    pending, whole = t.aggregate([1, 2, 3], ONES), server_part.compute_rows
     calls = iter([whole])
 
     def compute(*args):
         return next(calls)(*args)  # the second server's has no more
 
-    monkeypatch.setattr(server_part, "compute", compute)
+    monkeypatch.setattr(server_part, "compute_rows", compute)
     with pytest.raises(StopIteration):
         t.apply(pending)
     assert t.version == 1 and (t.dense() == rows).all() and worst(t.opt_state, state) == 0
@@ -155,7 +155,7 @@ def test_an_update_that_fails_half_way_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("n_partitions", range(1, 17))
 def test_every_row_has_one_place(n_partitions):
-    layout = Layout(23, n_partitions)
+    layout = PartitionLayout(23, n_partitions)
     sizes = [layout.size(p) for p in range(n_partitions)]
     assert sum(sizes) == 23 and max(sizes) - min(sizes) <= 1
     ids = np.arange(23)[::-1]
@@ -168,7 +168,7 @@ def test_every_row_has_one_place(n_partitions):
 
 
 def test_partitions_are_placed_evenly_by_size():
-    assert place([8, 1, 1, 6], 2) == (0, 1, 1, 1)
+    assert place_evenly([8, 1, 1, 6], 2) == (0, 1, 1, 1)
     assert [table(partitions=8, servers=4).placement.count(s) for s in range(4)] == [2, 2, 2, 2]
     assert table(partitions=3, servers=[1, 0, 1]).placement == (1, 0, 1)
 
