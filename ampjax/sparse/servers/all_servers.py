@@ -1,4 +1,4 @@
-"""A table's servers as their client asks them: all of a call's servers at a time, wherever they are."""
+"""A table's servers as their client asks them: all servers of a call at once, wherever they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from ampjax.optim.row_rule import RowRule
-from ampjax.sparse.rows import server_part
+from ampjax.sparse.rows import row_jobs
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.row_kernels import kernels_for
@@ -16,31 +16,44 @@ from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.servers.server import Server
 
 unique_numbers = itertools.count()
-"""Of tables and splits: none comes twice in a process."""
+"""Numbers of tables and splits: none comes twice in a process."""
 
 Call = tuple[Any, ...]
-"""A method of `ServerPart` and its arguments."""
+"""The name of a `ServerPart` method, and its arguments."""
 
 
 class Servers(Protocol):
-    """Servers, by number. What they are told to forget may be forgotten later, and from any thread."""
+    """Servers, by number. They may forget later what they are told to forget. Those calls may come from any thread, and from a finalizer."""
 
     def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
-        """Makes a part on each server that is named."""
+        """Makes empty parts of a new split.
+
+        Args:
+          key: The table and split.
+          rule: The optimizer's rule for the table.
+          parts: By server, what its part holds.
+        """
         ...
 
     def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
-        """What parts answer; all calls have ended when one's error is raised.
+        """Asks parts, all at the same time.
 
         Args:
           key: The table and split.
           calls: By server its call.
           nbytes: How much there is to do, in bytes of gradients.
+
+        Returns:
+          By server what its part answers.
+
+        Raises:
+          TableError: A part's. All calls have ended by then.
+          ServerError: If a server or its part is gone.
         """
         ...
 
     def traffic(self, table: int, server: int) -> ByteCounts:
-        """A table's bytes, as a server counted them."""
+        """The bytes of a table that a server has counted."""
         ...
 
     def drop_update(self, key: SplitKey, update: int) -> None:
@@ -69,8 +82,8 @@ class LocalServers:
             self._servers.setdefault(server, Server()).open(key, settings, kernels_for(rule))
 
     def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
-        """What parts answer."""
-        if len(calls) < 2 or nbytes < server_part.PARALLEL_BYTES:
+        """Asks parts; in threads where there is much to do."""
+        if len(calls) < 2 or nbytes < row_jobs.PARALLEL_BYTES:
             return {server: self._servers[server].ask(key, *call) for server, call in calls.items()}
         if self._pool is None:
             self._pool = ThreadPoolExecutor(thread_name_prefix="server")
@@ -81,7 +94,7 @@ class LocalServers:
         return {server: future.result() for server, future in futures.items()}
 
     def traffic(self, table: int, server: int) -> ByteCounts:
-        """A table's bytes, as a server counted them."""
+        """The bytes of a table that a server has counted."""
         return self._servers[server].traffic(table) if server in self._servers else ByteCounts()
 
     def drop_update(self, key: SplitKey, update: int) -> None:

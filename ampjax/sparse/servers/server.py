@@ -1,7 +1,7 @@
 """A parameter server: what it holds of tables, and what has gone over its wire.
 
-Stands for one machine of Parallax's parameter servers, in the process of its clients or in one of its own. What it is given has
-travelled; what it gives will travel: it counts both, and its clients count the same at their end.
+Stands for one machine of Parallax's parameter servers, in the process of its clients or in one of its own. It counts what has come to
+it and what goes from it; its clients count the same at their end.
 """
 
 from __future__ import annotations
@@ -16,22 +16,36 @@ from ampjax.sparse.rows.server_part import PartSettings, ServerPart
 
 
 class Server:
-    """Answers for the parts that are on it."""
+    """Holds parts of tables and passes calls on to them."""
 
     def __init__(self):
         self._parts: dict[SplitKey, ServerPart] = {}
         self._traffic: dict[int, ByteCounts] = {}
 
     def traffic(self, table: int) -> ByteCounts:
-        """A table's bytes, as they were counted here."""
+        """The bytes of a table that were counted here; they go on counting."""
         return self._traffic.setdefault(table, ByteCounts())
 
     def open(self, key: SplitKey, settings: PartSettings, kernels: RowKernels) -> None:
-        """Makes an empty part."""
+        """Makes an empty part.
+
+        Args:
+          key: The table and split.
+          settings: What the part holds.
+          kernels: The optimizer's compiled functions.
+        """
         self._parts[key] = ServerPart(settings, kernels, self.traffic(key.table))
 
     def ask(self, key: SplitKey, method: str, *args: Any) -> Any:
-        """What a method of a part gives.
+        """Calls a method of a part.
+
+        Args:
+          key: The table and split.
+          method: The method's name.
+          *args: Its arguments.
+
+        Returns:
+          What the method returns.
 
         Raises:
           ServerError: If there is no such part: an earlier process had it.

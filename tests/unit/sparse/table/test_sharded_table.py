@@ -15,7 +15,7 @@ from ampjax.errors import TableError
 from ampjax.optim import split_rows
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse import Table
-from ampjax.sparse.rows import server_part
+from ampjax.sparse.rows import row_jobs, server_part
 from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 from ampjax.sparse.table import table_files
 from ampjax.sparse.table.shards import Shards
@@ -108,8 +108,8 @@ def test_several_clients_make_one_update():
 
 
 def test_many_rows_are_updated_by_threads(monkeypatch):
-    monkeypatch.setattr(server_part, "PARALLEL_BYTES", 1)
-    monkeypatch.setattr(server_part, "_n_threads", lambda: 3)
+    monkeypatch.setattr(row_jobs, "PARALLEL_BYTES", 1)
+    monkeypatch.setattr(row_jobs, "_n_threads", lambda: 3)
     t, wanted = table("clipped", partitions=7, servers=2), Dense("clipped", VALUES, lazy=True)
     for ids, grads in steps(7):
         t.push(ids, grads)
@@ -484,7 +484,7 @@ def test_gradients_are_applied_once_and_where_they_belong():
     late = t.aggregate([0], ONES[:1])
     t.resplit(3)
     with pytest.raises(
-        TableError, match=re.escape("got those for an earlier split, Layout(n_rows=23, n_partitions=2). Aggregate")
+        TableError, match=re.escape("got those for an earlier split, PartitionLayout(n_rows=23, n_partitions=2). Aggregate")
     ):
         t.apply(late)
     assert t.version == 1
