@@ -9,11 +9,11 @@ from functools import partial
 
 import numpy as np
 
-from ampjax.drivers.controller import LoopInstances, batches_of
+from ampjax.drivers.controller import batches_of
 from ampjax.engine.compilation import Ladder, ladders, told_of_compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
-from ampjax.ir.instances import Instances, told_sizes
+from ampjax.ir.instances import told_sizes
 from ampjax.plan.passes import Pass
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
@@ -23,13 +23,13 @@ from ampjax.sched.memory_limits import FAR, KNOWN, Guard, row_limits, with_limit
 from ampjax.sched.scheduler import Scheduler
 from ampjax.train.grouping import Orders
 from ampjax.train.settings import Settings
+from ampjax.train.training_data import AnyInstances
 from ampjax.unfold.demand import Needs, Rows, needs
 from ampjax.utils.progress import AS_NEEDED, COMPILING, Reporter
 
 SAMPLED = 64
 """Instances, at least, that are looked at to size arenas and dispatches."""
 
-AnyInstances = Instances | LoopInstances
 Look = tuple[np.ndarray, Needs]
 """The numbers of some sampled instances, and what they need."""
 Wanted = tuple[AnyInstances, str]
