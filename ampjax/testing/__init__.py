@@ -1,5 +1,5 @@
 """For tests, ours and users': the oracle, the measure of a difference, and random graphs."""
 
 from ampjax.testing.differences import compare, difference_table
-from ampjax.testing.random_graphs import Case, random_case
+from ampjax.testing.random_graphs.random_case import Case, random_case
 from ampjax.testing.reference import Reference, init_params, reference
