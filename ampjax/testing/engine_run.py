@@ -14,7 +14,7 @@ import optax
 from ampjax.ir.graph import Graph
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.testing.differences import Difference, compare, wide
-from ampjax.testing.interpreter import StateDict
+from ampjax.testing.message_states import StateDict
 from ampjax.testing.reference import Reference
 from ampjax.train.predictions import Predictions
 from ampjax.train.preparation import as_needed
