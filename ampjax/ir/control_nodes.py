@@ -16,7 +16,7 @@ from ampjax.errors import GraphError, MessageError
 from ampjax.ir.state import State, apply, column, sample, try_function
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Node
+    from ampjax.ir.nodes import Node
     from ampjax.ir.wires import WireType
 
 StateFn = Callable[[State], Any]

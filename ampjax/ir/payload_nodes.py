@@ -18,7 +18,7 @@ from ampjax.ir.state import State, apply, column, sample
 from ampjax.ir.wires import WireType
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Node
+    from ampjax.ir.nodes import Node
 
 
 @dataclass(frozen=True)
@@ -368,3 +368,7 @@ def _eval(node: Node, types: tuple[WireType, ...], function: Callable[..., Any],
 
 def _structure(out: Any) -> str:
     return str(jax.tree.map(lambda o: f"{o.dtype}{list(o.shape)}" if hasattr(o, "shape") else type(o).__name__, out))
+
+
+PAYLOAD = (Compute, RouteBy, Loss, Reduce, Collect, Sink)
+"""The kinds of nodes that payloads come to; a pump is none, as nothing comes to it."""
