@@ -56,7 +56,15 @@ class CopyStack:
         return "/".join([name, *(str(copy.number) for copy in reversed(self.around))])
 
     def options_for(self, name: str | None, op: Any, options: NodeOptions) -> NodeOptions:
-        """Options that say whose replica a node is, if it is in a copy.
+        """Notes in a node's options whose replica it is, if it is made in a copy.
+
+        Args:
+          name: The node's name, without copies' numbers; None if the user gave none.
+          op: What the node does.
+          options: Its options.
+
+        Returns:
+          The options, with `replica_of`.
 
         Raises:
           GraphError: If it is a pump, or a node of another part has its name: these two would be taken for replicas of each other.
@@ -83,7 +91,14 @@ class CopyStack:
 
 
 def check_border(where: str, node: Node, wire: Wire) -> None:
-    """Wires lead into a copy, and out of it, where `replicate` puts a cond or a phi only: all else would reach every copy, or come from one of them.
+    """Checks that a wire crosses the border of a copy only where `replicate` has put a cond or a phi.
+
+    Any other wire would reach every copy, or come from one of them.
+
+    Args:
+      where: What an error calls the port.
+      node: The node that the wire is connected to.
+      wire: The wire.
 
     Raises:
       GraphError: If one does not.

@@ -68,7 +68,18 @@ class Graph:
         options: NodeOptions | None = None,
         ports: tuple[str, ...] = (),
     ) -> Node:
-        """Adds a node; infers its types where its inputs' are known.
+        """Adds a node, and infers its types if those of its inputs are known.
+
+        Args:
+          name: Its name; None for its kind and a number.
+          op: What it does.
+          inputs: The wires that feed it; None leaves a port open.
+          n_out: Number of its outputs.
+          options: What the user set for it.
+          ports: Names of its input ports.
+
+        Returns:
+          The node.
 
         Raises:
           GraphError: If the graph is closed, the name is taken, an input is not a wire of this graph, or the node can't be in a copy.
@@ -101,6 +112,11 @@ class Graph:
 
     def connect(self, node: Node | str, port: int, wire: Wire) -> None:
         """Connects a wire to an open input port.
+
+        Args:
+          node: The node, or its name.
+          port: The port's number, from 0.
+          wire: The wire.
 
         Raises:
           GraphError: If the port has a wire already, does not exist, or the wire is another graph's.

@@ -17,7 +17,7 @@ from ampjax.testing.differences import Difference, compare, wide
 from ampjax.testing.message_states import StateDict
 from ampjax.testing.reference import Reference
 from ampjax.train.predictions import Predictions
-from ampjax.train.preparation import as_needed
+from ampjax.train.preparation import showing_compilations
 from ampjax.train.settings import Settings
 from ampjax.train.trainer import Trainer
 from ampjax.train.training_data import Data
@@ -53,7 +53,7 @@ def run_engine(
     """Runs instances forward and backward with frozen parameters, evaluates and predicts them; compiles only what these need, and shows that."""
     trainer = Trainer(graph, optax.sgd(0.0), params=params, settings=replace(settings, compile_ahead=False))
     session = trainer.session
-    with as_needed(reporter, session.preparation.most_kernels(session.instances(instances))):
+    with showing_compilations(reporter, session.preparation.most_kernels(session.instances(instances))):
         training = trainer.accumulate(instances, update=False)
         gradients, largest = trainer.gradients, [_largest(trainer.statistics)]
         evaluation = trainer.evaluate(instances)

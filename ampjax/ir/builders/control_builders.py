@@ -16,7 +16,20 @@ from ampjax.ir.wires import Wire
 
 
 def cond(wire: Wire, function: StateFn, n: int = 2, name: str | None = None) -> tuple[Wire, ...]:
-    """Sends each message to one of `n` wires by its state: a truth value selects wire 0 if true, wire 1 if not."""
+    """Sends each message to one of several wires by its state (AMPNet §4).
+
+    Args:
+      wire: The messages.
+      function: State function that gives the wire's number in `[0, n)`; or, for two wires, a truth value: wire 0 if true, wire 1 if not.
+      n: Number of wires.
+      name: The node's name.
+
+    Returns:
+      The `n` wires.
+
+    Raises:
+      GraphError: If the function does not work on the states.
+    """
     return current_graph().add(name, control_nodes.Cond(function, n), (wire,), n).outputs
 
 
@@ -54,6 +67,12 @@ class PhiWire(Wire):
     def connect(self, *wires: Wire) -> PhiWire:
         """Connects all inputs.
 
+        Args:
+          *wires: All inputs, in any order.
+
+        Returns:
+          The phi's output.
+
         Raises:
           GraphError: If the phi has been connected already.
         """
@@ -71,9 +90,19 @@ class PhiWire(Wire):
 
 
 def phi(name: str | None = None, *wires: Wire) -> PhiWire:
-    """Merges several wires into one.
+    """Merges several wires into one (AMPNet §4); needed wherever a loop closes.
 
     Wires of a loop are given later: `h = phi("h"); ...; h.connect(start, back)`.
+
+    Args:
+      name: The node's name.
+      *wires: The wires; none, if `connect` is to give them.
+
+    Returns:
+      The merged wire.
+
+    Raises:
+      GraphError: If the wires carry different payloads or state fields.
     """
     node = current_graph().add(name, control_nodes.Phi(), (), 1)
     out = PhiWire(node, 0)
@@ -105,5 +134,14 @@ def isu(
 
 
 def bcast(wire: Wire, n: int = 2, name: str | None = None) -> tuple[Wire, ...]:
-    """Sends each message to `n` wires; using a wire several times does the same."""
+    """Sends each message to several wires. Using one wire several times does the same.
+
+    Args:
+      wire: The messages.
+      n: Number of wires.
+      name: The node's name.
+
+    Returns:
+      The `n` wires.
+    """
     return current_graph().add(name, control_nodes.Bcast(n), (wire,), n).outputs

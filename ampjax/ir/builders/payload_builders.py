@@ -22,18 +22,22 @@ class NodeBuilder:
     """A payload node that waits for its inputs: call it with wires (None leaves a port open)."""
 
     def __init__(self, name: str, kind: str, body: Body, options: NodeOptions, outputs: int, join: Key):
-        self.name, self.kind, self.body, self.options, self.outputs, self.join = (
-            name,
-            kind,
-            body,
-            options,
-            outputs,
-            join,
-        )
+        self.name, self.kind, self.body = name, kind, body
+        self.options, self.outputs, self.join = options, outputs, join
         self._used = False
 
     def __call__(self, *inputs: Wire | None) -> Any:
-        """Adds the node; returns its output wire, or a tuple of them."""
+        """Adds the node to the graph.
+
+        Args:
+          *inputs: The wires that feed it; None leaves a port open, for `Graph.connect`.
+
+        Returns:
+          Its output wire; a tuple of wires if it has several; None for a loss.
+
+        Raises:
+          GraphError: If it has been called before, or the body does not take these payloads.
+        """
         if self._used:
             raise GraphError(
                 f"node `{self.name}`",
@@ -96,6 +100,9 @@ def ppt(
       join: What makes several inputs belong together: fields or a keying function; by default the whole state.
       rng: True if the body takes a keyword `key`: a PRNG key per message, the same in forward and backward, another in each epoch.
 
+    Returns:
+      The node; call it with the wires that feed it.
+
     Raises:
       GraphError: If the body is none of these, or an option is not one of its values.
     """
@@ -114,9 +121,22 @@ def npt(
     join: Key = None,
     rng: bool = False,
 ) -> NodeBuilder:
-    """A non-parameterised payload transform: a pure function `body(*inputs)` of one message's payloads.
+    """Makes a non-parameterised payload transform (AMPNet §4): a pure function of one message's payloads.
 
-    The arguments are those of `ppt`.
+    Args:
+      name: The node's name.
+      body: `body(*inputs)`, on the payloads of one message.
+      worker: The worker that hosts the node; by default the affinity rule decides.
+      max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
+      outputs: Number of arrays that the body returns.
+      join: What makes several inputs belong together: fields or a keying function; by default the whole state.
+      rng: True if the body takes a keyword `key`: a PRNG key per message, the same in forward and backward, another in each epoch.
+
+    Returns:
+      The node; call it with the wires that feed it.
+
+    Raises:
+      GraphError: If the body can't be called, or an option is not one of its values.
     """
     options = NodeOptions(worker=worker, max_dispatch_size=max_dispatch_size)
     _check_options(name, options)
@@ -132,18 +152,43 @@ def loss(name: str, body: Callable[..., Any], *, join: Key = None, worker: int |
         or `{name: (sum, count)}` (sums and counts added up, then divided).
       join: What makes the inputs belong together; by default the whole state.
       worker: The worker that hosts it.
+
+    Returns:
+      The node; call it with the wires that feed it.
+
+    Raises:
+      GraphError: If the body can't be called.
     """
     return NodeBuilder(name, "Loss", parameterless(name, body), NodeOptions(worker=worker), 1, join)
 
 
 def concat(*wires: Wire, axis: int = -1, name: str | None = None, join: Key = None) -> Wire:
-    """Concatenates payloads (AMPNet §4)."""
+    """Concatenates payloads (AMPNet §4).
+
+    Args:
+      *wires: The payloads.
+      axis: The axis along which they are joined.
+      name: The node's name.
+      join: What makes messages of several wires belong together; by default the whole state.
+
+    Raises:
+      GraphError: If the payloads do not fit each other.
+    """
     body = Body(_Concat(axis))
     return add_with_one_output(Compute("Concat", body, 1, join), wires, name=name)
 
 
 def split(wire: Wire, sizes: Sequence[int], axis: int = -1, name: str | None = None) -> tuple[Wire, ...]:
     """Splits a payload into parts of the given sizes along an axis (AMPNet §4).
+
+    Args:
+      wire: The messages.
+      sizes: Sizes of the parts along the axis.
+      axis: The axis.
+      name: The node's name.
+
+    Returns:
+      A wire for each part.
 
     Raises:
       GraphError: If the sizes do not add up to the axis.

@@ -43,12 +43,27 @@ def pump(
 
 
 def topology(name: str) -> Wire:
-    """A pump of `Topology` maps, one per instance, for `distribute` and `collect` (ICLR version, figure 3)."""
+    """A pump of `Topology` maps, one per instance, for `distribute` and `collect` (ICLR version, figure 3).
+
+    Args:
+      name: The pump's name; instances name it.
+
+    Returns:
+      Its wire, which can only be connected to a `distribute` or `collect`.
+    """
     return add_with_one_output(Pump(WireType((), np.dtype("int64"), topology=True)), (), name=name)
 
 
 def sink(name: str, wire: Wire) -> Wire:
-    """An end without a loss: `predict` returns what arrives here; in training it answers with a zero gradient. Returns the wire."""
+    """Ends a wire without a loss: `predict` returns what arrives here. In training it answers with a zero gradient.
+
+    Args:
+      name: The sink's name, under which `predict` returns its messages.
+      wire: The wire.
+
+    Returns:
+      The same wire.
+    """
     current_graph().add(name, Sink(), (wire,), 0)
     return wire
 

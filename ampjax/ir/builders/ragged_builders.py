@@ -18,12 +18,31 @@ from ampjax.ir.wires import Wire
 
 
 def flatmap(wire: Wire, count: StateFn, state: Callable[[State, np.ndarray], State], name: str | None = None) -> Wire:
-    """Emits each message `count(s)` times with states `state(s, i)`, `i = 0 .. count-1` (arXiv version, §4)."""
+    """Sends each message several times, or not at all, each time with another state (arXiv version, §4).
+
+    Args:
+      wire: The messages.
+      count: State function that says how many times; may be 0.
+      state: `state(s, i)` gives the states of the messages that are sent, for `i = 0 ... count - 1`.
+      name: The node's name.
+
+    Raises:
+      GraphError: If a function does not work on the states.
+    """
     return add_with_one_output(control_nodes.Flatmap(count, state), (wire,), name=name)
 
 
 def repeat(wire: Wire, count: StateFn, name: str | None = None) -> Wire:
-    """Replicate: a row becomes a ragged message of `count(s)` copies of it."""
+    """Copies a row: it becomes a ragged message of equal rows.
+
+    Args:
+      wire: The messages.
+      count: State function that says how many rows; may be 0.
+      name: The node's name.
+
+    Raises:
+      GraphError: If the function does not work on the states, or the wire is ragged already.
+    """
     return add_with_one_output(control_nodes.Repeat(count), (wire,), name=name)
 
 
@@ -88,22 +107,47 @@ def ungroup(
 
 
 def distribute(wire: Wire, topology: Wire, n: int, name: str | None = None) -> tuple[Wire, ...]:
-    """Sends rows of a ragged message to `n` wires by the instance's topology (ICLR version, figure 3)."""
+    """Sends rows of a ragged message to several wires by the instance's topology (ICLR version, figure 3).
+
+    Args:
+      wire: The ragged message.
+      topology: The wire of a topology pump.
+      n: Number of wires, for example one for each kind of edge.
+      name: The node's name.
+
+    Returns:
+      The `n` wires, which carry ragged messages.
+
+    Raises:
+      GraphError: If the wire is not ragged, or `topology` is no topology pump's.
+    """
     return current_graph().add(name, control_nodes.Distribute(n), (wire, topology), n).outputs
 
 
 def collect(wires: Sequence[Wire], topology: Wire, name: str | None = None) -> Wire:
-    """Adds rows of several ragged messages into one by the instance's topology (ICLR version, figure 3)."""
+    """Adds rows of several ragged messages into one by the instance's topology (ICLR version, figure 3).
+
+    Args:
+      wires: The ragged messages, with rows of one shape.
+      topology: The wire of a topology pump.
+      name: The node's name.
+
+    Raises:
+      GraphError: If wires are not ragged or of different shapes, or `topology` is no topology pump's.
+    """
     return add_with_one_output(Collect(), (*wires, topology), name=name)
 
 
 def reduce(name: str, function: Callable[..., Any], wire: Wire) -> Wire:
-    """A ragged message becomes one row.
+    """Turns a ragged message into one row.
 
     Args:
       name: The node's name.
       function: `function(rows, segment_ids, n_segments)`, for example `jax.ops.segment_sum`; rows `[r, *shape]`, ids `[r]` sorted.
       wire: The ragged message.
+
+    Raises:
+      GraphError: If the wire is not ragged, or the function does not give a row for each segment.
     """
     return add_with_one_output(Reduce(function), (wire,), name=name)
 

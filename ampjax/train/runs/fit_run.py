@@ -79,7 +79,7 @@ class FitRun:
         async with session.passes.turn():
             if session.position.epochs:
                 await session.preparation.finish(self.reporter)
-            with session.preparation.while_needed(self.reporter):
+            with session.preparation.showing_postponed(self.reporter):
                 return await self._epoch()
 
     async def _epoch(self) -> Epoch:

@@ -68,5 +68,5 @@ async def accumulate(
 async def _infer(session: Session, data: AnyInstances, purpose: str, reporter: Reporter, name: str) -> Outputs:
     preparation = session.preparation
     await preparation.prepare(data, None, reporter, purpose, ahead=session.settings.compile_ahead)
-    with preparation.while_needed(reporter):
+    with preparation.showing_postponed(reporter):
         return await session.passes.run(session.inference_pass(data, purpose), name, reporter)
