@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from ampjax.ir.graph import Node
+from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Compute, init_shapes
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, Stage

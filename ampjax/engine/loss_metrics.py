@@ -10,7 +10,7 @@ import numpy as np
 
 from ampjax.devices.allreduce import Device
 from ampjax.engine.arenas import zeros
-from ampjax.ir.graph import Node
+from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import eval_body, metric_shapes
 from ampjax.plan.planner import Plan
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ampjax.ir.control_nodes import Distribute, Group, Key
-from ampjax.ir.graph import Graph, Node
+from ampjax.ir.graph import Graph
+from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Collect, Compute, Loss, Pump, Reduce, Sink
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ampjax.ir.control_nodes import Cond, Isu, Key
-from ampjax.ir.graph import Node
+from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Compute, Loss, RouteBy
 from ampjax.ir.wires import Wire, WireType
 from ampjax.plan.edge_stages import Chain

@@ -30,7 +30,6 @@ from ampjax.simulation.profile import Measured, Profile, has_updating, measure_d
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.trace.trace import Trace, scaled
 from ampjax.train.assemble import (
-    as_instances,
     make_executor,
     plan_for,
     require_closed,
@@ -38,6 +37,7 @@ from ampjax.train.assemble import (
     scheduler_settings,
 )
 from ampjax.train.settings import Settings, settings_from
+from ampjax.train.training_data import as_instances
 
 
 @dataclass(frozen=True)

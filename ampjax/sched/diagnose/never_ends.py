@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ampjax.errors import DeadlockError
-from ampjax.ir.graph import Node
+from ampjax.ir.nodes import Node
 from ampjax.ir.state import SLOT, State
 from ampjax.plan.planner import Plan
 from ampjax.sched.diagnose.missing_inputs import EXAMINED, SHOWN, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ampjax.ir.control_nodes import Group
-from ampjax.ir.graph import Node
+from ampjax.ir.nodes import Node
 from ampjax.plan.planner import Plan, entries
 from ampjax.plan.stages import Stage
 from ampjax.unfold.incomplete import Waiting
