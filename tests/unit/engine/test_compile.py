@@ -14,7 +14,7 @@ from support.engines import engine
 import ampjax as amp
 from ampjax.engine.compile import _sizes, compilations, ladders
 from ampjax.engine.executor import Executor
-from ampjax.engine.ladders import segment_sizes
+from ampjax.sched.ladders import segment_sizes
 from ampjax.sched.dry_run import dry_run
 
 

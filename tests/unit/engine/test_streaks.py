@@ -16,7 +16,7 @@ from support.engines import NEVER, engine
 
 import ampjax as amp
 from ampjax.engine.asyncio_driver import AsyncioDriver
-from ampjax.engine.ladders import ladder_for
+from ampjax.sched.ladders import ladder_for
 from ampjax.engine.loop import Loop
 from ampjax.engine.sampled import Sampled
 from ampjax.engine.streaks import COUNTS, STREAK, kernel

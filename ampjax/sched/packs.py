@@ -1,0 +1,108 @@
+"""Packs: what a dispatch brings, as one array of integers, in the layout in which kernels take it.
+
+A pack begins with the dispatch's messages (their numbers among those in flight), their program lines and the numbers of their instances. Then come the arena slots of the rows of
+each port and each output, its *sections*. Where each message has one row, the scheduler's loops pad all of these to one size: a pack is a matrix `[n_lines, size]`, with a line for each of
+them, and one that begins with the number of rows. Ports are padded with their first slot, outputs with the trash slot. Kernels take the matrix as it is; what is in other columns of
+the first lines, and in lines behind the last, is undefined. Else a pack has how many rows each section has, and then their slots, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ampjax.sched.columns import ALIGNED, N_HEAD, TRASH
+
+STREAK = 16
+"""Dispatches that are carried out in one call, at most: whose packs are read as one array."""
+
+MOST_STACKED = 1 << 13
+"""Numbers of a pack, at most, where it can be one of several: larger dispatches are work enough for a call of their own."""
+
+
+def n_lines(n_sections: int, size: int) -> int:
+    """The lines of a padded pack."""
+    n = N_HEAD + n_sections + 1
+    while n * size % ALIGNED:
+        n += 1
+    return n
+
+
+def rows_of(pack: np.ndarray, n_messages: int, n_sections: int, size: int) -> list[np.ndarray]:
+    """The slots of each section of a pack, without padding."""
+    if size:
+        return [pack[at : at + n_messages] for at in range(N_HEAD * size, (N_HEAD + n_sections) * size, size)]
+    at = N_HEAD * n_messages + n_sections
+    found = list[np.ndarray]()
+    for rows in pack[at - n_sections : at].tolist():
+        found.append(pack[at : at + rows])
+        at += rows
+    return found
+
+
+def made(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """A pack of no messages, not padded, with such rows."""
+    return np.concatenate([np.array([len(own) for own in rows], np.int32), *rows]).astype(np.int32)
+
+
+def padded(in_rows: Sequence[np.ndarray], out_rows: Sequence[np.ndarray], size: int) -> np.ndarray:
+    """A pack of no messages, `[n_lines, size]`, with such rows; where there are none, ports get the trash slot."""
+    n_sections = len(in_rows) + len(out_rows)
+    pack = np.zeros((n_lines(n_sections, size), size), np.int32)
+    for line, slots in enumerate(in_rows, N_HEAD):
+        pad_into(pack[line], slots, True)
+    for line, slots in enumerate(out_rows, N_HEAD + len(in_rows)):
+        pad_into(pack[line], slots, False)
+    pack[N_HEAD + n_sections, 0] = len(in_rows[0])
+    return pack
+
+
+def pad_into(out: np.ndarray, slots: np.ndarray, repeat: bool) -> None:
+    """Writes slots, padded with the first one, or with the trash slot."""
+    n = len(slots)
+    out[:n] = slots
+    if n < len(out):
+        out[n:] = slots[0] if repeat and n else TRASH
+
+
+def shared(packs: np.ndarray, room: int) -> tuple[np.ndarray, int]:
+    """A copy of packs that XLA can read in place: an array, and where they begin in it, at a multiple of 64 bytes; `room` numbers behind them are undefined."""
+    whole = np.empty(len(packs) + room + ALIGNED, np.int32)
+    start = -whole.ctypes.data // whole.itemsize % ALIGNED
+    whole[start : start + len(packs)] = packs
+    return whole, start
+
+
+def room_behind(told: Sequence[Sequence[int]]) -> int:
+    """How many numbers are needed behind packs so that `STREAK` can be read as one array from each of them on that may be the first of so many.
+
+    Args:
+      told: What `loops.decide` tells of some dispatches.
+    """
+    if len(told) == 1:
+        return 0  # decided one by one: it is copied if need be
+    *_, at, length, _ = told[-1]
+    end = at + length
+    return max([0, *[at + STREAK * length - end for *_, at, length, size in told if size and length <= MOST_STACKED]])
+
+
+def stacked(packs: Sequence[np.ndarray], places: Sequence[int], most: int, size: int) -> np.ndarray:
+    """Padded packs of one size as one array, `[most, n_lines, size]`, the first of which are these; no copy where they lie one behind the other.
+
+    Args:
+      packs: Of one length.
+      places: Where each begins in the array that it is a part of.
+      most: At least as many as there are.
+      size: The padded size.
+    """
+    first, start = packs[0], places[0]
+    whole, length = first.base, len(first)
+    if isinstance(whole, np.ndarray) and start + most * length <= len(whole):
+        behind = zip(packs, places, range(start, start + most * length, length), strict=False)
+        if all([pack.base is whole and place == expected for pack, place, expected in behind]):
+            return whole[start : start + most * length].reshape(most, -1, size)
+    out = np.empty((most, length // size, size), np.int32)
+    for place, pack in enumerate(packs):
+        out[place] = pack.reshape(-1, size)
+    return out
