@@ -20,6 +20,8 @@ class Launches:
 
     def __init__(self, scheduler: Scheduler, seeds: RowSeeds):
         self._scheduler, self._seeds = scheduler, seeds
+        self._capacities: dict[int, tuple[int, ...]] = {}  # of stages' outputs
+        self._n_slots = -1  # of all arenas, when they were looked up
         self._stages = [
             (stage, len(stage.ports), len(stage.outputs), stage.ragged or stage.random)
             for stage in scheduler.plan.stages
@@ -42,11 +44,22 @@ class Launches:
             d.pack,
             d.size,
             d.place,
-            tuple([self._scheduler.capacity(key) for key in stage.arenas]),
+            self._capacities_of(d.stage),
             d.changes,
             bool(d.changes) and brings_updates(stage, d),
         )
         return self._with_contents(launch, stage, d) if has_contents or d.versions else launch
+
+    def _capacities_of(self, stage: int) -> tuple[int, ...]:
+        """How many rows the arena of each output of a stage has now."""
+        s = self._scheduler
+        if s.n_slots != self._n_slots:
+            self._n_slots = s.n_slots
+            self._capacities.clear()
+        found = self._capacities.get(stage)
+        if found is None:
+            found = self._capacities[stage] = tuple([s.capacity(key) for key in self._stages[stage][0].arenas])
+        return found
 
     def _with_contents(self, launch: Launch, stage: Stage, d: Dispatch) -> Launch:
         """What only some stages need of a dispatch."""

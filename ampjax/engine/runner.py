@@ -82,10 +82,12 @@ class StageRunner:
         self._put, self._get, self._pay = (of(rows) for of in (kernels.put_rows, kernels.get_rows, kernels.pay_rows))
 
     @functools.cached_property
-    def _row_bytes(self) -> int:
-        """Bytes that a dispatch brings for each row: slots, random numbers, and what comes from the host."""
+    def _most_stacked(self) -> int:
+        """Rows of a dispatch, at most, that is one of several in a call; 0 where none is. It brings slots, random numbers, and what comes from the host."""
+        if not self._loops:
+            return 0
         from_host = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, (_, shape, dtype) in self._host_ports)
-        return 4 * (self._n_sections - len(self._host_ports) + 1 + self._random) + from_host
+        return STACKED // (4 * (self._n_sections - len(self._host_ports) + 1 + self._random) + from_host)
 
     @functools.cached_property
     def needs_backward(self) -> bool:
@@ -105,7 +107,7 @@ class StageRunner:
 
     def _stacks(self, k: int) -> bool:
         """Whether dispatches of this size are called as streaks: on CPUs, where a loop whose length is told at run time keeps no thread waiting."""
-        return self._loops and k * self._row_bytes <= STACKED
+        return k <= self._most_stacked
 
     def forward(self, streak: Streak, params: tuple[Any, ...]) -> None:
         """The forward pass of a `rows`, `edges`, `transfer`, `reduce` or `collect` stage; a streak of more than one where they coalesce."""

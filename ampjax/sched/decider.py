@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.sched import columns as c
 from ampjax.sched.counters import ways_of
 from ampjax.sched.dispatch import DIRECTIONS, Dispatch
-from ampjax.sched.packs import room_behind, shared
+from ampjax.sched.packs import PackMemory
 from ampjax.sched.plan import Plan
 from ampjax.sched.replicas import Replicas
 from ampjax.sched.space import Space
@@ -48,6 +48,7 @@ class Decider:
         self._space, self._store, self._replicas, self._loops = space, store, replicas, loops
         self._nodes, self._ways, self.stashes = list(plan.graph.parameterised), ways_of(plan), Stashes()
         self._told, self._pack = np.zeros((2, c.PADDED + 1), np.int64), np.zeros(1 << 16, np.int32)
+        self._memory = PackMemory()
         self._due = np.zeros((1 + 16 * len(self._nodes), 3), np.int64)
         stashed = space.t.stages[:, c.STASHES] * (space.t.stages[:, c.KIND] == c.COMPUTES)
         self._meets = set(np.flatnonzero(space.t.nodes[:, c.MEETS]).tolist())
@@ -76,9 +77,9 @@ class Decider:
                 return reason
 
     def _dispatches(self, worker: int, told: list[list[int]]) -> list[Dispatch]:
-        """What has been told of some dispatches, as dispatches; these share one copy of the packs."""
+        """What has been told of some dispatches, as dispatches; their packs lie one behind the other."""
         end = told[-1][c.PACK] + told[-1][c.N_PACK]
-        packs, start = shared(self._pack[:end], room_behind(told))
+        packs, start = self._memory.keep(self._pack[:end])
         due = self._due[: told[-1][c.DUE] + told[-1][c.N_DUE]].tolist()
         found: list[Dispatch] = []
         for q, number, n, rows, n_due, first, at, length, size in told:

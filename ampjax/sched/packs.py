@@ -17,8 +17,8 @@ from ampjax.sched.columns import ALIGNED, N_HEAD, TRASH
 STREAK = 16
 """Dispatches that are carried out in one call, at most: whose packs are read as one array."""
 
-MOST_STACKED = 1 << 13
-"""Numbers of a pack, at most, where it can be one of several: larger dispatches are work enough for a call of their own."""
+PIECE = 1 << 16
+"""Numbers for which memory is taken at once."""
 
 
 def n_lines(n_sections: int, size: int) -> int:
@@ -66,25 +66,21 @@ def pad_into(out: np.ndarray, slots: np.ndarray, repeat: bool) -> None:
         out[n:] = slots[0] if repeat and n else TRASH
 
 
-def shared(packs: np.ndarray, room: int) -> tuple[np.ndarray, int]:
-    """A copy of packs that XLA can read in place: an array, and where they begin in it, at a multiple of 64 bytes; `room` numbers behind them are undefined."""
-    whole = np.empty(len(packs) + room + ALIGNED, np.int32)
-    start = -whole.ctypes.data // whole.itemsize % ALIGNED
-    whole[start : start + len(packs)] = packs
-    return whole, start
+class PackMemory:
+    """Where packs are kept for kernels, one behind the other: each has a place of its own, to which nobody writes again, and begins at a multiple of 64 bytes."""
 
+    def __init__(self) -> None:
+        self._piece, self._end = np.zeros(0, np.int32), 0
 
-def room_behind(told: Sequence[Sequence[int]]) -> int:
-    """How many numbers are needed behind packs so that `STREAK` can be read as one array from each of them on that may be the first of so many.
-
-    Args:
-      told: What `loops.decide` tells of some dispatches.
-    """
-    if len(told) == 1:
-        return 0  # decided one by one: it is copied if need be
-    *_, at, length, _ = told[-1]
-    end = at + length
-    return max([0, *[at + STREAK * length - end for *_, at, length, size in told if size and length <= MOST_STACKED]])
+    def keep(self, packs: np.ndarray) -> tuple[np.ndarray, int]:
+        """Keeps some packs, whose length is a multiple of `ALIGNED`; returns the array that they are a part of now, and where they begin in it."""
+        start, n = self._end, len(packs)
+        if start + n > len(self._piece):
+            self._piece = np.empty(max(n, PIECE) + ALIGNED, np.int32)
+            start = -self._piece.ctypes.data // self._piece.itemsize % ALIGNED
+        self._end = start + n
+        self._piece[start : self._end] = packs
+        return self._piece, start
 
 
 def stacked(packs: Sequence[np.ndarray], places: Sequence[int], most: int, size: int) -> np.ndarray:
