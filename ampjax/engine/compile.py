@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from ampjax.engine.executor import Executor
-from ampjax.sched import packs
-from ampjax.sched.ladders import is_padded, ladder_for, segment_ladder, segment_sizes
 from ampjax.engine.launch import Launch
+from ampjax.sched import packs
 from ampjax.sched.dispatch import BACKWARD, FORWARD, INFER
+from ampjax.sched.ladders import is_padded, ladder_for, segment_ladder, segment_sizes
 from ampjax.sched.scheduler import Scheduler
 from ampjax.sched.stages import Stage
 from ampjax.sched.statistics import StageStats

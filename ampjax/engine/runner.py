@@ -14,7 +14,6 @@ from ampjax.engine import chain_kernels, kernels
 from ampjax.engine.arenas import Arenas, grow, zeros
 from ampjax.engine.edge_sizes import EdgeSizes, padded_edges
 from ampjax.engine.kernels import Collection, Reduction, Wiring
-from ampjax.sched.ladders import ladder_for, segment_sizes
 from ampjax.engine.launch import Launch
 from ampjax.engine.learning import Learning
 from ampjax.engine.program import make_chain_program, make_program
@@ -24,6 +23,7 @@ from ampjax.parallel.sync import Device
 from ampjax.sched import packs
 from ampjax.sched.columns import N_HEAD
 from ampjax.sched.dispatch import FORWARD
+from ampjax.sched.ladders import ladder_for, segment_sizes
 from ampjax.sched.stages import HOST, ArenaKey, Stage
 from ampjax.unfold.edges import Edges
 

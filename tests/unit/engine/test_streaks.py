@@ -16,12 +16,12 @@ from support.engines import NEVER, engine
 
 import ampjax as amp
 from ampjax.engine.asyncio_driver import AsyncioDriver
-from ampjax.sched.ladders import ladder_for
 from ampjax.engine.loop import Loop
 from ampjax.engine.sampled import Sampled
 from ampjax.engine.streaks import COUNTS, STREAK, kernel
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Tracer
+from ampjax.sched.ladders import ladder_for
 
 CAPACITY, FEATURES = 211, 8
 
