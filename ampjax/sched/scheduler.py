@@ -259,6 +259,11 @@ class Scheduler:
         return self._space.capacity(arena)
 
     @property
+    def n_slots(self) -> int:
+        """Rows of all arenas together; while a run lasts these only grow."""
+        return self._space.n_slots
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
         clock = self._t.clock

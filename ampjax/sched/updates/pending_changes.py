@@ -72,4 +72,4 @@ class PendingChanges:
 
 
 def _dispatch(number: int, worker: int, changes: tuple[Change, ...]) -> Dispatch:
-    return Dispatch(number, worker, -1, "update", 0, 0, 0, NO_ROWS, changes)
+    return Dispatch(number, worker, -1, "update", 0, 0, 0, NO_ROWS, changes=changes)

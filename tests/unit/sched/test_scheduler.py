@@ -159,7 +159,7 @@ def test_a_dispatch_is_data():
     d = one.scheduler.next(0)
     stage = plan.stages[d.stage]
     assert len(d.rows) == d.n_sections == len(stage.ports) + len(stage.outputs)
-    assert [len(rows) for rows in d.rows] == d.sizes.tolist() == [d.n_rows] * d.n_sections
+    assert [len(rows) for rows in d.rows] == [d.n_rows] * d.n_sections
     assert len(d.messages) == len(d.lines) == d.n_messages and set(d.ids.tolist()) == {0, 1}
     assert d.pack.dtype == np.int32 and all(isinstance(x, (int, str, tuple, np.ndarray, type(None))) for x in d)
 
