@@ -12,13 +12,13 @@ import numpy as np
 
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.launch import Launch
+from ampjax.plan.ladders import is_padded, ladder_for, segment_ladder, segment_sizes
 from ampjax.plan.stages import Stage
+from ampjax.sched.decisions import packs
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
 from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.diagnose.statistics import StageStats
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.tables import packs
-from ampjax.sched.tables.ladders import is_padded, ladder_for, segment_ladder, segment_sizes
 from ampjax.unfold.rules.edges import Edges
 
 _counts = {"compilations": 0, "registered": 0}

@@ -21,11 +21,11 @@ from ampjax.engine.kernels.residuals import Kept, find_chain_kept, find_kept, sh
 from ampjax.engine.kernels.rows import Collection, Reduction, Wiring
 from ampjax.engine.kernels.stage_program import make_chain_program, make_program
 from ampjax.engine.kernels.weight_gradients import Learning
+from ampjax.plan.ladders import ladder_for, segment_sizes
 from ampjax.plan.stages import HOST, ArenaKey, Stage
+from ampjax.sched.columns import N_HEAD
+from ampjax.sched.decisions import packs
 from ampjax.sched.decisions.dispatch import FORWARD
-from ampjax.sched.tables import packs
-from ampjax.sched.tables.columns import N_HEAD
-from ampjax.sched.tables.ladders import ladder_for, segment_sizes
 from ampjax.unfold.rules.edges import Edges
 
 

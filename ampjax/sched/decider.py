@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Change, Update
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.packs import PackMemory
 from ampjax.sched.tables.plan_tables import longer
 from ampjax.sched.tables.program_store import Store
 from ampjax.sched.tables.space import Space

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ampjax.sched.decisions.packs import rows_of
 from ampjax.sched.decisions.parameter_changes import Change
-from ampjax.sched.tables.packs import rows_of
 from ampjax.unfold.rules.edges import Edges
 
 CHANGES_ONLY = -1
@@ -29,7 +29,7 @@ class Launch(NamedTuple):
       n_rows: Input rows (of port 0).
       n_ports: Ports of the stage.
       n_outputs: Its outputs.
-      pack: The slots of the rows of each port and output, in the layout that kernels take (`sched.tables.packs`).
+      pack: The slots of the rows of each port and output, in the layout that kernels take (`sched.decisions.packs`).
       size: The size that it is padded to; 0 if it is not.
       place: Where the pack begins in the array that it shares with those of other launches.
       capacities: For each output, how many rows its arena has; of a way back none.

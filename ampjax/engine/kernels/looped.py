@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.engine.kernels.launch import Launch
-from ampjax.sched.tables.packs import STREAK
+from ampjax.sched.decisions.packs import STREAK
 
 STACKED = 1 << 14
 """Bytes that a dispatch brings, at most, where it can be one of several: larger ones are work enough for a call of their own."""

@@ -4,7 +4,7 @@ Every kernel gathers input rows by slot, computes, and scatters result rows by s
 donated, so the writes are in place. Rows beyond the last message are padding: they repeat a real input row, write to the trash
 slot 0, and their cotangents are removed with `where` (0 times infinity would be NaN).
 
-Integers are passed packed: one array `[n_lines, k]` with lines of slots and one that starts with the number of real rows (`sched.tables.packs`).
+Integers are passed packed: one array `[n_lines, k]` with lines of slots and one that starts with the number of real rows (`sched.decisions.packs`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ampjax.ir.payload_nodes import metric_parts
 from ampjax.jaxprs.axis_products import over_one_axis
 from ampjax.optim.node_update import combine, trainable
 from ampjax.plan.stages import ArenaKey
-from ampjax.sched.tables.columns import N_HEAD, TRASH
+from ampjax.sched.columns import N_HEAD, TRASH
 
 
 @dataclass(frozen=True)

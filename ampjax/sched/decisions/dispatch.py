@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ampjax.plan.stages import Stage
+from ampjax.sched.decisions.packs import rows_of
 from ampjax.sched.decisions.parameter_changes import Change
-from ampjax.sched.tables.packs import rows_of
 
 DIRECTIONS = FORWARD, BACKWARD, INFER, UPDATE = "forward", "backward", "infer", "update"
 """What a dispatch is: on messages' way forth or back, in inference, or parameter changes alone. The first three have the numbers of `columns`."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ampjax.plan.ladders import padded_sizes
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, ArenaKey, Stage
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
-from ampjax.sched.tables.ladders import padded_sizes
 
 FIRST = 1024
 """Lines that tables have at first."""

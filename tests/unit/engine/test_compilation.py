@@ -14,8 +14,8 @@ from support.engines import engine
 import ampjax as amp
 from ampjax.engine.compilation import _sizes, compilations, ladders
 from ampjax.engine.executor import Executor
+from ampjax.plan.ladders import segment_sizes
 from ampjax.sched.dry_run import dry_run
-from ampjax.sched.tables.ladders import segment_sizes
 
 
 def test_compilations_are_counted():

@@ -20,7 +20,7 @@ from ampjax.drivers.run import Loop
 from ampjax.drivers.sampling_timer import Sampled
 from ampjax.drivers.tracer import Tracer
 from ampjax.engine.kernels.looped import COUNTS, STREAK, kernel
-from ampjax.sched.tables.ladders import ladder_for
+from ampjax.plan.ladders import ladder_for
 from ampjax.trace.trace import Trace
 
 CAPACITY, FEATURES = 211, 8

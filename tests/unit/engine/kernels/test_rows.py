@@ -12,8 +12,8 @@ from support.control import plan_for
 from support.engines import engine
 
 import ampjax as amp
+from ampjax.plan.ladders import VERY_WIDE, WIDE, fine_ladder, ladder, ladder_for, narrow_ladder, wide_ladder
 from ampjax.plan.stage_kinds import ROWS
-from ampjax.sched.tables.ladders import VERY_WIDE, WIDE, fine_ladder, ladder, ladder_for, narrow_ladder, wide_ladder
 
 BODIES = {
     "sqrt": lambda w, x: jnp.sqrt(w * x * x),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ampjax.sched.tables.columns import ALIGNED, N_HEAD, TRASH
+from ampjax.sched.columns import ALIGNED, N_HEAD, TRASH
 
 STREAK = 16
 """Dispatches that are carried out in one call, at most: whose packs are read as one array."""

@@ -87,7 +87,7 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
 
 def is_padded(stage: Stage) -> bool:
     """Whether dispatches of a stage are padded when they are decided: those of messages of one row each. Else that waits until they are issued; a chain's size follows from its edges too."""
-    return not stage.ragged and stage.kind in ("rows", "loss", "transfer", "sink")
+    return not stage.ragged and (stage.kind.is_row_wise or stage.kind.is_transfer or stage.kind.is_sink)
 
 
 def padded_sizes(stage: Stage, n: int) -> list[int]:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from support import graphs
 from support.control import admit, scheduler_for
 
-from ampjax.sched.tables import packs
-from ampjax.sched.tables.columns import ALIGNED, N_HEAD
-from ampjax.sched.tables.ladders import is_padded, ladder_for
+from ampjax.plan.ladders import is_padded, ladder_for
+from ampjax.sched.columns import ALIGNED, N_HEAD
+from ampjax.sched.decisions import packs
 
 CASES = {
     "sequences": (graphs.rnn(), graphs.rnn_data([3, 1, 4, 1, 5, 2, 2])),
