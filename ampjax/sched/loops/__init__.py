@@ -11,9 +11,11 @@ from ampjax.sched.loops.dispatches import decide
 from ampjax.sched.loops.programs import find, insert, remove
 from ampjax.sched.loops.ranges import widen
 from ampjax.sched.loops.travel import done
+from ampjax.sched.loops.virtual import advance
 
 __all__ = [
     "admit",
+    "advance",
     "close",
     "decide",
     "done",
