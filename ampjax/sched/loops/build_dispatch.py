@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
 from ampjax.sched.loops.queues import leave, line_of, oldest_first, put_alike_first, slot_of, space_for
 from ampjax.sched.loops.travel import travel
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 
 
 @entry

@@ -8,9 +8,9 @@ import numpy as np
 
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, ArenaKey, Stage
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 
 FIRST = 1024
 """Lines that tables have at first."""
@@ -57,7 +57,7 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         live=np.zeros((0, c.SEEN + width), np.int32),
         instances=np.zeros((0, c.PURPOSE + 1), np.int64),
         queues=_queues(plan, settings),
-        clock=np.zeros(c.N_VACANT + 1, np.int64),
+        clock=np.zeros(c.STIRRED + plan.workers, np.int64),
         slots=np.zeros(0, np.int32),
         free=np.zeros((len(arenas.keys), c.FREE), np.int32),
         active=np.zeros((plan.workers, c.QUEUES + 3 * len(plan.stages)), np.int32),

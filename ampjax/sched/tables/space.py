@@ -7,8 +7,8 @@ import numpy as np
 from ampjax.errors import InvariantError
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.sched.tables import columns as c
 from ampjax.sched.tables.plan_tables import Arenas, limit_queue, longer, make_tables, size_of
 
 NO_LIMIT = 1 << 30

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 from ampjax.sched.updates.replica_sync import Replicas
 
 NO_ROWS = np.zeros(0, np.int32)
@@ -39,7 +39,7 @@ class PendingChanges:
         """Changes that wait for a worker."""
         if changes:
             self._waiting.setdefault(worker, deque()).append(tuple(changes))
-            t.active[worker, c.STIRRED] = 1
+            t.clock[c.STIRRED + worker] = 1
 
     def flush(self, t: Tables) -> None:
         """Updates every node from what it has accumulated, whatever its interval."""
