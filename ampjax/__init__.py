@@ -4,8 +4,7 @@ from ampjax.numerics import guard as _guard  # first: it sets a flag that XLA re
 
 # isort: split
 from ampjax import nn
-from ampjax.engine.trace import Trace
-from ampjax.ir.build import (
+from ampjax.ir.builders import (
     bcast,
     collect,
     concat,
@@ -32,12 +31,13 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topology, messages
 from ampjax.ir.state import State
 from ampjax.numerics.check import check_numerics
-from ampjax.replay import replay
-from ampjax.sched.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
-from ampjax.settings import Settings
-from ampjax.simulate import profile, simulate
+from ampjax.sched.decisions.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
+from ampjax.simulation.simulate import profile, simulate
 from ampjax.testing.verify import verify
-from ampjax.train import Trainer
+from ampjax.trace.trace import Trace
+from ampjax.train.replay import replay
+from ampjax.train.settings import Settings
+from ampjax.train.trainer import Trainer
 
 __all__ = [
     "Graph",

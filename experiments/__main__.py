@@ -13,7 +13,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from ampjax.errors import DataError, GraphError, LimitError, ServerError, SettingsError
-from ampjax.history import History
+from ampjax.train.history import History
 from experiments.common import start_up
 
 

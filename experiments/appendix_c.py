@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.data.graphs import GraphInstances, Graphs
-from ampjax.engine.cost import FlopsCost
+from ampjax.drivers.cost import FlopsCost
 from ampjax.models.ggnn import Network, ggnn_regression
-from ampjax.simulate import Simulation, simulate
-from ampjax.tables import compact
+from ampjax.simulation.simulate import Simulation, simulate
+from ampjax.utils.text_tables import compact
 from experiments.common import require_positive
 from experiments.records import append
 

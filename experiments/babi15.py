@@ -9,11 +9,11 @@ from typing import Literal
 import optax
 
 from ampjax.data import babi15
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import SettingsError
-from ampjax.history import History
 from ampjax.ir.instances import Instances
 from ampjax.models.ggnn import Network, ggnn_selection
+from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import update_together
 

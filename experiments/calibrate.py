@@ -18,13 +18,13 @@ from rich.console import Console
 
 import ampjax as amp
 from ampjax.data import list_reduction, mnist, sst
-from ampjax.engine.profile_cost import HostedCost
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
 from ampjax.models.mlp import mlp
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from ampjax.tables import compact
+from ampjax.simulation.profile_cost import HostedCost
+from ampjax.utils.text_tables import compact
 from experiments.common import require_positive, sample
 from experiments.records import append
 

@@ -21,17 +21,17 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.compilation_cache import use_compilation_cache
-from ampjax.engine.cost import Cost, FlopsCost
-from ampjax.engine.profile import Profile
-from ampjax.engine.profile_cost import ProfileCost
-from ampjax.engine.trace import Trace
+from ampjax.drivers.cost import Cost, FlopsCost
 from ampjax.errors import SettingsError
-from ampjax.history import Epoch, History, reaches
 from ampjax.ir.instances import Instances
-from ampjax.sched.plan import Plan
-from ampjax.tables import compact
-from ampjax.train import n_examples
+from ampjax.plan.planner import Plan
+from ampjax.simulation.profile import Profile
+from ampjax.simulation.profile_cost import ProfileCost
+from ampjax.trace.trace import Trace
+from ampjax.train.history import Epoch, History, reaches
+from ampjax.train.trainer import n_examples
+from ampjax.utils.compilation_cache import use_compilation_cache
+from ampjax.utils.text_tables import compact
 from ampjax.viz.convergence import convergence
 from ampjax.viz.gantt import gantt
 from ampjax.viz.perfetto import to_perfetto

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import numpy as np
 
 from ampjax.data import sst
-from ampjax.engine.cost import FlopsCost
-from ampjax.engine.records import Slice
-from ampjax.engine.trace import Trace
+from ampjax.drivers.cost import FlopsCost
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset
 from ampjax.models.mlp import mlp
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from ampjax.sched.affinity import hosted
-from ampjax.simulate import Simulation, simulate
+from ampjax.plan.affinity import hosted
+from ampjax.simulation.simulate import Simulation, simulate
+from ampjax.trace.trace import Trace
+from ampjax.trace.trace_records import Slice
 from ampjax.viz.gantt import gantts
 from experiments.common import require_positive
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from ampjax.engine.cost import FlopsCost
+from ampjax.drivers.cost import FlopsCost
 from ampjax.models.mlp import mlp
-from ampjax.simulate import simulate
-from ampjax.tables import compact
+from ampjax.simulation.simulate import simulate
+from ampjax.utils.text_tables import compact
 from ampjax.viz.curves import curves
 from experiments.common import require_positive
 from experiments.records import append

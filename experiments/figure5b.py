@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.tables import compact
+from ampjax.utils.text_tables import compact
 from ampjax.viz.front import Point, front
 from experiments import list_reduction
 from experiments.common import require_positive

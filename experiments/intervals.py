@@ -11,8 +11,8 @@ import optax
 
 import ampjax as amp
 from ampjax.ir.instances import Instances
-from ampjax.sched.statistics import NodeStats
-from ampjax.simulate import simulate
+from ampjax.sched.diagnose.statistics import NodeStats
+from ampjax.simulation.simulate import simulate
 from experiments.common import Options, sample
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import optax
 
 from ampjax.data.list_reduction import Buckets, ListReduction, Sequences, splits
-from ampjax.history import History
 from ampjax.ir.instances import Instances
 from ampjax.models.rnn import list_reduction_rnn
+from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import cosine, set_options, updates_per_instance
 

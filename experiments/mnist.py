@@ -9,8 +9,8 @@ import optax
 
 from ampjax.data.mnist import Batches, load, synthetic
 from ampjax.errors import SettingsError
-from ampjax.history import History
 from ampjax.models.mlp import mlp
+from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 
 

@@ -17,8 +17,8 @@ import jax
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.tables import compact
 from ampjax.testing.differences import compare
+from ampjax.utils.text_tables import compact
 from experiments.bench.children import in_a_process
 from experiments.fusions import VALUES, Fusions, flags_of
 from experiments.records import append

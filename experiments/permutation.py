@@ -9,8 +9,8 @@ import numpy as np
 import optax
 
 from ampjax.data.permutation import Programs, generate
-from ampjax.history import History
 from ampjax.models.permutation import permutation
+from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import update_together
 

@@ -16,7 +16,7 @@ from ampjax.data.mnist import N_PIXELS, Batches, Digits
 from ampjax.models.mlp import mlp
 from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.viz.gantt import gantts
-from ampjax.viz.graph import draw
+from ampjax.viz.graph_picture import draw
 from experiments.common import start_up
 
 BATCH, N_BATCHES, IN_FLIGHT = 100, 12, 6

@@ -9,8 +9,8 @@ from typing import Literal
 import optax
 
 from ampjax.data import qm9
-from ampjax.history import History
 from ampjax.models.ggnn import Network, ggnn_regression
+from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import cosine, set_options, update_together, updates_per_instance
 

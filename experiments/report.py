@@ -14,9 +14,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ampjax.bounded import parse_json
 from ampjax.errors import DataError, SettingsError
-from ampjax.history import best, reaches
+from ampjax.train.history import best, reaches
+from ampjax.utils.bounded_reading import parse_json
 from ampjax.viz.front import Point, front
 
 Record = Mapping[str, Any]

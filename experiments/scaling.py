@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
-from ampjax.engine.cost import FlopsCost
+from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.simulate import simulate
-from ampjax.tables import compact
+from ampjax.simulation.simulate import simulate
+from ampjax.utils.text_tables import compact
 from ampjax.viz.curves import curves
 from experiments.common import require_positive
 from experiments.machines import NAMES, Model, Name, model, single_sequences

@@ -12,10 +12,10 @@ import numpy as np
 import optax
 
 from ampjax.data import glove, sst
-from ampjax.data.checks import at_least_one
-from ampjax.history import History
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.ir.instances import Subset
 from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 
 EMBEDDING_INTERVAL = 1000

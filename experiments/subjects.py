@@ -20,20 +20,20 @@ from ampjax.ir.graph import Graph
 from ampjax.models import lm
 from ampjax.models.act import Ponder, act_rnn
 from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
+from ampjax.models.layers.sampled_softmax import draw
 from ampjax.models.mixture import Experts, mixture_of_experts
 from ampjax.models.mlp import mlp
 from ampjax.models.permutation import permutation as permutation_model
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.models.sampled_softmax import draw
 from ampjax.models.tagger import Sizes as TaggerSizes
 from ampjax.models.tagger import tagger
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from ampjax.params import initial_params
-from ampjax.settings import Settings
 from ampjax.testing.engine_run import run_engine
 from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import reference
-from ampjax.train import Data
+from ampjax.train.initial_params import initial_params
+from ampjax.train.settings import Settings
+from ampjax.train.trainer import Data
 from experiments.parallax.workloads import Model, Sizes, workload
 
 Found = tuple[float, dict[str, Any]]

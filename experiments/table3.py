@@ -11,8 +11,8 @@ from typing import Any, Literal
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.history import History
-from ampjax.tables import compact
+from ampjax.train.history import History
+from ampjax.utils.text_tables import compact
 from experiments import list_reduction, qm9, sentiment
 from experiments.common import Options
 from experiments.list_reduction import ListReductionOptions

@@ -12,13 +12,13 @@ from rich.console import Console
 
 import ampjax as amp
 from ampjax.data.list_reduction import Buckets, generate
-from ampjax.engine.cost import FlopsCost
-from ampjax.engine.trace import Trace
+from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.sched.affinity import hosted
-from ampjax.simulate import Simulation, simulate
-from ampjax.tables import compact
+from ampjax.plan.affinity import hosted
+from ampjax.simulation.simulate import Simulation, simulate
+from ampjax.trace.trace import Trace
+from ampjax.utils.text_tables import compact
 from ampjax.viz.gantt import gantt
 from experiments.common import sample
 from experiments.records import append

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import optax
 
 from ampjax.data import wikiner
-from ampjax.history import History
 from ampjax.models.tagger import Sizes, tagger
+from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import update_together
 

@@ -260,7 +260,7 @@ assert history[-1].valid["accuracy"] > most_frequent + 0.1
 # a branch, and every one of them is classified.
 
 # %% tags=["picture"]
-from ampjax.viz.graph import draw
+from ampjax.viz.graph_picture import draw
 
 trace = amp.Trace()
 trainer.fit(data, epochs=1, progress=False, trace=trace)

@@ -33,8 +33,8 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.engine.cost import FlopsCost
-from ampjax.models.losses import labelled_cross_entropy
+from ampjax.drivers.cost import FlopsCost
+from ampjax.models.layers.losses import labelled_cross_entropy
 from ampjax.viz.figure import new_figure
 
 WIDTH, BATCH, LAYERS = 128, 50, 4
@@ -92,7 +92,7 @@ gantts(traces, title="Twelve batches on four workers")
 # Worker 3 has the last, small layer. The asynchronous run is as good as the pipeline in the middle of a round, and has no rounds to end. Traces of longer runs say where the workers' time went:
 
 # %% tags=["picture"]
-from ampjax.viz.usage import time_spent
+from ampjax.viz.worker_usage import time_spent
 
 long = amp.Trace()
 amp.simulate(g, train, trace=long, mode="pipeline", max_active_keys=6, **PAPER)
@@ -112,7 +112,7 @@ time_spent(long, title="Asynchronous, six batches in flight")
 # meanwhile other batches have come back.
 
 # %% tags=["picture"]
-from ampjax.viz.staleness import staleness
+from ampjax.viz.staleness_histogram import staleness
 
 staleness(long, title="Six batches in flight, an update for every gradient")
 
@@ -264,13 +264,13 @@ for run in (enough, held):
 # %% [markdown]
 # **Stash.** With `weights="stashed"` the adjoint uses the parameters of the forward pass. The gradient is then that of a function that existed at one time, if not at this one.
 #
-# **Take shorter steps.** `ampjax.optim.staleness.scale_by_staleness` divides an update by one plus the staleness of its gradients. A node's optimizer is told the staleness, so any optax transform can use it.
+# **Take shorter steps.** `ampjax.optim.staleness_remedies.scale_by_staleness` divides an update by one plus the staleness of its gradients. A node's optimizer is told the staleness, so any optax transform can use it.
 
 #
 # All of them with 16 batches in flight, more than the workers need:
 
 # %%
-from ampjax.optim.staleness import scale_by_staleness
+from ampjax.optim.staleness_remedies import scale_by_staleness
 
 crowded = {
     "as it is": train_until("async", 16),

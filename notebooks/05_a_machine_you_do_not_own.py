@@ -27,9 +27,9 @@ import optax
 
 import ampjax as amp
 from ampjax.data.list_reduction import Buckets, generate
-from ampjax.engine.cost import FlopsCost, Stragglers
-from ampjax.engine.profile_cost import ProfileCost
+from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.models.rnn import list_reduction_rnn
+from ampjax.simulation.profile_cost import ProfileCost
 from ampjax.viz.figure import new_figure
 
 HIDDEN, BATCH = 128, 100  # a message is a bucket of 100 sequences of one length
@@ -188,7 +188,7 @@ assert kept[64] > kept[16] > kept[4], "the more in flight, the less latency matt
 # One of the four copies runs three times as long as the others. `round_robin` does not know that: every fourth bucket goes to the slow one, and in the end all wait for it.
 
 # %% tags=["picture"]
-from ampjax.viz.usage import time_spent
+from ampjax.viz.worker_usage import time_spent
 
 slow = lambda plan: Stragglers(FlopsCost(plan), {0: 3.0})
 trace = amp.Trace()

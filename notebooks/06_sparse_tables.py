@@ -78,7 +78,7 @@ train = batches(120, seed=0)
 # The loss is traced once and its operations are followed. A parameter is sparse when all its uses read whole rows, by ids that are known before the step. Nothing is computed, and no name or annotation is needed.
 
 # %%
-from ampjax.sparse.detect import find_sparse
+from ampjax.sparse.detection.detect import find_sparse
 
 found = find_sparse(loss_fn, start(), train[0])
 found
@@ -157,7 +157,7 @@ figure
 # variable. For comparison: the table as an ordinary variable, reduced as a whole.
 
 # %% tags=["picture"]
-from ampjax.parallel.costs import all_reduce_bytes, server_bytes
+from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
 
 sent = {}
 for option in ("hybrid", "ar", "ps"):

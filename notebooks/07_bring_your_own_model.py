@@ -31,7 +31,7 @@ import optax
 from flax import nnx
 
 import ampjax as amp
-from ampjax.models.losses import labelled_cross_entropy
+from ampjax.models.layers.losses import labelled_cross_entropy
 from ampjax.viz.figure import new_figure
 
 # %% [markdown]

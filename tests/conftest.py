@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Importing ampjax sets a flag that JAX reads when it starts, so it comes before any test makes an array.
-from ampjax.engine import shared
+from ampjax.engine.kernels import shared_kernels
 
 # Deadlines would turn a compilation, or a busy machine, into a failure. The blob is the line that replays a failure.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -34,7 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests go to and fro between the same graphs, whose trainers end with each of them; `room_for_kernels` bounds what is kept.
-shared.KERNELS.most_idle = 100_000
+shared_kernels.KERNELS.most_idle = 100_000
 
 MAPS = Path("/proc/self/maps")
 

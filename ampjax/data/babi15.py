@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from ampjax.data.checks import at_least_one
-from ampjax.data.files import Remote, find
 from ampjax.data.graphs import GraphInstances, Graphs
-from ampjax.data.lines import read_lines
+from ampjax.data.readers.data_checks import at_least_one
+from ampjax.data.readers.data_files import Remote, find
+from ampjax.data.readers.lines import read_lines
 from ampjax.errors import DataError, SettingsError
 from ampjax.ir.instances import Messages
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.data.lines import read_lines
+from ampjax.data.readers.lines import read_lines
 from ampjax.errors import DataError
 
 SOURCE = "https://nlp.stanford.edu/projects/glove/ (glove.840B.300d.zip)"

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import DataError
 
 MEAN, STD = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Int
 
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import DataError
 from ampjax.ir.instances import Messages
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from ampjax.data.checks import at_least_one
-from ampjax.data.files import Remote, find
-from ampjax.data.idx import foreign, read_idx
+from ampjax.data.readers.data_checks import at_least_one
+from ampjax.data.readers.data_files import Remote, find
+from ampjax.data.readers.idx import foreign, read_idx
 from ampjax.errors import DataError
 from ampjax.ir.instances import Messages
 

@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampjax.data.checks import at_least_one
-from ampjax.data.files import Remote, find
 from ampjax.data.pairs import Pairs, Sentences
+from ampjax.data.readers.data_checks import at_least_one
+from ampjax.data.readers.data_files import Remote, find
 from ampjax.data.text import Vocabulary, read_lines
 from ampjax.errors import DataError, SettingsError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Int
 
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.data.text import END, START
 from ampjax.errors import DataError
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from ampjax.data.checks import at_least_one
-from ampjax.data.files import Remote, find
 from ampjax.data.graphs import GraphInstances, Graphs
-from ampjax.data.npz import Column, read_columns
+from ampjax.data.readers.data_checks import at_least_one
+from ampjax.data.readers.data_files import Remote, find
+from ampjax.data.readers.npz import Column, read_columns
 from ampjax.errors import DataError, SettingsError
 
 SOURCE = "https://doi.org/10.6084/m9.figshare.c.978904 (QM9; ampjax.data.qm9 says how the columns are made)"

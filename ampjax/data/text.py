@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Int
 
-from ampjax.data import lines
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers import lines
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import DataError
 
 UNKNOWN, START, END = 0, 1, 2

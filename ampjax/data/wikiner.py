@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ampjax.data.checks import at_least_one
-from ampjax.data.files import Remote, find
-from ampjax.data.lines import read_lines
+from ampjax.data.readers.data_checks import at_least_one
+from ampjax.data.readers.data_files import Remote, find
+from ampjax.data.readers.lines import read_lines
 from ampjax.errors import DataError
 from ampjax.ir.instances import Messages
 

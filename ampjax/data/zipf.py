@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
-from ampjax.data.checks import at_least_one
 from ampjax.data.pairs import Pairs, Sentences
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.data.text import SPECIAL
 from ampjax.errors import SettingsError
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.parallel.sync import Device
-from ampjax.sched.stages import HOST, ArenaKey
+from ampjax.devices.allreduce import Device
+from ampjax.plan.stages import HOST, ArenaKey
 
 
 class Arenas:

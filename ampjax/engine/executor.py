@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.devices.allreduce import Device
 from ampjax.engine.arenas import Arenas
-from ampjax.engine.edge_sizes import EdgeSizes
 from ampjax.engine.fences import Fences
-from ampjax.engine.launch import CHANGES_ONLY, Launch
-from ampjax.engine.learning import ACCUMULATING, Learning, Updating
-from ampjax.engine.metrics import LossMetrics
+from ampjax.engine.kernels.edge_sizes import EdgeSizes
+from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
+from ampjax.engine.kernels.looped import Streak
+from ampjax.engine.kernels.stage_program import Program
+from ampjax.engine.kernels.weight_gradients import ACCUMULATING, Learning, Updating
+from ampjax.engine.loss_metrics import LossMetrics
 from ampjax.engine.parameters import NodeTraining, ParameterStore, on_copies
-from ampjax.engine.program import Program
-from ampjax.engine.runner import StageRunner
-from ampjax.engine.streaks import Streak
-from ampjax.engine.touched import table_ports
-from ampjax.parallel.sync import Device
-from ampjax.sched.dispatch import BACKWARD, FORWARD
-from ampjax.sched.feeds import Feed
-from ampjax.sched.plan import Plan
-from ampjax.sched.stages import ArenaKey, Stage
-from ampjax.sched.updates import Change, Update
+from ampjax.engine.stage_runner import StageRunner
+from ampjax.engine.touched_rows import table_ports
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import ArenaKey, Stage
+from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
+from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.programs.feeds import Feed
 
 
 class Executor:

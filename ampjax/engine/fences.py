@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from ampjax.engine.arenas import Arenas
-from ampjax.engine.kernels import corner
-from ampjax.engine.metrics import LossMetrics
+from ampjax.engine.kernels.rows import corner
+from ampjax.engine.loss_metrics import LossMetrics
 from ampjax.engine.parameters import ParameterStore
-from ampjax.sched.dispatch import BACKWARD, Dispatch
-from ampjax.sched.plan import Plan
-from ampjax.sched.updates import Change
+from ampjax.plan.planner import Plan
+from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch
+from ampjax.sched.decisions.parameter_changes import Change
 
 
 class Fences:

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ampjax.devices.allreduce import Device, average
 from ampjax.engine.arenas import copied, zeros
-from ampjax.engine.residuals import shapes_of
-from ampjax.engine.shared import shared
-from ampjax.engine.streaks import Kernel, kernel
-from ampjax.engine.touched import TouchedRows
-from ampjax.optim.touched import touched_update
-from ampjax.optim.update import make_update, trainable
-from ampjax.parallel.sync import Device, average
-from ampjax.sched.updates import Average, Change, Contribute, Merge, Update
+from ampjax.engine.kernels.looped import Kernel, kernel
+from ampjax.engine.kernels.residuals import shapes_of
+from ampjax.engine.kernels.shared_kernels import shared
+from ampjax.engine.touched_rows import TouchedRows
+from ampjax.optim.node_update import make_update, trainable
+from ampjax.optim.row_update import touched_update
+from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update
 
 
 @dataclass(frozen=True)

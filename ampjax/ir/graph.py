@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ampjax.errors import GraphError
-from ampjax.ir.control import CONTROL, Phi
-from ampjax.ir.payload import Collect, Compute, Loss, Pump, Reduce, RouteBy, Sink
+from ampjax.ir.control_nodes import CONTROL, Phi
+from ampjax.ir.payload_nodes import Collect, Compute, Loss, Pump, Reduce, RouteBy, Sink
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire, WireType
 
@@ -412,24 +412,24 @@ class Graph:
                 node.op.infer(node, tuple(_type(wire) for wire in node.inputs))
 
     def __repr__(self) -> str:
-        from ampjax.ir.text import tree  # drawing is not needed to build
+        from ampjax.ir.printing import tree  # drawing is not needed to build
 
         return tree(self)
 
     def _repr_html_(self) -> str:
-        from ampjax.viz.graph import to_svg  # pictures need matplotlib
+        from ampjax.viz.graph_picture import to_svg  # pictures need matplotlib
 
         return to_svg(self)
 
     def to_mermaid(self) -> str:
         """The graph as Mermaid text."""
-        from ampjax.ir.text import mermaid
+        from ampjax.ir.printing import mermaid
 
         return mermaid(self)
 
     def to_dot(self) -> str:
         """The graph as Graphviz DOT text."""
-        from ampjax.ir.text import dot
+        from ampjax.ir.printing import dot
 
         return dot(self)
 

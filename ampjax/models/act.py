@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
-from ampjax.models.losses import labelled_cross_entropy
+from ampjax.models.layers.losses import labelled_cross_entropy
 
 
 @dataclass(frozen=True)

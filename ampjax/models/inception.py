@@ -14,11 +14,11 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import SettingsError
-from ampjax.models import images
-from ampjax.models.dropout import Dropout, from_batch
-from ampjax.models.inception_blocks import BLOCKS, Block, Conv, convolution
+from ampjax.models.layers import classifiers
+from ampjax.models.layers.dropout import Dropout, from_batch
+from ampjax.models.layers.inception_blocks import BLOCKS, Block, Conv, convolution
 from ampjax.optim.average import parameter_average
 
 Batch = Any
@@ -177,7 +177,7 @@ class Auxiliary(nnx.Module):
 
 def init(config: Config, seed: int = 0) -> Any:
     """`weights` and `statistics`, nested dicts; same seed, same parameters."""
-    return images.init(Inception, config, seed)
+    return classifiers.init(Inception, config, seed)
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
@@ -185,15 +185,15 @@ def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
 
     def objective(model: Inception, x: jax.Array, batch: Batch) -> jax.Array:
         logits = model.all_logits(x, from_batch(batch, config.dropout))
-        losses = [images.cross_entropy(each, batch["label"], config.smoothing) for each in logits]
+        losses = [classifiers.cross_entropy(each, batch["label"], config.smoothing) for each in logits]
         return losses[0] + config.auxiliary_weight * sum(losses[1:])
 
-    return images.make_loss(Inception, config, objective)
+    return classifiers.make_loss(Inception, config, objective)
 
 
 def make_predict(config: Config) -> Callable[[Any, jax.Array], jax.Array]:
     """`predict(params, images) -> logits`."""
-    return images.make_predict(Inception, config)
+    return classifiers.make_predict(Inception, config)
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
@@ -204,4 +204,4 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
         optax.rmsprop(rate, decay=0.9, eps=1.0, eps_in_sqrt=True),
         parameter_average(config.average),
     )
-    return images.make_optimizer(weights, config.statistics)
+    return classifiers.make_optimizer(weights, config.statistics)

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import SettingsError
-from ampjax.models import dropout, functional
-from ampjax.models.lstm import LSTM, State
-from ampjax.models.sampled_softmax import draw, expected_count, sampled_loss
+from ampjax.models.layers import dropout, functional
+from ampjax.models.layers.lstm import LSTM, State
+from ampjax.models.layers.sampled_softmax import draw, expected_count, sampled_loss
 from ampjax.optim.average import parameter_average
 
 Batch = Any

@@ -17,7 +17,7 @@ import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State
-from ampjax.models.losses import labelled_cross_entropy
+from ampjax.models.layers.losses import labelled_cross_entropy
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
-from ampjax.models.losses import labelled_cross_entropy
+from ampjax.models.layers.losses import labelled_cross_entropy
 
 
 def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100, replicas: int = 1, copies: int = 1) -> Graph:

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import SettingsError
-from ampjax.models import dropout, functional
-from ampjax.models.attention import Memory
-from ampjax.models.seq2seq import ARCHITECTURES, Decoder, Encoder
+from ampjax.models.layers import dropout, functional
+from ampjax.models.layers.attention import Memory
+from ampjax.models.layers.seq2seq import ARCHITECTURES, Decoder, Encoder
 
 Batch = Any
 """`source [batch, words]`, `source_length [batch]`; `target_in` and `target_out`, `[batch, words]`, the sentence after its start mark and

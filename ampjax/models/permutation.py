@@ -17,7 +17,7 @@ from ampjax.data.permutation import MOST, N_DIGITS, N_PLACES, powers
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
-from ampjax.models.losses import labelled_cross_entropy
+from ampjax.models.layers.losses import labelled_cross_entropy
 
 
 def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, copies: int = 1) -> Graph:

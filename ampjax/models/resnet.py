@@ -15,10 +15,10 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import SettingsError
-from ampjax.models import images
-from ampjax.models.images import ConvNorm
+from ampjax.models.layers import classifiers
+from ampjax.models.layers.classifiers import ConvNorm
 
 Batch = Any
 """`image [batch, size, size, 3]` float32, standardised; `label [batch]` int32."""
@@ -115,19 +115,19 @@ class ResNet(nnx.Module):
 
 def init(config: Config, seed: int = 0) -> Any:
     """`weights` and `statistics`, nested dicts; same seed, same parameters."""
-    return images.init(ResNet, config, seed)
+    return classifiers.init(ResNet, config, seed)
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
     """The training loss `loss_fn(params, batch)`: the mean cross entropy in nats. See `images` for how statistics travel."""
-    return images.make_loss(
-        ResNet, config, lambda model, x, batch: images.cross_entropy(model(x, train=True), batch["label"])
+    return classifiers.make_loss(
+        ResNet, config, lambda model, x, batch: classifiers.cross_entropy(model(x, train=True), batch["label"])
     )
 
 
 def make_predict(config: Config) -> Callable[[Any, jax.Array], jax.Array]:
     """`predict(params, images) -> logits`."""
-    return images.make_predict(ResNet, config)
+    return classifiers.make_predict(ResNet, config)
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
@@ -136,7 +136,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
         optax.add_decayed_weights(config.weight_decay, lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree)),
         optax.sgd(schedule(config), config.momentum),
     )
-    return images.make_optimizer(weights, config.statistics)
+    return classifiers.make_optimizer(weights, config.statistics)
 
 
 def schedule(config: Config) -> optax.Schedule:

@@ -9,7 +9,7 @@ from ampjax.data.list_reduction import N_CLASSES, N_TOKENS
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
-from ampjax.models.losses import labelled_cross_entropy
+from ampjax.models.layers.losses import labelled_cross_entropy
 
 
 def list_reduction_rnn(

@@ -21,7 +21,7 @@ import optax
 import ampjax as amp
 from ampjax.data.wikiner import N_TAGS, OUTSIDE
 from ampjax.errors import SettingsError
-from ampjax.ir.control import StateFn
+from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ampjax.data.checks import at_least_one
+from ampjax.data.readers.data_checks import at_least_one
 from ampjax.data.text import END, START
-from ampjax.models import functional
-from ampjax.models.dropout import Dropout
+from ampjax.models.layers import functional
+from ampjax.models.layers.dropout import Dropout
 from ampjax.models.nmt import Config, Translator
 
 _IMPOSSIBLE = -1e9  # finite: a difference of two is no NaN

@@ -20,7 +20,7 @@ from ampjax.data.sst import N_CLASSES
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
-from ampjax.models.dropout import dropout
+from ampjax.models.layers.dropout import dropout
 
 
 @dataclass(frozen=True)

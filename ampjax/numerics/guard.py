@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from ampjax.cache import cache_folder
+from ampjax.utils.cache_folder import cache_folder
 
 FLAG = "xla_cpu_experimental_ynn_fusion_type"
 VALUE = "-reduce"

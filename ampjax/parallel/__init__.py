@@ -1,14 +1,14 @@
 """Data parallelism: replicas that are kept together, and the hybrid runner (Parallax) for single-device programs."""
 
-from ampjax.parallel.api import get_runner
-from ampjax.parallel.config import Checkpoints, ParallaxConfig, SampleTimes
-from ampjax.parallel.outcome import Metrics, RowGrads
-from ampjax.parallel.partitioner import Partitioner, partitioner
-from ampjax.parallel.resources import Machine, Resources
+from ampjax.devices.allreduce import all_reduce_sum, average
+from ampjax.devices.loss_collectives import Weighted, all_gather, mean
+from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
+from ampjax.parallel.config.partitioner import Partitioner, partitioner
+from ampjax.parallel.config.resources import Machine, Resources
+from ampjax.parallel.get_runner import get_runner
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.shard import Parts, shard
-from ampjax.parallel.sync import all_reduce_sum, average
-from ampjax.replicas import Weighted, all_gather, mean
+from ampjax.parallel.steps.step_outcome import Metrics, RowGrads
 
 # The names of the original code.
 Config = ParallaxConfig

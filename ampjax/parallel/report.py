@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.parallel.build import Setting, Step
-from ampjax.parallel.collectives import Collective, collectives
-from ampjax.parallel.costs import predict
-from ampjax.parallel.equivalence import Equivalence
-from ampjax.parallel.explain import Explanation, VariableReport
-from ampjax.parallel.paths import names
-from ampjax.parallel.plan import Plan
-from ampjax.parallel.search import Found
-from ampjax.parallel.steps import DenseStep, SparseStep
+from ampjax.parallel.config.leaf_paths import names
+from ampjax.parallel.equivalence.compare import Equivalence
+from ampjax.parallel.explanation import Explanation, VariableReport
+from ampjax.parallel.planning.build_runner import Setting, Step
+from ampjax.parallel.planning.compiled_collectives import Collective, collectives
+from ampjax.parallel.planning.partition_search import Found
+from ampjax.parallel.planning.transfer_costs import predict
+from ampjax.parallel.planning.variable_plan import Plan
+from ampjax.parallel.steps.synchronous_steps import DenseStep, SparseStep
 
 
 def explain(

@@ -15,23 +15,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.checks import at_least
 from ampjax.errors import EquivalenceWarning, SettingsError
-from ampjax.parallel import checkpoint
-from ampjax.parallel.asynchronous import AsyncStep
-from ampjax.parallel.build import Setting, Step, build, restart
-from ampjax.parallel.equivalence import Equivalence, check
-from ampjax.parallel.explain import Explanation
-from ampjax.parallel.outcome import Metrics, fetched
-from ampjax.parallel.params import check_like, checked_params
-from ampjax.parallel.partitioner import Group, Partitioner
-from ampjax.parallel.paths import names
-from ampjax.parallel.plan import Plan, make_plan
+from ampjax.parallel import runner_files
+from ampjax.parallel.config.leaf_paths import names
+from ampjax.parallel.config.partitioner import Group, Partitioner
+from ampjax.parallel.config.trainable_params import check_like, checked_params
+from ampjax.parallel.equivalence.compare import Equivalence, check
+from ampjax.parallel.explanation import Explanation
+from ampjax.parallel.planning.build_runner import Setting, Step, build, restart
+from ampjax.parallel.planning.partition_search import Found
+from ampjax.parallel.planning.search_timing import Searches
+from ampjax.parallel.planning.variable_plan import Plan, make_plan
 from ampjax.parallel.report import explain
-from ampjax.parallel.search import Found
 from ampjax.parallel.shard import split_batch
-from ampjax.parallel.steps import DenseStep
-from ampjax.parallel.timing import Searches
+from ampjax.parallel.steps.asynchronous_steps import AsyncStep
+from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.steps.synchronous_steps import DenseStep
+from ampjax.utils.setting_checks import at_least
 
 Tree = Any
 FETCHES = ("gradients", "norms", "global_norm")
@@ -262,7 +262,7 @@ class Runner:
         tables = {name: own[0] for name, own in step.tables.items()}
         notes = None if self._searches is None else self._searches.notes
         assert self.plan is not None
-        checkpoint.save(path, self.steps, *step.read(), tables, notes, axes=self.plan.program.turned)
+        runner_files.save(path, self.steps, *step.read(), tables, notes, axes=self.plan.program.turned)
 
     def restore(self, path: str | Path) -> None:
         """Goes on from what `save` wrote: checked as a whole before anything changes.
@@ -278,7 +278,7 @@ class Runner:
           TableError: If files are missing, cut off or altered.
         """
         if self._step is None:
-            self.steps, self._restored = checkpoint.steps(path, self._first), Path(path)
+            self.steps, self._restored = runner_files.steps(path, self._first), Path(path)
         else:
             self._restore(path)
 
@@ -325,7 +325,7 @@ class Runner:
         """Reads a checkpoint into the homes; gives the notes in it. What is under way is of no more use."""
         step = self.step
         assert self.plan is not None
-        saved = checkpoint.load(path, *step.read(), step.tables, self.plan.program.turned)
+        saved = runner_files.load(path, *step.read(), step.tables, self.plan.program.turned)
         step.write(saved.params, saved.state, saved.tables)
         self.steps = saved.step
         return saved.notes
@@ -333,7 +333,7 @@ class Runner:
     def _read_restored(self) -> tuple[Tree, Tree]:
         """Parameters and optimizer state that wait for the first batch in a folder."""
         assert self._restored is not None
-        return checkpoint.whole(self._restored, self._first, self.setting.tx)
+        return runner_files.whole(self._restored, self._first, self.setting.tx)
 
     def _settled(self) -> Step:
         """The step, with nothing under way."""

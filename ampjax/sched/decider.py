@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
-from ampjax.sched.counters import ways_of
-from ampjax.sched.dispatch import DIRECTIONS, Dispatch
-from ampjax.sched.plan import Plan
-from ampjax.sched.replicas import Replicas
-from ampjax.sched.space import Space
-from ampjax.sched.stashes import Stashes
-from ampjax.sched.store import Store
-from ampjax.sched.tables import longer
-from ampjax.sched.updates import Change, Update
+from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.tables.plan_tables import longer
+from ampjax.sched.tables.program_store import Store
+from ampjax.sched.tables.space import Space
+from ampjax.sched.updates.counters import ways_of
+from ampjax.sched.updates.replica_sync import Replicas
+from ampjax.sched.updates.stashed_weights import Stashes
 
 
 class _Queue(NamedTuple):

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ampjax.ir.instances import Messages
-from ampjax.sched.plan import Plan
-from ampjax.sched.policy import largest
+from ampjax.plan.planner import Plan
+from ampjax.sched.decisions.policy import largest
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.statistics import Statistics
 
 AHEAD = 256
 """Dispatches that are decided together."""

@@ -13,31 +13,31 @@ from types import ModuleType
 import numpy as np
 
 from ampjax.ir.instances import Messages
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import ArenaKey
 from ampjax.sched import columns as c
 from ampjax.sched.abandon import forget_all
 from ampjax.sched.admission import Admission
-from ampjax.sched.asking import NONE, Asking
-from ampjax.sched.cache import ProgramCache
-from ampjax.sched.changes import PendingChanges
+from ampjax.sched.choosing.policy_numbers import BY_ASKING, number_of
+from ampjax.sched.choosing.python_policies import NONE, Asking
+from ampjax.sched.choosing.queue_views import Queue
 from ampjax.sched.columns import Tables
-from ampjax.sched.contents import Contents
-from ampjax.sched.counters import Counters, gradient_rows
 from ampjax.sched.decider import Decider
+from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.decisions.policy import Policy
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.diagnose.dispatch_log import Past
 from ampjax.sched.diagnose.invariants import check as check_laws
 from ampjax.sched.diagnose.snapshot import Snapshot
-from ampjax.sched.dispatch import DIRECTIONS, Dispatch
-from ampjax.sched.feeds import Feed
-from ampjax.sched.past import Past
-from ampjax.sched.plan import Plan
-from ampjax.sched.policy import Policy
-from ampjax.sched.policy_numbers import BY_ASKING, number_of
-from ampjax.sched.queues import Queue
-from ampjax.sched.replicas import Replicas
-from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.space import Space
-from ampjax.sched.stages import ArenaKey
-from ampjax.sched.statistics import Statistics, reset, statistics
-from ampjax.sched.store import Store
+from ampjax.sched.diagnose.statistics import Statistics, reset, statistics
+from ampjax.sched.dispatch_contents import Contents
+from ampjax.sched.programs.feeds import Feed
+from ampjax.sched.programs.program_cache import ProgramCache
+from ampjax.sched.tables.program_store import Store
+from ampjax.sched.tables.space import Space
+from ampjax.sched.updates.counters import Counters, gradient_rows
+from ampjax.sched.updates.pending_changes import PendingChanges
+from ampjax.sched.updates.replica_sync import Replicas
 
 
 @functools.cache

@@ -1,4 +1,4 @@
 """Sparse variables: which they are, the step that reads pulled rows in their place, and the table that holds them."""
 
-from ampjax.sparse.processes import ServerProcesses
-from ampjax.sparse.table import Table
+from ampjax.sparse.servers.processes import ServerProcesses
+from ampjax.sparse.table.sharded_table import Table

@@ -12,15 +12,15 @@ import numpy as np
 import optax
 
 from ampjax.ir.graph import Graph
-from ampjax.predictions import Predictions
-from ampjax.preparation import as_needed
-from ampjax.progress import SILENT, Reporter
-from ampjax.sched.statistics import Statistics
-from ampjax.settings import Settings
+from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.testing.differences import Difference, compare, wide
 from ampjax.testing.interpreter import StateDict
 from ampjax.testing.reference import Reference
-from ampjax.train import Data, Trainer
+from ampjax.train.predictions import Predictions
+from ampjax.train.preparation import as_needed
+from ampjax.train.settings import Settings
+from ampjax.train.trainer import Data, Trainer
+from ampjax.utils.progress import SILENT, Reporter
 
 
 @dataclass(frozen=True)

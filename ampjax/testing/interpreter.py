@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DeadlockError, InvariantError, MessageError
-from ampjax.ir.control import Bcast, Cond, Distribute, Flatmap, Group, Isu, Phi, Repeat, Ungroup
+from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Group, Isu, Phi, Repeat, Ungroup
 from ampjax.ir.graph import Graph, Node
 from ampjax.ir.instances import Topology
-from ampjax.ir.payload import Collect, Compute, Key, Loss, Reduce, RouteBy, Sink
+from ampjax.ir.payload_nodes import Collect, Compute, Key, Loss, Reduce, RouteBy, Sink
 from ampjax.ir.state import State, apply, column
 from ampjax.ir.wires import Wire
 from ampjax.testing.oracles import Oracle

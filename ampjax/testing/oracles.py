@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.checks import one_of
 from ampjax.errors import AmpError, GraphError
-from ampjax.ir.payload import Body
+from ampjax.ir.payload_nodes import Body
+from ampjax.utils.setting_checks import one_of
 
 
 class Oracle(Protocol):

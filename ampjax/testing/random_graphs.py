@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.ir import build as amp
+from ampjax.ir import builders as amp
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Topology, messages
 from ampjax.ir.state import State

@@ -18,7 +18,7 @@ import numpy as np
 from ampjax.errors import MessageError, ParameterError, SettingsError
 from ampjax.ir.graph import Graph, Node
 from ampjax.ir.instances import InstanceList, Instances, Messages
-from ampjax.ir.payload import Sink
+from ampjax.ir.payload_nodes import Sink
 from ampjax.testing.interpreter import KeyFn, Run, StateDict, stack_rows
 from ampjax.testing.oracles import find_oracle
 

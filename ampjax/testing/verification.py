@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ampjax.ir.graph import Graph
-from ampjax.settings import Settings
 from ampjax.testing.differences import Difference, difference_table
 from ampjax.testing.engine_run import has_sinks
 from ampjax.testing.reference import Reference
+from ampjax.train.settings import Settings
 
 
 @dataclass(frozen=True)

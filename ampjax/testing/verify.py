@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampjax.compilation_cache import use_compilation_cache
 from ampjax.ir.graph import Graph
-from ampjax.params import initial_params
-from ampjax.progress import Reporter
-from ampjax.settings import Settings
 from ampjax.testing.engine_run import differences_of, run_engine
 from ampjax.testing.reference import reference
 from ampjax.testing.verification import Verification, account, not_looked_at
-from ampjax.train import Data
+from ampjax.train.initial_params import initial_params
+from ampjax.train.settings import Settings
+from ampjax.train.trainer import Data
+from ampjax.utils.compilation_cache import use_compilation_cache
+from ampjax.utils.progress import Reporter
 
 SCHEDULES = (
     Settings(max_active_keys=1, max_dispatch_size=1, fuse=False, policy="backward_first"),

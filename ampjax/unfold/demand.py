@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.ir.instances import Messages
-from ampjax.sched.plan import Plan
-from ampjax.sched.stages import ArenaKey
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import ArenaKey
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.unfolder import Unfolder
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.unfold.assemble import Columns, stable_order, starts
-from ampjax.unfold.chunks import Chunk
-from ampjax.unfold.messages import MessageTable, Numbers, spread
-from ampjax.unfold.ranks import Ranks
+from ampjax.unfold.assemble_programs import Columns, stable_order, starts
+from ampjax.unfold.rules.arrival_ranks import Ranks
+from ampjax.unfold.rules.invocation_chunks import Chunk
+from ampjax.unfold.rules.message_columns import MessageTable, Numbers, spread
 
 
 @dataclass(frozen=True, eq=False)

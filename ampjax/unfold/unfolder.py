@@ -8,9 +8,9 @@ import numpy as np
 
 from ampjax.errors import MessageError
 from ampjax.ir.instances import Messages
-from ampjax.sched.plan import Plan
+from ampjax.plan.planner import Plan
 from ampjax.unfold.programs import Programs
-from ampjax.unfold.ranks import Ranks
+from ampjax.unfold.rules.arrival_ranks import Ranks
 from ampjax.unfold.unfolding import Unfolding
 from ampjax.unfold.workspace import Workspace
 

@@ -14,20 +14,20 @@ import numpy as np
 
 from ampjax.errors import MessageError
 from ampjax.ir.instances import Messages
-from ampjax.ir.payload import RouteBy
+from ampjax.ir.payload_nodes import RouteBy
 from ampjax.ir.state import INSTANCE, State
-from ampjax.sched.passes import left_out
-from ampjax.sched.plan import Plan
-from ampjax.sched.stages import Leaf, Stage, Targets
-from ampjax.unfold.assemble import assemble
-from ampjax.unfold.chunks import Chunk, groups
-from ampjax.unfold.group import Closed
+from ampjax.plan.passes import left_out
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import Leaf, Stage, Targets
+from ampjax.unfold.assemble_programs import assemble
 from ampjax.unfold.growth import Growth, KnownLines
+from ampjax.unfold.incomplete import find_waiting
 from ampjax.unfold.programs import Programs
-from ampjax.unfold.pumped import PumpedStates
-from ampjax.unfold.ranks import Ranks
-from ampjax.unfold.route import Batch, Router
-from ampjax.unfold.waiting import find_waiting
+from ampjax.unfold.rules.arrival_ranks import Ranks
+from ampjax.unfold.rules.groups import Closed
+from ampjax.unfold.rules.invocation_chunks import Chunk, groups
+from ampjax.unfold.rules.pumped import PumpedStates
+from ampjax.unfold.rules.routes import Batch, Router
 from ampjax.unfold.workspace import Workspace
 
 NO_INPUTS = np.zeros(0, np.int64)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from ampjax.ir.instances import Topology
 from ampjax.ir.state import Layout
-from ampjax.sched.plan import Plan
-from ampjax.unfold.group import Groups
-from ampjax.unfold.join import WaveJoin
-from ampjax.unfold.messages import MessageTable
-from ampjax.unfold.sizes import OutputSizes
+from ampjax.plan.planner import Plan
+from ampjax.unfold.rules.groups import Groups
+from ampjax.unfold.rules.joins import WaveJoin
+from ampjax.unfold.rules.message_columns import MessageTable
+from ampjax.unfold.rules.row_counts import OutputSizes
 
 
 class WatchedColumns(dict[str, int]):

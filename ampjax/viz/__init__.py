@@ -4,12 +4,12 @@ from ampjax.viz.convergence import convergence
 from ampjax.viz.curves import curves
 from ampjax.viz.front import front
 from ampjax.viz.gantt import gantt, gantts
-from ampjax.viz.graph import draw, to_svg
+from ampjax.viz.graph_picture import draw, to_svg
 from ampjax.viz.partitions import partition_search
 from ampjax.viz.perfetto import to_perfetto
-from ampjax.viz.queues import queues
-from ampjax.viz.staleness import staleness
-from ampjax.viz.usage import time_spent
+from ampjax.viz.queue_lengths import queues
+from ampjax.viz.staleness_histogram import staleness
+from ampjax.viz.worker_usage import time_spent
 from ampjax.viz.zoom import zoomable
 
 __all__ = [

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ampjax.colours import SERIES
-from ampjax.engine.trace import duration, scaled
 from ampjax.errors import SettingsError
-from ampjax.history import falls, reaches
+from ampjax.trace.trace import duration, scaled
+from ampjax.train.history import falls, reaches
+from ampjax.utils.colours import SERIES
 from ampjax.viz.figure import new_figure, save
 
 Histories = Mapping[str, Sequence[Mapping[str, Any]]]

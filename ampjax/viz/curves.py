@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter, NullLocator
 
-from ampjax.colours import SERIES
 from ampjax.errors import SettingsError
+from ampjax.utils.colours import SERIES
 from ampjax.viz.figure import new_figure, save
 
 _MARKERS = "osD^vPX"

@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from ampjax.colours import SERIES, WHITE
-from ampjax.engine.trace import scaled
 from ampjax.errors import SettingsError
+from ampjax.trace.trace import scaled
+from ampjax.utils.colours import SERIES, WHITE
 from ampjax.viz.figure import new_figure, save
 
 _MARKERS = "osD^vPX"

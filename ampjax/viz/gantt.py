@@ -14,10 +14,10 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
 
-from ampjax.colours import SLICES
-from ampjax.engine.records import Slice
-from ampjax.engine.trace import duration, in_lanes, scaled
 from ampjax.errors import SettingsError
+from ampjax.trace.trace import duration, in_lanes, scaled
+from ampjax.trace.trace_records import Slice
+from ampjax.utils.colours import SLICES
 from ampjax.viz.figure import new_figure, save
 
 _LEFT, _RIGHT, _BELOW, _HEAD = 1.0, 0.2, 0.9, 0.34

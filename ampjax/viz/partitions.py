@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ampjax.colours import SERIES
 from ampjax.errors import SettingsError
+from ampjax.utils.colours import SERIES
 from ampjax.viz.figure import new_figure, save
 
 
@@ -18,7 +18,7 @@ def partition_search(found: Sequence[Any], path: str | Path | None = None) -> Fi
     """Draws iteration time against partitions: samples as points, the model as a line, the choice as a ring.
 
     Args:
-      found: Results of `ampjax.parallel.search`, one for each partitioner.
+      found: Results of `ampjax.parallel.planning.partition_search`, one for each partitioner.
       path: A file to write the picture to: .png, .svg or .pdf.
 
     Returns:

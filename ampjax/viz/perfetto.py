@@ -13,9 +13,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ampjax.engine.records import REASONS, Slice
-from ampjax.engine.trace import Trace, in_lanes
-from ampjax.engine.usage import spans
+from ampjax.trace.trace import Trace, in_lanes
+from ampjax.trace.trace_records import REASONS, Slice
+from ampjax.trace.usage import spans
 
 WORKERS, QUEUES, STALENESS = 0, 1, 2
 """Processes, as the format calls its groups of tracks."""

@@ -8,8 +8,8 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ampjax.checks import at_least
-from ampjax.engine.records import Slice
+from ampjax.trace.trace_records import Slice
+from ampjax.utils.setting_checks import at_least
 from ampjax.viz.figure import save
 from ampjax.viz.gantt import gantt
 

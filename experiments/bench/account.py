@@ -15,10 +15,10 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from ampjax.engine.cost import FlopsCost, product_shapes
+from ampjax.drivers.cost import FlopsCost, product_shapes
 from ampjax.engine.executor import Executor
-from ampjax.sched.dispatch import Dispatch
-from ampjax.tables import compact
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.utils.text_tables import compact
 from experiments.bench.children import in_a_process
 from experiments.bench.floor import ROWS, product
 from experiments.bench.issued import Call, keeping, repeat

@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.history import reaches
-from ampjax.tables import compact
+from ampjax.train.history import reaches
+from ampjax.utils.text_tables import compact
 from experiments.bench.program import Entry, Process
 from experiments.records import append
 

@@ -13,16 +13,16 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
-from ampjax.engine.issue_queue import AHEAD
+from ampjax.drivers.issue_queue import AHEAD
 from ampjax.ir.instances import Subset
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.sched.affinity import assign
-from ampjax.sched.plan import make_plan
-from ampjax.sched.policy import largest
+from ampjax.plan.affinity import assign
+from ampjax.plan.planner import make_plan
+from ampjax.sched.decisions.policy import largest
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
-from ampjax.tables import compact
 from ampjax.unfold.unfolder import Unfolder
+from ampjax.utils.text_tables import compact
 from experiments.common import require_positive
 from experiments.records import append
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from ampjax.sched.statistics import Statistics
-from ampjax.simulate import simulate
-from ampjax.tables import compact
+from ampjax.sched.diagnose.statistics import Statistics
+from ampjax.simulation.simulate import simulate
+from ampjax.utils.text_tables import compact
 from experiments.bench.ours import set_up
 from experiments.common import sample
 

@@ -16,25 +16,25 @@ import optax
 from rich.console import Console
 
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
-from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.drivers.asyncio_driver import AsyncioDriver
+from ampjax.drivers.controller import Source
+from ampjax.drivers.run import Loop
+from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
-from ampjax.engine.loop import Loop
 from ampjax.engine.parameters import NodeTraining
-from ampjax.engine.source import Source
-from ampjax.engine.trace import Trace
-from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Subset
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.params import initial_params
-from ampjax.sched.affinity import assign
-from ampjax.sched.passes import Pass
-from ampjax.sched.plan import make_plan
-from ampjax.sched.policy import largest
+from ampjax.plan.affinity import assign
+from ampjax.plan.passes import Pass
+from ampjax.plan.planner import make_plan
+from ampjax.sched.decisions.policy import largest
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.statistics import Statistics
-from ampjax.tables import compact
+from ampjax.trace.trace import Trace
+from ampjax.train.initial_params import initial_params
+from ampjax.utils.text_tables import compact
 from experiments.bench.issued import Call, keeping, repeat
 from experiments.records import append
 

@@ -19,8 +19,8 @@ from ampjax.data import sst
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from ampjax.settings import Settings
-from ampjax.tables import compact
+from ampjax.train.settings import Settings
+from ampjax.utils.text_tables import compact
 from ampjax.viz.curves import curves
 from experiments.bench.children import in_a_process
 from experiments.bench.workload import SPREAD

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from unittest import mock
 
+from ampjax.drivers.issue_queue import IssueQueue
 from ampjax.engine.executor import Executor
-from ampjax.engine.issue_queue import IssueQueue
-from ampjax.engine.launch import Launch
-from ampjax.sched.dispatch import Dispatch
+from ampjax.engine.kernels.launch import Launch
+from ampjax.sched.decisions.dispatch import Dispatch
 
 
 class Call(NamedTuple):

@@ -15,11 +15,11 @@ import optax
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.engine.compile import compilations
+from ampjax.engine.compilation import compilations
 from ampjax.errors import SettingsError
 from ampjax.models.mlp import mlp
-from ampjax.settings import Settings
-from ampjax.tables import compact
+from ampjax.train.settings import Settings
+from ampjax.utils.text_tables import compact
 from experiments.bench.children import in_a_process
 from experiments.bench.memory import resident_bytes
 from experiments.records import append

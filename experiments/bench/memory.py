@@ -15,7 +15,7 @@ from rich.console import Console
 import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances, Messages
-from ampjax.tables import compact
+from ampjax.utils.text_tables import compact
 from experiments.bench.children import in_a_process
 from experiments.bench.ours import set_up
 from experiments.common import cache_compilations

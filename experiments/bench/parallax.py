@@ -19,9 +19,9 @@ from rich.console import Console
 import ampjax.parallel as px
 from ampjax.data import zipf
 from ampjax.models import lm
-from ampjax.parallel.collectives import Collective, collectives
-from ampjax.parallel.steps import DenseStep
-from ampjax.tables import compact
+from ampjax.parallel.planning.compiled_collectives import Collective, collectives
+from ampjax.parallel.steps.synchronous_steps import DenseStep
+from ampjax.utils.text_tables import compact
 from experiments.parallax.measure import Turns, seconds_of, write_json
 from experiments.parallax.programs import Ours, Plain, machines, make
 from experiments.parallax.workloads import Sizes, Workload, workload

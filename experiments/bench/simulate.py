@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.simulate import Simulation, simulate
-from ampjax.tables import compact
+from ampjax.simulation.simulate import Simulation, simulate
+from ampjax.utils.text_tables import compact
 from experiments.common import require_positive
 from experiments.machines import NAMES, Name, model, single_sequences
 from experiments.records import append

@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 
 import ampjax as amp
-from ampjax.engine.compile import compilations
+from ampjax.engine.compilation import compilations
 from ampjax.errors import SettingsError
-from ampjax.tables import compact
+from ampjax.utils.text_tables import compact
 from experiments.bench.children import in_a_process
 from experiments.bench.ours import set_up
 from experiments.common import cache_compilations

@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.console import Console
 
-from ampjax.engine.trace import Trace
-from ampjax.engine.usage import usage
 from ampjax.errors import SettingsError
-from ampjax.tables import compact
+from ampjax.trace.trace import Trace
+from ampjax.trace.usage import usage
+from ampjax.utils.text_tables import compact
 from experiments.bench.engine import Bench, EngineOptions, timed
 from experiments.records import append
 

@@ -12,17 +12,17 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.data import sst
-from ampjax.engine.source import batches_of
+from ampjax.drivers.controller import batches_of
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.sched.affinity import assign
+from ampjax.plan.affinity import assign
+from ampjax.plan.planner import make_plan
 from ampjax.sched.dry_run import dry_run
-from ampjax.sched.plan import make_plan
-from ampjax.tables import compact
 from ampjax.unfold.demand import messages
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.unfolder import Unfolder
+from ampjax.utils.text_tables import compact
 from experiments.common import require_positive
 from experiments.machines import model, single_sequences
 from experiments.records import append

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ampjax.parallel.cluster import Rates
-from ampjax.tables import compact
+from ampjax.parallel.planning.cluster_model import Rates
+from ampjax.utils.text_tables import compact
 from experiments.parallax import paper
 from experiments.parallax.measure import Timing, short
 from experiments.parallax.predict import fitted, same_order, throughput

@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ampjax.checks import at_least
-from ampjax.tables import compact
+from ampjax.utils.setting_checks import at_least
+from ampjax.utils.text_tables import compact
 from experiments.parallax import paper
 from experiments.parallax.learning import Learner, Task, learn_lm, learn_nmt, learn_resnet
 from experiments.parallax.measure import seconds_of, write_json

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ampjax.tables import compact
+from ampjax.utils.text_tables import compact
 from experiments.parallax import paper
 from experiments.parallax.fig8 import Fig8Options
 from experiments.parallax.measure import write_json

@@ -17,18 +17,19 @@ import numpy as np
 import optax
 
 from ampjax.data import zipf
-from ampjax.models import functional, lm, nmt
-from ampjax.models.sampled_softmax import draw
-from ampjax.optim.rows import split_rows
-from ampjax.parallel.boundary import Boundary
-from ampjax.parallel.cluster import Load
-from ampjax.parallel.costs import all_reduce_bytes, server_bytes
-from ampjax.parallel.placement import place_variables
-from ampjax.parallel.resources import Machine, Resources
-from ampjax.parallel.rows import Gathered, Served
-from ampjax.parallel.wire import Wire
-from ampjax.sparse.table import Table
-from ampjax.sparse.unique import UniqueRows, unique_rows
+from ampjax.models import lm, nmt
+from ampjax.models.layers import functional
+from ampjax.models.layers.sampled_softmax import draw
+from ampjax.optim.split_rows import split_rows
+from ampjax.parallel.config.resources import Machine, Resources
+from ampjax.parallel.homes.placement import place_variables
+from ampjax.parallel.homes.row_homes import Gathered, Served
+from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.planning.cluster_model import Load
+from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
+from ampjax.parallel.steps.server_totals import Boundary
+from ampjax.sparse.rewrite.unique_ids import UniqueRows, unique_rows
+from ampjax.sparse.table.sharded_table import Table
 from experiments.parallax import paper
 
 FLOAT = 4

@@ -13,7 +13,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
 
-from ampjax.checks import at_least
+from ampjax.utils.setting_checks import at_least
 from experiments.records import append
 
 Batch = Any

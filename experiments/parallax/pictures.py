@@ -9,8 +9,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ampjax.colours import SERIES
 from ampjax.errors import SettingsError
+from ampjax.utils.colours import SERIES
 from ampjax.viz.figure import new_figure, save
 
 _MARKERS = "osD^vPX"

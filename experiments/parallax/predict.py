@@ -1,4 +1,4 @@
-"""Throughput on the paper's cluster: bytes from `loads`, seconds from `ampjax.parallel.cluster`, rates fitted once to the published cells.
+"""Throughput on the paper's cluster: bytes from `loads`, seconds from `ampjax.parallel.planning.cluster_model`, rates fitted once to the published cells.
 
 The computation's seconds are those of one GPU in the paper. Four rates are free, the same for all models and ways; the fifth, that of
 the network cards, is known. They are found by least squares of the logarithms, and printed with what comes of them.
@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import least_squares
 
-from ampjax.parallel.cluster import Load, Rates, step_seconds
+from ampjax.parallel.planning.cluster_model import Load, Rates, step_seconds
 from experiments.parallax import paper
 from experiments.parallax.loads import WAYS, Counted, Step, paper_step
 

@@ -13,10 +13,10 @@ import jax
 import optax
 
 import ampjax.parallel as px
+from ampjax.devices.allreduce import issue
+from ampjax.devices.per_replica import AXIS, entry, replicate, spread
 from ampjax.errors import SettingsError
 from ampjax.parallel.shard import split_batch
-from ampjax.parallel.spread import AXIS, entry, replicate, spread
-from ampjax.parallel.sync import issue
 from experiments.parallax.workloads import Workload
 
 _ALONE = {"local_aggregation": False, "boundary_among_servers": False, "boundary_between_workers_and_servers": False}

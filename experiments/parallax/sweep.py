@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.models import functional, lm
-from ampjax.models.dropout import Dropout
-from ampjax.models.sampled_softmax import sampled_loss
+from ampjax.models import lm
+from ampjax.models.layers import functional
+from ampjax.models.layers.dropout import Dropout
+from ampjax.models.layers.sampled_softmax import sampled_loss
 from experiments.parallax.workloads import Workload
 
 LONGEST = 120

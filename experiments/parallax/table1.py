@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from ampjax.tables import compact
+from ampjax.utils.text_tables import compact
 from experiments.parallax import compare, paper
 from experiments.parallax.compare import Figure
 from experiments.parallax.measure import write_json

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from ampjax.tables import compact
+from ampjax.utils.text_tables import compact
 from experiments.parallax import paper
 from experiments.parallax.measure import short, write_json
 from experiments.parallax.options import LocalOptions

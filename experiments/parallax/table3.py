@@ -20,10 +20,10 @@ from rich.console import Console
 
 import ampjax.parallel as px
 from ampjax.errors import SettingsError
-from ampjax.parallel.costs import all_gather_bytes, all_reduce_bytes, server_bytes
-from ampjax.parallel.resources import Machine, Resources
-from ampjax.sparse.unique import padded_size
-from ampjax.tables import compact
+from ampjax.parallel.config.resources import Machine, Resources
+from ampjax.parallel.planning.transfer_costs import all_gather_bytes, all_reduce_bytes, server_bytes
+from ampjax.sparse.rewrite.unique_ids import padded_size
+from ampjax.utils.text_tables import compact
 from experiments.parallax.measure import write_json
 
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from rich.console import Console
 
 import ampjax.parallel as px
-from ampjax.parallel.search import Found
-from ampjax.tables import compact
+from ampjax.parallel.planning.partition_search import Found
+from ampjax.utils.text_tables import compact
 from ampjax.viz.partitions import partition_search
 from experiments.parallax import paper
 from experiments.parallax.measure import short, write_json

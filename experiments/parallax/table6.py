@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.tables import compact
+from ampjax.utils.text_tables import compact
 from experiments.parallax import paper
 from experiments.parallax.measure import Timing, Turns, short, write_json
 from experiments.parallax.pictures import lines

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.laws import Engine, assert_empty, assert_gradients, cases, random_one, replayed, schedules, start, wanted
 
 from ampjax.ir.state import SLOT
-from ampjax.sched.dispatch import BACKWARD, FORWARD, INFER
+from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
 
 ANSWERS_AT_ONCE = ("loss", "sink")
 """Stages without outputs: what arrives there is answered in the dispatch that takes it."""

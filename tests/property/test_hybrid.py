@@ -13,7 +13,7 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.optim import parameter_average
-from ampjax.parallel.resources import Machine, Resources
+from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.testing.oracles import ORACLES
 
 ROWS, DIM, EXAMPLES = 40, 3, 8

@@ -13,7 +13,7 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import DataError, TableError
-from ampjax.parallel.resources import Machine, Resources
+from ampjax.parallel.config.resources import Machine, Resources
 
 F, V, D, EXAMPLES = 3, 40, 4, 8
 SHAPES = {"stack": (F, V, D), "wide": (F, V), "columns": (D, V), "words": (V, D), "rare": (12, D), "w": (D, 2)}

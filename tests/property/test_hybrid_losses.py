@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
-from ampjax.parallel.resources import Machine, Resources
+from ampjax.parallel.config.resources import Machine, Resources
 
 ROWS, DIM, EXAMPLES, LENGTH, RATE = 40, 3, 8, 5, 0.1
 

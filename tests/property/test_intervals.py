@@ -11,8 +11,8 @@ from support.laws import Engine, Schedule, frozen, random_one, replayed, schedul
 
 import ampjax as amp
 from ampjax.ir.state import INSTANCE
-from ampjax.sched.dispatch import BACKWARD, FORWARD
-from ampjax.sched.updates import Update
+from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
+from ampjax.sched.decisions.parameter_changes import Update
 
 graphs = st.integers(0, 400)
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import Costs, Engine, Schedule, frozen, random_one, replayed, run_control, schedules, start
 
-from ampjax.engine.journal import FINISHED, Journal
-from ampjax.engine.recording import Recorder
 from ampjax.errors import ReplayError
-from ampjax.sched.policy import balanced
+from ampjax.sched.decisions.policy import balanced
+from ampjax.trace.journal import FINISHED, Journal
+from ampjax.trace.recording import Recorder
 
 costs = st.builds(Costs, st.integers(0, 99), st.sampled_from([1, 2, 100]))
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.sparse_programs import COLUMNS, PARAMS, STACK, D, U, V, end, look
 from support.sparse_steps import assert_equal, quick_jit, reference, step_on_host
 
-from ampjax.sparse.rewrite import rewrite
-from ampjax.sparse.unique import padded_size, unique_rows
+from ampjax.sparse.rewrite.pulled_step import rewrite
+from ampjax.sparse.rewrite.unique_ids import padded_size, unique_rows
 
 TABLES = PARAMS | {"U": U, "stack": STACK["T"], "columns": COLUMNS["T"]}
 BATCH = jax.ShapeDtypeStruct((2, 3), jnp.int32)

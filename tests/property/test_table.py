@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.optimizers import ROW_WISE, STILL, Dense, worst
 
 from ampjax.errors import TableError
-from ampjax.sparse import ServerProcesses, Table, store
+from ampjax.sparse import ServerProcesses, Table
+from ampjax.sparse.table import table_files
 
 N_ROWS = 17
 VALUES = np.random.default_rng(0).normal(size=(N_ROWS, 3)).astype(np.float32)
@@ -152,8 +153,8 @@ class TableMachine(RuleBasedStateMachine):
             return call
 
         writes = (
-            mock.patch.object(store, "_sync", cut(store._sync)),
-            mock.patch.object(store.os, "replace", cut(store.os.replace)),
+            mock.patch.object(table_files, "_sync", cut(table_files._sync)),
+            mock.patch.object(table_files.os, "replace", cut(table_files.os.replace)),
         )
         done = True
         with writes[0], writes[1]:

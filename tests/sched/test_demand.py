@@ -11,12 +11,12 @@ from support.control import admit, assert_empty, columns, drain, plan_for, sched
 
 import ampjax as amp
 from ampjax.errors import LimitError
+from ampjax.plan.stages import HOST
+from ampjax.sched.decisions.policy import POLICIES
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.diagnose.deadlock import standstill
-from ampjax.sched.limits import FAR, KNOWN, Guard, row_bytes, row_limits, with_limits, with_unseen
-from ampjax.sched.policy import POLICIES
+from ampjax.sched.memory_limits import FAR, KNOWN, Guard, row_bytes, row_limits, with_limits, with_unseen
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.stages import HOST
 from ampjax.unfold.demand import needs
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=10)

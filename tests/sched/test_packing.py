@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampjax.errors import SettingsError
-from ampjax.sched.packing import Memory
+from ampjax.plan.device_packing import Memory
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 DEVICES = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(lambda found: [0, *found[1:]])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ampjax.sched.dispatch import Dispatch
-from ampjax.sched.past import Past
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.diagnose.dispatch_log import Past
 
 
 def dispatch(number, messages):

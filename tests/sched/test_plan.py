@@ -8,7 +8,7 @@ from support import graphs
 from support.control import admit, drain, field, plan_for, scheduler_for
 
 import ampjax as amp
-from ampjax.sched.stages import HOST
+from ampjax.plan.stages import HOST
 
 
 def names(plan, kind=None):

@@ -10,8 +10,8 @@ from support.control import WaitingQueue, admit, drain, plan_for, scheduler_for,
 
 from ampjax.errors import SettingsError
 from ampjax.sched import columns as c
-from ampjax.sched.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER
-from ampjax.sched.policy import (
+from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER
+from ampjax.sched.decisions.policy import (
     POLICIES,
     backward_first,
     balanced,

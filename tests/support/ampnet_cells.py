@@ -8,9 +8,9 @@ from support.cells import CROSS, Cases, Problem, body, mapped
 
 import ampjax as amp
 from ampjax.models import act, ggnn, mixture, permutation, tagger, tiled, tree_lstm
-from ampjax.models.bernoulli import bernoulli
-from ampjax.models.dropout import dropout, from_batch
-from ampjax.models.losses import labelled_cross_entropy
+from ampjax.models.layers.bernoulli import bernoulli
+from ampjax.models.layers.dropout import dropout, from_batch
+from ampjax.models.layers.losses import labelled_cross_entropy
 
 CASES = Cases()
 case = CASES.add

@@ -4,12 +4,12 @@ import numpy as np
 
 from ampjax.ir.instances import InstanceList
 from ampjax.ir.state import INSTANCE
+from ampjax.plan.planner import make_plan
+from ampjax.sched.choosing.queue_views import Queue
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.diagnose.deadlock import waiting
 from ampjax.sched.diagnose.invariants import check as check_laws
-from ampjax.sched.plan import make_plan
-from ampjax.sched.queues import Queue
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
 
 
 def plan_for(graph, worker_of=None, spaces=(0,), fuse=False):

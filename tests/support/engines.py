@@ -9,21 +9,21 @@ import numpy as np
 import optax
 from support.control import Shown
 
-from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.drivers.asyncio_driver import AsyncioDriver
+from ampjax.drivers.controller import Source
+from ampjax.drivers.run import Loop
+from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
-from ampjax.engine.instruments import Instrument
-from ampjax.engine.loop import Loop
-from ampjax.engine.metrics import metrics_of
+from ampjax.engine.loss_metrics import metrics_of
 from ampjax.engine.parameters import NodeTraining
-from ampjax.engine.source import Source
-from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import InstanceList
-from ampjax.params import initial_params
-from ampjax.sched.passes import Pass
-from ampjax.sched.plan import make_plan
-from ampjax.sched.row_seeds import RowSeeds
+from ampjax.plan.passes import Pass
+from ampjax.plan.planner import make_plan
+from ampjax.plan.row_seeds import RowSeeds
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
+from ampjax.trace.instruments import Instrument
+from ampjax.train.initial_params import initial_params
 
 NEVER = 1 << 40
 """An interval that no run reaches: gradients stay in the accumulators."""

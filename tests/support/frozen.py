@@ -14,9 +14,9 @@ import numpy as np
 from support.models import MODELS, model
 from support.schedules import at_once, in_virtual_time, planned, settings_for
 
-from ampjax.sched.passes import PURPOSES
-from ampjax.sched.policy import POLICIES, backward_first
-from ampjax.sched.updates import ReplicaSync
+from ampjax.plan.passes import PURPOSES
+from ampjax.sched.decisions.parameter_changes import ReplicaSync
+from ampjax.sched.decisions.policy import POLICIES, backward_first
 from ampjax.testing import random_case
 from ampjax.unfold.demand import demand
 from ampjax.unfold.unfolder import Unfolder

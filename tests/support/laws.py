@@ -21,29 +21,29 @@ import optax
 from hypothesis import strategies as st
 from support.engines import Told
 
-from ampjax.assemble import scheduler_settings
-from ampjax.engine.asyncio_driver import AsyncioDriver
+from ampjax.drivers.asyncio_driver import AsyncioDriver
+from ampjax.drivers.controller import Source
+from ampjax.drivers.replay_driver import Follower, ReplayDriver
+from ampjax.drivers.run import Loop
+from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
-from ampjax.engine.journal import FAILED, Journal
-from ampjax.engine.loop import Loop
-from ampjax.engine.metrics import loss_sum
+from ampjax.engine.loss_metrics import loss_sum
 from ampjax.engine.parameters import NodeTraining
-from ampjax.engine.recording import Recorder, Recording
-from ampjax.engine.replay_driver import Follower, ReplayDriver
-from ampjax.engine.source import Source
-from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.ir.instances import InstanceList
-from ampjax.params import initial_params
-from ampjax.sched.affinity import assign, hosted
+from ampjax.plan.affinity import assign, hosted
+from ampjax.plan.passes import Pass
+from ampjax.plan.planner import make_plan
+from ampjax.plan.row_seeds import RowSeeds
+from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.diagnose.deadlock import waiting
 from ampjax.sched.diagnose.invariants import check
-from ampjax.sched.passes import Pass
-from ampjax.sched.plan import make_plan
-from ampjax.sched.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.updates import Update
-from ampjax.settings import Settings
 from ampjax.testing import compare, difference_table, random_case, reference
+from ampjax.trace.journal import FAILED, Journal
+from ampjax.trace.recording import Recorder, Recording
+from ampjax.train.assemble import scheduler_settings
+from ampjax.train.initial_params import initial_params
+from ampjax.train.settings import Settings
 
 NEVER = 1 << 60
 """An interval that no run reaches: parameters are frozen, gradients stay in the accumulators."""

@@ -6,11 +6,12 @@ from support import formulas as f
 from support import image_formulas
 from support.cells import COMPOSED, CROSS, IMAGES, Cases, Problem
 
-from ampjax.models import images, inception, inception_blocks, lm, nmt, resnet, sampled_softmax
-from ampjax.models.attention import Attention
-from ampjax.models.dropout import Dropout
-from ampjax.models.lstm import LSTM, reverse
-from ampjax.models.seq2seq import ARCHITECTURES, Decoder, Encoder
+from ampjax.models import inception, lm, nmt, resnet
+from ampjax.models.layers import classifiers, inception_blocks, sampled_softmax
+from ampjax.models.layers.attention import Attention
+from ampjax.models.layers.dropout import Dropout
+from ampjax.models.layers.lstm import LSTM, reverse
+from ampjax.models.layers.seq2seq import ARCHITECTURES, Decoder, Encoder
 
 CASES = Cases()
 case = CASES.add
@@ -199,7 +200,7 @@ def smoothed_cross_entropy(hidden, rows, inputs):
         right = 0.9 * np.eye(hidden)[labels] + 0.1 / hidden
         return (right * (f.log_sum_exp(logits)[:, None] - logits)).sum(-1).mean()
 
-    return Problem(lambda x: images.cross_entropy(x, labels, 0.1), formula, (inputs.normal(rows, hidden),))
+    return Problem(lambda x: classifiers.cross_entropy(x, labels, 0.1), formula, (inputs.normal(rows, hidden),))
 
 
 @case("images.ConvNorm", "inception_blocks.convolution", sizes=IMAGES)
@@ -212,7 +213,7 @@ def convolution_in_training(hidden, rows, inputs):
 
 @case("images.ConvNorm", sizes=IMAGES)
 def convolution_in_prediction(hidden, rows, inputs):
-    make = lambda rngs: images.ConvNorm(hidden, hidden, (3, 3), padding=1, rngs=rngs)
+    make = lambda rngs: classifiers.ConvNorm(hidden, hidden, (3, 3), padding=1, rngs=rngs)
     made, params, averages = inputs.module(make)
 
     def formula(p, averages, x):

@@ -5,14 +5,14 @@ import heapq
 import numpy as np
 from support.schedules import admit
 
-from ampjax.engine.journal import FINISHED, Journal
-from ampjax.engine.recording import Recorder, Recording
-from ampjax.engine.replay_driver import Follower, ReplayDriver
-from ampjax.sched.passes import Pass
+from ampjax.drivers.replay_driver import Follower, ReplayDriver
+from ampjax.plan.passes import Pass
+from ampjax.trace.journal import FINISHED, Journal
+from ampjax.trace.recording import Recorder, Recording
 
 
 class ControlLoop:
-    """What a replay driver asks of `engine.loop.Loop`, over a side of `support.schedules`.
+    """What a replay driver asks of `drivers.run.Loop`, over a side of `support.schedules`.
 
     Args:
       side: The scheduler and its data.

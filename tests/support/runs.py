@@ -4,10 +4,10 @@ import functools
 
 import ampjax as amp
 from ampjax.data import list_reduction, sst
-from ampjax.engine.cost import FlopsCost
-from ampjax.engine.trace import Trace
+from ampjax.drivers.cost import FlopsCost
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.trace.trace import Trace
 
 COST = functools.partial(FlopsCost, flops=1e9, other_ns=500)
 

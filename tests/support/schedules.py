@@ -4,11 +4,11 @@ import heapq
 
 import numpy as np
 
+from ampjax.plan.affinity import assign
+from ampjax.plan.planner import make_plan
 from ampjax.sched import columns as c
-from ampjax.sched.affinity import assign
-from ampjax.sched.plan import make_plan
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
 
 
 class Scheduled:

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.optim.update import combine, trainable
-from ampjax.sparse.rewrite import SparseProgram
-from ampjax.sparse.unique import pad_rows, padded_size, unique_rows
+from ampjax.optim.node_update import combine, trainable
+from ampjax.sparse.rewrite.pulled_step import SparseProgram
+from ampjax.sparse.rewrite.unique_ids import pad_rows, padded_size, unique_rows
 
 # Each program is compiled to be run once.
 quick_jit = functools.partial(

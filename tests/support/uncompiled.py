@@ -7,10 +7,10 @@ from support.frozen import digest
 from support.models import model
 from support.schedules import Scheduled, at_once, in_virtual_time
 
-from ampjax.sched.affinity import assign
-from ampjax.sched.plan import make_plan
-from ampjax.sched.policy import POLICIES
-from ampjax.sched.settings import SchedulerSettings
+from ampjax.plan.affinity import assign
+from ampjax.plan.planner import make_plan
+from ampjax.sched.decisions.policy import POLICIES
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 
 CASES = [
     (name, policy, size, drive)

@@ -10,11 +10,11 @@ from support.compilation import quick_compilation  # noqa: F401
 import ampjax as amp
 import ampjax.parallel as px
 from ampjax.errors import SettingsError, TableError
-from ampjax.parallel.resources import Machine, Resources
-from ampjax.predictions import Predictions
+from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.sparse import Table
 from ampjax.testing import compare
 from ampjax.testing.engine_run import outputs_apart
+from ampjax.train.predictions import Predictions
 
 RNG = np.random.default_rng(0)
 

@@ -110,7 +110,7 @@ def test_a_loop_that_never_ends_is_found_before_the_training(monkeypatch):
 
 def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
     monkeypatch.setattr("ampjax.unfold.unfolding.LONG", 50)
-    monkeypatch.setattr("ampjax.engine.loop.PATIENCE", 50)
+    monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 50)
     long = amp.Trainer(looping(lambda s: s.t > 120), policy="backward_first")
     with pytest.warns(RuntimeWarning) as told:
         long.fit([{"x": at(1)}], progress=False)

@@ -8,15 +8,15 @@ import numpy as np
 
 from ampjax.errors import DeadlockError, LimitError
 from ampjax.sched import columns as c
+from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.inflight import InFlight
-from ampjax.sched.diagnose.room import no_room
+from ampjax.sched.diagnose.missing_inputs import EXAMINED, SHOWN, Lacking, find_lacking, shown, ways_to
+from ampjax.sched.diagnose.never_ends import fed_by
+from ampjax.sched.diagnose.no_room import no_room
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.diagnose.story import standing, story
-from ampjax.sched.diagnose.unfolded import fed_by
-from ampjax.sched.diagnose.waiting import EXAMINED, SHOWN, Lacking, find_lacking, shown, ways_to
-from ampjax.sched.dispatch import DIRECTIONS
-from ampjax.unfold.ranks import Ranks
-from ampjax.unfold.waiting import Waiting, find_waiting
+from ampjax.unfold.incomplete import Waiting, find_waiting
+from ampjax.unfold.rules.arrival_ranks import Ranks
 
 LATELY = 5
 """Lines of the oldest instance's story."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from ampjax.ir.state import State
 from ampjax.sched import columns as c
+from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.snapshot import Snapshot
-from ampjax.sched.dispatch import DIRECTIONS
-from ampjax.unfold.messages import spread
+from ampjax.unfold.rules.message_columns import spread
 
 PHASES = WAITING, READY, GOING, GONE, ANSWERED, COMING, ENDED = range(7)
 """How far a message has come: inputs are missing; it is in a queue; its dispatch forward is under way; it has travelled on and is owed gradients;

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ampjax.ir.control import Group
+from ampjax.ir.control_nodes import Group
 from ampjax.ir.graph import Node
-from ampjax.sched.plan import Plan, entries
-from ampjax.sched.stages import Stage
-from ampjax.unfold.waiting import Waiting
+from ampjax.plan.planner import Plan, entries
+from ampjax.plan.stages import Stage
+from ampjax.unfold.incomplete import Waiting
 
 
 def origins(stage: Stage, port: int) -> dict[Node, tuple[Node, ...]]:

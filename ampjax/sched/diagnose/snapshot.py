@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.ir.state import INSTANCE, State
+from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
-from ampjax.sched.dispatch import Dispatch
-from ampjax.sched.plan import Plan
-from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.store import Store
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.tables.program_store import Store
 from ampjax.unfold.unfolding import Unfolding
 
 UNKNOWN = np.iinfo(np.int64).min

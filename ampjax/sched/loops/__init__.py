@@ -5,10 +5,10 @@ Messages are lines of `Tables.live`; `t` is always the `Tables`. What Python cal
 which Numba unpacks in a third of the time of a tuple with names.
 """
 
-from ampjax.sched.loops.admission import admit, close, finish, open_all, start
-from ampjax.sched.loops.choice import ready
-from ampjax.sched.loops.dispatches import decide
-from ampjax.sched.loops.programs import find, insert, remove
+from ampjax.sched.loops.admit import admit, close, finish, open_all, start
+from ampjax.sched.loops.build_dispatch import decide
+from ampjax.sched.loops.choose import ready
+from ampjax.sched.loops.find_program import find, insert, remove
 from ampjax.sched.loops.ranges import widen
 from ampjax.sched.loops.travel import done
 

@@ -17,7 +17,7 @@ import optax
 
 from ampjax.data.graphs import GraphInstances
 from ampjax.models.ggnn import GatedReadout, GatedUnit, Score
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.ggnn_batches import Batch, Layout, as_they_come, by_nodes, one_shape
 from experiments.intervals import cosine

@@ -12,7 +12,7 @@ import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
 from ampjax.data.graphs import GraphInstances
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.ggnn_batches import Batch, counts, joined, one_shape
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, cosine, linear, tensors

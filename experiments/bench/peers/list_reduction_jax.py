@@ -13,7 +13,7 @@ import optax
 
 from ampjax.data.list_reduction import MAX_LENGTH, ListReduction, splits
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 
 Batch = tuple[np.ndarray, np.ndarray | None, np.ndarray]
 """Tokens `[t, b]`, lengths `[b]` (None where all are equal) and labels `[b]`, -1 where a batch is filled up."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
 from ampjax.data.list_reduction import splits
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.bench.peers.list_reduction_jax import Batch, minibatches
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, cosine, linear, tensors
 

@@ -11,8 +11,8 @@ import numpy as np
 import optax
 
 from ampjax.data.mnist import Batches
-from ampjax.models.losses import labelled_cross_entropy
-from ampjax.params import initial_params
+from ampjax.models.layers.losses import labelled_cross_entropy
+from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.mnist import rate
 

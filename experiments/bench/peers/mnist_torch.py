@@ -11,7 +11,7 @@ import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
 from ampjax.data.mnist import Batches
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.mnist_jax import minibatches
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, linear, tensors

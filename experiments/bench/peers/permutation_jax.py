@@ -16,7 +16,7 @@ import optax
 
 from ampjax.data.permutation import Programs, Shuffles
 from ampjax.models.permutation import embed
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -10,7 +10,7 @@ import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
 from ampjax.data.permutation import Programs
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.permutation_jax import Batch, minibatches
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, linear, tensors

@@ -15,7 +15,7 @@ import dynet as dy  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from ampjax.data import sst  # noqa: E402
 from ampjax.models.tree_lstm import Cells, tree_lstm  # noqa: E402
-from ampjax.params import initial_params  # noqa: E402
+from ampjax.train.initial_params import initial_params  # noqa: E402
 from experiments.sentiment import cell_sizes  # noqa: E402
 
 

@@ -17,7 +17,7 @@ import optax
 
 from ampjax.data import sst
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.sentiment import adagrad, cell_sizes
 
 

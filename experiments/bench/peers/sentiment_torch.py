@@ -18,7 +18,7 @@ import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
 from ampjax.data import sst
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.bench.peers.sentiment_jax import levels as heights
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, linear, tensors
 from experiments.sentiment import cell_sizes

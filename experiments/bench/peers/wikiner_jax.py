@@ -13,7 +13,7 @@ import optax
 
 from ampjax.data.wikiner import OUTSIDE, SentenceInstances, Sentences
 from ampjax.models.tagger import Sizes
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 
 Batch = dict[str, np.ndarray]

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import (  # pyright: ignore[reportMissingImports]
 
 from ampjax.data.wikiner import SentenceInstances, Sentences
 from ampjax.models.tagger import Sizes
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch
 from experiments.bench.peers.wikiner_jax import Batch, by_length, padded

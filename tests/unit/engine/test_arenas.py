@@ -8,7 +8,7 @@ from support.engines import engine
 
 from ampjax.engine import arenas as arenas_module
 from ampjax.engine.arenas import Arenas
-from ampjax.sched.stages import HOST
+from ampjax.plan.stages import HOST
 
 KEY = (0, (3,), "float32")
 

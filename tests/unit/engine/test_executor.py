@@ -10,12 +10,12 @@ from support.control import columns
 from support.engines import engine, spread
 
 import ampjax as amp
-from ampjax.engine.compile import ladders
-from ampjax.engine.launch import CHANGES_ONLY, Launch
-from ampjax.engine.launches import Launches
+from ampjax.engine.compilation import ladders
+from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
+from ampjax.engine.make_launches import Launches
 from ampjax.errors import MessageError
+from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, ReplicaSync, Update
 from ampjax.sched.dry_run import dry_run
-from ampjax.sched.updates import Average, Contribute, Merge, ReplicaSync, Update
 
 
 def mlp(n_in=6, width=16):

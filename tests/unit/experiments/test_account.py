@@ -12,7 +12,7 @@ from rich.console import Console
 
 import ampjax as amp
 from ampjax.data import sst
-from ampjax.engine.cost import product_shapes
+from ampjax.drivers.cost import product_shapes
 from experiments.bench import account, workload
 from experiments.bench.workloads import SentimentBench
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ampjax.errors import SettingsError
-from ampjax.simulate import simulate
+from ampjax.simulation.simulate import simulate
 from experiments import calibrate, figure1, figure5a, machines, scaling, table3
 from experiments.bench import simulate as bench
 from experiments.calibrate import CalibrateOptions

@@ -12,7 +12,7 @@ import pytest
 import ampjax as amp
 from ampjax.engine.executor import Executor
 from ampjax.errors import SettingsError
-from ampjax.history import History
+from ampjax.train.history import History
 from experiments import (
     appendix_c,
     babi15,

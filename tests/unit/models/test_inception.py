@@ -9,12 +9,13 @@ from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data import images as data
 from ampjax.errors import SettingsError
-from ampjax.models import functional, images, inception
-from ampjax.models.inception_blocks import BLOCKS
+from ampjax.models import inception
+from ampjax.models.layers import classifiers, functional
+from ampjax.models.layers.inception_blocks import BLOCKS
 
 
 def test_the_papers_model_has_its_parameters() -> None:
-    weights = images.shapes(inception.Inception, inception.Config.full())["weights"]
+    weights = classifiers.shapes(inception.Inception, inception.Config.full())["weights"]
     assert functional.count(weights) == 27_161_264
     assert weights["head"]["kernel"].shape == (2048, 1000)
     weights.pop("auxiliary")
@@ -26,7 +27,7 @@ def test_the_grids_are_those_of_the_paper() -> None:
     assert config.auxiliary_grid == 17 and inception.Config.small().auxiliary_grid == 3
     short = inception.Config(("35/32", "to 17", "to 8"), 32, 7, 299, auxiliary=False)
     image = jax.ShapeDtypeStruct((2, 299, 299, 3), jnp.float32)
-    logits = jax.eval_shape(inception.make_predict(short), images.shapes(inception.Inception, short), image)
+    logits = jax.eval_shape(inception.make_predict(short), classifiers.shapes(inception.Inception, short), image)
     assert logits.shape == (2, 7)
 
 

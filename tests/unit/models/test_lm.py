@@ -12,7 +12,8 @@ from support.compilation import quick_compilation  # noqa: F401
 from ampjax.data import zipf
 from ampjax.data.text import Contiguous
 from ampjax.errors import SettingsError
-from ampjax.models import functional, lm
+from ampjax.models import lm
+from ampjax.models.layers import functional
 from ampjax.optim.average import averaged
 
 CONFIG = lm.Config(40, None, 6, 8, 5, samples=12, batch=4, steps=6, dropout=0.0)

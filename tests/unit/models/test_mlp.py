@@ -12,8 +12,8 @@ import ampjax as amp
 from ampjax.data.mnist import Batches, Digits
 from ampjax.errors import SettingsError
 from ampjax.models import labelled_cross_entropy, mlp
-from ampjax.params import initial_params
-from ampjax.sched.affinity import assign
+from ampjax.plan.affinity import assign
+from ampjax.train.initial_params import initial_params
 
 
 def test_four_workers_take_a_layer_each() -> None:

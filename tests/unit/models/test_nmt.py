@@ -11,10 +11,11 @@ from support.compilation import quick_compilation  # noqa: F401
 from ampjax.data import zipf
 from ampjax.data.pairs import PairBatches, Pairs, Sentences
 from ampjax.errors import SettingsError
-from ampjax.models import functional, nmt
-from ampjax.models.attention import Attention
-from ampjax.models.dropout import Dropout
-from ampjax.models.lstm import reverse
+from ampjax.models import nmt
+from ampjax.models.layers import functional
+from ampjax.models.layers.attention import Attention
+from ampjax.models.layers.dropout import Dropout
+from ampjax.models.layers.lstm import reverse
 
 CONFIG = nmt.Config(2, 8, 12, 12, dropout=0.0, n_updates=100, batch=8, max_length=3)
 

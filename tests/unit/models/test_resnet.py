@@ -9,19 +9,20 @@ from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data import images as data
 from ampjax.errors import SettingsError
-from ampjax.models import functional, images, resnet
+from ampjax.models import resnet
+from ampjax.models.layers import classifiers, functional
 
 CONFIG = resnet.Config((1,), 4, 3, 16, batch=256, epoch_updates=100)
 
 
 def test_the_papers_model_has_its_parameters() -> None:
-    shapes = images.shapes(resnet.ResNet, resnet.Config.full())
+    shapes = classifiers.shapes(resnet.ResNet, resnet.Config.full())
     assert functional.count(shapes["weights"]) == 25_557_032
     assert functional.count(shapes["statistics"]) == 2 * 26_560
 
 
 def test_strides_halve_and_channels_double() -> None:
-    shapes = images.shapes(resnet.ResNet, resnet.Config((1, 1), 8, 5, 32))
+    shapes = classifiers.shapes(resnet.ResNet, resnet.Config((1, 1), 8, 5, 32))
     blocks = shapes["weights"]["blocks"]
     assert blocks[0]["expand"]["conv"]["kernel"].shape == (1, 1, 8, 32)
     assert blocks[1]["middle"]["conv"]["kernel"].shape == (3, 3, 16, 16)
@@ -72,7 +73,7 @@ def test_training_learns_and_averages_the_statistics() -> None:
 
 
 def test_statistics_stay_out_of_the_weights_optimizer() -> None:
-    tx = images.make_optimizer(optax.clip_by_global_norm(1.0), 0.75)
+    tx = classifiers.make_optimizer(optax.clip_by_global_norm(1.0), 0.75)
     params = {"weights": {"w": jnp.array([0.0])}, "statistics": {"mean": jnp.array([4.0])}}
     grads = {"weights": {"w": jnp.array([2.0])}, "statistics": {"mean": jnp.array([100.0])}}
     updates, _ = tx.update(grads, tx.init(params), params)

@@ -12,7 +12,7 @@ import ampjax as amp
 from ampjax.data.list_reduction import Buckets, ListReduction, Sequences, generate
 from ampjax.errors import SettingsError
 from ampjax.models import list_reduction_rnn
-from ampjax.params import initial_params
+from ampjax.train.initial_params import initial_params
 
 HIDDEN = 8
 DATA = generate(12, seed=3)

@@ -10,8 +10,9 @@ from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data.text import END, START
 from ampjax.errors import SettingsError
-from ampjax.models import functional, nmt
-from ampjax.models.dropout import Dropout
+from ampjax.models import nmt
+from ampjax.models.layers import functional
+from ampjax.models.layers.dropout import Dropout
 from ampjax.models.translate import _search, make_translate
 
 LOGITS = np.random.default_rng(4).normal(scale=2, size=(2, 5, 5)).astype(np.float32)

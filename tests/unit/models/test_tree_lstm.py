@@ -11,7 +11,7 @@ import pytest
 import ampjax as amp
 from ampjax.data import sst
 from ampjax.errors import SettingsError
-from ampjax.models.dropout import dropout
+from ampjax.models.layers.dropout import dropout
 from ampjax.models.tree_lstm import Cells, tree_lstm
 
 NEVER = 1 << 40

@@ -9,7 +9,7 @@ from support.laws import run_python
 
 from ampjax.numerics import guard
 from ampjax.numerics.guard import FLAG, VALUE, Guard, flag_value, set_flag, with_flag
-from ampjax.sparse.process import server_environment
+from ampjax.sparse.servers.process import server_environment
 from experiments.bench.program import Entry
 
 OURS = f"--{FLAG}={VALUE}"

@@ -11,7 +11,7 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import EquivalenceError
-from ampjax.parallel.resources import Machine, Resources
+from ampjax.parallel.config.resources import Machine, Resources
 
 RNG = np.random.default_rng(0)
 N, F, V, D = 12, 3, 20, 4

@@ -12,8 +12,8 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import AmpError, DataError, ParameterError, SettingsError, TableError
-from ampjax.parallel.resources import Machine, Resources
-from ampjax.sparse.kernels import kernels_of
+from ampjax.parallel.config.resources import Machine, Resources
+from ampjax.sparse.rows.row_kernels import kernels_of
 
 TX = optax.adagrad(0.1)
 

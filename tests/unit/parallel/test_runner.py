@@ -9,11 +9,11 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import SettingsError
-from ampjax.parallel.collectives import Collective, collectives
-from ampjax.parallel.reading import Readings
-from ampjax.parallel.resources import Machine, Resources
-from ampjax.sparse.layout import Layout
-from ampjax.sparse.rewrite import rewrite
+from ampjax.parallel.config.resources import Machine, Resources
+from ampjax.parallel.homes.column_reads import Readings
+from ampjax.parallel.planning.compiled_collectives import Collective, collectives
+from ampjax.sparse.rewrite.pulled_step import rewrite
+from ampjax.sparse.rows.partition_layout import Layout
 
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.1), optax.adagrad(0.1))
 

@@ -13,8 +13,8 @@ from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import ServerError, SettingsError
-from ampjax.parallel.dense import OnDevices
-from ampjax.parallel.resources import Machine, Resources
+from ampjax.parallel.config.resources import Machine, Resources
+from ampjax.parallel.homes.dense_homes import OnDevices
 from ampjax.sparse import ServerProcesses
 
 TX = optax.chain(optax.clip_by_global_norm(0.2), optax.adam(0.1))

@@ -12,13 +12,13 @@ from support.models import model
 from support.schedules import Scheduled, admit, at_once, first_difference
 
 from ampjax.ir.instances import InstanceList
-from ampjax.sched.affinity import assign
-from ampjax.sched.counters import gradient_rows
+from ampjax.plan.affinity import assign
+from ampjax.plan.planner import make_plan
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.diagnose.inflight import InFlight
 from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.diagnose.story import story
-from ampjax.sched.plan import make_plan
-from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.updates.counters import gradient_rows
 
 
 def side_of(name, interval=9, **options):

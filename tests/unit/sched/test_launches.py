@@ -12,9 +12,9 @@ from support.engines import engine
 from support.schedules import Scheduled, admit
 
 import ampjax as amp
-from ampjax.engine.launches import Launches
+from ampjax.engine.make_launches import Launches
 from ampjax.ir.instances import InstanceList
-from ampjax.sched.row_seeds import RowSeeds
+from ampjax.plan.row_seeds import RowSeeds
 
 
 def shaken(p, x, key):

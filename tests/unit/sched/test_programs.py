@@ -13,11 +13,11 @@ from support.schedules import Scheduled, at_once
 import ampjax as amp
 from ampjax.errors import InvariantError
 from ampjax.ir.instances import InstanceList, messages
-from ampjax.sched.affinity import assign
-from ampjax.sched.extents import Extents
-from ampjax.sched.plan import make_plan
+from ampjax.plan.affinity import assign
+from ampjax.plan.planner import make_plan
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
+from ampjax.sched.tables.extents import Extents
 
 
 def planned(name):

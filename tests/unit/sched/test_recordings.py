@@ -9,10 +9,10 @@ from support.recorded import follow, in_turn, on_the_clock, record
 from support.schedules import Scheduled, first_difference
 
 from ampjax.errors import ReplayError
-from ampjax.sched.affinity import assign
-from ampjax.sched.plan import make_plan
-from ampjax.sched.policy import balanced, largest
-from ampjax.sched.settings import SchedulerSettings
+from ampjax.plan.affinity import assign
+from ampjax.plan.planner import make_plan
+from ampjax.sched.decisions.policy import balanced, largest
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 
 
 def side_of(scheduler, name, workers, policy=balanced, **options):

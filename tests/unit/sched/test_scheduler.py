@@ -15,13 +15,13 @@ from support.schedules import Scheduled, admit, at_once, first_difference
 from support.uncompiled import digests
 
 from ampjax.ir.instances import InstanceList, Messages
+from ampjax.plan.affinity import assign
+from ampjax.plan.planner import make_plan
 from ampjax.sched import columns as c
-from ampjax.sched.affinity import assign
-from ampjax.sched.plan import make_plan
-from ampjax.sched.policy import POLICIES
+from ampjax.sched.decisions.parameter_changes import Average
+from ampjax.sched.decisions.policy import POLICIES
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
-from ampjax.sched.updates import Average
 
 TESTS = Path(__file__).parents[2]
 

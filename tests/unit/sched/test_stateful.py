@@ -9,10 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support import graphs
 from support.control import columns, plan_for
 
+from ampjax.sched.decisions.policy import POLICIES
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.diagnose.invariants import check
-from ampjax.sched.policy import POLICIES
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
 
 CASES = {
     "chain": (graphs.chain(2), lambda n: graphs.chain_data(n + 1)[-1]),

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from ampjax.ir.payload import Sink
+from ampjax.ir.payload_nodes import Sink
 from ampjax.testing import init_params, random_case, reference
 
 SEEDS = 200

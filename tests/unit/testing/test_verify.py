@@ -10,11 +10,11 @@ from support import graphs
 from support.laws import ROWS, random_one, start
 
 import ampjax as amp
-from ampjax.engine import kernels
-from ampjax.predictions import Predictions
-from ampjax.settings import Settings
+from ampjax.engine.kernels import rows as kernels
 from ampjax.testing.engine_run import outputs_apart
 from ampjax.testing.verify import SCHEDULES, verify
+from ampjax.train.predictions import Predictions
+from ampjax.train.settings import Settings
 
 SINGLE, FULL = Settings(max_dispatch_size=1, fuse=False, arena_rows=ROWS), Settings(arena_rows=ROWS)
 

@@ -10,15 +10,15 @@ from support.control import columns, drain, plan_for, scheduler_for
 from support.models import MODELS, model
 
 import ampjax as amp
-from ampjax.engine.source import LoopInstances
+from ampjax.drivers.controller import LoopInstances
 from ampjax.errors import MessageError
-from ampjax.params import initial_params
-from ampjax.sched.affinity import assign
-from ampjax.sched.passes import PURPOSES
-from ampjax.sched.plan import make_plan
+from ampjax.plan.affinity import assign
+from ampjax.plan.passes import PURPOSES
+from ampjax.plan.planner import make_plan
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.settings import SchedulerSettings
 from ampjax.testing import random_case, reference
+from ampjax.train.initial_params import initial_params
 from ampjax.unfold.demand import demand, messages, work
 from ampjax.unfold.unfolder import Unfolder
 

@@ -4,10 +4,10 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
-from ampjax.colours import SLICES
-from ampjax.engine.records import KINDS, Slice
-from ampjax.engine.trace import Trace
 from ampjax.errors import SettingsError
+from ampjax.trace.trace import Trace
+from ampjax.trace.trace_records import KINDS, Slice
+from ampjax.utils.colours import SLICES
 from ampjax.viz.gantt import gantt, gantts
 
 

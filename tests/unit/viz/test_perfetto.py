@@ -5,8 +5,8 @@ import json
 import pytest
 from support import perfetto, runs
 
-from ampjax.engine.records import KINDS, REASONS, Slice
-from ampjax.engine.trace import Trace
+from ampjax.trace.trace import Trace
+from ampjax.trace.trace_records import KINDS, REASONS, Slice
 from ampjax.viz.perfetto import QUEUES, STALENESS, to_perfetto
 
 

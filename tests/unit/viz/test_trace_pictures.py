@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import runs
 
-from ampjax.colours import SLICES, WAITS
-from ampjax.engine.records import QueueSample, Slice
-from ampjax.engine.trace import Trace
-from ampjax.engine.usage import usage
 from ampjax.errors import SettingsError
-from ampjax.viz.flow import notes_of
-from ampjax.viz.graph import draw
-from ampjax.viz.queues import BINS, line_up, queues
-from ampjax.viz.staleness import mean, staleness
-from ampjax.viz.usage import MEANINGS, time_spent
+from ampjax.trace.trace import Trace
+from ampjax.trace.trace_records import QueueSample, Slice
+from ampjax.trace.usage import usage
+from ampjax.utils.colours import SLICES, WAITS
+from ampjax.viz.graph_picture import draw
+from ampjax.viz.message_flow import notes_of
+from ampjax.viz.queue_lengths import BINS, line_up, queues
+from ampjax.viz.staleness_histogram import mean, staleness
+from ampjax.viz.worker_usage import MEANINGS, time_spent
 
 PICTURES = {"time": time_spent, "queues": queues, "staleness": staleness}
 

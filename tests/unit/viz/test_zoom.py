@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from ampjax.engine.records import Slice
 from ampjax.errors import SettingsError
+from ampjax.trace.trace_records import Slice
 from ampjax.viz.zoom import zoomable
 
 SLICES = [Slice(i % 2, "a", "forward", 10 * i, 10 * i + 9, (i,)) for i in range(40)]

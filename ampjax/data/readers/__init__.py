@@ -1,0 +1,1 @@
+"""File formats, read with care: lines, archives, IDX."""

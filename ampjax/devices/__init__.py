@@ -1,0 +1,1 @@
+"""Devices: collectives between replicas, and how much memory there is."""

@@ -1,0 +1,80 @@
+"""Arrays with one entry per replica: a leading axis of which each entry lies on its replica's device, as `jax.pmap` takes and gives them.
+
+Knows devices and pytrees; nothing of steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ampjax.devices.loss_collectives import AXIS
+from ampjax.devices.random_keys import copied, data_of, like, on_host
+
+Tree = Any
+Device = Any  # jax.Device, which type checkers do not take for a type
+
+
+def spread(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
+    """One tree per replica as one tree of `[n, *shape]` arrays, each entry on its device.
+
+    Args:
+      trees: n pytrees of equal structure and shapes. The same one may stand there several times.
+      devices: n distinct devices.
+    """
+    n, sharding = len(devices), _sharding(tuple(devices))
+    flat = [jax.tree.leaves(tree) for tree in trees]
+    parts = [_one(leaf) for leaves in zip(*flat, strict=True) for leaf in leaves]
+    # One call for everything: it costs little more than a call for one leaf.
+    put = jax.device_put(parts, list(devices) * (len(parts) // n))
+    joined = [
+        jax.make_array_from_single_device_arrays((n, *put[i].shape[1:]), sharding, put[i : i + n])
+        for i in range(0, len(put), n)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(trees[0]), joined)
+
+
+def handed_in(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
+    """What `spread` gives, for a mapped program that takes it at once and donates none of it.
+
+    A program on one device takes host arrays as they are, in less time than it takes to make device arrays of them.
+    """
+    return spread(trees, devices) if len(devices) > 1 else jax.tree.map(_one, trees[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _sharding(devices: tuple[Device, ...]) -> NamedSharding:
+    return NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
+
+
+def replicate(tree: Tree, devices: Sequence[Device]) -> Tree:
+    """A tree's copy for each replica. Buffers are new, so that they may be donated while the tree stays valid."""
+    # A copy for each: on a CPU, JAX may take a NumPy buffer as it is, and donation must not reach another replica's.
+    return spread([jax.tree.map(copied, tree) for _ in devices], devices)
+
+
+def entry(tree: Tree, replica: int = 0) -> Tree:
+    """One replica's entry of each array, as NumPy arrays of their own, and keys."""
+    return jax.tree.map(lambda leaf: like(leaf, np.array(shard_of(leaf, replica))), tree)
+
+
+def shard_of(leaf: jax.Array, replica: int) -> np.ndarray:
+    """One replica's entry of one array, read where it lies, without a copy if that is the host; of keys, their integers."""
+    return data_of(leaf.addressable_data(replica))[0]
+
+
+def shapes_of(tree: Tree) -> Tree:
+    """Shapes, dtypes and places of a tree of arrays: enough to lower a program."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None)), tree
+    )
+
+
+def _one(leaf: Any) -> Any:
+    """A leaf with a leading axis of one replica."""
+    return on_host(leaf)[None]

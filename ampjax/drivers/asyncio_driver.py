@@ -1,0 +1,163 @@
+"""The asyncio driver: one task per worker, on real devices.
+
+Routing depends on decisions only, so the loop runs ahead of the devices and never blocks on one: when a worker is too far
+ahead, its task waits in a helper thread for an earlier dispatch to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from functools import partial
+
+import jax
+
+from ampjax.drivers.run import Loop
+from ampjax.drivers.sampling_timer import Sampled
+from ampjax.drivers.tracer import Tracer
+from ampjax.drivers.waiting_timer import Waited
+from ampjax.engine.executor import Executor
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.trace.trace import Trace
+from ampjax.utils.patience import patiently
+
+STRIDE = 16
+"""Dispatches between two fences on a worker's device."""
+
+
+class AsyncioDriver:
+    """Drives a run in the current event loop.
+
+    Args:
+      loop: The run.
+      run_ahead: Dispatches that a worker may have issued before the device has done them, about.
+      trace: Where each worker's time goes; `Trace.every` says how many dispatches are waited for to find out.
+    """
+
+    def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
+        self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * STRIDE), trace
+        self._fences: list[deque[tuple[jax.Array, Dispatch]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
+        self._moved = asyncio.Event()
+        self._over = False
+        self._tracer: Tracer | None = None
+        self._watch: Sampled | Waited | None = None
+        self._readers: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Runs until all sources are exhausted and everything has ended.
+
+        Raises:
+          DeadlockError: If nothing can move.
+          Exception: What a worker raised first, with node and state attached.
+        """
+        if self._trace is not None:
+            self._start_trace(self._trace)
+        self._loop.settle()
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for worker in range(self._loop.scheduler.plan.workers):
+                    self._group.create_task(self._worker(worker), name=f"ampjax worker {worker}")
+            if isinstance(self._watch, Sampled):
+                await asyncio.get_running_loop().run_in_executor(None, self._watch.wait)
+        except* Exception as errors:
+            raise _first(errors) from None
+        finally:
+            self._end_trace()
+
+    async def _worker(self, worker: int) -> None:
+        issued = 0
+        while not self._over:
+            found = self._take(worker, issued)
+            if not found:
+                self._loop.queue.carry_out()
+                if self._loop.settle():  # what has been pumped may be for a worker that is waiting
+                    self._moved.set()
+                    continue
+                if self._loop.finished():
+                    self._over = True
+                    self._moved.set()
+                    return
+                if self._loop.scheduler.plan.workers > 1 or self._readers:
+                    self._moved.clear()
+                    if not self._loop.scheduler.can_move_on(worker):
+                        self._loop.idle(worker)
+                        await self._moved.wait()
+                continue
+            last = found[-1]
+            if isinstance(self._watch, Waited):
+                self._loop.queue.carry_out()
+                await self._watch.wait(last)
+            if self._loop.executor is not None and self._loop.reads(last):
+                self._loop.queue.carry_out()
+                reader = self._group.create_task(self._read(self._loop.executor, last))
+                self._readers.add(reader)
+                reader.add_done_callback(self._readers.discard)
+            else:
+                if self._trace is not None:
+                    self._loop.done(last)
+                self._moved.set()
+            issued += len(found)
+            if issued % STRIDE == 0:
+                await self._keep_pace(worker, last)
+
+    def _take(self, worker: int, issued: int) -> list[Dispatch]:
+        """The worker's next dispatches until the next fence, done as they are decided; one that is not, where a trace notes what waits at each decision."""
+        if self._trace is None:
+            return self._loop.ahead(worker, STRIDE - issued % STRIDE)
+        dispatch = self._loop.decide(worker)
+        return [] if dispatch is None else [dispatch]
+
+    async def _read(self, executor: Executor, dispatch: Dispatch) -> None:
+        """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
+        reading = executor.readings[dispatch.number]
+        await patiently(partial(jax.block_until_ready, reading), f"what {self._told(dispatch)} reads back")
+        self._loop.done(dispatch)
+        self._moved.set()
+
+    async def _keep_pace(self, worker: int, dispatch: Dispatch) -> None:
+        """Puts a fence into the device's queue, and waits for an old one if too many are not reached."""
+        self._loop.queue.carry_out()
+        executor = self._loop.executor
+        fences = self._fences[worker]
+        if executor is not None:
+            fence = executor.fences.of_worker(worker)
+            if fence is not None:
+                fences.append((fence, dispatch))
+        while fences and getattr(fences[0][0], "is_ready", bool)():  # jax.Array's type does not list it
+            fences.popleft()
+        if len(fences) * STRIDE > self._run_ahead:
+            oldest, last = fences.popleft()
+            await patiently(
+                oldest.block_until_ready, f"{self._told(last)}, or one of the {STRIDE - 1} before it on this worker,"
+            )
+        else:
+            await asyncio.sleep(0)
+
+    def _told(self, dispatch: Dispatch) -> str:
+        """A dispatch in words."""
+        return dispatch.told(self._loop.scheduler.plan.stages[dispatch.stage].name)
+
+    def _start_trace(self, trace: Trace) -> None:
+        executor = self._loop.executor
+        if executor is not None and trace.every == 1:
+            executor.fences.warm()
+        tracer = self._tracer = Tracer(trace, self._loop, time.perf_counter_ns)
+        if executor is None or trace.every == 1:
+            self._watch = Waited(tracer, executor)
+        else:
+            self._watch = Sampled(tracer, executor, trace.every)
+        self._loop.instruments.add(self._watch)
+
+    def _end_trace(self) -> None:
+        if isinstance(self._watch, Sampled):
+            self._watch.finish()
+        if self._tracer is not None:
+            self._tracer.finish()
+        if self._watch is not None:
+            self._loop.instruments.remove(self._watch)
+
+
+def _first(errors: BaseExceptionGroup) -> BaseException:
+    inner = errors.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

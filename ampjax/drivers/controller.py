@@ -1,0 +1,226 @@
+"""The controller's source: admits instances and pumps their messages, as far as the throttle and the memory limit allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ampjax.ir.instances import InstanceList, Instances, Messages
+from ampjax.plan.passes import Pass
+from ampjax.sched.memory_limits import Guard
+from ampjax.sched.programs.feeds import Feed
+from ampjax.sched.scheduler import Scheduler
+from ampjax.unfold.demand import Rows
+
+Put = Callable[[Sequence[Feed]], None]
+"""Puts payloads where they belong."""
+
+Loop = Callable[[Any], Iterator[Mapping[str, Any]]]
+"""A user-written controller loop: from an example to the dictionaries of messages that are pumped for it, one after the other.
+
+Some examples' loops are also run on their own, to see how much room they need, so a loop gives the same messages each time.
+"""
+
+AHEAD = 256
+"""Instances that are looked at together: near the memory limit to count what they need, and where their programs are not known to unfold them."""
+
+_END: Any = object()
+
+
+def batches_of(data: Instances | LoopInstances, ids: np.ndarray) -> Sequence[Mapping[str, Messages]]:
+    """All messages of some instances, in the batches in which they are pumped one after the other."""
+    return data.steps(ids) if isinstance(data, LoopInstances) else [data.gather(ids)]
+
+
+class Source:
+    """The default controller: pumps all messages of an instance when it is admitted.
+
+    Args:
+      scheduler: Where instances go.
+      of: The pass.
+      guard: Holds instances back near the memory limit.
+
+    Attributes:
+      train: Whether it is training.
+      grows: Whether more is pumped for instances in flight.
+    """
+
+    grows = False
+
+    def __init__(self, scheduler: Scheduler, of: Pass, guard: Guard | None = None):
+        self._scheduler, self.of, self._data, self._ids = scheduler, of, of.data, np.asarray(of.ids)
+        self.train, self._guard, self._next = of.train, guard, 0
+        self._foreseen = 0  # instances whose programs are known
+        self._unfolded = scheduler.programs.n_unfolded  # when this was last looked at
+        self._news = False  # whether it was more than before
+        self._needs: dict[int, Rows] = {}  # of instances to come, by their place in the order
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything has been pumped."""
+        return self._next == len(self._ids)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether instances are held back near the memory limit."""
+        return self._guard is not None and self._guard.tight and self._next < len(self._ids)
+
+    def admit(self, put: Put) -> int:
+        """Admits as many instances as there is room for now; says how many.
+
+        Args:
+          put: Gets their payloads.
+
+        Raises:
+          LimitError: If an instance can't fit within the memory limit.
+        """
+        n = min(self._scheduler.room(self.train), len(self._ids) - self._next)
+        if n <= 0:
+            return 0
+        if self._guard is not None and self._guard.tight:
+            n = self._count_fitting(n)
+        ids = self._ids[self._next : self._next + n]
+        self._next += n
+        if n:
+            self._start(ids, put)
+        return n
+
+    def ended(self, instances: Sequence[int]) -> None:
+        """Notes that some instances have ended."""
+        if self._guard is not None and self._guard.tight:  # else no room was reserved
+            for instance in instances:
+                self._guard.release(instance, self.train)
+
+    def _count_fitting(self, n: int) -> int:
+        """How many of the next `n` instances are sure to fit beside those in flight; their room is reserved."""
+        assert self._guard is not None
+        for i in range(n):
+            if self._next + i not in self._needs:
+                self._look_ahead(self._next + i)
+            instance = int(self._ids[self._next + i])
+            if not self._guard.admit(instance, self.train, self._needs[self._next + i]):
+                return i
+            del self._needs[self._next + i]
+        return n
+
+    def _look_ahead(self, start: int) -> None:
+        """Finds out what the next instances need, all in one go."""
+        assert self._guard is not None
+        ids = self._ids[start : start + AHEAD]
+        different, place = np.unique(ids, return_inverse=True)
+        needs = self._scheduler.programs.demands(different, batches_of(self._data, different), self._guard.purpose)
+        self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
+
+    def _open(self, ids: np.ndarray, grows: bool = False) -> np.ndarray:
+        return self._scheduler.open(ids, self.of.purpose, self.of.may_update, grows)
+
+    def _start(self, ids: np.ndarray, put: Put) -> None:
+        """Lets instances in."""
+        self._foresee(len(ids))
+        slots = self._open(ids)
+        put(self._scheduler.pump(slots, self._data.gather(ids)))
+        self._scheduler.close(slots)
+
+    def _foresee(self, n: int) -> None:
+        """Unfolds the last `n` instances with those that follow, if programs have been missing twice in a row: many together cost little more than one."""
+        if self._next <= self._foreseen:
+            return
+        unfolded, missed = self._scheduler.programs.n_unfolded, self._news
+        self._news, self._unfolded = unfolded > self._unfolded, unfolded
+        if self._news and missed and self._scheduler.foresees:
+            start = self._next - n
+            ids = self._ids[start : start + AHEAD]
+            self._scheduler.foresee(ids, self._data.gather(ids), self.of.purpose)
+            self._foreseen = start + len(ids)
+
+
+class LoopInstances:
+    """Examples for a user-written controller loop, seen as a data set.
+
+    Args:
+      loop: The loop.
+      examples: What the loops get, one each.
+      ragged: Names of the ragged pumps.
+    """
+
+    def __init__(self, loop: Loop, examples: Sequence[Any], ragged: Sequence[str] = ()):
+        self._loop, self._examples, self._ragged = loop, examples, tuple(ragged)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    @property
+    def sizes(self) -> Any:
+        """How large each example is, if they say so."""
+        return getattr(self._examples, "sizes", None)
+
+    def start(self, i: int) -> Iterator[Mapping[str, Any]]:
+        """The loop of example `i`."""
+        return iter(self._loop(self._examples[i]))
+
+    def columns(self, pumped: Mapping[int, Mapping[str, Any]], places: Mapping[int, int]) -> Mapping[str, Messages]:
+        """What the loops of some examples have yielded, by example; `Messages.instance` is each example's place."""
+        batch = InstanceList(pumped, self._ragged).gather(np.array(list(pumped)))  # type: ignore[arg-type]
+        order = np.array([places[i] for i in pumped])
+        return {pump: replace(messages, instance=order[messages.instance]) for pump, messages in batch.items()}
+
+    def steps(self, ids: np.ndarray) -> list[Mapping[str, Messages]]:
+        """All messages of the examples `ids`: a batch of each loop's first, one of each loop's second, and so on."""
+        loops = {i: self.start(i) for i in ids.tolist()}
+        places = {i: place for place, i in enumerate(loops)}
+        batches = []
+        while loops:
+            yielded = {i: next(loop, _END) for i, loop in loops.items()}
+            loops = {i: loop for i, loop in loops.items() if yielded[i] is not _END}
+            if loops:
+                batches.append(self.columns({i: yielded[i] for i in loops}, places))
+        return batches
+
+
+class LoopSource(Source):
+    """A user-written controller: each instance's loop is a generator that yields messages to pump, step by step.
+
+    Args:
+      scheduler: Where instances go.
+      of: The pass; its data are `LoopInstances`.
+      guard: Holds instances back near the memory limit.
+    """
+
+    grows = True
+
+    def __init__(self, scheduler: Scheduler, of: Pass, guard: Guard | None = None):
+        super().__init__(scheduler, of, guard)
+        self._loops: LoopInstances = of.data
+        self._running: dict[int, tuple[int, Iterator[Mapping[str, Any]]]] = {}  # by slot: the example and its loop
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every loop has ended."""
+        return super().exhausted and not self._running
+
+    def admit(self, put: Put) -> int:
+        """Starts loops as far as there is room, and lets each running one pump its next messages; says how many did."""
+        super().admit(put)
+        steps = 0
+        for slot, (example, loop) in list(self._running.items()):
+            steps += 1
+            pumped = next(loop, _END)
+            if pumped is _END:
+                del self._running[slot]
+                self._scheduler.close(np.array([slot]))
+                continue
+            put(self._scheduler.pump(np.array([slot]), self._loops.columns({example: pumped}, {example: 0})))
+        return steps
+
+    def _start(self, ids: np.ndarray, put: Put) -> None:
+        del put  # the loops pump
+        for slot, i in zip(self._open(ids, grows=True).tolist(), ids.tolist(), strict=True):
+            self._running[slot] = (i, self._loops.start(i))
+
+
+def source_of(scheduler: Scheduler, of: Pass, guard: Guard | None = None) -> Source:
+    """The controller of a pass: a user-written one where its data are loops."""
+    return (LoopSource if isinstance(of.data, LoopInstances) else Source)(scheduler, of, guard)

@@ -1,0 +1,157 @@
+"""Cost models: how long a dispatch takes on a device that one need not own."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from ampjax.ir.graph import Node
+from ampjax.ir.payload_nodes import Compute, init_shapes
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import HOST, Stage
+from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER, Dispatch
+from ampjax.sched.decisions.parameter_changes import Update
+
+Cost = Callable[[Dispatch], int]
+"""From a dispatch to its time on its worker, in whole nanoseconds, its updates included. Its stage is a number: of the plan's `stages`, or -1 for updates alone."""
+
+
+@dataclass(frozen=True)
+class FlopsCost:
+    """The hypothetical device of AMPNet's Appendix C: fully connected layers take their flops' time, everything else `other_ns`.
+
+    A layer `d_in × d_out` on `k` rows takes `2 k d_in d_out` flops for the forward pass, the same for the backward pass and again
+    for its weight gradient; an update takes `d_in d_out`.
+
+    Args:
+      plan: The plan, which tells each node's layers.
+      flops: Operations per second.
+      other_ns: Nanoseconds for any dispatch beside its layers.
+      latency_ns: Nanoseconds for any transfer between workers.
+      bytes_per_s: Bandwidth of a transfer between workers.
+    """
+
+    plan: Plan
+    flops: float = 1e12
+    other_ns: int = 0
+    latency_ns: int = 0
+    bytes_per_s: float = math.inf
+    _layers: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    _bodies: dict[Any, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+    _stages: dict[tuple[int, str], list[tuple[str, float]]] = field(default_factory=dict, compare=False, repr=False)
+
+    def __call__(self, dispatch: Dispatch) -> int:
+        """Nanoseconds that a dispatch takes."""
+        operations = self.operations(dispatch)
+        for change in dispatch.changes:
+            if isinstance(change, Update):
+                operations += self._layer(self.plan.graph.nodes[change.node])[1]
+        return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(dispatch)
+
+    def operations(self, dispatch: Dispatch) -> float:
+        """The operations of a dispatch's layers, those of its updates left out."""
+        if dispatch.stage < 0:
+            return 0.0
+        stage = self.plan.stages[dispatch.stage]
+        work = self._work(stage, dispatch.direction)
+        if stage.chain is None:  # all its nodes work on the same rows
+            return sum([of_row for _, of_row in work]) * dispatch.n_rows
+        return sum(of_row * dispatch.rows_at(stage, node) for node, of_row in work)
+
+    def has_layers(self, dispatch: Dispatch) -> bool:
+        """Whether any of a dispatch's nodes multiplies by a matrix."""
+        return dispatch.stage >= 0 and bool(self._work(self.plan.stages[dispatch.stage], dispatch.direction))
+
+    def _work(self, stage: Stage, direction: str) -> list[tuple[str, float]]:
+        """The operations of a stage's layers for one row, by node."""
+        found = self._stages.get((stage.number, direction))
+        if found is None:
+            passes = {FORWARD: 1, INFER: 1, BACKWARD: 2}[direction]
+            if stage.kind == "loss" and direction == FORWARD:
+                passes = 3
+            layers = [(node.name, self._layer(node)[0]) for node in stage.nodes if node.has_params]
+            found = [(name, 2.0 * passes * products) for name, products in layers if products]
+            self._stages[stage.number, direction] = found
+        return found
+
+    def _layer(self, node: Node) -> tuple[int, int]:
+        """A node's multiply-adds per message, and the size of its matrices."""
+        if node.name not in self._layers:
+            types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+            of = id(node.op.body), tuple((t.shape, t.dtype.name) for t in types)  # replicas are alike
+            if of not in self._bodies:
+                self._bodies[of] = _layer_sizes(node)
+            self._layers[node.name] = self._bodies[of]
+        return self._layers[node.name]
+
+    def _transfer(self, dispatch: Dispatch) -> int:
+        if dispatch.stage < 0:
+            return 0
+        stage = self.plan.stages[dispatch.stage]
+        if stage.kind != "transfer" or stage.ports[0].space == HOST:
+            return 0
+        size = dispatch.n_rows * math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
+        return self.latency_ns + _whole_ns(size / self.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """A machine some of whose workers are slower than the others.
+
+    Args:
+      cost: What a dispatch would take on a worker like the others.
+      factors: By worker, how many times as long it takes.
+    """
+
+    cost: Cost
+    factors: Mapping[int, float]
+
+    def __call__(self, dispatch: Dispatch) -> int:
+        """Nanoseconds that a dispatch takes."""
+        return round(self.cost(dispatch) * self.factors.get(dispatch.worker, 1.0))
+
+
+def _whole_ns(seconds: float) -> int:
+    """Whole nanoseconds, rounded up: no work is done in no time."""
+    return math.ceil(seconds * 1e9 - 1e-6)
+
+
+def _layer_sizes(node: Node) -> tuple[int, int]:
+    """Multiply-adds of a node's matrix products for one message, and the sum of its matrices' sizes (tables of ids count none)."""
+    shapes = product_shapes(node)
+    return sum(rows * n_in * n_out for rows, n_in, n_out in shapes), sum(n_in * n_out for _, n_in, n_out in shapes)
+
+
+def product_shapes(node: Node) -> list[tuple[int, int, int]]:
+    """The products `[rows, in] x [in, out]` in a node's body for one message; those in a loop's body once, whatever its length."""
+    op = node.op
+    if not isinstance(op, Compute):
+        return []
+    types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+    structs = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
+    key = {"key": jax.eval_shape(lambda: jax.random.key(0))} if op.body.rng else {}
+    shapes = init_shapes(node, op.body)
+    jaxpr = jax.make_jaxpr(functools.partial(op.body.apply))(shapes, *structs, **key)
+    return _products(jaxpr.jaxpr)
+
+
+def _products(jaxpr: Any) -> list[tuple[int, int, int]]:
+    found = []
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, of_right), (batched, also) = equation.params["dimension_numbers"]
+            left, right = (atom.aval.shape for atom in equation.invars)
+            n_in, n_batch = (math.prod(left[d] for d in dims) for dims in (contracted, batched))
+            rows = math.prod(size for d, size in enumerate(left) if d not in (*contracted, *batched))
+            n_out = math.prod(size for d, size in enumerate(right) if d not in (*of_right, *also))
+            found += [(rows, n_in, n_out)] * n_batch
+        for value in equation.params.values():
+            inner_jaxpr = getattr(value, "jaxpr", value)
+            if hasattr(inner_jaxpr, "eqns"):
+                found += _products(inner_jaxpr)
+    return found

@@ -1,0 +1,248 @@
+"""What has been decided: what of it waits to be issued, what has been, and what must be undone after a mistake.
+
+Control never waits for a payload (but where it reads one), so a driver may let the scheduler decide on several dispatches before the first is issued: that
+way the scheduler's lines and XLA's each stay in the processor's caches for a while, in place of pushing one another out for every dispatch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampjax.engine.executor import Executor
+from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.kernels.looped import n_coalesced
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.diagnose.story import describe
+from ampjax.sched.programs.feeds import Feed
+from ampjax.sched.scheduler import Scheduler
+from ampjax.trace.instruments import Instruments
+
+AHEAD = 16, 2_048
+"""Dispatches, and messages in them, that are decided on before they are carried out; more would leave the caches again."""
+
+
+class Arrival(NamedTuple):
+    """What has arrived at a sink in one dispatch.
+
+    Args:
+      stage: The sink's stage, by number.
+      states: `[n, width]`: the messages.
+      sizes: For ragged ones, the rows of each `[n]`.
+      n_rows: Their rows together.
+      rows: These, padded.
+    """
+
+    stage: int
+    states: np.ndarray
+    sizes: np.ndarray | None
+    n_rows: int
+    rows: Any
+
+
+@dataclass(slots=True, eq=False)
+class Decided:
+    """A dispatch that waits to be issued.
+
+    Args:
+      dispatch: The dispatch.
+      alone: Whether it is issued by itself.
+      launch: The same for an executor.
+      states: Of a sink's, its messages.
+    """
+
+    dispatch: Dispatch
+    alone: bool = False
+    launch: Launch | None = None
+    states: np.ndarray | None = None
+
+
+class IssueQueue:
+    """Dispatches and pumped payloads between the scheduler, which has decided on them, and the executor.
+
+    Args:
+      scheduler: What has decided.
+      executor: Carries dispatches out; None if only control runs.
+      launch_of: Makes the launch of a dispatch.
+      instruments: Who is told.
+
+    Attributes:
+      outputs: What has arrived at sinks.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor | None,
+        launch_of: Callable[[Dispatch], Launch],
+        instruments: Instruments,
+    ):
+        self._scheduler, self._executor, self._launch_of = scheduler, executor, launch_of
+        self._instruments = instruments
+        self.outputs: list[Arrival] = []
+        self._waiting: deque[Decided | list[Feed]] = deque()
+        self._n_dispatches = self._n_messages = 0  # decided since something was carried out
+        self._is_broken = False
+        self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
+        self._n_changed = 0  # of these
+
+    def add(self, dispatches: Sequence[Dispatch], n_done: int = 0) -> None:
+        """Dispatches have been decided on. They are issued with others, or at once if they are many; one that somebody wants by itself after what came before.
+
+        Args:
+          dispatches: In this order.
+          n_done: How many of them, from the first on, were done as soon as they were decided.
+        """
+        added = [Decided(dispatch) for dispatch in dispatches]
+        self._waiting += added  # before anyone is told, so that they are undone if that fails
+        if self._executor is not None:
+            for decided in added:
+                self._launch(decided)  # now: once more has been admitted, nobody knows what is in it
+        for place, decided in enumerate(added):
+            dispatch = decided.dispatch
+            for hook in self._instruments.decided:
+                decided.alone = hook(dispatch) or decided.alone
+            if self._executor is None:
+                for hook in self._instruments.before_kernels:
+                    hook([dispatch])
+                self._waiting.popleft()
+            elif decided.alone:
+                self.carry_out(all_but=len(added) - place)
+            for hook in self._instruments.done if place < n_done else ():
+                hook(dispatch, None)
+        if self._executor is None:
+            return
+        self._n_dispatches += len(added)
+        self._n_messages += sum([dispatch.n_messages for dispatch in dispatches])
+        if self._n_dispatches >= AHEAD[0] or self._n_messages >= AHEAD[1]:
+            self.carry_out()
+
+    def feed(self, feeds: Sequence[Feed]) -> None:
+        """Puts pumped payloads where they belong: not before dispatches that were decided on earlier have read what lies there."""
+        if self._executor is None:
+            return
+        if self._waiting:
+            # Copies: a data set may use its buffers again.
+            self._waiting.append([replace(feed, payload=np.array(feed.payload)) for feed in feeds])
+        else:
+            self._executor.feed(feeds)
+
+    def carry_out(self, all_but: int = 0) -> None:
+        """Issues what has been decided, in that order, all or `all_but` the last few; and puts payloads that have been pumped since where they belong.
+
+        Once something has failed, or was interrupted, nothing more is issued: what follows may need what was not computed (see `undone`).
+        """
+        waiting, executor = self._waiting, self._executor
+        while len(waiting) > all_but and not self._is_broken and executor is not None:
+            first, self._is_broken, n = waiting[0], True, 1
+            if isinstance(first, Decided):
+                n = self._n_together(executor, first, len(waiting) - all_but)
+                self._issue(executor, [first] if n == 1 else list(islice(waiting, n)))  # type: ignore[arg-type] - all are decided
+            else:
+                executor.feed(first)
+            for _ in range(n):
+                waiting.popleft()
+            self._is_broken = False
+        if self._n_dispatches:
+            for hook in self._instruments.carried_out:
+                hook()
+        self._n_dispatches = self._n_messages = 0
+
+    @property
+    def undone(self) -> list[Dispatch]:
+        """What has been decided and not carried out, in order: after an error or an interrupt, from the dispatch on in which it came.
+
+        Of one whose kernels had been issued, parameter changes alone are left; those that were issued with it have been carried out.
+        """
+        undone = [entry.dispatch for entry in self._waiting if isinstance(entry, Decided)]
+        ran = self._ran
+        if ran is not None:
+            undone[: 1 + undone.index(ran)] = [ran.after(self._n_changed)]
+        return undone
+
+    def abandon(self) -> None:
+        """Gives up all that is in flight and what came of it, so that the next run starts clean.
+
+        What had been decided before an interrupt is issued, and updates that were due are made; but if something has failed, neither they nor what was
+        to be issued since: what nodes had accumulated before stays.
+        """
+        try:
+            with suppress(Exception):
+                self.carry_out()
+        finally:
+            undone = self.undone
+            self._waiting.clear()
+            self._ran, self._is_broken = None, False
+            self.outputs.clear()
+            abandon(self._scheduler, self._executor, undone)
+
+    def _n_together(self, executor: Executor, first: Decided, most: int) -> int:
+        """How many of at most `most` that have been decided, from the first on, are issued together."""
+        if first.alone or most == 1:
+            return 1
+        behind = (
+            self._launch(entry) if isinstance(entry, Decided) and not entry.alone else None
+            for entry in islice(self._waiting, 1, most)
+        )
+        return n_coalesced(self._launch(first), behind, executor.can_coalesce)
+
+    def _launch(self, decided: Decided) -> Launch:
+        """What has been decided, for an executor; and of a sink's its messages."""
+        if decided.launch is None:
+            decided.launch = self._launch_of(decided.dispatch)
+            if self._executor is not None and decided.dispatch.stage in self._executor.sinks:
+                decided.states = self._scheduler.contents.states(decided.dispatch)
+        return decided.launch
+
+    def _issue(self, executor: Executor, together: Sequence[Decided]) -> None:
+        """Issues dispatches: their kernels, then the parameter changes of the last one."""
+        dispatches = [decided.dispatch for decided in together]
+        for hook in self._instruments.before_kernels:
+            hook(dispatches)
+        try:
+            self.run(executor, dispatches, [self._launch(decided) for decided in together])
+            self._arrive(executor, together)
+        except Exception as error:
+            error.add_note(f"ampjax: {describe(self._scheduler.snapshot(), dispatches[0])}")
+            raise
+
+    def run(self, executor: Executor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
+        """Lets an executor carry dispatches out in one call, and notes how far it gets."""
+        last = dispatches[-1]
+        self._n_changed = executor.run(launches)
+        self._ran = last
+        for hook in self._instruments.after_kernels:
+            hook(dispatches)
+        while self._n_changed < len(last.changes):
+            executor.change(last.changes[self._n_changed])
+            self._n_changed += 1
+        for hook in self._instruments.after_changes:
+            hook(dispatches)
+        self._ran = None
+
+    def _arrive(self, executor: Executor, together: Sequence[Decided]) -> None:
+        """Keeps what has arrived at a sink."""
+        for decided in together:
+            d, launch = decided.dispatch, decided.launch
+            if decided.states is not None and launch is not None:
+                rows = executor.readings.pop(d.number)
+                self.outputs.append(Arrival(d.stage, decided.states, launch.sizes, d.n_rows, rows))
+
+
+def abandon(scheduler: Scheduler, executor: Executor | None, undone: Sequence[Dispatch] = ()) -> None:
+    """Forgets what is in flight, `undone` what was decided and not carried out; makes the updates that were due, unless there is any."""
+    due = scheduler.abandon()
+    if undone:
+        scheduler.take_back([*undone, *due])
+        due.clear()
+    if executor is not None:
+        for dispatch in due:
+            for change in dispatch.changes:
+                executor.change(change)
+        executor.abandon()

@@ -1,0 +1,175 @@
+"""What all drivers share: ask the scheduler, hand dispatches on, admit instances, notice the end or a standstill."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+
+from ampjax.drivers.controller import Source
+from ampjax.drivers.issue_queue import IssueQueue
+from ampjax.engine.executor import Executor
+from ampjax.engine.make_launches import Launches
+from ampjax.plan.row_seeds import RowSeeds
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.diagnose.deadlock import report, standstill
+from ampjax.sched.programs.feeds import Feed, check_payload
+from ampjax.sched.scheduler import Scheduler
+from ampjax.trace.instruments import Instrument, Instruments
+
+PATIENCE = 20_000
+"""Messages for each instance in flight, without any of them ending, from which on a loop is suspected never to end."""
+
+
+class Loop:
+    """One run over some sources.
+
+    Args:
+      scheduler: The state machine.
+      executor: Runs the dispatches; None if only control runs.
+      sources: What is pumped; training and inference sources may run at the same time.
+      instruments: Who is told what happens.
+
+    Attributes:
+      queue: What has been decided and not been issued.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor | None,
+        sources: Sequence[Source],
+        instruments: Iterable[Instrument] = (),
+    ):
+        self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
+        seeds = [source.of.seeds for source in sources if source.train]
+        self.launch_of = Launches(scheduler, seeds[0] if seeds else RowSeeds())
+        self.instruments = Instruments(instruments)
+        self.queue = IssueQueue(scheduler, executor, self.launch_of, self.instruments)
+        self._asks = executor is not None and any(stage.route_by is not None for stage in scheduler.plan.stages)
+        self._fruitless = 0  # messages since an instance ended; below 0 once it has been told
+
+    def issue(self, worker: int) -> Dispatch | None:
+        """Takes the worker's next action and carries it out."""
+        dispatch = self.decide(worker)
+        self.queue.carry_out()
+        return dispatch
+
+    def decide(self, worker: int) -> Dispatch | None:
+        """Takes the worker's next action; with others it waits to be carried out. It may be `done` before, unless it reads payloads."""
+        dispatch = self.scheduler.next(worker)
+        if dispatch is None:
+            return None
+        self.queue.add([dispatch])
+        self._count([dispatch])
+        return dispatch
+
+    def ahead(self, worker: int, most: int) -> list[Dispatch]:
+        """Takes the worker's next actions, at most so many, each done as soon as it is decided, and admits what there is room for; with others they wait to be carried out.
+
+        One that reads payloads is the last, and `done` must follow for it.
+        """
+        found = self.scheduler.ahead(worker, most if self._decides_ahead else 1)
+        if found:
+            last = found[-1]
+            asks = self.scheduler.reads(last)
+            self.queue.add(found, len(found) - asks)
+            self._count(found)
+            if not asks:
+                self.settle()
+            elif not self.reads(last):  # where only control runs nobody has to wait
+                self.done(last)
+        return found
+
+    def reads(self, dispatch: Dispatch) -> bool:
+        """Whether its messages wait until payloads have been read back."""
+        return self._asks and self.scheduler.reads(dispatch)
+
+    def done(self, dispatch: Dispatch) -> None:
+        """Lets its messages travel on, with what was read from their payloads, and admits what there is room for."""
+        choices = None
+        if self.executor is not None and self.reads(dispatch):
+            choices = self.executor.choices(dispatch.number, dispatch.n_rows)
+        for hook in self.instruments.done:
+            hook(dispatch, choices)
+        self.scheduler.done(dispatch, choices)
+        self.settle()
+
+    def settle(self) -> bool:
+        """Reports instances that have ended and admits new ones; says whether any was admitted."""
+        ended = self.scheduler.finished
+        if ended:
+            self._fruitless = 0
+            for source in self.sources:
+                source.ended([instance for instance, train in ended if train == source.train])
+        admitted = 0
+        for source in self.sources:
+            if not source.exhausted:
+                admitted += source.admit(self._feed)
+        if ended or admitted:
+            for hook in self.instruments.settled:
+                hook(ended, admitted)
+        return admitted > 0
+
+    def idle(self, worker: int) -> None:
+        """Tells that a worker has asked in vain."""
+        for hook in self.instruments.idle:
+            hook(worker)
+
+    def _feed(self, feeds: Sequence[Feed]) -> None:
+        if self.executor is not None:
+            for feed in feeds:
+                check_payload(feed)
+            self.queue.feed(feeds)
+
+    @property
+    def _decides_ahead(self) -> bool:
+        """Whether nothing needs to be asked between two decisions: a user-written controller pumps after each."""
+        return not any(source.grows for source in self.sources)
+
+    def _count(self, dispatches: Sequence[Dispatch]) -> None:
+        """Counts messages since an instance has ended."""
+        self._fruitless += sum([dispatch.n_messages for dispatch in dispatches])
+        if self._fruitless > PATIENCE:
+            self._suspect()
+
+    def _suspect(self) -> None:
+        """Warns if so many messages have been dispatched that an instance is likely to go round in a loop for ever."""
+        in_flight = sum(self.scheduler.in_flight.values())
+        if self._fruitless <= PATIENCE * in_flight:
+            return
+        told = [
+            f"no instance has ended during {self._fruitless:,} messages, with {in_flight} in flight: does a loop never end? Interrupt the run if so.",
+            *report(self.scheduler.snapshot()),
+        ]
+        self._fruitless = -(1 << 62)
+        warnings.warn("\n  ".join(told), RuntimeWarning, stacklevel=2)
+
+    def nothing_for(self, worker: int) -> str:
+        """Why there is nothing to do for a worker that has asked in vain: one of `records.REASONS`."""
+        held_up = self.scheduler.held_up(worker)
+        if held_up is not None:
+            return held_up
+        outside = [source for source in self.sources if not source.exhausted]
+        if any(self.scheduler.room(source.train) == 0 for source in outside):
+            return "throttled"
+        return "memory" if any(source.guarded for source in outside) else "starved"
+
+    def finished(self) -> bool:
+        """Whether everything is done; call it when no worker has an action.
+
+        Raises:
+          DeadlockError: If instances are in flight and nothing can move.
+          LimitError: If that is for want of memory.
+        """
+        if self.settle() or self.scheduler.can_move:
+            return False
+        if not all(source.exhausted for source in self.sources):
+            raise standstill(self.scheduler.snapshot())
+        if self.scheduler.end_of_data():
+            for hook in self.instruments.data_ended:
+                hook()
+        if self.scheduler.can_move:
+            return False
+        if not self.scheduler.idle:
+            raise standstill(self.scheduler.snapshot())
+        return True

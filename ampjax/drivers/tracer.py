@@ -1,0 +1,159 @@
+"""Fills a trace with what a driver sees: slices, queues, why workers wait, staleness. The drivers' clocks are handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampjax.drivers.run import Loop
+from ampjax.plan.stages import Stage
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.trace.trace import Trace
+
+_ITEMS = attrgetter("items")
+"""The messages in a queue."""
+
+
+class Note(NamedTuple):
+    """What a trace keeps of a dispatch (see `Tracer.tell`).
+
+    Args:
+      worker: Who runs it.
+      stage: What it runs; None for parameter changes only.
+      direction: The dispatch's.
+      instances: Of each message.
+      rows: Rows of payload.
+      changes: Parameter changes that follow.
+    """
+
+    worker: int
+    stage: Stage | None
+    direction: str
+    instances: np.ndarray
+    rows: int
+    changes: Sequence[Change] = ()
+
+    @property
+    def kind(self) -> str:
+        """The slice's kind."""
+        return "transfer" if self.stage is not None and self.stage.kind == "transfer" else self.direction
+
+    @property
+    def updates(self) -> list[Update]:
+        """The updates that follow."""
+        return [change for change in self.changes if isinstance(change, Update)]
+
+    @property
+    def changed(self) -> str:
+        """The nodes that it updates, or that it keeps replicas together; empty if no parameters change."""
+        return ("+".join(dict.fromkeys(update.node for update in self.updates)) or "replicas") if self.changes else ""
+
+
+class Tracer:
+    """Records one run. `begin` or `idle` is called whenever a worker asks for work, `finish` at the end.
+
+    Args:
+      trace: What is filled.
+      loop: The run.
+      clock: Gives the time, in nanoseconds.
+    """
+
+    def __init__(self, trace: Trace, loop: Loop, clock: Callable[[], int]):
+        self.trace, self.clock, self._loop = trace, clock, loop
+        self._waits: dict[int, tuple[str, int]] = {}
+        self._n_samples = 0
+        self._samples: list[Any] = []  # flat, as `_add_queues` reads it: see decision 15
+        self._begun = clock()
+        scheduler = loop.scheduler
+        self._stages = scheduler.plan.stages
+        trace.stages.update({s.name: tuple(n.name for n in s.nodes) for s in scheduler.plan.stages})
+        self._before = {node: stats.histogram.copy() for node, stats in scheduler.stats.nodes.items()}
+
+    def tell(self, d: Dispatch) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
+        """The parts of a dispatch's `Note`: little, and fast to make, since a run has many."""
+        stage = self._stages[d.stage] if d.stage >= 0 else None
+        return d.worker, stage, d.direction, d.ids.copy(), d.n_rows, d.changes  # a view would keep all slots alive
+
+    def note(self, d: Dispatch) -> Note:
+        """What a trace keeps of a dispatch."""
+        return Note(*self.tell(d))
+
+    def begin(self, dispatch: Dispatch) -> int:
+        """Notes that a worker has got a dispatch, and what waits for it; gives the time."""
+        now = self.clock()
+        if self._waits:
+            self._close(dispatch.worker, now)
+        if dispatch.stage >= 0:
+            name = self._stages[dispatch.stage].name
+            self._sample(dispatch.worker, now, name, dispatch.direction, dispatch.n_messages)
+        return now
+
+    def idle(self, worker: int) -> None:
+        """Notes that there is nothing to do for a worker, and why."""
+        reason, now = self._loop.nothing_for(worker), self.clock()
+        open_ = self._waits.get(worker)
+        if open_ is None:
+            self._sample(worker, now)
+        if open_ is None or open_[0] != reason:
+            self._close(worker, now)
+            self._waits[worker] = reason, now
+
+    def finish(self) -> None:
+        """Notes that the run is over."""
+        now = self.clock()
+        for worker in list(self._waits):
+            self._close(worker, now)
+        self.trace.runs.append((self._begun, now))
+        self.trace.put_off(partial(_add_queues, self._samples))
+        self._samples = []
+        for node, stats in self._loop.scheduler.stats.nodes.items():
+            self.trace.add_histogram(node, stats.histogram - self._before.get(node, 0))
+
+    def _close(self, worker: int, now: int) -> None:
+        open_ = self._waits.pop(worker, None)
+        if open_ is not None:
+            self.trace.add_wait(worker, *open_, now)
+
+    def _sample(self, worker: int, now: int, stage: str = "", direction: str = "", taken: int = 0) -> None:
+        """Notes the messages in a worker's queues; what it has just taken from one is added when the trace is read."""
+        if self._n_samples < self.trace.max_slices:
+            self._n_samples += 1
+            queues, samples = self._loop.scheduler.waiting_for(worker), self._samples
+            samples += (worker, now, stage, direction, taken, len(queues), *queues, *map(_ITEMS, queues))
+
+
+def _add_queues(samples: Sequence[Any], trace: Trace) -> None:
+    """Adds what waited to a trace: of each sample the worker, the time, what it has just taken (stage, direction, messages), how many queues, these, and the messages in each."""
+    rest = iter(samples)
+    for worker, time, stage, direction, taken, n in zip(*[rest] * 6, strict=False):
+        of = [(queue.stage.name, queue.direction) for queue in islice(rest, n)]
+        found = dict(zip(of, islice(rest, n), strict=True))
+        if taken:
+            found[stage, direction] = found.get((stage, direction), 0) + taken
+        trace.add_queues(worker, time, [(*queue, n) for queue, n in found.items()])
+
+
+def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_ns: int, changed_ns: int) -> None:
+    """Adds a dispatch to a trace.
+
+    Args:
+      trace: The trace.
+      note: What it was.
+      start_ns: When its kernels started.
+      end_ns: When they ended.
+      changes_ns: When its parameter changes started.
+      changed_ns: When they ended.
+    """
+    if note.stage is not None:
+        n = len(note.instances)
+        trace.add(note.worker, note.stage.name, note.kind, start_ns, end_ns, note.instances, note.rows, n)
+    if note.changed:
+        trace.add(note.worker, note.changed, "update", changes_ns, changed_ns)
+    for update in note.updates:
+        trace.add_staleness(update.node, changed_ns, update.count, update.mean_staleness)

@@ -1,0 +1,59 @@
+"""Times of every dispatch on its device, each of which is waited for before its messages travel on: exact, and slow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import jax
+
+from ampjax.drivers.tracer import Tracer, add_dispatch
+from ampjax.engine.executor import Executor
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.trace.instruments import Instrument
+
+
+class Waited(Instrument):
+    """Watches a run in wall-clock time, and times every dispatch.
+
+    Args:
+      tracer: Records the run.
+      executor: Has fences behind what has been issued; None if only control runs.
+    """
+
+    def __init__(self, tracer: Tracer, executor: Executor | None):
+        self._tracer, self._executor = tracer, executor
+        self._start_ns = 0
+        self._kernels: list[jax.Array] = []
+
+    def decided(self, dispatch: Dispatch) -> bool:
+        """Each is issued before the next is decided on; `wait` follows, before anything else is issued by this worker."""
+        self._start_ns, self._kernels = self._tracer.begin(dispatch), []
+        return True
+
+    def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
+        """Puts a fence behind them."""
+        assert self._executor is not None
+        self._kernels = self._executor.fences.of_kernels(dispatches[-1])
+
+    def idle(self, worker: int) -> None:
+        """Notes why there is nothing to do."""
+        self._tracer.idle(worker)
+
+    async def wait(self, dispatch: Dispatch) -> None:
+        """Waits for the kernels of a dispatch that has just been issued, then for its parameter changes, while other workers go on."""
+        start, kernels = self._start_ns, self._kernels
+        changes = self._executor.fences.of_changes(dispatch.changes) if self._executor is not None else []
+        changes_ns = end_ns = await self._ended(kernels)
+        if changes:
+            end_ns = await self._ended(changes)
+        add_dispatch(self._tracer.trace, self._tracer.note(dispatch), start, changes_ns, changes_ns, end_ns)
+
+    async def _ended(self, fences: list[jax.Array]) -> int:
+        """The time when all of them are ready."""
+        return await asyncio.get_running_loop().run_in_executor(None, _wait, fences, self._tracer.clock)
+
+
+def _wait(fences: list[jax.Array], clock: Callable[[], int]) -> int:
+    jax.block_until_ready(fences)
+    return clock()

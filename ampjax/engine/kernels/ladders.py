@@ -1,0 +1,106 @@
+"""The padded sizes of dispatches: the ladders that a stage's rows climb, so that few kernels are compiled and little is padded.
+
+Each size costs a compilation of every kernel; what is padded costs work. Knows stages; nothing of kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ampjax.plan.stages import Stage
+
+
+def ladder(n: int) -> int:
+    """The padded size of a dispatch of `n` rows: the next power of two.
+
+    >>> [ladder(n) for n in (0, 1, 3, 64, 65)]
+    [1, 1, 4, 64, 128]
+    """
+    return 1 << max(0, n - 1).bit_length()
+
+
+def fine_ladder(n: int) -> int:
+    """The padded size of a dispatch of `n` very wide rows: the next power of two or three quarters of one, so that less is wasted.
+
+    >>> [fine_ladder(n) for n in (0, 1, 3, 4, 5, 6, 7, 64, 65, 97)]
+    [1, 1, 3, 4, 6, 6, 8, 64, 96, 128]
+    """
+    top = ladder(n)
+    return 3 * top // 4 if top >= 4 and 4 * n <= 3 * top else top
+
+
+def wide_ladder(n: int) -> int:
+    """The padded size of a dispatch of `n` wide rows: 1, 4, 16, then as `fine_ladder`.
+
+    Small dispatches cost what their calls cost and what reading the weights does; each size costs a compilation of every kernel.
+
+    >>> [wide_ladder(n) for n in (0, 1, 2, 5, 17, 64, 65, 97)]
+    [1, 1, 4, 16, 24, 64, 96, 128]
+    """
+    return fine_ladder(n) if n > 16 else segment_ladder(n)
+
+
+def narrow_ladder(n: int) -> int:
+    """The padded size of a dispatch of `n` narrow rows: 1, 4, 16, then powers of two.
+
+    >>> [narrow_ladder(n) for n in (0, 1, 2, 5, 17, 64, 65, 97)]
+    [1, 1, 4, 16, 32, 64, 128, 128]
+    """
+    return ladder(n) if n > 16 else segment_ladder(n)
+
+
+def graph_ladder(n: int) -> int:
+    """The padded size of a dispatch of graphs with `n` rows together: 16, 64, then powers of two and, from 256 on, three steps between them.
+
+    Small dispatches cost what their calls cost; large ones are most of the work, and what they pad is lost.
+
+    >>> [graph_ladder(n) for n in (0, 1, 17, 65, 257, 577, 1000)]
+    [16, 16, 64, 128, 320, 640, 1024]
+    """
+    if n <= 64:
+        return 16 if n <= 16 else 64
+    step = max(64, ladder(n) // 8)
+    return -(-n // step) * step
+
+
+WIDE = 100
+"""Elements of a row from which padding costs more than a few further compilations."""
+
+VERY_WIDE = 4096
+"""Elements of a row, as of a batch that is one message, from which that holds for a few rows too."""
+
+
+def ladder_for(stage: Stage) -> Callable[[int], int]:
+    """The ladder of a stage's dispatch sizes."""
+    if stage.chain is not None:
+        return graph_ladder
+    if stage.kind in ("reduce", "collect"):
+        return ladder  # their kernels have two sizes, which `segment_sizes` ties together
+    rows = [*(port.type.shape for port in stage.ports), *(out.shape for out in stage.outputs)]
+    widest = max(map(math.prod, rows)) if stage.kind in ("rows", "loss") else 0
+    return fine_ladder if widest >= VERY_WIDE else wide_ladder if widest >= WIDE else narrow_ladder
+
+
+def segment_ladder(n: int) -> int:
+    """The next power of four.
+
+    >>> [segment_ladder(n) for n in (0, 1, 3, 4, 5, 64, 65)]
+    [1, 1, 4, 4, 16, 64, 256]
+    """
+    size = 1
+    while size < n:
+        size *= 4
+    return size
+
+
+def segment_sizes(rows: int, segments: int) -> tuple[int, int]:
+    """The padded sizes of a `reduce` or `collect`: rows, and segments, which are as many or a quarter as many.
+
+    Their kernels have two sizes. So tied to each other, they have two variants for each step of one ladder rather than a square of them.
+
+    >>> [segment_sizes(*n) for n in ((0, 1), (3, 1), (3, 2), (60, 3), (60, 17), (2, 9))]
+    [(1, 1), (4, 1), (4, 4), (64, 16), (64, 64), (16, 16)]
+    """
+    n = segment_ladder(max(rows, segments))
+    return n, max(segment_ladder(segments), n // 4)

@@ -1,0 +1,54 @@
+"""What an executor carries out. A launch is data, so it can travel to another process: integers, names and arrays, no node, stage, pool or function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ampjax.sched.decisions.parameter_changes import Change
+from ampjax.unfold.rules.edges import Edges
+
+CHANGES_ONLY = -1
+"""The stage of a launch that runs none."""
+
+
+class Launch(NamedTuple):
+    """The kernels of a stage over some rows, then parameter changes.
+
+    Args:
+      number: Launches are numbered in the order of issue.
+      worker: Who runs it.
+      stage: The number of the stage that it runs, or `CHANGES_ONLY`.
+      direction: `forward`, `backward`, `infer` or `update`.
+      n_rows: Input rows (of port 0).
+      in_rows: For each port, the arena slots `[r]` of the input rows.
+      out_rows: For each output, the arena slots of the output rows.
+      capacities: For each output, how many rows its arena has; of a way back none.
+      changes: Parameter changes that follow.
+      brings_updates: Whether these are updates of the stage's nodes, of each, from nothing but gradients that it brings itself.
+      sizes: For ragged inputs, the rows of each message `[n]`.
+      edges: For a chain, its edges.
+      scatter: For a collect, the output row (within the launch) of each input row, per port.
+      seeds: For random bodies, uint32: a number for each row; for a chain, then one for each edge, way by way.
+      versions: For stashed weights, the versions of the stage's parameters in the forward pass.
+      drop: Whether no message needs these after this.
+    """
+
+    number: int
+    worker: int
+    stage: int
+    direction: str
+    n_rows: int = 0
+    in_rows: Sequence[np.ndarray] = ()
+    out_rows: Sequence[np.ndarray] = ()
+    capacities: Sequence[int] = ()
+    changes: Sequence[Change] = ()
+    brings_updates: bool = False
+    sizes: np.ndarray | None = None
+    edges: Edges | None = None
+    scatter: Sequence[np.ndarray] = ()
+    seeds: Sequence[np.ndarray] = ()
+    versions: tuple[int, ...] | None = None
+    drop: bool = False

@@ -1,0 +1,219 @@
+"""Recorded activations: what a stage's forward pass keeps for its adjoint.
+
+AMPNet's adjoint uses the activations of the forward pass, even where the parameters have changed since (DESIGN: "current weights" means
+recorded activations with current parameters). `jax.vjp` makes the residuals; those that depend on parameters are kept, row by row, beside
+the output rows. What depends on inputs alone is computed again: it comes out the same, and XLA drops what nobody needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+from ampjax.engine.kernels.stage_program import ChainProgram, Program
+from ampjax.ir.parameter_dependence import Made, look, not_free
+from ampjax.jaxprs.min_cut import smallest_cut
+from ampjax.optim.node_update import combine, trainable
+
+Rows = tuple[tuple[tuple[int, ...], str], ...]
+"""Shape and dtype name of a row of each of some arrays."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is recorded, and which of a pullback's leaves follow from it.
+
+    Args:
+      leaves: The leaves of the pullback that are put back.
+      rows: What is recorded: what a row of each looks like.
+      places: Where it is made in the trace of `_everything`: equation and output; None if it is the leaves themselves.
+    """
+
+    leaves: tuple[int, ...] = ()
+    rows: Rows = ()
+    places: tuple[tuple[int, int], ...] | None = None
+
+    def forward(self, program: Program, params: Any, inputs: Any, seeds: Any) -> tuple[Any, list[jax.Array]]:
+        """The program's outputs over rows, and what is to be recorded of them, each `[k, ...]`."""
+        if self.places is None:
+            outs, pull = row_vjp(program, params, inputs, seeds)
+            leaves = jax.tree.leaves(pull)
+            return outs, [leaves[i] for i in self.leaves]
+        traced = _Trace(program, params, inputs, seeds)
+        made = traced.values([*traced.outs, *traced.at(self.places)])
+        return jax.tree.unflatten(traced.structure, made[: len(traced.outs)]), made[len(traced.outs) :]
+
+    def backward(
+        self, program: Program, params: Any, inputs: Any, seeds: Any, recorded: Sequence[jax.Array]
+    ) -> tuple[Any, Callable[..., Any]]:
+        """`row_vjp`, but with the recorded activations in place of those computed anew."""
+        outs, pull = row_vjp(program, params, inputs, seeds)
+        if self.places is not None:
+            traced = _Trace(program, params, inputs, seeds)
+            recorded = traced.follow(traced.at(self.places), recorded, [traced.leaves[i] for i in self.leaves])
+        leaves, structure = jax.tree.flatten(pull)
+        for i, value in zip(self.leaves, recorded, strict=True):
+            leaves[i] = value
+        return outs, jax.tree.unflatten(structure, leaves)
+
+
+class _Trace:
+    """The jaxpr of a program over rows and of its pullback's leaves, and the values of its variables."""
+
+    def __init__(self, program: Program, params: Any, inputs: Any, seeds: Any):
+        def everything(params: Any, inputs: Any, seeds: Any) -> Any:
+            outs, pull = row_vjp(program, params, inputs, seeds)
+            return outs, jax.tree.leaves(pull)
+
+        self._closed, (outs, _) = jax.make_jaxpr(everything, return_shape=True)(params, inputs, seeds)
+        self.jaxpr: Any = self._closed.jaxpr
+        self._arguments = jax.tree.leaves((params, inputs, seeds))
+        self.structure = jax.tree.structure(outs)
+        n = self.structure.num_leaves
+        self.outs, self.leaves = self.jaxpr.outvars[:n], self.jaxpr.outvars[n:]
+        self.unfree = not_free(self.jaxpr, len(jax.tree.leaves(params)))
+
+    def at(self, places: Sequence[tuple[int, int]]) -> list[Any]:
+        """The variables at some places."""
+        return [self.jaxpr.eqns[i].outvars[j] for i, j in places]
+
+    def values(self, variables: Sequence[Any]) -> list[Any]:
+        """The values of some variables."""
+        names = self.jaxpr.debug_info._replace(
+            result_paths=None
+        )  # those of the trace, of which there are another number
+        jaxpr = self.jaxpr.replace(outvars=[*variables], debug_info=names)
+        return jaxpr_as_fun(ClosedJaxpr(jaxpr, self._closed.consts))(*self._arguments)
+
+    def follow(self, known: Sequence[Any], values: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
+        """The values of `wanted`, from those of a cut and with cheap operations."""
+        found = dict(zip(known, values, strict=True))
+        steps, stack, seen = set[int](), [v for v in wanted if v not in found], set[Any]()
+        makers = {v: i for i, equation in enumerate(self.jaxpr.eqns) for v in equation.outvars}
+        free: dict[Any, None] = {}
+        while stack:
+            var = stack.pop()
+            if isinstance(var, Literal) or var in found or var in seen:
+                continue
+            seen.add(var)
+            if not self.unfree.get(var, False):
+                free[var] = None
+                continue
+            steps.add(makers[var])
+            stack.extend(self.jaxpr.eqns[makers[var]].invars)
+        found.update(zip(free, self.values(list(free)), strict=True))
+        for equation in (self.jaxpr.eqns[i] for i in sorted(steps)):
+            made = equation.primitive.bind(
+                *(v.val if isinstance(v, Literal) else found[v] for v in equation.invars), **equation.params
+            )
+            made = made if equation.primitive.multiple_results else [made]
+            found.update((v, x) for v, x in zip(equation.outvars, made, strict=True) if v not in found)
+        return [found[v] for v in wanted]
+
+
+def over_rows(program: Program, seeds: jax.Array | None) -> Callable[..., Any]:
+    """The program mapped over rows: `function(params, inputs)`."""
+    if seeds is None:
+        return jax.vmap(lambda params, inputs: program(params, inputs), in_axes=(None, 0))
+    mapped = jax.vmap(program, in_axes=(None, 0, 0))
+    return lambda params, inputs: mapped(params, inputs, seeds)
+
+
+def row_vjp(
+    program: Program, params: tuple[Any, ...], inputs: tuple[Any, ...], seeds: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """`jax.vjp` of the program over rows, with respect to the float parameters and the ports that take a gradient."""
+    float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
+    function = over_rows(program, seeds)
+
+    def of(floats: tuple[Any, ...], *xs: Any) -> Any:
+        given = iter(xs)
+        full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
+        return function(tuple(combine(p, f) for p, f in zip(params, floats, strict=True)), full)
+
+    return jax.vjp(of, tuple(trainable(p) for p in params), *float_inputs)
+
+
+@functools.lru_cache(maxsize=256)
+def find_kept(program: Program, rows: Rows, params: Any) -> Kept:
+    """Which residuals of a program to keep.
+
+    Args:
+      program: The program.
+      rows: Shape and dtype name of a row of each port.
+      params: `shapes_of(params)`.
+    """
+    structure, leaves = params
+    given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
+    one, few, more = (_probe(program, rows, given, k) for k in (1, 3, 5))
+    kept: list[tuple[int, Made]] = []
+    for i, (var, other) in enumerate(zip(few.leaves, more.leaves, strict=True)):
+        leaf = look(few.jaxpr, var, few.unfree)
+        if leaf.record and _is_row(var, other):
+            kept.append((i, leaf))
+    numbers = tuple(i for i, _ in kept)
+    if len({tuple(equation.primitive.name for equation in trace.jaxpr.eqns) for trace in (one, few, more)}) > 1:
+        return Kept(numbers, tuple((leaf.shape[1:], leaf.dtype) for _, leaf in kept))
+    places = _cut(few, more, [few.leaves[i] for i in numbers])
+    return Kept(numbers, tuple((v.aval.shape[1:], str(v.aval.dtype)) for v in few.at(places)), places)
+
+
+def _cut(few: _Trace, more: _Trace, wanted: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """Where the least is made that must be recorded so that `wanted` follows."""
+    places: dict[Any, tuple[int, int]] = {}
+    sizes: dict[Any, int] = {}
+    for i, (equation, same) in enumerate(zip(few.jaxpr.eqns, more.jaxpr.eqns, strict=True)):
+        for j, (var, other) in enumerate(zip(equation.outvars, same.outvars, strict=True)):
+            if look(few.jaxpr, var, few.unfree).record and _is_row(var, other):
+                places[var] = i, j
+                sizes[var] = math.prod(var.aval.shape[1:]) * var.aval.dtype.itemsize
+    return tuple(places[var] for var in smallest_cut(few.jaxpr.eqns, few.unfree, sizes, wanted))
+
+
+def _is_row(few: Any, more: Any) -> bool:
+    """Whether a variable, traced for 3 and for 5 messages, has a row for each."""
+    shapes = few.aval.shape, more.aval.shape
+    return shapes[0][:1] == (3,) and shapes[1] == (5, *shapes[0][1:])
+
+
+def find_chain_kept(program: ChainProgram, rows: Rows, params: Any) -> Kept:
+    """Which residuals of a chain's row-wise nodes to keep; what they collect is recorded before these.
+
+    Args:
+      program: The chain's program.
+      rows: Shape and dtype name of a row of each port.
+      params: `shapes_of(params)`.
+    """
+    if program.rows is None:
+        return Kept()
+    structure, leaves = params
+    given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
+    ways, own = program.split(given)
+    (sent,) = jax.eval_shape(program.ways[0], ways[0], (jax.ShapeDtypeStruct(*rows[0]),))
+    collected = (sent.shape, str(sent.dtype))
+    kept = find_kept(program.rows, (collected, *rows), shapes_of(own))
+    return replace(kept, rows=(collected, *kept.rows))
+
+
+def shapes_of(params: Any) -> Any:
+    """A hashable description of a pytree of arrays, or of their shapes."""
+    leaves, structure = jax.tree.flatten(params)
+    return structure, tuple((tuple(leaf.shape), jnp.result_type(leaf.dtype)) for leaf in map(_array, leaves))
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if hasattr(leaf, "shape") else jnp.asarray(leaf)
+
+
+def _probe(program: Program, rows: Rows, params: Any, k: int) -> _Trace:
+    """The trace for `k` rows."""
+    inputs = tuple(jax.ShapeDtypeStruct((k, *shape), dtype) for shape, dtype in rows)
+    return _Trace(program, params, inputs, jax.ShapeDtypeStruct((k,), np.uint32) if program.random else None)

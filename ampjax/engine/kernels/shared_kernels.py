@@ -1,0 +1,97 @@
+"""Compiled kernels that equal graphs share, and how long they are kept.
+
+A kernel stays as long as an engine holds it. Once nobody does, it is kept for whoever makes an equal graph next, as a notebook does whose cell is run again; of such
+kernels the latest stay, with at most `MOST_IDLE` executables. The bound is needed: an executable takes 1 to 4 MB and up to 40 memory maps, of which Linux allows
+a process 65,530; XLA's compiler crashes when there are no more.
+
+Knows nothing of what kernels compute.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from ampjax.engine.kernels.looped import Kernel
+
+MOST_IDLE = 256
+"""Executables of kernels that nobody holds, at most: as many as a large graph has, and about 10,000 memory maps."""
+
+Functions = tuple[Any, Any]
+"""What a kernel holds: its jitted functions."""
+
+
+class SharedKernels:
+    """Kernels by what they were made from.
+
+    A kernel that nobody holds is gone; what it had compiled is kept, and the next kernel of its key takes it over.
+
+    Args:
+      most_idle: Executables, at most, that are kept though nobody holds their kernel; one that has compiled nothing counts as one.
+    """
+
+    def __init__(self, most_idle: int = MOST_IDLE):
+        self.most_idle = most_idle
+        self._held: weakref.WeakValueDictionary[Hashable, Kernel] = weakref.WeakValueDictionary()
+        self._idle: OrderedDict[Hashable, tuple[Functions, int]] = OrderedDict()  # the latest come last
+        self._n_idle = 0
+        self._lock = threading.RLock()  # kernels die wherever the garbage collector runs, in here too
+
+    def find(self, key: Hashable, make: Callable[[], Kernel]) -> Kernel:
+        """The kernel of a key, made unless there is one."""
+        with self._lock:
+            found = self._held.get(key)
+            functions = self._take(key) if found is None else None
+        if found is not None:
+            return found
+        kernel = make() if functions is None else Kernel(*functions)
+        weakref.finalize(kernel, self._let_go, key, (kernel.once, kernel.in_a_row)).atexit = False
+        with self._lock:
+            return self._held.setdefault(key, kernel)  # another thread may have been faster
+
+    @property
+    def n_held(self) -> int:
+        """Kernels that somebody holds."""
+        return len(self._held)
+
+    @property
+    def n_idle(self) -> int:
+        """Executables of kernels that nobody holds."""
+        return self._n_idle
+
+    def __repr__(self) -> str:
+        return f"SharedKernels: {self.n_held} held; {self.n_idle} of {self.most_idle} executables idle"
+
+    def _let_go(self, key: Hashable, functions: Functions) -> None:
+        """Nobody holds a kernel any more: keeps what it has compiled, and drops what has been kept longest."""
+        n = max(1, sum(function._cache_size() for function in functions if function is not None))
+        dropped: list[Any] = []  # destroyed after the lock is free: that takes long, and may run anything
+        with self._lock:
+            dropped.append(self._take(key))
+            self._idle[key] = functions, n
+            self._n_idle += n
+            while self._n_idle > self.most_idle:
+                dropped.append(self._take(next(iter(self._idle))))
+
+    def _take(self, key: Hashable) -> Functions | None:
+        functions, n = self._idle.pop(key, (None, 0))
+        self._n_idle -= n
+        return functions
+
+
+KERNELS = SharedKernels()
+"""Those of this process."""
+
+
+def shared(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
+    """Makes a function of hashable arguments give the same kernel for equal ones, as long as it is kept."""
+
+    @functools.wraps(make)
+    def find(*args: Hashable) -> Kernel:
+        return KERNELS.find((make, *args), functools.partial(make, *args))
+
+    return find

@@ -1,0 +1,170 @@
+"""A stage as one pure function of a row: its nodes' bodies, wired together.
+
+Programs are values: equal stages of different graphs have equal programs and share their compiled kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ampjax.ir.bodies import Body
+from ampjax.ir.graph import Node
+from ampjax.ir.payload_nodes import Compute, Loss, RouteBy
+from ampjax.ir.wires import Wire
+from ampjax.plan.stages import HOST, Stage
+from ampjax.utils.threefry import fold_in
+
+Ref = tuple[str, int, int]
+"""Where an input comes from: `("port", p, 0)`, or `("node", k, output)`."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node in a program.
+
+    Args:
+      body: What it computes.
+      inputs: Where its inputs come from.
+      params: Its place among the program's parameters, or None.
+      salt: A number of its own, so that two random nodes get different keys.
+    """
+
+    body: Body
+    inputs: tuple[Ref, ...]
+    params: int | None
+    salt: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A stage's computation on one row.
+
+    Args:
+      calls: Its nodes, sources first.
+      outputs: Where its outputs come from (for a loss: the loss body's result).
+      on_host: For each port, whether its rows are passed from host memory.
+      float_ports: For each port, whether it takes a gradient: floats that lie on a device.
+    """
+
+    calls: tuple[Call, ...]
+    outputs: int
+    on_host: tuple[bool, ...]
+    float_ports: tuple[bool, ...]
+
+    @property
+    def random(self) -> bool:
+        """Whether some node takes a PRNG key."""
+        return any(call.body.rng for call in self.calls)
+
+    def __call__(self, params: tuple[Any, ...], inputs: tuple[Any, ...], seed: Any = None) -> Any:
+        """The outputs for one row: a tuple of arrays, or a loss body's result.
+
+        Args:
+          params: One pytree per parameterised node.
+          inputs: One payload per port.
+          seed: In training, the row's random number; None otherwise.
+        """
+        results: list[tuple[Any, ...]] = []
+        out: Any = ()
+        for call in self.calls:
+            values = [inputs[ref[1]] if ref[0] == "port" else results[ref[1]][ref[2]] for ref in call.inputs]
+            own = () if call.params is None else params[call.params]
+            options: dict[str, Any] = {}
+            if call.body.rng:
+                options["key"] = None if seed is None else fold_in(jax.random.key(call.salt), seed)
+            out = call.body.apply(own, *values, **options)
+            results.append(tuple(out) if isinstance(out, (tuple, list)) else (out,))
+        return out if self.outputs == 0 else results[-1]
+
+
+def make_program(stage: Stage) -> Program:
+    """The program of a `rows` or `loss` stage."""
+    takes = tuple(port.space != HOST and port.type.is_float for port in stage.ports)
+    calls = _calls(stage.nodes, {})
+    return Program(calls, len(stage.outputs), tuple(port.space == HOST for port in stage.ports), takes)
+
+
+@dataclass(frozen=True)
+class ChainProgram:
+    """The computation of an `edges` stage.
+
+    Args:
+      ways: For each way of the chain, what turns a sender's row into the row that travels.
+      rows: From what a row has collected, and the rows of the stage's ports, to the outputs; None if that is what is collected itself.
+      float_ports: For each port, whether it takes a gradient.
+    """
+
+    ways: tuple[Program, ...]
+    rows: Program | None
+    float_ports: tuple[bool, ...]
+
+    @property
+    def random(self) -> bool:
+        """Whether some node takes a PRNG key."""
+        return any(program.random for program in (*self.ways, self.rows) if program is not None)
+
+    def split(self, params: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+        """The stage's parameters, shared out: those of each way, and those of the nodes on rows."""
+        given = iter(params)
+        ways = [tuple(next(given) for call in way.calls if call.params is not None) for way in self.ways]
+        return ways, tuple(given)
+
+
+def make_chain_program(stage: Stage) -> ChainProgram:
+    """The program of an `edges` stage."""
+    chain = stage.chain
+    assert chain is not None
+    on_host = tuple(port.space == HOST for port in stage.ports)
+    takes = tuple(not host and port.type.is_float for host, port in zip(on_host, stage.ports, strict=True))
+    ways = []
+    for way in chain.ways:
+        calls = _calls(way.nodes, {chain.distribute.outputs[way.output]: ("port", 0, 0)})
+        ways.append(Program(calls or (PASS,), 1, on_host[:1], takes[:1]))
+    wires = dict.fromkeys((chain.distribute.inputs[0], *(w for n in stage.row_nodes for w in n.inputs)))
+    outside = [w for w in wires if w is not None and w.source not in stage.nodes]
+    entries = {w: ("port", p, 0) for p, w in enumerate((chain.collect.outputs[0], *outside))}
+    rows = Program(_calls(stage.row_nodes, entries), len(stage.outputs), (False, *on_host), (True, *takes))
+    return ChainProgram(tuple(ways), rows if stage.row_nodes else None, takes)
+
+
+def _calls(nodes: Sequence[Node], entries: dict[Wire, Ref]) -> tuple[Call, ...]:
+    """The calls of nodes, sources first; wires from outside that `entries` has not are added to it as they come."""
+    names = [node.name for node in nodes]
+    calls: list[Call] = []
+    n_params = 0
+    for node in nodes:
+        op = node.op
+        assert isinstance(op, (Compute, RouteBy, Loss))
+        refs: list[Ref] = []
+        for wire in node.inputs:
+            assert wire is not None
+            if wire.source.name in names:
+                refs.append(("node", names.index(wire.source.name), wire.port))
+            else:
+                refs.append(entries.setdefault(wire, ("port", len(entries), 0)))
+        has_params = op.body.init is not None
+        calls.append(
+            Call(op.body, tuple(refs), n_params if has_params else None, _salt(node.role) if op.body.rng else 0)
+        )
+        n_params += has_params
+    return tuple(calls)
+
+
+def _same(params: Any, row: Any) -> Any:
+    return row
+
+
+PASS = Call(Body(_same), (("port", 0, 0),), None, 0)
+"""A call that hands its row on."""
+
+
+def _salt(name: str) -> int:
+    """A number from a name that is the same in every process."""
+    value = 0
+    for byte in name.encode():
+        value = (value * 131 + byte) % (1 << 31)
+    return value

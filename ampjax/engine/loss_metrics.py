@@ -1,0 +1,109 @@
+"""Metrics: what losses add up on devices, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from ampjax.devices.allreduce import Device
+from ampjax.engine.arenas import zeros
+from ampjax.ir.graph import Node
+from ampjax.ir.payload_nodes import eval_body, metric_shapes
+from ampjax.plan.planner import Plan
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """The sums of one loss node.
+
+    Args:
+      names: The metrics that its body returns.
+      line: `[2 + 2 * len(names)]`: loss rows, their summed loss, and for each metric a sum and a count.
+    """
+
+    names: Sequence[str]
+    line: np.ndarray
+
+    @property
+    def rows(self) -> float:
+        """Loss rows."""
+        return float(self.line[0])
+
+    @property
+    def loss(self) -> float:
+        """Their summed loss."""
+        return float(self.line[1])
+
+    def pair(self, name: str) -> tuple[float, float]:
+        """Sum and count of a metric."""
+        i = 2 + 2 * list(self.names).index(name)
+        return float(self.line[i]), float(self.line[i + 1])
+
+
+def loss_sum(sums: Iterable[LossSums]) -> float:
+    """The summed loss of all rows of all losses: what gradients are gradients of."""
+    return sum(s.loss for s in sums)
+
+
+def metrics_of(sums: Sequence[LossSums]) -> dict[str, float]:
+    """`loss`: the mean over rows, summed over loss nodes; and each metric: its sums over its counts, pooled over loss nodes."""
+    if not any(s.rows for s in sums):
+        return {}
+    result = {"loss": sum(s.loss / s.rows for s in sums if s.rows)}
+    for name in dict.fromkeys(name for s in sums for name in s.names):
+        tops, bottoms = zip(*(s.pair(name) for s in sums if name in s.names), strict=True)
+        result[name] = sum(tops) / sum(bottoms) if sum(bottoms) else float("nan")
+    return result
+
+
+class LossMetrics:
+    """What losses add up on their devices, in training and in inference.
+
+    Args:
+      plan: The plan.
+      devices: The device of each memory space.
+    """
+
+    def __init__(self, plan: Plan, devices: Sequence[Device]):
+        self._plan, self._devices = plan, devices
+        self._names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
+        self.sums: dict[tuple[int, bool], jax.Array] = {}
+
+    def of(self, stage: int, train: bool) -> jax.Array:
+        """The sums of a loss so far; zeros at first."""
+        found = self.sums.get((stage, train))
+        if found is None:
+            device = self._devices[self._plan.stages[stage].space]
+            found = zeros((2 + 2 * len(self._names[stage]),), float, device)
+        return found
+
+    def take(self, train: bool) -> list[LossSums]:
+        """What the losses have added up since the last call, one entry per loss node; copies of one are one. Waits for devices."""
+        taken: dict[str, LossSums] = {}
+        for (number, is_train), sums in list(self.sums.items()):
+            if is_train == train:
+                del self.sums[number, is_train]
+                node, line = self._plan.stages[number].nodes[-1], np.asarray(sums, np.float64)
+                before = taken[node.role].line if node.role in taken else 0
+                taken[node.role] = LossSums(self._names[number], before + line)
+        return list(taken.values())
+
+    def of_stage(self, stage: int) -> list[jax.Array]:
+        """The sums of a stage, if it is a loss."""
+        return [sums for (number, _), sums in self.sums.items() if number == stage]
+
+    def in_space(self, space: int) -> list[jax.Array]:
+        """The sums that lie in a memory space."""
+        return [sums for (number, _), sums in self.sums.items() if self._plan.stages[number].space == space]
+
+    def warm(self) -> list[jax.Array]:
+        """Sums like all that there will be."""
+        return [self.of(number, True) for number in self._names]
+
+
+def _metrics_of(node: Node) -> list[str]:
+    types = tuple(wire.type for wire in node.inputs if wire is not None and wire.type is not None)
+    return list(metric_shapes(node, eval_body(node, node.op.body, types)))

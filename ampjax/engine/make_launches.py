@@ -1,0 +1,60 @@
+"""What a scheduler decides, as launches."""
+
+from __future__ import annotations
+
+from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
+from ampjax.plan.row_seeds import RowSeeds
+from ampjax.plan.stages import Stage
+from ampjax.sched.decisions.dispatch import INFER, Dispatch
+from ampjax.sched.decisions.parameter_changes import Update
+from ampjax.sched.scheduler import Scheduler
+
+
+class Launches:
+    """Makes launches of dispatches. A dispatch's is to be made when it has been decided, before more is admitted.
+
+    Args:
+      scheduler: What decides.
+      seeds: Where random bodies' numbers come from.
+    """
+
+    def __init__(self, scheduler: Scheduler, seeds: RowSeeds):
+        self._scheduler, self._seeds = scheduler, seeds
+
+    def __call__(self, d: Dispatch) -> Launch:
+        """A dispatch as a launch."""
+        if d.stage < 0:
+            return Launch(d.number, d.worker, CHANGES_ONLY, d.direction, changes=d.changes)
+        s = self._scheduler
+        stage, rows = s.plan.stages[d.stage], d.rows
+        launch = Launch(
+            d.number,
+            d.worker,
+            d.stage,
+            d.direction,
+            d.n_rows,
+            rows[: len(stage.ports)],
+            rows[len(stage.ports) :],
+            tuple(s.capacity(key) for key in stage.arenas),
+            d.changes,
+            brings_updates(stage, d),
+        )
+        return self._with_contents(launch, stage, d) if stage.ragged or stage.random or d.versions else launch
+
+    def _with_contents(self, launch: Launch, stage: Stage, d: Dispatch) -> Launch:
+        """What only some stages need of a dispatch."""
+        contents = self._scheduler.contents
+        sizes, edges, seeds = contents.sizes(d), contents.edges(d), ()
+        if stage.random and d.direction != INFER:
+            seeds = self._seeds.of(contents.states(d), sizes, edges)
+        return launch._replace(
+            sizes=sizes, edges=edges, scatter=contents.scatter(d), seeds=seeds, versions=d.versions, drop=bool(d.drop)
+        )
+
+
+def brings_updates(stage: Stage, d: Dispatch) -> bool:
+    """Whether all of a dispatch's parameter changes are updates of its stage's nodes, of each, from nothing but gradients that it brings itself."""
+    if not d.changes:
+        return False
+    updates = {change.node: change.count for change in d.changes if isinstance(change, Update)}
+    return len(updates) == len(d.changes) and all(updates.get(node) == d.rows_at(stage, node) for node in stage.params)

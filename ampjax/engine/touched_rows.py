@@ -1,0 +1,139 @@
+"""Which rows of a look-up table have got gradients since its last update.
+
+A node whose parameters are one table, of which each message reads the row that its pumped number names, gives gradients to these rows only. The numbers are on
+the host, as they were pumped, so nothing has to be read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.engine.kernels.stage_program import Program
+from ampjax.ir.bodies import Body
+from ampjax.jaxprs.dependence import mark
+from ampjax.jaxprs.flat_program import Equation, Flat, is_literal, trace
+from ampjax.jaxprs.program_slices import shared_slice
+from ampjax.optim.row_update import TouchedUpdate
+from ampjax.plan.stages import HOST, Stage
+
+LARGE = 4_096, 1 << 20
+"""Rows and bytes from which on a table's update by rows saves more than it costs."""
+
+SHARE = 4
+"""A whole table is updated where more than one row in so many may have a gradient."""
+
+
+class TouchedRows:
+    """The rows of a table that may have gradients.
+
+    Args:
+      n_rows: Of the table.
+      update: How some of them are updated.
+    """
+
+    def __init__(self, n_rows: int, update: TouchedUpdate):
+        self.update, self._all = update, False
+        self._touched: np.ndarray = np.zeros(n_rows, bool)
+
+    def add(self, rows: np.ndarray) -> None:
+        """Some rows have been read, `[m]`. What a number outside the table reads is the body's affair: it may be any."""
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self._touched)):
+            self._all = True
+        else:
+            self._touched[rows] = True
+
+    def restart(self, accumulator: Any) -> None:
+        """Starts with those of which an accumulator holds something."""
+        self._touched[:], self._all = np.asarray(accumulator).reshape(len(self._touched), -1).any(axis=1), False
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """The rows, ascending; None where there are so many that a whole table is updated as soon."""
+        rows = None if self._all else np.flatnonzero(self._touched)
+        return rows if rows is not None and len(rows) * SHARE <= len(self._touched) else None
+
+    def clear(self) -> None:
+        """They have been updated."""
+        self._touched[:], self._all = False, False
+
+
+def table_ports(stage: Stage, program: Program, params: Sequence[Any]) -> dict[str, int]:
+    """For each node of a stage whose parameters are a large table of which each message reads one row: the port at which the row's number is pumped.
+
+    Args:
+      stage: A stage of kind `rows` or `loss`.
+      program: Its program.
+      params: The parameters of each of its parameterised nodes.
+    """
+    found = {}
+    for node, call in zip(stage.nodes, program.calls, strict=True):
+        table = () if call.params is None else params[call.params]
+        if call.body.rng or not _is_large(table):
+            continue
+        wires = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+        inputs = [jax.ShapeDtypeStruct(wire.shape, wire.dtype) for wire in wires]
+        place = row_input(call.body, table, inputs)
+        if place is None:
+            continue
+        kind, port, _ = call.inputs[place]
+        if kind == "port" and stage.ports[port].space == HOST:
+            found[node.name] = port
+    return found
+
+
+def row_input(body: Body, table: Any, inputs: Sequence[jax.ShapeDtypeStruct]) -> int | None:
+    """The input that is the number of the one row that a body reads of a table; None where it does anything else with it.
+
+    Args:
+      body: The body.
+      table: Its parameters, an array `[n, *row]`.
+      inputs: The inputs' shapes and dtypes.
+    """
+    try:
+        flat = trace(body.apply, table, *inputs)
+    except Exception:  # a number of eight bits, for one, can't be compared with the length of such a table
+        return None
+    own, *given = flat.inputs
+    readers = [equation for equation in flat.equations if own in _variables(equation.invars)]
+    if len(readers) != 1 or own in _variables(flat.outputs) or not _reads_one_row(readers[0], table.shape):
+        return None
+    places = [i for i, x in enumerate(inputs) if x.shape == () and jnp.issubdtype(x.dtype, jnp.integer)]
+    for place in places:
+        if _is_same_number(flat, readers[0].invars[1], given[place], inputs[place].dtype, len(table)):
+            return place
+    return None
+
+
+def _reads_one_row(equation: Equation, shape: tuple[int, ...]) -> bool:
+    """Whether an equation takes one row, and nothing else, of its first operand; its second says which."""
+    name, params = equation.primitive.name, equation.params
+    if tuple(params.get("slice_sizes", ())) != (1, *shape[1:]):
+        return False
+    if name == "gather":
+        numbers, index = params["dimension_numbers"], equation.invars[1]
+        return tuple(numbers.start_index_map) == (0,) and index.aval.shape == (1,)
+    return name == "dynamic_slice"
+
+
+def _is_same_number(flat: Flat, index: Any, given: Any, dtype: Any, n_rows: int) -> bool:
+    """Whether an index follows from one input alone and equals it, for all rows that there are."""
+    index_of = shared_slice(flat, mark(flat, [None] * len(flat.inputs)), [index])
+    read = _variables([atom for equation in index_of.equations for atom in equation.invars] + [index])
+    if given not in read or any(other in read for other in flat.inputs if other is not given):
+        return False
+    numbers = np.arange(min(n_rows, np.iinfo(dtype).max + 1), dtype=dtype)
+    found = jax.vmap(lambda number: index_of({given: number})[0].reshape(()))(numbers)
+    return bool((np.asarray(found) == numbers).all())
+
+
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+    return [atom for atom in atoms if not is_literal(atom)]
+
+
+def _is_large(table: Any) -> bool:
+    return isinstance(table, jax.Array) and table.ndim > 1 and len(table) >= LARGE[0] and table.nbytes >= LARGE[1]

@@ -1,0 +1,156 @@
+"""Graphs as text: a readable tree, Mermaid and Graphviz. Reads the graph, changes nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import jax
+
+from ampjax.ir.payload_nodes import init_shapes
+from ampjax.ir.reading_order import Edge, edges, order
+from ampjax.utils.colours import FAMILIES, family
+
+if TYPE_CHECKING:
+    from ampjax.ir.graph import Graph, Node
+    from ampjax.ir.wires import Wire
+
+
+def tree(graph: Graph, params: bool = True) -> str:
+    """The graph as a tree of text, a line per node.
+
+    A node hangs under the last of its sources; under the others `→ name` refers to it. `↺ name` is a loop's way back to its phi.
+
+    Args:
+      graph: The graph; need not be closed.
+      params: Whether to count the parameters of PPTs.
+
+    Returns:
+      Lines without a newline at the end.
+    """
+    nodes = order(graph)
+    place = {node.name: i for i, node in enumerate(nodes)}
+    parent: dict[str, str] = {}
+    outgoing: dict[str, list[Edge]] = {node.name: [] for node in nodes}
+    for edge in edges(nodes):
+        outgoing[edge.source.name].append(edge)
+        if not edge.back and place[edge.source.name] >= place.get(parent.get(edge.target.name, ""), -1):
+            parent[edge.target.name] = edge.source.name
+
+    def children(node: Node) -> list[Node | str]:
+        found: dict[str, Node | str] = {}
+        for edge in sorted(
+            outgoing[node.name], key=lambda e: (e.wire.port, e.wire.consumers.index((e.target, e.port)))
+        ):
+            name = edge.target.name
+            ours = not edge.back and parent[name] == node.name
+            found[name] = edge.target if ours else f"{'↺' if edge.back else '→'} {name}"
+        return list(found.values())
+
+    lines = [f"Graph: {len(nodes)} node{'s' * (len(nodes) != 1)}"]
+    roots: list[Node | str] = [node for node in graph.nodes.values() if node.name not in parent]
+    stack = _level(roots, "")  # a stack of our own: a graph may be deeper than Python's
+    while stack:
+        item, indent, last = stack.pop()
+        text = item if isinstance(item, str) else _line(item, params)
+        lines.append(f"{indent}{'└─ ' if last else '├─ '}{text}")
+        if not isinstance(item, str):
+            stack += _level(children(item), indent + ("   " if last else "│  "))
+    return "\n".join(lines)
+
+
+def mermaid(graph: Graph) -> str:
+    """The graph as a Mermaid flowchart; kinds are coloured, conds are diamonds, a loop's way back is dotted.
+
+    Args:
+      graph: The graph; need not be closed.
+
+    Returns:
+      The text, for example for a ```` ```mermaid ```` block.
+    """
+    nodes = order(graph)
+    ids = {node.name: f"n{i}" for i, node in enumerate(nodes)}
+    lines = ["flowchart TD"]
+    for node in nodes:
+        before, after = _MERMAID_SHAPES.get(node.kind, ("(", ")") if node.is_control else ("[", "]"))
+        text = f"<b>{_mermaid(node.name)}</b><br/>{node.kind}"
+        lines.append(f'  {ids[node.name]}{before}"{text}"{after}:::{family(node.kind).name}')
+    for edge in edges(nodes):
+        arrow = "-.->" if edge.back else "-->"
+        text = _mermaid(wire_text(edge.wire))
+        lines.append(f'  {ids[edge.source.name]} {arrow}|"{text}"| {ids[edge.target.name]}')
+    used = {family(node.kind).name for node in nodes}
+    lines += [f"  classDef {f.name} fill:{f.fill},stroke:#333333,color:{f.ink}" for f in FAMILIES if f.name in used]
+    return "\n".join(lines)
+
+
+def dot(graph: Graph) -> str:
+    """The graph in Graphviz's DOT language; kinds are coloured, conds are diamonds, a loop's way back is dashed.
+
+    Args:
+      graph: The graph; need not be closed.
+
+    Returns:
+      The text, for the command `dot -Tsvg`.
+    """
+    nodes = order(graph)
+    ids = {node.name: f"n{i}" for i, node in enumerate(nodes)}
+    lines = [
+        "digraph ampjax {",
+        '  node [shape=box, style=filled, fontname="sans-serif", fontsize=11];',
+        '  edge [fontname="sans-serif", fontsize=8];',
+    ]
+    for node in nodes:
+        shape = {"Cond": "diamond", "Pump": "cds", "Loss": "doubleoctagon"}.get(node.kind, "box")
+        style = "filled,rounded" if node.is_control and shape == "box" else "filled"
+        colours = f'fillcolor="{family(node.kind).fill}", fontcolor="{family(node.kind).ink}"'
+        lines.append(
+            f'  {ids[node.name]} [label="{_dot(node.name)}\\n{node.kind}", shape={shape}, style="{style}", {colours}];'
+        )
+    for edge in edges(nodes):
+        style = ", style=dashed, constraint=false" if edge.back else ""
+        lines.append(
+            f'  {ids[edge.source.name]} -> {ids[edge.target.name]} [label="{_dot(wire_text(edge.wire))}"{style}];'
+        )
+    return "\n".join([*lines, "}"])
+
+
+def wire_text(wire: Wire) -> str:
+    """What a wire carries, with its number where its source has several: `0: 128 float32 {t}`."""
+    text = str(wire.type) if wire.type else "?"
+    return text if len(wire.source.outputs) == 1 else f"{wire.port}: {text}"
+
+
+def count_params(node: Node) -> int:
+    """How many numbers a node's parameters hold; 0 for a node without any."""
+    if not node.has_params:
+        return 0
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(init_shapes(node, node.op.body)))
+
+
+_MERMAID_SHAPES = {"Cond": ("{", "}"), "Pump": ("([", "])"), "Loss": ("{{", "}}")}
+"""How Mermaid draws a kind: a diamond, a stadium, a hexagon."""
+
+
+def _level(items: list[Node | str], indent: str) -> list[tuple[Node | str, str, bool]]:
+    """Siblings for the stack: the first one on top."""
+    return [(item, indent, i == len(items) - 1) for i, item in enumerate(items)][::-1]
+
+
+def _line(node: Node, params: bool) -> str:
+    sources = ", ".join(node.source_name(i) for i in range(len(node.inputs)))
+    types = [str(wire.type) if wire.type else "?" for wire in node.outputs]
+    text = f"{node.name}  {node.kind}" + (f"({sources})" if node.inputs else "")
+    if types:
+        alike = len(types) > 1 and len(set(types)) == 1
+        text += " -> " + (f"{len(types)} wires of {types[0]}" if alike else " | ".join(types))
+    return text + (f", {count_params(node):,} parameters" if params and node.has_params else "")
+
+
+def _mermaid(text: str) -> str:
+    """Mermaid's entity codes for what has a meaning to it or to HTML."""
+    return "".join(f"#{ord(c)};" if c in '#"`<>&\\' or ord(c) < 32 else c for c in text)
+
+
+def _dot(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

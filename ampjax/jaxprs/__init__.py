@@ -1,0 +1,1 @@
+"""Programs in JAX's own form: followed, cut and taken apart."""

@@ -1,0 +1,143 @@
+"""What each value of a flat program has to do with tables: one entry per row, the same for all rows, or shared.
+
+Walks the equations once, from inputs to outputs, and refuses what is not row-wise. Knows programs; nothing of optimizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ampjax.errors import TableError
+from ampjax.jaxprs.flat_program import Equation, Flat, Var, is_literal
+from ampjax.jaxprs.rowwise import is_elementwise, is_reduction, is_rowwise
+
+_ROW_WISE = "Take a transform that treats each row of the table for itself, or keep the variable dense (`ParallaxConfig(keep_dense=...)`)."
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An input that has one entry per row of a table.
+
+    Args:
+      table: The table's name.
+      is_gradient: Whether rows that were not touched hold zeros in it.
+      is_turned: Whether the parameter has other axes than the table: then no operation may go by axes.
+    """
+
+    table: str
+    is_gradient: bool = False
+    is_turned: bool = False
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A fold of all rows of a table, of a function of its gradient: the partial sums of a norm, for example.
+
+    Args:
+      table: The table's name.
+      equation: The operation.
+      round: 0 if it needs no other reduction's result, else one more than the latest that it needs.
+    """
+
+    table: str
+    equation: Equation
+    round: int
+
+    @property
+    def result(self) -> Var:
+        """The variable that holds the total."""
+        return self.equation.outvars[0]
+
+
+@dataclass
+class Marks:
+    """Marks of the variables of one program; what is in none of the tables here is shared.
+
+    Args:
+      table_of: Variables with one entry per row, and whose rows.
+      uniform: Shared variables whose rows along the first axis are all equal.
+      remembers: Row variables that depend on parameters or states of the row, and not on its gradient only.
+      turned: Tables of parameters that have other axes.
+      reductions: In the program's order.
+      producer: The equation that makes a variable.
+    """
+
+    table_of: dict[Var, str] = field(default_factory=dict)
+    uniform: set[Var] = field(default_factory=set)
+    remembers: set[Var] = field(default_factory=set)
+    turned: set[str] = field(default_factory=set)
+    reductions: list[Reduction] = field(default_factory=list)
+    producer: dict[Var, Equation] = field(default_factory=dict)
+
+    def is_aligned(self, atom: Any, table: str) -> bool:
+        """Whether an operand has, or can be given, one entry for each of any number of the table's rows."""
+        return not is_literal(atom) and (self.table_of.get(atom) == table or atom in self.uniform)
+
+
+def mark(flat: Flat, inputs: Sequence[Rows | None]) -> Marks:
+    """Marks a program's variables.
+
+    Args:
+      flat: The program.
+      inputs: For each input whose rows it has, or None where it is shared.
+
+    Raises:
+      TableError: If an operation on rows is not row-wise, joins rows of two tables, or folds parameters or states.
+    """
+    marks, round_of = Marks(), dict.fromkeys((*flat.constants, *flat.inputs), 0)
+    for var, rows in zip(flat.inputs, inputs, strict=True):
+        if rows is not None:
+            marks.table_of[var] = rows.table
+            marks.remembers |= set() if rows.is_gradient else {var}
+            marks.turned |= {rows.table} if rows.is_turned else set()
+    for equation in flat.equations:
+        marks.producer.update(dict.fromkeys(equation.outvars, equation))
+        operands = [atom for atom in equation.invars if not is_literal(atom)]
+        turn = max((round_of[atom] for atom in operands), default=0)
+        is_total = _mark_equation(equation, operands, turn, marks)
+        round_of.update(dict.fromkeys(equation.outvars, turn + is_total))
+    return marks
+
+
+def _mark_equation(equation: Equation, operands: list[Var], turn: int, marks: Marks) -> bool:
+    """Marks the results of one equation; True if they are a reduction's."""
+    tables = {marks.table_of[atom]: None for atom in operands if atom in marks.table_of}
+    if not tables:
+        aligned = [not is_literal(atom) and atom in marks.uniform for atom in equation.invars]
+        marks.uniform |= set(equation.outvars) if is_rowwise(equation, aligned) else set()
+        return False
+    table, *others = tables
+    if others:
+        _refuse(table, equation, f"joins its rows with those of table `{others[0]}`")
+    if table in marks.turned and not is_elementwise(equation):
+        _refuse(table, equation, "goes by axes, where the parameter has others than its table of rows")
+    remembers = any(atom in marks.remembers for atom in operands)
+    if is_reduction(equation):
+        if remembers:
+            _refuse(table, equation, "folds all rows of its parameters or states, not only of its gradient")
+        marks.reductions.append(Reduction(table, equation, turn))
+        return True
+    if not is_rowwise(equation, [marks.is_aligned(atom, table) for atom in equation.invars]):
+        _refuse(table, equation, _why(equation, table, marks))
+    marks.table_of.update(dict.fromkeys(equation.outvars, table))
+    marks.remembers |= set(equation.outvars) if remembers else set()
+    return False
+
+
+def _why(equation: Equation, table: str, marks: Marks) -> str:
+    foreign = [a for a in equation.invars if not is_literal(a) and a.aval.shape and not marks.is_aligned(a, table)]
+    if foreign and foreign[0] in marks.producer:
+        return f"joins its rows with what `{marks.producer[foreign[0]].primitive.name}` made, {foreign[0].aval.str_short()}"
+    return "works across its rows, or is unknown here"
+
+
+def _refuse(table: str, equation: Equation, why: str) -> None:
+    name = equation.primitive.name
+    raise TableError(
+        f"tx, table `{table or 'params'}`",
+        "an update that works row by row",
+        f"operation `{name}`, which {why}",
+        _ROW_WISE,
+    )

@@ -1,0 +1,123 @@
+"""Cuts of a marked program: its shared part, and the part of each table's rows, as pure functions.
+
+A slice holds the equations that some results need. A table's slice stops at shared values, which come in as arguments; the
+shared slice stops at reductions, whose totals come in as arguments. So each can run elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.jaxprs.dependence import Marks
+from ampjax.jaxprs.flat_program import Equation, Flat, Var, bind, is_literal
+from ampjax.jaxprs.rowwise import bind_rows
+
+
+@dataclass(frozen=True)
+class RowSlice:
+    """Row-wise work on a table: from rows and shared values to rows, for any number of rows.
+
+    Args:
+      equations: In order.
+      shared: The shared variables that it needs: their values are its first argument.
+      results: What it gives: variables or literals.
+      marks: The program's marks.
+      table: The table's name.
+    """
+
+    equations: tuple[Equation, ...]
+    shared: tuple[Var, ...]
+    results: tuple[Any, ...]
+    marks: Marks
+    table: str
+
+    def __call__(self, shared: Sequence[Any], rows: dict[Var, Any]) -> list[jax.Array]:
+        """The results for some rows.
+
+        Args:
+          shared: Values of `self.shared`.
+          rows: Values of the program's row inputs, each `[n, ...]`.
+        """
+        (n_rows,) = {value.shape[0] for value in rows.values()}
+        values = dict(zip(self.shared, shared, strict=True)) | rows
+
+        def read(atom: Any) -> Any:
+            return atom.val if is_literal(atom) else values[atom]
+
+        for equation in self.equations:
+            (result,) = equation.outvars
+            values[result] = bind_rows(equation, [read(atom) for atom in equation.invars], n_rows)
+        return [jnp.asarray(read(atom), atom.aval.dtype) for atom in self.results]
+
+
+@dataclass(frozen=True)
+class SharedSlice:
+    """The work on shared values: dense parameters, counts, schedules, what becomes of totals.
+
+    Args:
+      equations: In order.
+      results: What it gives: variables or literals.
+      constants: Arrays that the program closes over.
+    """
+
+    equations: tuple[Equation, ...]
+    results: tuple[Any, ...]
+    constants: dict[Var, Any]
+
+    def __call__(self, inputs: dict[Var, Any]) -> list[jax.Array]:
+        """The results, given values of the program's shared inputs and of the totals that are needed."""
+        values = self.constants | inputs
+
+        def read(atom: Any) -> Any:
+            return atom.val if is_literal(atom) else values[atom]
+
+        for equation in self.equations:
+            values.update(zip(equation.outvars, bind(equation, [read(atom) for atom in equation.invars]), strict=True))
+        return [jnp.asarray(read(atom), atom.aval.dtype) for atom in self.results]
+
+
+def row_slice(flat: Flat, marks: Marks, table: str, results: Sequence[Any]) -> RowSlice:
+    """The part of a program that makes rows of one table.
+
+    Args:
+      flat: The program.
+      marks: Its marks.
+      table: The table's name.
+      results: Variables with one entry per row of the table, or that are the same for all rows.
+    """
+    needed, shared, equations = _variables(results), {}, []
+    shared.update({var: None for var in needed if not marks.is_aligned(var, table)})
+    for equation in reversed(flat.equations):
+        if not any(marks.is_aligned(var, table) and var in needed for var in equation.outvars):
+            continue
+        equations.append(equation)
+        operands = _variables(equation.invars)
+        needed.update(operands)
+        shared.update({var: None for var in operands if not marks.is_aligned(var, table)})
+    return RowSlice(tuple(reversed(equations)), tuple(shared), tuple(results), marks, table)
+
+
+def shared_slice(flat: Flat, marks: Marks, results: Sequence[Any]) -> SharedSlice:
+    """The part of a program that makes shared values; reductions' results are inputs to it.
+
+    Args:
+      flat: The program.
+      marks: Its marks.
+      results: Shared variables, or literals.
+    """
+    needed, equations = _variables(results), []
+    totals = {reduction.result for reduction in marks.reductions}
+    for equation in reversed(flat.equations):
+        if any(var in needed and var not in totals for var in equation.outvars):
+            equations.append(equation)
+            needed.update(_variables(equation.invars))
+    return SharedSlice(tuple(reversed(equations)), tuple(results), flat.constants)
+
+
+def _variables(atoms: Sequence[Any]) -> dict[Var, None]:
+    return {atom: None for atom in atoms if not is_literal(atom)}

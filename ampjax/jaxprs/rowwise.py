@@ -1,0 +1,197 @@
+"""Which primitive operations work row by row, and how each is done for another number of rows.
+
+An *aligned* array has one entry per row of a table along its first axis. An operation is row-wise if row i of its result
+depends on row i of its aligned operands only; then it may be done for any selection of rows. Knows JAX primitives; nothing
+of optimizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.jaxprs.flat_program import Equation, bind
+
+_ELEMENTWISE = frozenset(
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "add_any",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "clz",
+        "complex",
+        "conj",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "cos",
+        "cosh",
+        "digamma",
+        "div",
+        "eq",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "imag",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "nextafter",
+        "not",
+        "or",
+        "population_count",
+        "pow",
+        "real",
+        "reduce_precision",
+        "rem",
+        "round",
+        "rsqrt",
+        "select_n",
+        "shift_left",
+        "shift_right_arithmetic",
+        "shift_right_logical",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "stop_gradient",
+        "sub",
+        "tan",
+        "tanh",
+        "xor",
+    ]
+)
+_REDUCTIONS = frozenset(["reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or"])
+_COMBINE = {
+    "reduce_sum": np.add,
+    "reduce_max": np.maximum,
+    "reduce_min": np.minimum,
+    "reduce_and": np.logical_and,
+    "reduce_or": np.logical_or,
+}
+
+
+def is_reduction(equation: Equation) -> bool:
+    """Whether the operation folds all rows of its operand into one value: a sum, maximum, minimum, `all` or `any`."""
+    return equation.primitive.name in _REDUCTIONS and 0 in equation.params["axes"]
+
+
+def is_elementwise(equation: Equation) -> bool:
+    """Whether the operation treats all numbers of its operand alike, whatever the operand's shape: one by one, or in one fold of all."""
+    folds_all = equation.primitive.name in _REDUCTIONS and len(equation.params["axes"]) == equation.invars[0].aval.ndim
+    return equation.primitive.name in _ELEMENTWISE or folds_all
+
+
+def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
+    """Whether the operation's result is aligned and row-wise, given which of its operands are aligned.
+
+    With no aligned operand this says whether all rows of the result are equal, as those of `zeros_like(table)` are.
+
+    Args:
+      equation: One primitive operation, as traced.
+      aligned: For each operand, whether it is aligned.
+    """
+    shapes = [atom.aval.shape for atom in equation.invars]
+    out = equation.outvars[0].aval.shape
+    if len(equation.outvars) != 1 or not out:
+        return False
+    name, params = equation.primitive.name, equation.params
+    if name in _ELEMENTWISE:
+        return any(aligned) and all(flag or not shape for flag, shape in zip(aligned, shapes, strict=True))
+    if name == "broadcast_in_dim":
+        return _broadcasts_rows(params["broadcast_dimensions"], shapes[0], out, aligned[0])
+    if len(shapes) != 1 or not aligned[0]:
+        return False
+    if name == "reshape":
+        return out[0] == shapes[0][0]
+    if name == "transpose":
+        return params["permutation"][0] == 0
+    if name == "squeeze":
+        return 0 not in params["dimensions"]
+    return name in _REDUCTIONS and 0 not in params["axes"]
+
+
+def bind_rows(equation: Equation, values: Sequence[Any], n_rows: int) -> Any:
+    """The result of a row-wise operation on `n_rows` rows instead of the table's.
+
+    Args:
+      equation: An operation that `is_rowwise`.
+      values: Its operands; aligned ones have `n_rows` rows.
+      n_rows: The number of rows.
+    """
+    if equation.primitive.name == "broadcast_in_dim":
+        dimensions = equation.params["broadcast_dimensions"]
+        return jax.lax.broadcast_in_dim(values[0], (n_rows, *equation.outvars[0].aval.shape[1:]), dimensions)
+    if equation.primitive.name == "reshape":
+        return jax.lax.reshape(values[0], (n_rows, *equation.outvars[0].aval.shape[1:]))
+    return bind(equation, values)[0]
+
+
+def reduce_rows(equation: Equation, rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """A reduction of some rows, each counted `weights[i]` times.
+
+    Args:
+      equation: An operation that `is_reduction`.
+      rows: Its operand, `[n, ...]`.
+      weights: How often each row counts, `[n]`, int32; a row of weight 0 is left out, whatever it holds.
+    """
+    name, axes = equation.primitive.name, equation.params["axes"]
+    weights = weights.reshape(-1, *[1] * (rows.ndim - 1))
+    if name == "reduce_sum":
+        return (
+            jnp.where(weights > 0, rows * weights.astype(rows.dtype), 0).astype(rows.dtype).sum(axes, dtype=rows.dtype)
+        )
+    left_out = jnp.asarray(_neutral(name, np.dtype(rows.dtype)), rows.dtype)
+    reduce = {"reduce_max": jnp.max, "reduce_min": jnp.min, "reduce_and": jnp.all, "reduce_or": jnp.any}[name]
+    return reduce(jnp.where(weights > 0, rows, left_out), axes)
+
+
+def combine(equation: Equation, first: Any, second: Any) -> np.ndarray:
+    """The reduction of two parts of a table from the reductions of each."""
+    return np.asarray(_COMBINE[equation.primitive.name](np.asarray(first), np.asarray(second)))
+
+
+def _broadcasts_rows(dimensions: Sequence[int], shape: tuple[int, ...], out: tuple[int, ...], aligned: bool) -> bool:
+    if aligned:
+        return dimensions[0] == 0 and shape[0] == out[0]
+    return 0 not in dimensions or shape[0] == 1
+
+
+def _neutral(name: str, dtype: np.dtype) -> Any:
+    if name in ("reduce_and", "reduce_or"):
+        return name == "reduce_and"
+    low, high = (
+        (-np.inf, np.inf) if jnp.issubdtype(dtype, jnp.inexact) else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+    )
+    return low if name == "reduce_max" else high

@@ -1,0 +1,127 @@
+"""Whether an update leaves rows without gradient as they are, found by following zeros through its operations.
+
+A small abstract interpretation: each value is known to be zero, known to equal one input, or unknown. Shared values are
+taken to be finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ampjax.jaxprs.flat_program import Equation, Var, is_literal
+from ampjax.jaxprs.program_slices import RowSlice
+
+_ZERO = "zero"
+_KEEPS_ZERO = frozenset(
+    [
+        "abs",
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "broadcast_in_dim",
+        "cbrt",
+        "ceil",
+        "convert_element_type",
+        "erf",
+        "expm1",
+        "floor",
+        "imag",
+        "log1p",
+        "neg",
+        "real",
+        "reduce_max",
+        "reduce_min",
+        "reduce_precision",
+        "reduce_sum",
+        "reshape",
+        "round",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "squeeze",
+        "tan",
+        "tanh",
+        "transpose",
+    ]
+)
+
+
+def keeps_still(update: RowSlice, gradient: Var, outputs: Mapping[Var, Any]) -> bool:
+    """Whether rows with a zero gradient keep their parameters and state, so that no step is missed by leaving them out.
+
+    True for SGD and Adagrad; false where momentum, decay or an average goes on without a gradient. May be false where the
+    truth is too hard to see, never the other way.
+
+    Args:
+      update: The row update.
+      gradient: The row gradients' variable.
+      outputs: For each row input that is a parameter or a state, its new value.
+    """
+    known: dict[Var, Any] = {gradient: _ZERO} | {var: var for var in outputs}
+
+    def read(atom: Any) -> Any:
+        if is_literal(atom):
+            return float(atom.val)
+        return known.get(atom)
+
+    for equation in update.equations:
+        known[equation.outvars[0]] = _result(equation, [read(atom) for atom in equation.invars])
+    return all(read(new) is old for old, new in outputs.items())
+
+
+def _result(equation: Equation, operands: list[Any]) -> Any:
+    name = equation.primitive.name
+    if name in _KEEPS_ZERO:
+        return _ZERO if _is_zero(operands[0]) else None
+    if name == "integer_pow":
+        return _ZERO if _is_zero(operands[0]) and equation.params["y"] > 0 else None
+    return _RULES[name](operands) if name in _RULES else None
+
+
+def _is_zero(value: Any) -> bool:
+    return value == _ZERO or (isinstance(value, float) and value == 0)
+
+
+def _add(operands: list[Any]) -> Any:
+    first, second = operands
+    if _is_zero(first):
+        return _ZERO if _is_zero(second) else second
+    return first if _is_zero(second) else None
+
+
+def _subtract(operands: list[Any]) -> Any:
+    return _add(operands) if _is_zero(operands[1]) else None
+
+
+def _select(operands: list[Any]) -> Any:
+    _, *cases = operands
+    if all(_is_zero(case) for case in cases):
+        return _ZERO
+    return cases[0] if cases[0] is not None and all(case is cases[0] for case in cases) else None
+
+
+def _bound(holds: Callable[[float], bool]) -> Callable[[list[Any]], Any]:
+    """The rule of `max` or `min` with a number: zero stays where the number does not bind."""
+    return lambda xs: _ZERO if any(map(_is_zero, xs)) and all(_is_zero(x) or _is_number(x, holds) for x in xs) else None
+
+
+def _is_number(value: Any, holds: Callable[[float], bool]) -> bool:
+    return isinstance(value, float) and holds(value)
+
+
+_RULES: dict[str, Callable[[list[Any]], Any]] = {
+    "copy": lambda xs: xs[0],
+    "copy_p": lambda xs: xs[0],
+    "add": _add,
+    "add_any": _add,
+    "sub": _subtract,
+    "mul": lambda xs: _ZERO if any(map(_is_zero, xs)) else None,
+    "div": lambda xs: _ZERO if _is_zero(xs[0]) and not _is_zero(xs[1]) else None,
+    "select_n": _select,
+    "max": _bound(lambda number: number <= 0),
+    "min": _bound(lambda number: number >= 0),
+}

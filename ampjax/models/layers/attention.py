@@ -1,0 +1,57 @@
+"""Normed additive attention (Bahdanau et al. 2015; its norm is Salimans and Kingma's)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from ampjax.models.layers.lstm import Initializer
+
+_MASKED = -1e9  # finite, so that a row without any words gives equal weights and no NaN
+
+
+class Memory(NamedTuple):
+    """What is attended to: the encoder's outputs.
+
+    Args:
+      keys: `[n, words, units]`.
+      values: `[n, words, features]`.
+      present: `[n, words]`, False behind a sentence's end.
+    """
+
+    keys: Float[Array, "n words units"]
+    values: Float[Array, "n words features"]
+    present: Bool[Array, "n words"]
+
+
+class Attention(nnx.Module):
+    """Weights `softmax(g v/|v| · tanh(key + W query + b))` of the values.
+
+    Args:
+      features: Of a value.
+      units: Of a query and of a key.
+      initializer: Of the matrices and `v`.
+      rngs: Where keys come from.
+    """
+
+    def __init__(self, features: int, units: int, *, initializer: Initializer, rngs: nnx.Rngs):
+        self.memory = nnx.Param(initializer(rngs.params(), (features, units), jnp.float32))
+        self.query = nnx.Param(initializer(rngs.params(), (units, units), jnp.float32))
+        self.v = nnx.Param(initializer(rngs.params(), (units,), jnp.float32))
+        self.g = nnx.Param(jnp.array(units**-0.5, jnp.float32))
+        self.b = nnx.Param(jnp.zeros(units))
+
+    def remember(self, values: jax.Array, present: jax.Array) -> Memory:
+        """The memory of some values, made once for all steps."""
+        return Memory(values @ self.memory[...], values, present)
+
+    def __call__(self, query: Float[Array, "n units"], memory: Memory) -> Float[Array, "n features"]:
+        """The weighted sum of the values, the context."""
+        v = self.g[...] * self.v[...] * jax.lax.rsqrt(jnp.square(self.v[...]).sum())
+        energies = jnp.tanh(memory.keys + (query @ self.query[...])[:, None] + self.b[...]) @ v
+        weights = jax.nn.softmax(jnp.where(memory.present, energies, _MASKED), axis=-1)
+        return jnp.einsum("nw,nwf->nf", weights, memory.values)

@@ -1,0 +1,147 @@
+"""What an optimizer does to the rows of one table: pure functions on any selection of rows.
+
+`optim.split_rows` makes rules from an optax transform. Nothing in here knows which optimizer it was, or where rows are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.jaxprs.dependence import Reduction
+from ampjax.jaxprs.flat_program import Var
+from ampjax.jaxprs.program_slices import RowSlice
+from ampjax.jaxprs.rowwise import combine, reduce_rows
+from ampjax.jaxprs.zero_gradient import keeps_still
+
+Values = Sequence[Any]
+"""Arrays in an order that the split fixes: row state, shared values, reductions."""
+
+
+@dataclass(frozen=True)
+class RowState:
+    """One array of a table's row-wise optimizer state.
+
+    Args:
+      name: Its path in the optimizer state.
+      shape: The shape of one row's entry.
+      dtype: Its dtype.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class RowTypes(NamedTuple):
+    """What a table's rows and their state are: all of an optimizer that those who only keep rows need to know.
+
+    Args:
+      shape: The shape of one row.
+      dtype: The rows' dtype.
+      state: The row-wise optimizer state.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    state: tuple[RowState, ...]
+
+    @property
+    def arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """The shape of one row and the dtype of each array: parameters, then states."""
+        return [(self.shape, self.dtype), *((state.shape, state.dtype) for state in self.state)]
+
+
+@dataclass(frozen=True, eq=False)
+class RowRule:
+    """What an optimizer does to the rows of one table: pure functions, for any number of rows at a time.
+
+    Args:
+      table: The table's name.
+      shape: The shape of one row.
+      dtype: The rows' dtype.
+      state: The row-wise optimizer state.
+      first: The rows' input to `tx.init`, and the slice that makes their state.
+      rounds: For each round this table's reductions, and the slice that makes what they fold.
+      step: The slice of the update.
+      variables: The update's row inputs: parameters, gradients, states.
+    """
+
+    table: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    state: tuple[RowState, ...]
+    first: tuple[Var, RowSlice]
+    rounds: tuple[tuple[tuple[Reduction, ...], RowSlice], ...]
+    step: RowSlice
+    variables: tuple[Var, Var, tuple[Var, ...]]
+
+    @property
+    def types(self) -> RowTypes:
+        """What rows and their state are."""
+        return RowTypes(self.shape, self.dtype, self.state)
+
+    @cached_property
+    def keeps_still(self) -> bool:
+        """Whether rows without gradient stay as they are: then `lazy` and `faithful` are the same."""
+        rows, gradient, state = self.variables
+        return keeps_still(self.step, gradient, dict(zip((rows, *state), self.step.results, strict=True)))
+
+    def init(self, rows: Any) -> list[jax.Array]:
+        """The state of some rows, each `[n, *shape]`, as `tx.init` would make it.
+
+        Args:
+          rows: The rows' parameters, `[n, *row]`.
+        """
+        var, program = self.first
+        return [
+            jnp.broadcast_to(x, (len(rows), *s.shape))
+            for x, s in zip(program((), {var: rows}), self.state, strict=True)
+        ]
+
+    def partials(self, turn: int, shared: Values, grads: Any, weights: Any) -> list[jax.Array]:
+        """This round's reductions over some rows.
+
+        Rows that were not touched count too: give one zero gradient, and how many they are as its weight.
+
+        Args:
+          turn: The round.
+          shared: As `Split.shared` made them for this table and round.
+          grads: Row gradients, `[n, *row]`.
+          weights: How often each row counts, `[n]`, int32.
+        """
+        reductions, program = self.rounds[turn]
+        operands = program(shared, {self.variables[1]: grads})
+        return [reduce_rows(r.equation, rows, weights) for r, rows in zip(reductions, operands, strict=True)]
+
+    def combine(self, turn: int, parts: Sequence[Values]) -> list[np.ndarray]:
+        """The reductions over several groups of rows from those over each, on the host.
+
+        Args:
+          turn: The round.
+          parts: At least one result of `partials`.
+        """
+        totals = [np.asarray(part) for part in parts[0]]
+        for part in parts[1:]:
+            totals = [combine(r.equation, a, b) for r, a, b in zip(self.rounds[turn][0], totals, part, strict=True)]
+        return totals
+
+    def update(self, shared: Values, rows: Any, state: Values, grads: Any) -> tuple[jax.Array, list[jax.Array]]:
+        """New parameters and state of some rows.
+
+        Args:
+          shared: As `Split.update` made them for this table.
+          rows: Parameters, `[n, *row]`.
+          state: Their state, each `[n, ...]`.
+          grads: Their gradients, `[n, *row]`, in the table's dtype.
+        """
+        row_var, grad_var, state_vars = self.variables
+        values = {row_var: rows, grad_var: grads} | dict(zip(state_vars, state, strict=True))
+        new, *changed = self.step(shared, values)
+        return new, changed

@@ -1,0 +1,127 @@
+"""An update of those rows of a table that have got gradients, where the others stay as they are.
+
+Plain SGD and Adagrad leave a row without gradient alone (`jaxprs.zero_gradient` proves it), so an update need not pass over a whole word table for the few rows of a
+minibatch. Knows neither which rows these are, nor when an update is due.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ampjax.jaxprs.flat_program import is_literal, trace
+from ampjax.optim.node_update import gradient_of
+from ampjax.optim.split_rows import ALONE, split_alone
+from ampjax.optim.split_transform import Split
+
+CHUNK = 1_024
+"""Rows in one call: a fixed number, as each other would be compiled anew."""
+
+DTYPES = frozenset(map(np.dtype, (np.float16, np.float32, np.float64)))
+"""Of tables: bfloat16 is no type of NumPy's, and XLA's CPU kernels convert whole arrays of it for every row."""
+
+
+class TouchedUpdate:
+    """The update of `make_update`, of some rows: in calls of `CHUNK` rows each, which use up what they are given.
+
+    Any of the rows may come again, in one call or in a later one: its gradient is zero by then.
+
+    Args:
+      split: The transform, cut in two.
+      gradient: `mean` or `sum` over the gradient rows.
+    """
+
+    def __init__(self, split: Split, gradient: str):
+        self._split, self._gradient, self._rule = split, gradient, split.rules[ALONE]
+        self._step = jax.jit(self._update_rows, donate_argnums=(0, 1, 2))
+
+    def __call__(self, table: Any, opt_state: Any, accumulator: Any, rows: np.ndarray, count: Any) -> Iterator[Any]:
+        """Table, optimizer state and accumulator after each call; only the last has all rows and a state that has gone on.
+
+        Args:
+          table: The parameters, `[n, *row]`.
+          opt_state: As the transform's `init` makes it.
+          accumulator: The sums of gradient rows, like the table.
+          rows: All rows that may have a gradient, `[m]`, integers.
+          count: A float scalar, the number of gradient rows.
+        """
+        state = self._split.state
+        shared, own = state.split(opt_state)
+        of_rows = own.get(ALONE, [])
+        n_calls = max(1, -(-len(rows) // CHUNK))
+        all_rows = np.zeros(n_calls * CHUNK, np.int32)
+        all_rows[: len(rows)] = rows
+        for chunk in all_rows.reshape(n_calls, CHUNK):
+            table, of_rows, accumulator, gone_on = self._step(table, of_rows, accumulator, shared, chunk, count)
+            n_calls -= 1
+            leaves = jax.tree.leaves(shared if n_calls else gone_on)
+            yield table, state.fill(leaves, {ALONE: of_rows} if of_rows else None), accumulator
+
+    def _update_rows(
+        self, table: Any, of_rows: list[Any], accumulator: Any, shared: Any, rows: Any, count: Any
+    ) -> tuple[Any, list[Any], Any, Any]:
+        _, gone_on, told = self._split.update(None, shared, None, [])
+
+        old, totals, *states = (array[rows] for array in (table, accumulator, *of_rows))
+        grads = gradient_of(old, totals, count, self._gradient)
+        new, changed = self._rule.update(told[ALONE], old, states, grads)
+        values = new, changed, jnp.zeros_like(totals)
+        return *_put((table, of_rows, accumulator), rows, values), gone_on
+
+
+def _put(arrays: Any, rows: Any, values: Any) -> Any:
+    """Arrays with `values`, `[CHUNK, *row]` of each, at `rows` `[CHUNK]`.
+
+    In place: one row after the other, as XLA's scatter takes sixty times as long; and all arrays in one loop, which so begins when all that is read of any has
+    been read.
+    """
+
+    def step(i: Any, arrays: Any) -> Any:
+        return jax.tree.map(lambda a, v: jax.lax.dynamic_update_slice_in_dim(a, v[i][None], rows[i], 0), arrays, values)
+
+    return jax.lax.fori_loop(0, CHUNK, step, arrays)
+
+
+@functools.lru_cache(maxsize=64)
+def touched_update(
+    tx: optax.GradientTransformation, gradient: str, shape: tuple[int, ...], dtype: np.dtype
+) -> TouchedUpdate | None:
+    """The update by rows of a table that is all of a node's parameters.
+
+    Args:
+      tx: An optax transform.
+      gradient: `mean` or `sum` over the gradient rows.
+      shape: The table's, `[n, *row]`.
+      dtype: The table's.
+
+    Returns:
+      The update; None where rows without gradient may not stay as they are (momentum, decay), where rows depend on one another (clipping by a norm), on the
+      gradients' staleness, or where that can't be told.
+    """
+    if np.dtype(dtype) not in DTYPES:
+        return None
+    try:
+        split = split_alone(tx, shape, dtype)
+        alone = not split.n_rounds and split.rules[ALONE].keeps_still and not _asks_staleness(tx, shape, dtype)
+    except Exception:  # a user's transform may raise anything while it is traced: the update of whole tables will tell
+        return None
+    return TouchedUpdate(split, gradient) if alone else None
+
+
+def _asks_staleness(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether updates depend on the staleness that they are told."""
+    table = jax.ShapeDtypeStruct(shape, dtype)
+    step, state = optax.with_extra_args_support(tx), jax.eval_shape(tx.init, table)
+
+    def update(staleness: Any, grads: Any, state: Any, params: Any) -> Any:
+        return step.update(grads, state, params, staleness=staleness)
+
+    flat = trace(update, jax.ShapeDtypeStruct((), np.float32), table, state, table)
+    read = [*(atom for equation in flat.equations for atom in equation.invars), *flat.outputs]
+    return any(not is_literal(atom) and atom is flat.inputs[0] for atom in read)

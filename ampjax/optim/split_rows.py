@@ -1,0 +1,213 @@
+"""An optax transform cut in two: what happens to tables' rows, and what is shared between all variables.
+
+The row part runs where the rows are, the shared part once a step; only scalars travel between them (Parallax, arXiv
+version, §3.3: partial norms at their servers, one shared scalar). Knows pytrees and optax; nothing of servers, or of where
+rows are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.errors import SettingsError, TableError
+from ampjax.jaxprs.dependence import Marks, Rows, mark
+from ampjax.jaxprs.flat_program import Flat, is_literal, trace, trace_update
+from ampjax.jaxprs.program_slices import row_slice, shared_slice
+from ampjax.optim.row_rule import RowRule, RowState
+from ampjax.optim.split_transform import Split
+from ampjax.optim.table_leaves import Leaves
+
+Tree = Any
+Program = tuple[Flat, Marks]
+ALONE = ""
+"""The path of the one leaf of a tree that is an array."""
+
+_DENSE = "Keep the variable dense, or take a transform whose state has one entry per row."
+
+
+def split_rows(
+    tx: optax.GradientTransformation, params: Tree, tables: Sequence[str], turned: Collection[str] = ()
+) -> Split:
+    """Cuts an optax transform into the rules for some tables' rows and a shared part.
+
+    Nothing is computed or allocated: `tx` is traced, its operations are followed from each table's gradient, parameters
+    and state, and each must work row by row. Folds of a whole gradient, such as the sum in a global norm, are the exception:
+    they become reductions of the rows that were touched.
+
+    Args:
+      tx: Any optax transform, chains and masks included.
+      params: The parameters, or their shapes and dtypes.
+      tables: Leaves of `params` that are tables, `[n_rows, *row]`, by their paths as `jax.tree_util.keystr` writes them.
+      turned: Those of the tables that stand for parameters of other axes, such as a transpose: `tx` may not go by axes there.
+
+    Returns:
+      The parts; put together they equal `tx` on the whole tree.
+
+    Raises:
+      SettingsError: If `tx` is no optax transform, or asks for more than gradients, state and parameters.
+      TableError: If a table is no such leaf, or the transform is not row-wise on it.
+
+    >>> params = {"embedding": jax.ShapeDtypeStruct((1000, 4), "float32"), "w": jax.ShapeDtypeStruct((4,), "float32")}
+    >>> split = split_rows(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)), params, ["['embedding']"])
+    >>> split.n_rounds, [s.name for s in split.rules["['embedding']"].state]
+    (1, ["[1][0].mu['embedding']", "[1][0].nu['embedding']"])
+    """
+    if not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise SettingsError("tx", "an optax transform", type(tx).__name__, "Pass for example `optax.adam(1e-3)`.")
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
+    owners = _table_leaves(params, tables)
+    shapes = jax.eval_shape(tx.init, params)
+    states = Leaves.of(shapes, _aligned_states(tx, params, owners, shapes, turned))
+    first, step = trace(tx.init, params), _traced_update(tx, params, shapes)
+    rows, state_rows = _rows(owners, turned), _rows(states, turned)
+    grads = [row and replace(row, is_gradient=True) for row in rows]
+    programs = (first, mark(first, rows)), (step, mark(step, [*grads, *state_rows, *rows]))
+    _check_outputs(programs[0], states)
+    _check_outputs(programs[1], owners, states)
+    return _assemble(owners, states, *programs)
+
+
+@functools.lru_cache(maxsize=64)
+def split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> Split:
+    """`split_rows` for a table that is all of the parameters; it is called `ALONE`."""
+    return split_rows(tx, jax.ShapeDtypeStruct(shape, dtype), [ALONE])
+
+
+def _traced_update(tx: optax.GradientTransformation, params: Tree, state: Tree) -> Flat:
+    try:
+        return trace_update(tx, params, state)
+    except TypeError as error:
+        if "required keyword-only argument" not in str(error):
+            raise
+        fix = "Take another one, or keep all variables dense and synchronous: then it gets the loss as `value`."
+        raise SettingsError("tx", "an update from gradients, state and parameters", f"`{error}`", fix) from error
+
+
+def _table_leaves(params: Tree, tables: Sequence[str]) -> Leaves:
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    names = [jax.tree_util.keystr(path) for path, _ in flat]
+    for table in tables:
+        if table not in names:
+            raise TableError(
+                f"table `{table}`", f"one of {', '.join(names)}", "no such leaf", "Name it by its path in `params`."
+            )
+        leaf = flat[names.index(table)][1]
+        if not leaf.shape or not jax.numpy.issubdtype(leaf.dtype, np.inexact):
+            raise TableError(
+                f"table `{table}`", "floats, [n_rows, *row]", f"{leaf.dtype}{list(leaf.shape)}", "Keep it dense."
+            )
+    return Leaves.of(params, [name if name in tables else None for name in names])
+
+
+def _aligned_states(tx: Any, params: Tree, owners: Leaves, shapes: Tree, turned: Collection[str]) -> list[str | None]:
+    """Whose rows each state leaf has: it has one more where the table has one more."""
+    flat, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    result: list[str | None] = [None] * len(flat)
+    for table in dict.fromkeys(t for t in owners.table_of if t is not None):
+        longer = jax.eval_shape(tx.init, _one_row_more(params, owners, table))
+        if jax.tree.structure(longer) != structure:
+            _refuse_state(table, "optimizer state", "other leaves with another number of rows")
+        for i, ((path, old), new) in enumerate(zip(flat, jax.tree.leaves(longer), strict=True)):
+            if old.shape == new.shape:
+                continue
+            whole = _table(params, owners, table).shape
+            is_other = table in turned and old.shape != whole
+            if (*old.shape[1:],) != new.shape[1:] or old.shape[0] != whole[0] or is_other:
+                _refuse_state(
+                    table,
+                    jax.tree_util.keystr(path),
+                    f"shapes {old.shape}, {new.shape} where the table has one row more",
+                )
+            result[i] = table
+    return result
+
+
+def _one_row_more(params: Tree, owners: Leaves, table: str) -> Tree:
+    leaves, (place,) = jax.tree.leaves(params), owners.places(table)
+    n_rows, *row = leaves[place].shape
+    leaves[place] = jax.ShapeDtypeStruct((n_rows + 1, *row), leaves[place].dtype)
+    return jax.tree.unflatten(owners.structure, leaves)
+
+
+def _table(params: Tree, owners: Leaves, table: str) -> Any:
+    return jax.tree.leaves(params)[owners.places(table)[0]]
+
+
+def _rows(leaves: Leaves, turned: Collection[str]) -> list[Rows | None]:
+    return [None if table is None else Rows(table, is_turned=table in turned) for table in leaves.table_of]
+
+
+def _assemble(params: Leaves, states: Leaves, first: Program, step: Program) -> Split:
+    """Rules and shared parts of the marked programs of `tx.init` and of the update."""
+    flat, marks = step
+    n_rounds = max((r.round + 1 for r in marks.reductions), default=0)
+    tables = [t for t in params.table_of if t is not None]
+    rules = {t: _rule(t, params, states, first, step, n_rounds) for t in tables}
+    rounds = [[var for rule in rules.values() for var in rule.rounds[turn][1].shared] for turn in range(n_rounds)]
+    for_rules = [var for rule in rules.values() for var in rule.step.shared]
+    return Split(
+        rules=rules,
+        n_rounds=n_rounds,
+        params=params,
+        state=states,
+        _init=(_shared(first[0].inputs, params), shared_slice(*first, _shared(first[0].outputs, states))),
+        _inputs=_shared(flat.inputs, params, states, params),
+        _rounds=tuple(shared_slice(flat, marks, needed) for needed in rounds),
+        _update=shared_slice(flat, marks, [*_shared(flat.outputs, params, states), *for_rules]),
+    )
+
+
+def _shared(atoms: Sequence[Any], *leaves: Leaves) -> tuple[Any, ...]:
+    """Those inputs or outputs that belong to no table; they stand in the order of `leaves`."""
+    owners = [table for each in leaves for table in each.table_of]
+    return tuple(atom for atom, table in zip(atoms, owners, strict=True) if table is None)
+
+
+def _rule(table: str, params: Leaves, states: Leaves, first: Program, step: Program, n_rounds: int) -> RowRule:
+    """The rule of one table, from the marked programs of `tx.init` and of the update."""
+    (place,), aligned = params.places(table), states.places(table)
+    flat, marks = step
+    n_params, n_states = len(params.names), len(states.names)
+    state_vars = tuple(flat.inputs[n_params + i] for i in aligned)
+    row = flat.inputs[n_params + n_states + place]
+    rounds = []
+    for turn in range(n_rounds):
+        own = tuple(r for r in marks.reductions if (r.table, r.round) == (table, turn))
+        rounds.append((own, row_slice(flat, marks, table, [r.equation.invars[0] for r in own])))
+    results = [flat.outputs[place], *(flat.outputs[n_params + i] for i in aligned)]
+    return RowRule(
+        table=table,
+        shape=row.aval.shape[1:],
+        dtype=np.dtype(row.aval.dtype),
+        state=tuple(
+            RowState(states.names[i], var.aval.shape[1:], np.dtype(var.aval.dtype))
+            for i, var in zip(aligned, state_vars, strict=True)
+        ),
+        first=(first[0].inputs[place], row_slice(*first, table, [first[0].outputs[i] for i in aligned])),
+        rounds=tuple(rounds),
+        step=row_slice(flat, marks, table, results),
+        variables=(row, flat.inputs[place], state_vars),
+    )
+
+
+def _check_outputs(program: Program, *leaves: Leaves) -> None:
+    """Every result must belong where its leaf does: to its table's rows, or to what is shared."""
+    flat, marks = program
+    named = [leaf for each in leaves for leaf in zip(each.names, each.table_of, strict=True)]
+    for (name, table), out in zip(named, flat.outputs, strict=True):
+        owner = None if is_literal(out) else marks.table_of.get(out)
+        if table is not None and not marks.is_aligned(out, table):
+            _refuse_state(table, name, "a new value that is not one entry per row")
+        if table is None and owner is not None:
+            _refuse_state(owner, name, "a new value made of rows, for a leaf that has none")
+
+
+def _refuse_state(table: str, state: str, got: str) -> None:
+    raise TableError(f"tx, table `{table or 'params'}`, `{state}`", "one entry per row, or none", got, _DENSE)

@@ -1,0 +1,108 @@
+"""The parts of an optax transform that was cut in two, and how they make a step together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from ampjax.jaxprs.flat_program import Var
+from ampjax.jaxprs.program_slices import SharedSlice
+from ampjax.optim.row_rule import RowRule, Values
+from ampjax.optim.table_leaves import Leaves
+
+Tree = Any
+Totals = Sequence[Mapping[str, Values]]
+"""For each round that is over, each table's reductions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """An optax transform for a tree of parameters, cut into rules for its tables' rows and a shared part.
+
+    Trees that its functions take and give have None in place of tables' leaves: parameters and gradients without tables,
+    the state as `tx.init` makes it without row-wise leaves. One step of training is
+
+    1. for each of `n_rounds`: `shared`; each table's `RowRule.partials` where its rows are; `RowRule.combine` of these;
+    2. `update`: new dense parameters, new shared state, and shared values for each table;
+    3. each table's `RowRule.update` where its rows are.
+
+    All but `combine` are pure functions of arrays and may be jitted.
+
+    Args:
+      rules: For each table its rule.
+      n_rounds: How many rounds of reductions there are: 0 for Adam, 1 with clipping by the global norm.
+      params: The leaves of the parameters.
+      state: The leaves of the optimizer's state.
+    """
+
+    rules: dict[str, RowRule]
+    n_rounds: int
+    params: Leaves
+    state: Leaves
+    _init: tuple[tuple[Var, ...], SharedSlice]
+    _inputs: tuple[Var, ...]
+    _rounds: tuple[SharedSlice, ...]
+    _update: SharedSlice
+
+    def init(self, params: Tree) -> Tree:
+        """The shared state, as `tx.init` makes it.
+
+        Args:
+          params: The dense parameters.
+        """
+        inputs, program = self._init
+        return self.state.fill(program(dict(zip(inputs, self.params.shared(params, "params"), strict=True))))
+
+    def shared(self, turn: int, params: Tree, state: Tree, grads: Tree, totals: Totals) -> dict[str, list[jax.Array]]:
+        """What each table's rule needs for the reductions of one round; mostly nothing.
+
+        Args:
+          turn: The round.
+          params: The dense parameters.
+          state: The shared state.
+          grads: The dense gradients.
+          totals: The reductions of earlier rounds.
+        """
+        results = iter(self._rounds[turn](self._values(params, state, grads, totals)))
+        return {t: [next(results) for _ in rule.rounds[turn][1].shared] for t, rule in self.rules.items()}
+
+    def update(
+        self, params: Tree, state: Tree, grads: Tree, totals: Totals
+    ) -> tuple[Tree, Tree, dict[str, list[jax.Array]]]:
+        """The update of all that is shared, and what each table's rule needs to update rows.
+
+        Args:
+          params: The dense parameters.
+          state: The shared state.
+          grads: The dense gradients.
+          totals: The reductions of all rounds.
+
+        Returns:
+          New dense parameters, new shared state, and for each table its shared values.
+        """
+        results = iter(self._update(self._values(params, state, grads, totals)))
+        new, changed = ([next(results) for _ in leaves.places(None)] for leaves in (self.params, self.state))
+        shared = {table: [next(results) for _ in rule.step.shared] for table, rule in self.rules.items()}
+        return self.params.fill(new), self.state.fill(changed), shared
+
+    @cached_property
+    def jitted(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """`shared` and `update`, compiled once for all who use this split."""
+        return jax.jit(self.shared, static_argnums=0), jax.jit(self.update)
+
+    def _values(self, params: Tree, state: Tree, grads: Tree, totals: Totals) -> dict[Var, Any]:
+        dense = [
+            self.params.shared(grads, "grads"),
+            self.state.shared(state, "state"),
+            self.params.shared(params, "params"),
+        ]
+        values = dict(zip(self._inputs, [leaf for leaves in dense for leaf in leaves], strict=True))
+        for turn, tables in enumerate(totals):
+            for table, results in tables.items():
+                reductions = self.rules[table].rounds[turn][0]
+                values |= {r.result: total for r, total in zip(reductions, results, strict=True)}
+        return values

@@ -1,0 +1,1 @@
+"""What users choose about hybrid training: settings, machines, partitioners."""

@@ -1,0 +1,199 @@
+"""What a user chooses about hybrid training: one frozen object, checked when it is made.
+
+Knows names and numbers only; nothing of devices, tables or steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ampjax.errors import SettingsError
+from ampjax.utils.setting_checks import at_least, one_of
+
+RUN_OPTIONS = ("hybrid", "ar", "ps")
+REDUCTIONS = ("mean", "sum")
+CHECKS = ("warn", "error", "off")
+
+
+@dataclass(frozen=True)
+class SampleTimes:
+    """How the partition search times one number of partitions (Parallax §4.2).
+
+    Args:
+      iterations: Steps for each number of partitions.
+      discarded: The first steps of these, which don't count: compilation and warm-up.
+
+    Raises:
+      SettingsError: If no step is left, or a number is negative or no integer.
+    """
+
+    iterations: int = 100
+    discarded: int = 50
+
+    def __post_init__(self) -> None:
+        at_least("iterations", self.iterations, 1)
+        at_least("discarded", self.discarded, 0)
+        if self.discarded >= self.iterations:
+            raise SettingsError(
+                "setting `discarded`",
+                f"fewer than `iterations`, {self.iterations}",
+                f"{self.discarded}",
+                "Lower it, so that a step is left to be timed.",
+            )
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """When and where a runner saves itself.
+
+    Args:
+      folder: One folder `step-N` is made in it for each checkpoint.
+      every_steps: Steps between two checkpoints.
+
+    Raises:
+      SettingsError: If `every_steps` is no integer of at least 1.
+    """
+
+    folder: str | Path
+    every_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        at_least("every_steps", self.every_steps, 1)
+
+
+@dataclass(frozen=True)
+class ParallaxConfig:
+    """How a single-device program is made data-parallel.
+
+    Args:
+      run_option: `hybrid`: AllReduce for dense variables, servers for sparse ones. `ar`: AllReduce for dense variables,
+        AllGatherv of rows for sparse ones. `ps`: servers for all.
+      sync: Whether all replicas take each step together. If not, all variables are at servers, whatever their kind, and
+        each replica's gradients are applied when they come.
+      max_staleness: Updates by others between a replica's pull and its push at most, where `sync` is False.
+      average_dense: `mean` or `sum` of the replicas' gradients of dense variables.
+      average_sparse: The same for sparse variables, those too that are kept dense.
+      local_aggregation: Whether the replicas of a machine pull and push together: a row that several of them touch travels once.
+      boundary_among_servers: Whether what is computed from several variables' aggregated gradients (a global norm) is computed
+        in parts where the gradients are, so that scalars travel between servers in place of gradients (+OPAU).
+      boundary_between_workers_and_servers: Whether casts and slices that the program applies to rows are done at the server
+        where that makes fewer bytes travel (+OPSW).
+      search_partitions: Whether the number of partitions is searched for in the first steps. A runner that goes on from a
+        checkpoint of as many machines takes what was found.
+      sample: How a number of partitions is timed.
+      partitions: Partitions of sparse variables that no partitioner names, and of all where there is no search.
+        By default one for each machine. A group of tables gets the nearest number that it may have (see `partitioner`).
+      alpha_threshold: From which share of rows touched by a worker in a step a sparse variable is kept dense. A touched row at a
+        server costs about two and a half times what a row of a dense update does, so 0.4 is where both take as long (two CPU
+        replicas, a table of 100,000 × 64: a table wins by a half at 0.3, the dense update by nearly as much more at 0.5).
+        A device with less memory than the table wants a number above 1.
+      keep_dense: Patterns (see `partitioner`) of variables that are dense whatever detection finds, for optimizers that are not row-wise.
+      table_mode: `faithful`: rows that a step does not touch still follow the optimizer (momentum, Adam), so training equals
+        the dense program. `lazy`: they stay as they are.
+      wire_dtype: `float32` or `bfloat16`: what rows and their gradients are on the way.
+      folder: Where tables lie as memory-mapped files; None keeps them in memory.
+      server_processes: Whether each server is a process of its own on this machine, in place of a part of this one. The training is
+        the same, bit for bit. They hold sparse variables' rows; dense variables of `ps` stay in this process. They end with
+        `runner.close()`, or with the runner.
+      check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets
+        dense variables' gradients as they are (`optax.zero_nans`, `optax.apply_if_finite`); tables refuse such rows all the same.
+      check_equivalence: What becomes of a first batch whose joined loss is not what replicas make of it, beyond rounding, and of random keys that all
+        replicas share: `warn` (`EquivalenceWarning`), `error` (`EquivalenceError`, before anything changes), or `off`, which computes nothing.
+        `runner.explain()` has the two losses, or why they were not compared.
+      checkpoint: When and where to save; None leaves it to `runner.save`.
+      seed: Of `runner.keys`, the replicas' random keys.
+
+    Raises:
+      SettingsError: If a setting is outside what it can be, or two of them exclude each other.
+    """
+
+    run_option: str = "hybrid"
+    sync: bool = True
+    max_staleness: int = 4
+    average_dense: str = "mean"
+    average_sparse: str = "mean"
+    local_aggregation: bool = True
+    boundary_among_servers: bool = True
+    boundary_between_workers_and_servers: bool = True
+    search_partitions: bool = False
+    sample: SampleTimes = SampleTimes()
+    partitions: int | None = None
+    alpha_threshold: float = 0.4
+    keep_dense: tuple[str, ...] = ()
+    table_mode: str = "faithful"
+    wire_dtype: str = "float32"
+    folder: str | Path | None = None
+    server_processes: bool = False
+    check_finite: bool = True
+    check_equivalence: str = "warn"
+    checkpoint: Checkpoints | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one_of("run_option", self.run_option, RUN_OPTIONS)
+        one_of("average_dense", self.average_dense, REDUCTIONS)
+        one_of("average_sparse", self.average_sparse, REDUCTIONS)
+        one_of("table_mode", self.table_mode, ("faithful", "lazy"))
+        one_of("check_equivalence", self.check_equivalence, CHECKS)
+        one_of("wire_dtype", self.wire_dtype, ("float32", "bfloat16"))
+        for name in _SWITCHES:
+            _instance(name, getattr(self, name), bool)
+        at_least("max_staleness", self.max_staleness, 0)
+        at_least("seed", self.seed, 0)
+        if self.partitions is not None:
+            at_least("partitions", self.partitions, 1)
+        _instance("sample", self.sample, SampleTimes)
+        _instance("checkpoint", self.checkpoint, Checkpoints | None)
+        _share("alpha_threshold", self.alpha_threshold)
+        _patterns("keep_dense", self.keep_dense)
+        if not self.sync and self.run_option == "ar":
+            raise SettingsError(
+                "setting `sync`",
+                "True where run_option is `ar`",
+                "False",
+                "An AllReduce waits for all replicas: choose `ps`, or train synchronously.",
+            )
+
+        if self.server_processes and self.run_option == "ar":
+            raise SettingsError(
+                "setting `server_processes`",
+                "False where run_option is `ar`",
+                "True",
+                "`ar` has no servers: choose `hybrid`.",
+            )
+
+    @property
+    def dense_at_servers(self) -> bool:
+        """Whether dense variables live at servers too."""
+        return self.run_option == "ps" or not self.sync
+
+
+_SWITCHES = (
+    "sync",
+    "local_aggregation",
+    "boundary_among_servers",
+    "boundary_between_workers_and_servers",
+    "search_partitions",
+    "server_processes",
+    "check_finite",
+)
+
+
+def _instance(name: str, value: Any, kind: Any) -> None:
+    if not isinstance(value, kind):
+        wanted = getattr(kind, "__name__", "Checkpoints or None")
+        raise SettingsError(f"setting `{name}`", f"a {wanted}", f"{value!r}", "Change the setting.")
+
+
+def _patterns(name: str, value: Any) -> None:
+    if not isinstance(value, tuple | list) or not all(isinstance(pattern, str) and pattern for pattern in value):
+        raise SettingsError(f"setting `{name}`", "a tuple of patterns", f"{value!r}", 'Write `("embedding",)`.')
+
+
+def _share(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise SettingsError(
+            f"setting `{name}`", "a number above 0", f"{value!r}", "1 or less keeps dense what is touched that much."
+        )

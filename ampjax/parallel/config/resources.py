@@ -1,0 +1,176 @@
+"""Machines, their devices and their servers: a resource file, or all local devices as one machine.
+
+Several machines of a file may lie in one process, each with some of its devices: then the bytes between them are counted as if
+they were apart. Knows files and devices; nothing of variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import yaml
+
+from ampjax.errors import SettingsError
+from ampjax.utils.bounded_reading import read_whole
+
+MOST_BYTES = 1 << 16
+"""Of a resource file: about a thousand machines."""
+_DEEPEST = 8
+
+Device = Any  # jax.Device, which type checkers do not take for a type
+
+_EXAMPLE = "Write for example `machines: [{host: a, devices: [0, 1], servers: 1}]`."
+_FIELDS = ("host", "devices", "servers")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine.
+
+    Args:
+      host: Its name.
+      devices: The devices of its replicas, one replica each.
+      servers: Servers that run on it; 0 or more.
+    """
+
+    host: str
+    devices: tuple[Device, ...]
+    servers: int = 1
+
+
+@dataclass(frozen=True)
+class Resources:
+    """All machines. Replicas and servers are numbered machine by machine.
+
+    Args:
+      machines: At least one machine; together at least one server.
+
+    Raises:
+      SettingsError: If there is no machine, no device or no server, or a host or a device occurs twice.
+    """
+
+    machines: tuple[Machine, ...]
+
+    def __post_init__(self) -> None:
+        if not self.machines:
+            raise SettingsError("resources", "at least one machine", "none", _EXAMPLE)
+        _once("host", [machine.host for machine in self.machines])
+        _once("device", list(self.devices))
+        for machine in self.machines:
+            if not machine.devices:
+                raise SettingsError(f"machine `{machine.host}`", "at least one device", "none", _EXAMPLE)
+        if not self.servers:
+            raise SettingsError("resources", "at least one server", "none", "Give a machine `servers: 1`.")
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The replicas' devices."""
+        return tuple(device for machine in self.machines for device in machine.devices)
+
+    @property
+    def homes(self) -> tuple[int, ...]:
+        """Each replica's machine."""
+        return tuple(i for i, machine in enumerate(self.machines) for _ in machine.devices)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Each server's machine."""
+        return tuple(i for i, machine in enumerate(self.machines) for _ in range(machine.servers))
+
+    def clients(self, together: bool) -> list[tuple[int, list[int]]]:
+        """Who talks to servers, with its machine: all replicas of a machine together, or each for itself."""
+        if not together:
+            return [(home, [replica]) for replica, home in enumerate(self.homes)]
+        return [(machine, self.replicas_of(machine)) for machine in range(len(self.machines))]
+
+    def replicas_of(self, machine: int) -> list[int]:
+        """The numbers of a machine's replicas."""
+        return [replica for replica, home in enumerate(self.homes) if home == machine]
+
+
+def find_resources(info: str | Path | Resources | None = None) -> Resources:
+    """The machines that a resource file names, or this process as one machine with one server.
+
+    The file is YAML (of which JSON is a part): `machines`, a list of mappings with `devices` (numbers of this process's
+    local devices), and optionally `host` (a name) and `servers` (1 by default).
+
+    Args:
+      info: A file, resources, or None for all local devices.
+
+    Returns:
+      The machines.
+
+    Raises:
+      SettingsError: If the file can't be read, is no such YAML, or names devices that are not there.
+    """
+    if isinstance(info, Resources):
+        return info
+    if info is None:
+        return Resources((Machine("localhost", tuple(jax.local_devices())),))
+    if not isinstance(info, str | Path):
+        raise SettingsError("resource_info", "a file's name, Resources or None", f"{info!r}", _EXAMPLE)
+    path = Path(info)
+    listed = _read(path)
+    return Resources(tuple(_machine(path, number, entry) for number, entry in enumerate(listed)))
+
+
+def _read(path: Path) -> list[Any]:
+    where = f"resource file `{path}`"
+    try:
+        text = read_whole(path, MOST_BYTES).decode()
+        _check_form(text)
+        content = yaml.safe_load(text)
+    except OSError as error:
+        raise SettingsError(where, "a file that can be read", f"{error.strerror}", "Check its name.") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingsError(where, "YAML", f"{' '.join(str(error).split())}", _EXAMPLE) from error
+    if not isinstance(content, Mapping) or set(content) != {"machines"}:
+        got = f"the keys {sorted(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
+        raise SettingsError(where, "a mapping with the one key `machines`", got, _EXAMPLE)
+    if not isinstance(content["machines"], list):
+        raise SettingsError(f"{where}, `machines`", "a list", type(content["machines"]).__name__, _EXAMPLE)
+    return content["machines"]
+
+
+def _check_form(text: str) -> None:
+    """Raises a `ValueError` for what takes endlessly long or much to build from a short text: deep brackets, and aliases of aliases."""
+    depth = 0
+    for event in yaml.parse(text):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+            raise ValueError("an alias" if depth <= _DEEPEST else f"more than {_DEEPEST} brackets within each other")
+
+
+def _machine(path: Path, number: int, entry: Any) -> Machine:
+    where = f"resource file `{path}`, machine {number}"
+    if not isinstance(entry, Mapping) or "devices" not in entry or not set(entry) <= set(_FIELDS):
+        raise SettingsError(where, f"`devices`, and of {list(_FIELDS)} nothing else", f"{entry!r}", _EXAMPLE)
+    servers = entry.get("servers", 1)
+    if isinstance(servers, bool) or not isinstance(servers, int) or servers < 0:
+        raise SettingsError(f"{where}, `servers`", "a number of at least 0", f"{servers!r}", _EXAMPLE)
+    if not isinstance(entry["devices"], list):
+        raise SettingsError(f"{where}, `devices`", "a list of numbers", f"{entry['devices']!r}", _EXAMPLE)
+    devices = tuple(_device(where, index) for index in entry["devices"])
+    return Machine(str(entry.get("host", f"machine-{number}")), devices, servers)
+
+
+def _device(where: str, index: Any) -> Device:
+    local = jax.local_devices()
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(local):
+        raise SettingsError(
+            f"{where}, `devices`",
+            f"numbers from 0 to {len(local) - 1}, this process's devices",
+            f"{index!r}",
+            "Name devices that are here; JAX_NUM_CPU_DEVICES makes more of them on a CPU.",
+        )
+    return local[index]
+
+
+def _once(what: str, names: list[Any]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError("resources", f"each {what} once", f"`{name}` twice", f"Name each {what} once.")

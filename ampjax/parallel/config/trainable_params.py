@@ -1,0 +1,62 @@
+"""What `get_runner` asks of parameters: that every leaf can be trained.
+
+Knows pytrees; nothing of devices or tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import ParameterError
+from ampjax.parallel.config.leaf_paths import by_path
+
+Tree = Any
+
+
+def checked_params(params: Tree) -> Tree:
+    """Parameters as host arrays, in the dtypes in which JAX holds them: NumPy's float64 is float32, unless JAX is told otherwise.
+
+    Raises:
+      ParameterError: If there is no leaf, or one is not an array of finite numbers, real or complex.
+    """
+    leaves = by_path(params)
+    if not leaves:
+        raise ParameterError("params", "at least one array", "none", "Pass the parameters as a pytree.")
+    for path, leaf in leaves.items():
+        dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype  # NumPy takes no random keys
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            raise ParameterError(
+                f"parameter `{path}`",
+                "floats or complex numbers, which have a gradient",
+                str(dtype),
+                "Close over it in the loss function (of a flax module, `nnx.split` parts it off), or pass it in the batch.",
+            )
+        wide = np.result_type(dtype, np.float32)  # NumPy does not know all of JAX's short floats
+        if not bool(np.isfinite(np.asarray(leaf, wide)).all()):
+            raise ParameterError(f"parameter `{path}`", "finite values", "NaN or infinity", "Initialise it anew.")
+    return jax.tree.map(lambda leaf: np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)), params)
+
+
+def check_like(params: Tree, first: Tree) -> None:
+    """Raises unless parameters are like others.
+
+    Raises:
+      ParameterError: Names the first leaf that differs.
+    """
+    wanted, came = ({path: _described(leaf) for path, leaf in by_path(tree).items()} for tree in (first, params))
+    for path in [*wanted, *came]:
+        if wanted.get(path) != came.get(path):
+            raise ParameterError(
+                f"parameter `{path}`",
+                wanted.get(path, "no such leaf"),
+                came.get(path, "no such leaf"),
+                "Pass parameters like the first ones.",
+            )
+
+
+def _described(leaf: Any) -> str:
+    return f"{leaf.dtype}{list(leaf.shape)}"

@@ -1,0 +1,1 @@
+"""Whether replicas together compute what a single device computes."""

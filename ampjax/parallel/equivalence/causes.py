@@ -1,0 +1,168 @@
+"""Why replicas may make something else of a batch than one device: what the program does across examples, keys that replicas share.
+
+Reads jaxprs and draws, and writes the messages; computes no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ampjax.errors import EquivalenceError
+from ampjax.jaxprs import primitives
+from ampjax.parallel.config.config import ParallaxConfig
+from ampjax.sparse.detection.findings import Draw
+
+OFF = 'If it is meant, say `ParallaxConfig(check_equivalence="off")`.'
+
+_ADVICE = {
+    "quotient": "{} divides by a sum over the replica's own part (of weights, say, where padding differs): return `px.Weighted(total, weight)`.",
+    "pairs": "{} pairs examples of the replica's own part (negatives within the batch, say): pair them with `px.all_gather(x)`; labels that count examples come with the batch (`np.arange(n)`), for they are positions in the joined batch.",
+    "statistics": "{} reduces over examples of the replica's own part (batch statistics, say): take `px.mean(x, axis)`.",
+}
+_UNKNOWN = (
+    "something is computed across the examples of a replica's own part: a sum of weights (return `px.Weighted(total, weight)`), "
+    "pairs of examples (`px.all_gather`), statistics of the batch (`px.mean`), a sum beside a mean; or the leading axis is not that of the examples."
+)
+_ALONE = "Without a barrier (`sync=False`) each replica's part is a batch of its own, also for `px.Weighted`, `px.all_gather` and `px.mean`."
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """An equation that brings examples together.
+
+    Args:
+      kind: `quotient`, `pairs` or `statistics`.
+      line: The user's source line, or empty.
+    """
+
+    kind: str
+    line: str
+
+
+def difference(
+    joined: float,
+    replicas: float,
+    rounding: float,
+    parts: Sequence[Any],
+    config: ParallaxConfig,
+    moved: bool,
+    look: Callable[[], list[Mixing]],
+) -> EquivalenceError:
+    """What is told of losses that differ."""
+    n, average = len(parts), config.average_dense
+    at = " (at parameters nearby, where it shows)" if moved else ""
+    return EquivalenceError(
+        f"loss_fn, the first batch cut for {n} replicas",
+        f"the joined batch's loss, {joined:.6g}{at}",
+        f"{replicas:.6g}, the {average} of the replicas' losses, where rounding explains {rounding:.1g}",
+        f"Likely cause: {_cause(joined, replicas, rounding, n, config, look)} {OFF}",
+    )
+
+
+def _cause(
+    joined: float,
+    replicas: float,
+    rounding: float,
+    n: int,
+    config: ParallaxConfig,
+    look: Callable[[], list[Mixing]],
+) -> str:
+    if not config.sync:
+        return f"something is computed across examples. {_ALONE} Train with `sync=True`."
+    if config.average_dense == "mean" and abs(joined - n * replicas) <= n * rounding:
+        return (
+            'the loss is a sum over examples: take their mean, or say `average_dense="sum"` and `average_sparse="sum"`.'
+        )
+    if config.average_dense == "sum" and abs(n * joined - replicas) <= n * rounding:
+        return (
+            'the loss is a mean over examples: leave `average_dense` and `average_sparse` at "mean", or take the sum.'
+        )
+    found = {each.kind: each.line for each in reversed(look())}
+    told = [_ADVICE[kind].format(found[kind] or "the program") for kind in _ADVICE if kind in found]
+    return " Or: ".join(told) or _UNKNOWN
+
+
+def shared_keys(
+    draws: Sequence[Draw], whole: Sequence[Draw] | None, varies: Sequence[bool]
+) -> tuple[EquivalenceError, ...]:
+    """What is told of draws whose keys are not the replicas' own.
+
+    Args:
+      draws: Those of the loss function on a part.
+      whole: The same on the joined batch, if it takes that.
+      varies: By leaf of the batch, whether replicas have their own.
+    """
+    same_shape = whole is not None and len(whole) == len(draws)
+    fixed = [same_shape and a.shape == b.shape for a, b in zip(draws, whole or draws, strict=False)]
+    closed = [draw for draw in draws if not draw.deps]
+    # What does not grow with the batch (one set of negatives for all examples) is the same for all examples on one device, too.
+    common = [
+        draw
+        for draw, is_fixed in zip(draws, fixed or [False] * len(draws), strict=False)
+        if draw.deps and not is_fixed and not any(varies[leaf] for leaf in draw.deps if isinstance(leaf, int))
+    ]
+    told = []
+    if closed:
+        told.append(_told(closed, "a key that is closed over or made in the loss", ", and the same at every step"))
+    if common:
+        told.append(_told(common, "a key that follows from scalars or a single key of the batch", ""))
+    return tuple(told)
+
+
+def _told(draws: Sequence[Draw], key: str, more: str) -> EquivalenceError:
+    lines = ", ".join(dict.fromkeys(draw.line for draw in draws if draw.line))
+    return EquivalenceError(
+        "loss_fn, random numbers" + (f" ({lines})" if lines else ""),
+        "a key from the batch for each replica",
+        f"{key}: all replicas draw the same numbers{more}",
+        'Put `runner.keys()` into the batch, anew for each step, and draw with `batch["key"][0]`. Numbers that shall never change are drawn once, outside of the loss. '
+        + OFF,
+    )
+
+
+# ---- what brings examples together -----------------------------------------------------------------------------------
+
+
+def mixing(part: Any, whole: Any) -> list[Mixing]:
+    """The equations that bring examples together, in their order: found by comparing sizes on a part and on the joined batch.
+
+    Args:
+      part: The loss function's jaxpr for a part.
+      whole: The same for the joined batch.
+    """
+    return list(_mixing(part, whole, ""))
+
+
+def _mixing(part: Any, whole: Any, around: str) -> Iterator[Mixing]:
+    (part, _), (whole, _) = primitives.opened(part), primitives.opened(whole)
+    totals: set[Any] = set()  # scalars that follow from sums over examples
+    for small, large in zip(part.eqns, whole.eqns, strict=False):
+        if small.primitive is not large.primitive:
+            return
+        line = primitives.source_line(small) or around
+        grows = any(_growth(a, b) > 1 for a, b in zip(small.invars, large.invars, strict=False))
+        (out, large_out) = (small.outvars[0], large.outvars[0]) if small.outvars else (None, None)
+        inner = list(zip(primitives.inner(small), primitives.inner(large), strict=False))
+        if out is not None and not inner:
+            growth = max((_growth(a, b) for a, b in zip(small.invars, large.invars, strict=False)), default=1.0)
+            if _growth(out, large_out) > growth > 1:
+                yield Mixing("pairs", line)
+            if grows and _growth(out, large_out) == 1 and out.aval.size > 1:
+                yield Mixing("statistics", line)
+            if small.primitive.name == "div" and out.aval.size == 1 and _is_var_in(small.invars[1], totals):
+                yield Mixing("quotient", line)
+        from_totals = grows or any(_is_var_in(v, totals) for v in small.invars)
+        totals |= {v for v in small.outvars if from_totals and getattr(v.aval, "size", 0) == 1}
+        for a, b in inner:
+            yield from _mixing(a, b, line)
+
+
+def _is_var_in(atom: Any, variables: set[Any]) -> bool:
+    return not hasattr(atom, "val") and atom in variables
+
+
+def _growth(part: Any, whole: Any) -> float:
+    """How many times as large a value is on the joined batch."""
+    return getattr(whole.aval, "size", 1) / max(getattr(part.aval, "size", 1), 1)

@@ -1,0 +1,125 @@
+"""What a runner did with each variable, and why: a table to print and numbers to read.
+
+Puts together what others know; decides nothing.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from ampjax.parallel.equivalence.compare import Equivalence
+from ampjax.parallel.planning.partition_search import Found
+from ampjax.parallel.planning.transfer_costs import Predicted
+from ampjax.utils.text_tables import compact, html_table
+
+
+@dataclass(frozen=True)
+class VariableReport:
+    """One variable.
+
+    Args:
+      path: Its name.
+      shape: Its shape.
+      dtype: Its dtype.
+      sparse: Whether detection found it sparse.
+      reason: Its reads, or the use that made it dense.
+      alpha: The share of its rows that a replica touched in a step, the mean so far; None if it is dense.
+      predicted: Table 3's bytes for both architectures.
+      measured: Bytes a machine sent and received for it in a step, the mean so far; None before the first step.
+      choice: Where it lives.
+      partitions: Its partitions.
+      placement: For each partition its server; empty if it is at none.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    sparse: bool
+    reason: str
+    alpha: float | None
+    predicted: Predicted
+    measured: float | None
+    choice: str
+    partitions: int
+    placement: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A runner's variables; prints as a table.
+
+    Args:
+      variables: In the parameters' order.
+      machines: Number of machines.
+      replicas: Number of replicas.
+      servers: Number of servers that were started.
+      searches: Partition searches that have ended.
+      equivalence: What came of the comparison with the joined batch.
+    """
+
+    variables: Sequence[VariableReport]
+    machines: int
+    replicas: int
+    servers: int
+    searches: Sequence[Found]
+    equivalence: Equivalence
+
+    def __getitem__(self, path: str) -> VariableReport:
+        return next(variable for variable in self.variables if variable.path == path)
+
+    def __str__(self) -> str:
+        table = compact(*_HEADERS, title=self._title)
+        for row in self._rows():
+            table.add_row(*row)
+        with io.StringIO() as text:
+            Console(file=text, width=140, force_jupyter=False, force_terminal=False).print(
+                table
+            )  # text, wherever we are
+            return text.getvalue() + "".join(f"{note}\n" for note in self._notes())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEADERS, self._rows(), self._title, self._notes())
+
+    @property
+    def _title(self) -> str:
+        counted = {"machine": self.machines, "replica": self.replicas, "server": self.servers}
+        return ", ".join(f"{n} {name}{'s' if n != 1 else ''}" for name, n in counted.items())
+
+    def _rows(self) -> Iterator[list[str]]:
+        for v in self.variables:
+            alpha = "" if v.alpha is None else f"{v.alpha:.3g}"
+            measured = "" if v.measured is None else _bytes(v.measured)
+            numbers = (alpha, _bytes(v.predicted.ar), _bytes(v.predicted.ps), measured, f"{v.partitions}")
+            yield [f"{v.path} {list(v.shape)}", "sparse" if v.sparse else "dense", *numbers, _home(v)]
+
+    def _notes(self) -> Iterator[str]:
+        if self.machines == 1:
+            yield "one machine: nothing travels between machines, so all bytes are 0"
+        yield from (f"{v.path}: {v.reason}" for v in self.variables)
+        yield from map(str, self.searches)
+        yield str(self.equivalence)
+
+
+_HEADERS = ("variable", "kind", "alpha", "AR\nbytes", "PS\nbytes", "measured", "parts", "home")
+
+
+def _home(variable: VariableReport) -> str:
+    if not variable.placement:
+        return variable.choice
+    shown = ", ".join(map(str, variable.placement[:8])) + (", ..." if len(variable.placement) > 8 else "")
+    return f"{variable.choice} ({shown})"
+
+
+def _bytes(number: float) -> str:
+    for unit in ("", "k", "M", "G"):
+        if number < 1000 or unit == "G":
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return ""

@@ -1,0 +1,102 @@
+"""`get_runner`: the entrance, with the checks that need no batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+
+from ampjax.errors import SettingsError
+from ampjax.numerics.check import warn_of_wrong_numbers
+from ampjax.parallel.config.config import ParallaxConfig
+from ampjax.parallel.config.partitioner import Partitioner
+from ampjax.parallel.config.resources import Resources, find_resources
+from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.planning.build_runner import Setting
+from ampjax.parallel.runner import Runner
+from ampjax.parallel.steps.step_programs import LossFn
+from ampjax.sparse.servers.processes import ServerProcesses
+
+Tree = Any
+
+
+def get_runner(
+    loss_fn: LossFn,
+    params: Tree,
+    tx: optax.GradientTransformation,
+    resource_info: str | Path | Resources | None = None,
+    config: ParallaxConfig | None = None,
+    partitioners: Sequence[Partitioner] = (),
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Runner:
+    """Makes a single-device program data-parallel (the paper's `get_runner`).
+
+    At the first batch it is found which parameters are sparse. Dense ones get a copy on every replica's device and are kept
+    together by AllReduce; sparse ones go to host-side tables at servers, of which a step pulls and updates the rows that it
+    touches. The training is that of the single-device program on the joined batch; a program for which it is not, since it computes something across the
+    examples of its part, is told of at the first batch (`check_equivalence`). `px.Weighted`, `px.all_gather` and `px.mean` reach over replicas.
+
+    Args:
+      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes; `px.Weighted` in the place of a loss. With the mean over
+        examples and `mean` in the settings (or sums and `sum`), replicas together make the single-device step.
+      params: A pytree of float arrays; copied at the first batch.
+      tx: An optax transform; row by row on sparse variables. If there is none and no server, it gets the loss as `value`.
+      resource_info: A resource file, `Resources`, or None for all local devices as one machine.
+      config: The settings.
+      partitioners: Which sparse variables share a number of partitions.
+      clock: Gives seconds; for the partition search.
+
+    Returns:
+      The runner.
+
+    Raises:
+      SettingsError: If resources are wrong, `loss_fn`, `tx`, `config` or a partitioner is none, or JAX runs in several processes.
+      ParameterError: If a parameter has no gradient or is not finite.
+
+    Warns:
+      NumericsWarning: Once in a process, if its kernels compute wrong numbers (see `amp.check_numerics`).
+
+    >>> import jax, numpy as np
+    >>> def loss(params, batch):
+    ...     return jax.numpy.mean((params["table"][batch["ids"]] @ params["w"] - batch["y"]) ** 2)
+    >>> params = {"table": np.ones((100, 2), np.float32), "w": np.ones(2, np.float32)}
+    >>> runner = get_runner(loss, params, optax.sgd(0.1))
+    >>> n = len(jax.local_devices())
+    >>> runner.run({"ids": np.arange(n), "y": np.zeros(n, np.float32)}).loss
+    4.0
+    >>> sorted(runner.params)
+    ['table', 'w']
+    """
+    if not callable(loss_fn):
+        raise SettingsError(
+            "loss_fn", "a function of params and batch", type(loss_fn).__name__, "Pass the function itself."
+        )
+    if not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise SettingsError("tx", "an optax transform", type(tx).__name__, "Pass for example `optax.adam(1e-3)`.")
+    if not isinstance(config, ParallaxConfig | None):
+        raise SettingsError(
+            "config", "a ParallaxConfig or None", type(config).__name__, 'Write `ParallaxConfig(run_option="ps")`.'
+        )
+    if not isinstance(partitioners, Sequence) or not all(isinstance(own, Partitioner) for own in partitioners):
+        raise SettingsError(
+            "partitioners", "a list of partitioners", f"{partitioners!r}", 'Write `[partitioner("embedding")]`.'
+        )
+    if jax.process_count() > 1:
+        raise SettingsError(
+            "get_runner",
+            "one process, which has all devices",
+            f"{jax.process_count()} processes (`jax.process_count()`)",
+            "Several machines are not supported yet: each process would train a model of its own. "
+            "Start one process on one machine, without `jax.distributed.initialize`.",
+        )
+    warn_of_wrong_numbers("get_runner", jax.local_devices(backend="cpu"))
+    resources = find_resources(resource_info)
+    config = config or ParallaxConfig()
+    processes = ServerProcesses(len(resources.servers)) if config.server_processes else None
+    setting = Setting(loss_fn, tx, resources, config, Wire(len(resources.machines)), processes)
+    return Runner(setting, params, partitioners, clock)

@@ -1,0 +1,1 @@
+"""Where variables live: on devices, at servers, or on every machine."""

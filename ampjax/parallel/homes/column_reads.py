@@ -1,0 +1,172 @@
+"""What of a table's rows a program reads: casts and slices that can be made before rows travel (Parallax, arXiv version, +OPSW).
+
+Follows a table from its leaf to its first real uses, through what only moves numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.jaxprs.primitives import called, opened
+from ampjax.parallel.homes.row_homes import WHOLE, Reading
+from ampjax.sparse.rewrite.pulled_step import SparseProgram
+from ampjax.sparse.table.table_settings import DTYPES
+
+Tree = Any
+Use = tuple[np.dtype, int, int]
+"""A dtype in which some columns are computed with, and from and to where these are."""
+
+_CALLS = ("jit", "pjit", "closed_call", "remat", "checkpoint")
+
+
+class Readings:
+    """What has to travel of each table for batches of each shape: a program may read more of its rows for some than for others.
+
+    Args:
+      program: The loss on pulled rows.
+      narrow: Whether to look; if not, whole rows travel.
+    """
+
+    def __init__(self, program: SparseProgram, narrow: bool):
+        self._program, self._narrow = program, narrow
+        self._known: dict[Any, dict[str, Reading]] = {}
+
+    def of(self, batch: Tree) -> dict[str, Reading]:
+        """By table what a program reads for such a batch."""
+        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch)) if self._narrow else ()
+        if shapes not in self._known:
+            self._known[shapes] = {path: self._read(path, batch) for path in self._program.tables}
+        return self._known[shapes]
+
+    def _read(self, path: str, batch: Tree) -> Reading:
+        return reading(self._program, path, batch) if self._narrow else WHOLE
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """What a value holds of a table's rows.
+
+    Args:
+      first: The first column.
+      end: The column after the last.
+      is_last: Whether these columns are the value's last axis.
+      is_cast: Whether it has been cast.
+    """
+
+    first: int
+    end: int
+    is_last: bool
+    is_cast: bool = False
+
+
+Outside = Callable[[int, _Part], set[Use]]
+"""The uses of what a jaxpr hands out, by the number of the output."""
+
+
+def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
+    """The part of a table's rows that a program computes with, and the dtype to which it casts them before it does.
+
+    Rows cut and cast at the server are then the very numbers that the program would have made of them. Gradients of columns
+    that are not read are zero and need not travel; the others stay as wide as they are.
+
+    Args:
+      program: The loss on pulled rows.
+      path: The table.
+      batch: A batch.
+
+    Returns:
+      The dtype is None if rows are used as they are, or in several ways, or in a dtype in which rows don't travel; the
+      columns are None if all are used.
+    """
+    plan = program.plan(batch)
+    jaxpr, _ = opened(plan.traced.jaxpr)
+    place = [leaf.path for leaf in plan.traced.leaves].index(path)
+    table = program.tables[path]
+    width = table.shape[-1] if len(table.shape) > 1 else 0
+    is_last = width > 0 and len(table.shape) - 1 not in program.axes[path]
+    uses = _first_uses(
+        jaxpr, jaxpr.invars[place], _Part(0, width, is_last), lambda number, part: {_all(table.dtype, part)}
+    )
+    dtypes = {dtype for dtype, _, _ in uses}
+    only = dtypes.pop() if len(dtypes) == 1 else np.dtype(table.dtype)
+    narrower = only in DTYPES and only.itemsize < np.dtype(table.dtype).itemsize
+    columns = (min(first for _, first, _ in uses), max(end for _, _, end in uses)) if uses else (0, width)
+    return Reading(only if narrower else None, columns if columns != (0, width) else None)
+
+
+def _all(dtype: Any, part: _Part) -> Use:
+    return np.dtype(dtype), part.first, part.end
+
+
+def _first_uses(jaxpr: Any, var: Any, part: _Part, outside: Outside) -> set[Use]:
+    """How a value is first computed with; `outside` tells it for what a jaxpr hands out."""
+    found: set[Use] = set()
+    for number, out in enumerate(jaxpr.outvars):
+        found |= outside(number, part) if out is var else set()
+    for eqn in jaxpr.eqns:
+        for place, operand in enumerate(eqn.invars):
+            found |= _uses_by(eqn, place, jaxpr, part, outside) if operand is var else set()
+    return found
+
+
+def _uses_by(eqn: Any, place: int, jaxpr: Any, part: _Part, outside: Outside) -> set[Use]:
+    """How one equation uses one of its operands."""
+    if eqn.primitive.name in _CALLS:
+        inner, _ = opened(called(eqn))
+
+        def handed_out(number: int, part: _Part) -> set[Use]:
+            return _first_uses(jaxpr, eqn.outvars[number], part, outside)
+
+        return _first_uses(inner, inner.invars[place], part, handed_out)
+    moved = _moved(eqn, part) if place == 0 else None
+    if moved is None:
+        return {_all(eqn.invars[place].aval.dtype, part)}
+    return _first_uses(jaxpr, eqn.outvars[0], moved, outside)
+
+
+def _moved(eqn: Any, part: _Part) -> _Part | None:
+    """What an equation that only casts or moves numbers leaves of a part; None for any other."""
+    name, params = eqn.primitive.name, eqn.params
+    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    match name:
+        case "copy":
+            stays = True
+        case "convert_element_type":
+            return None if part.is_cast else dataclasses.replace(part, is_cast=True)
+        case "slice":
+            return _cut(part, params["start_indices"][-1:], params["limit_indices"][-1:], params["strides"])
+        case "reshape":
+            stays = old[-1:] == new[-1:] and params["dimensions"] is None
+        case "squeeze":
+            stays = len(old) - 1 not in params["dimensions"]
+        case "broadcast_in_dim":
+            stays = old[-1:] == new[-1:] and params["broadcast_dimensions"][-1:] == (len(new) - 1,)
+        case "transpose":
+            stays = params["permutation"][-1:] == (len(old) - 1,)
+        case "dynamic_slice":
+            stays = params["slice_sizes"][-1:] == old[-1:]
+        case "gather":
+            stays = _gathers_whole(params, old, new)
+        case _:
+            return None
+    return dataclasses.replace(part, is_last=part.is_last and stays)
+
+
+def _gathers_whole(params: Any, old: tuple[int, ...], new: tuple[int, ...]) -> bool:
+    """Whether the last axis of a gather's operand is that of its result."""
+    numbers, last = params["dimension_numbers"], len(old) - 1
+    gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    return tuple(params["slice_sizes"][-1:]) == old[-1:] and last not in gone and len(new) - 1 in numbers.offset_dims
+
+
+def _cut(part: _Part, start: tuple[int, ...], limit: tuple[int, ...], strides: tuple[int, ...] | None) -> _Part:
+    """What a slice leaves of a part."""
+    if not part.is_last:
+        return part
+    whole = strides is None or strides[-1] == 1
+    return dataclasses.replace(part, first=part.first + start[0], end=part.first + limit[0], is_last=whole)

@@ -1,0 +1,244 @@
+"""Where dense variables live: a copy on every replica's device, or at servers.
+
+Both homes do the same five things: give the parameters to replicas, take their gradients, give what tables need for the update,
+propose new values, and adopt them. Trees have None in place of tables. Knows the split optimizer; nothing of rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from ampjax.devices.loss_collectives import AXIS
+from ampjax.devices.per_replica import entry, replicate, shard_of, spread
+from ampjax.devices.random_keys import copied, data_of, like
+from ampjax.optim.split_transform import Split, Totals
+from ampjax.parallel.config.leaf_paths import path_text
+from ampjax.parallel.config.resources import Resources
+from ampjax.parallel.homes.wire import Wire
+
+Tree = Any
+
+
+class Proposal(NamedTuple):
+    """An update that nobody has seen yet.
+
+    Args:
+      params: New dense parameters, where they live.
+      state: The new shared state of the optimizer.
+      shared: By table, what its rule needs to update rows; host arrays.
+    """
+
+    params: Tree
+    state: Tree
+    shared: dict[str, list[np.ndarray]]
+
+
+class DenseHome(Protocol):
+    """What a step asks of a home of dense variables."""
+
+    def pull(self) -> Tree:
+        """The parameters for the replicas, arrays `[n, *shape]`."""
+        ...
+
+    def push(self, grads: Tree) -> Tree:
+        """The replicas' gradients `[n, *shape]` as this home keeps them, reduced over replicas."""
+        ...
+
+    def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
+        """What tables need for one round of reductions."""
+        ...
+
+    def propose(self, grads: Tree, totals: Totals) -> Proposal:
+        """The update; changes nothing."""
+        ...
+
+    def adopt(self, proposal: Proposal) -> None:
+        """Makes a proposal the truth."""
+        ...
+
+    def fetch(self, grads: Tree) -> Tree:
+        """Reduced gradients as host arrays."""
+        ...
+
+    def read(self) -> tuple[Tree, Tree]:
+        """Parameters and shared state as host arrays of their own."""
+        ...
+
+    def write(self, params: Tree, state: Tree) -> None:
+        """Replaces them."""
+        ...
+
+    def wait(self) -> None:
+        """Returns when the parameters are there."""
+        ...
+
+
+class OnDevices:
+    """A copy on each replica's device; an AllReduce has made their gradients equal.
+
+    Args:
+      split: The optimizer.
+      params: Dense parameters.
+      devices: The replicas' devices.
+    """
+
+    def __init__(self, split: Split, params: Tree, devices: Sequence[Any]):
+        self._split, self._devices = split, list(devices)
+        self._update = jax.pmap(split.update, axis_name=AXIS, devices=self._devices)
+        self.write(params, split.init(params))
+
+    def write(self, params: Tree, state: Tree) -> None:
+        """Replaces parameters and state on all devices."""
+        self._params, self._state = replicate(params, self._devices), replicate(state, self._devices)
+
+    def read(self) -> tuple[Tree, Tree]:
+        """Parameters and shared state as host arrays of their own."""
+        return entry(self._params), entry(self._state)
+
+    def wait(self) -> None:
+        """Returns when the parameters are there."""
+        jax.block_until_ready(self._params)
+
+    def pull(self) -> Tree:
+        """The replicas' copies."""
+        return self._params
+
+    def push(self, grads: Tree) -> Tree:
+        """The gradients as they are: they have been reduced."""
+        return grads
+
+    def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
+        """What tables need for one round of reductions: mostly nothing, and then nothing is computed."""
+        if not any(rule.rounds[turn][1].shared for rule in self._split.rules.values()):
+            return {table: [] for table in self._split.rules}
+        first = (entry(tree) for tree in (self._params, self._state, grads))
+        return _on_host(self._split.jitted[0](turn, *first, totals))
+
+    def propose(self, grads: Tree, totals: Totals) -> Proposal:
+        """The same update on every device."""
+        if not jax.tree.leaves((self._params, self._state, grads, totals)):
+            # All variables are tables, and the optimizer has no state for all of them: nothing to map over.
+            params, state, shared = self._split.jitted[1](self._params, self._state, grads, totals)
+            return Proposal(params, state, _on_host(shared))
+        # Totals go to each device as mapped arguments: `pmap` mistakes a tuple of axes for one of leaves if there are as many.
+        everywhere = spread([totals] * len(self._devices), self._devices)
+        params, state, shared = self._update(self._params, self._state, grads, everywhere)
+        return Proposal(params, state, jax.tree.map(lambda leaf: shard_of(leaf, 0), shared))
+
+    def adopt(self, proposal: Proposal) -> None:
+        """Makes a proposal the truth."""
+        self._params, self._state = proposal.params, proposal.state
+
+    def fetch(self, grads: Tree) -> Tree:
+        """Reduced gradients as host arrays."""
+        return entry(grads)
+
+
+class AtServers:
+    """Whole variables at servers, as in a parameter server without AllReduce.
+
+    Args:
+      split: The optimizer.
+      params: Dense parameters.
+      resources: The machines.
+      servers: By variable, the number of its server.
+      wire: The way to them.
+      local_aggregation: Whether the replicas of a machine pull and push together.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        params: Tree,
+        resources: Resources,
+        servers: Mapping[str, int],
+        wire: Wire,
+        local_aggregation: bool,
+    ):
+        self._split, self._resources, self._wire = split, resources, wire
+        self._machine = {path: resources.servers[server] for path, server in servers.items()}
+        self._together = local_aggregation
+        self.write(params, split.init(params))
+
+    def write(self, params: Tree, state: Tree) -> None:
+        """Replaces parameters and state at the servers."""
+        self._params, self._state = jax.tree.map(copied, (params, state))
+
+    def read(self) -> tuple[Tree, Tree]:
+        """Parameters and shared state as host arrays of their own."""
+        return jax.tree.map(copied, (self._params, self._state))
+
+    def wait(self) -> None:
+        """They are there: an update ends on the host."""
+
+    def pull(self) -> Tree:
+        """Every machine gets all variables, once for all of its replicas or once for each."""
+        pulled = [self.pull_for(machine) for machine, _ in self._clients()]
+        return spread(self._for_replicas(pulled), self._resources.devices)
+
+    def pull_for(self, machine: int) -> Tree:
+        """All variables as they arrive at a machine."""
+        return self._travel(self._params, lambda home: (home, machine))
+
+    def push(self, grads: Tree) -> Tree:
+        """The replicas' gradients, summed at the servers. Whoever makes them has divided them, where a mean is wanted."""
+        arrived = []
+        for machine, replicas in self._clients():
+            own = [jax.tree.map(lambda leaf, r=r: shard_of(leaf, r), grads) for r in replicas]
+            arrived.append(self.push_from(machine, jax.tree.map(_sum, *own)))
+        return jax.tree.map(_sum, *arrived)
+
+    def push_from(self, machine: int, grads: Tree) -> Tree:
+        """One client's gradients as they arrive at the servers."""
+        return self._travel(grads, lambda home: (machine, home))
+
+    def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
+        """What tables need for one round of reductions."""
+        return _on_host(self._split.jitted[0](turn, self._params, self._state, grads, totals))
+
+    def propose(self, grads: Tree, totals: Totals) -> Proposal:
+        """The update, by the chief."""
+        params, state, shared = self._split.jitted[1](self._params, self._state, grads, totals)
+        return Proposal(_on_host(params), _on_host(state), _on_host(shared))
+
+    def adopt(self, proposal: Proposal) -> None:
+        """Makes a proposal the truth."""
+        self._params, self._state = proposal.params, proposal.state
+
+    def fetch(self, grads: Tree) -> Tree:
+        """Reduced gradients; they are host arrays already."""
+        return grads
+
+    def _travel(self, tree: Tree, ends: Any) -> Tree:
+        """A tree's arrays, each over the way between its variable's home and somebody."""
+
+        def send(path: Any, leaf: np.ndarray) -> np.ndarray:
+            name = path_text(path)
+            source, target = ends(self._machine[name])
+            return self._wire.send(source, target, leaf, name)
+
+        return jax.tree_util.tree_map_with_path(send, tree)
+
+    def _clients(self) -> list[tuple[int, list[int]]]:
+        return self._resources.clients(self._together)
+
+    def _for_replicas(self, pulled: list[Tree]) -> list[Tree]:
+        places = {replica: tree for (_, own), tree in zip(self._clients(), pulled, strict=True) for replica in own}
+        return [places[replica] for replica in range(len(places))]
+
+
+def _sum(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """A sum in the arrays' dtype, formed in float32 at least."""
+    if not others:
+        return first
+    wide = np.result_type(first.dtype, np.float32)
+    return functools.reduce(np.add, others, first.astype(wide, copy=False)).astype(first.dtype, copy=False)
+
+
+def _on_host(tree: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: like(leaf, data_of(leaf)), tree)

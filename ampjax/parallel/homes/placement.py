@@ -1,0 +1,33 @@
+"""Which server holds which variable or partition: all of them together, evenly by size (Parallax §4.1). Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ampjax.sparse.rows.partition_layout import Layout, place
+
+
+def place_variables(
+    sizes: Mapping[str, tuple[int, int]], partitions: Mapping[str, int], n_servers: int, load: Sequence[int] = ()
+) -> dict[str, tuple[int, ...]]:
+    """For each variable the servers of its partitions.
+
+    Args:
+      sizes: By variable, its rows (1 for one that is never split) and the bytes of one.
+      partitions: The number of partitions of those that are split.
+      n_servers: At least 1.
+      load: Bytes that each server holds of what stays where it is; none by default.
+
+    >>> place_variables({"table": (10, 4), "w": (1, 24)}, {"table": 2}, 2)
+    {'table': (1, 1), 'w': (0,)}
+    """
+    parts = [
+        (path, Layout(n_rows, partitions.get(path, 1)).size(number) * nbytes)
+        for path, (n_rows, nbytes) in sizes.items()
+        for number in range(partitions.get(path, 1))
+    ]
+    servers = place([size for _, size in parts], n_servers, load)
+    result: dict[str, tuple[int, ...]] = {path: () for path in sizes}
+    for (path, _), server in zip(parts, servers, strict=True):
+        result[path] += (server,)
+    return result

@@ -1,0 +1,208 @@
+"""What becomes of each variable: which are sparse, how much of them a step touches, and so where they will live.
+
+Looks at the loss function and one batch; makes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ampjax.devices.loss_collectives import AXIS
+from ampjax.errors import SettingsError
+from ampjax.parallel.config.config import ParallaxConfig
+from ampjax.parallel.config.leaf_paths import matches, names
+from ampjax.parallel.config.partitioner import Group, Partitioner, groups_of
+from ampjax.parallel.config.resources import Resources
+from ampjax.parallel.homes.placement import place_variables
+from ampjax.parallel.steps import batch_rows
+from ampjax.parallel.steps.step_programs import LossFn
+from ampjax.sparse.detection.detect import Analysis, Variable, find_sparse
+from ampjax.sparse.rewrite.pulled_step import SparseProgram, rewrite
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model's variables and what becomes of them. Paths are those of `jax.tree_util.keystr`.
+
+    Args:
+      analysis: What detection says of each variable.
+      program: The loss on pulled rows of the tables.
+      has_aux: Whether the loss function gives `(loss, aux)`.
+      alpha: By sparse variable, the share of its rows that a replica touched in the first batch.
+      choice: By variable: `allreduce`, `server`, `table at servers` or `table on every machine`, and why.
+      groups: Tables that are split alike.
+      partitions: By table the number of partitions to start with.
+      servers: By variable at servers the server of each partition.
+    """
+
+    analysis: Analysis
+    program: SparseProgram
+    has_aux: bool
+    alpha: Mapping[str, float]
+    choice: Mapping[str, str]
+    groups: Sequence[Group]
+    partitions: Mapping[str, int]
+    servers: Mapping[str, tuple[int, ...]]
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The variables that are tables."""
+        return tuple(self.program.tables)
+
+    def load(self, n_servers: int) -> list[int]:
+        """Bytes of dense variables at each server; these stay where they are."""
+        result = [0] * n_servers
+        for path, (server, *_) in self.servers.items():
+            result[server] += 0 if path in self.tables else _nbytes(self.analysis[path])
+        return result
+
+
+def make_plan(
+    loss_fn: LossFn,
+    params: Tree,
+    parts: Sequence[Tree],
+    resources: Resources,
+    config: ParallaxConfig,
+    partitioners: Sequence[Partitioner],
+) -> Plan:
+    """Plans a model.
+
+    Args:
+      loss_fn: The loss function.
+      params: The parameters.
+      parts: By replica its part of the first batch.
+      resources: The machines.
+      config: The settings.
+      partitioners: The user's partitioners.
+
+    Raises:
+      ParameterError: If parameters don't fit the loss function.
+      DataError: If the batch is nothing that JAX takes.
+      SettingsError: If the loss is no scalar, a partitioner or a pattern of what stays dense fits nothing, or a `Weighted` shall be summed.
+    """
+    mapped = ((AXIS, len(parts)),) if config.sync else ()  # without a barrier each replica steps alone
+    analysis = find_sparse(loss_fn, params, parts[0], mapped=mapped)
+    text = names(params)
+    _check_patterns(config.keep_dense, text)
+    found = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
+    program = rewrite(loss_fn, params, parts[0], found, mapped)
+    traced = program.plan(parts[0]).traced
+    _check_reductions(traced.is_weighted, config)
+    alpha = measure_alpha(program, params, parts)
+    is_hybrid = config.run_option == "hybrid"
+    tables = {path: axes for path, axes in found.items() if not is_hybrid or alpha[path] < config.alpha_threshold}
+    program = program if tables == found else rewrite(loss_fn, params, parts[0], tables, mapped)
+    groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
+    partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
+    return Plan(
+        analysis=analysis,
+        program=program,
+        has_aux=traced.has_aux,
+        alpha=alpha,
+        choice={v.path: _choice(v, tables, alpha, config) for v in analysis},
+        groups=groups,
+        partitions=partitions,
+        servers=_servers(analysis, program, partitions, resources, config),
+    )
+
+
+def _may_be_table(variable: Variable, text: Mapping[str, str], config: ParallaxConfig) -> bool:
+    """Whether a sparse variable can be a table: the user does not forbid it, and tables hold such rows."""
+    return not any(matches(p, text[variable.path]) for p in config.keep_dense) and not _is_double(variable)
+
+
+def _check_patterns(patterns: Sequence[str], text: Mapping[str, str]) -> None:
+    for pattern in patterns:
+        if not any(matches(pattern, path) for path in text.values()):
+            raise SettingsError(
+                f"setting `keep_dense`, `{pattern}`",
+                f"a name in one of {list(text.values())}",
+                "no match",
+                "Correct it.",
+            )
+
+
+def _check_reductions(is_weighted: bool, config: ParallaxConfig) -> None:
+    for name in ("average_dense", "average_sparse"):
+        if is_weighted and getattr(config, name) != "mean":
+            raise SettingsError(
+                f"setting `{name}`",
+                "`mean` where the loss function returns `Weighted`, which is normalised over all replicas",
+                f"{getattr(config, name)!r}",
+                "Leave the setting out.",
+            )
+
+
+def _is_double(variable: Variable) -> bool:
+    return variable.dtype.itemsize > 4
+
+
+def measure_alpha(program: SparseProgram, params: Tree, parts: Sequence[Tree]) -> dict[str, float]:
+    """By table, the share of its rows that a replica touches, the mean over replicas.
+
+    Args:
+      program: The loss on pulled rows.
+      params: The parameters.
+      parts: By replica its batch.
+    """
+    if not program.tables:
+        return {}
+    dense, _ = program.split(params)
+    ids_of = jax.jit(lambda batch: program.ids(dense, batch))
+    return batch_rows.alphas(program, batch_rows.touched(program, [ids_of(part) for part in parts]))
+
+
+def _groups(partitioners: Sequence[Partitioner], n_rows: Mapping[str, int], text: Mapping[str, str]) -> list[Group]:
+    """The groups of tables; partitioners know short paths."""
+    full = {short: path for path, short in text.items()}
+    groups = groups_of(partitioners, {text[path]: n for path, n in n_rows.items()}, list(full))
+    return [Group(group.label, tuple(full[name] for name in group.paths), group.low, group.high) for group in groups]
+
+
+def _start(group: Group, resources: Resources, config: ParallaxConfig) -> int:
+    wanted = len(resources.machines) if config.partitions is None else config.partitions
+    return min(max(wanted, group.low), group.high)
+
+
+def _choice(variable: Variable, tables: Collection[str], alpha: Mapping[str, float], config: ParallaxConfig) -> str:
+    path = variable.path
+    if path in tables:
+        return "table on every machine" if config.run_option == "ar" else "table at servers"
+    home = "server" if config.dense_at_servers else "allreduce"
+    if variable.sparse and _is_double(variable):
+        return f"{home}: tables hold no rows of {variable.dtype}"
+    if path not in alpha:
+        return home
+    return f"{home}: alpha {alpha[path]:.3g} is at least {config.alpha_threshold:g}"
+
+
+def _servers(
+    analysis: Analysis,
+    program: SparseProgram,
+    partitions: Mapping[str, int],
+    resources: Resources,
+    config: ParallaxConfig,
+) -> dict[str, tuple[int, ...]]:
+    """Servers of all that lives at servers, placed together."""
+    sizes = {}
+    for variable in analysis:
+        is_table = variable.path in program.tables
+        if is_table and config.run_option != "ar":
+            n_rows = program.tables[variable.path].shape[0]
+            sizes[variable.path] = (n_rows, _nbytes(variable) // n_rows)
+        if not is_table and config.dense_at_servers:
+            sizes[variable.path] = (1, _nbytes(variable))
+    return place_variables(sizes, partitions, len(resources.servers))
+
+
+def _nbytes(variable: Any) -> int:
+    size = variable.dtype.itemsize
+    for n in variable.shape:
+        size *= n
+    return size

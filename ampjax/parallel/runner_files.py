@@ -1,0 +1,387 @@
+"""A runner in files: dense variables and shared optimizer state in one folder, each table in one of its own.
+
+Every file has a checksum, and nothing is believed before all of it was read. A save that is cut off leaves the last whole one,
+be it under a name beside the folder's: `NAME.<token>.new` is being written, `NAME.<token>.old` is being replaced (`sparse.table.leftovers` knows tokens).
+What is no checkpoint is not touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.devices import random_keys
+from ampjax.errors import DataError, TableError
+from ampjax.optim.row_rule import RowRule
+from ampjax.optim.split_rows import split_rows
+from ampjax.parallel.config.leaf_paths import by_path, names
+from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
+from ampjax.sparse.table import leftovers, table_files
+from ampjax.sparse.table.sharded_table import Table
+from ampjax.utils.setting_checks import a_path
+
+Tree = Any
+Axes = Mapping[str, Sequence[int]]
+_DENSE = "dense"
+_PARAMS = "params/"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What was read.
+
+    Args:
+      step: Steps that had been taken.
+      params: Dense parameters.
+      state: Shared optimizer state.
+      tables: By path, as many copies as were asked for.
+      notes: What the runner noted, in JSON's types, if it did.
+    """
+
+    step: int
+    params: Tree
+    state: Tree
+    tables: Mapping[str, list[Table]]
+    notes: Mapping[str, Any] | None
+
+
+class Like(NamedTuple):
+    """What a table is loaded as, where there is no table yet.
+
+    Args:
+      rule: The optimizer's rule for its rows.
+      settings: Its settings, in place of the saved ones.
+      shape: Its shape `(rows, *row shape)`.
+    """
+
+    rule: RowRule
+    settings: Mapping[str, Any]
+    shape: tuple[int, ...]
+
+
+def save(
+    folder: str | Path,
+    step: int,
+    params: Tree,
+    state: Tree,
+    tables: Mapping[str, Table],
+    notes: Mapping[str, Any] | None = None,
+    *,
+    axes: Axes | None = None,
+) -> None:
+    """Writes everything; what the folder held before is replaced in one go.
+
+    Args:
+      folder: Where to.
+      step: Steps taken so far.
+      params: Dense parameters, None at tables.
+      state: Shared optimizer state.
+      tables: By path.
+      notes: What the runner wants to know again, in JSON's types.
+      axes: By path, for tables that have other axes than their parameters (see `ampjax.sparse.detection.row_axes`).
+
+    Raises:
+      SettingsError: If the folder is no path.
+      DataError: If the folder holds anything else, or is the one in which the program runs.
+    """
+    folder = a_path("checkpoint, folder", folder).resolve()
+    _check_place(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(folder)
+    try:
+        with leftovers.saving(folder.parent, f"{folder.name}.") as token:
+            fresh = _beside(folder, token, "new")
+            for number, table in enumerate(tables.values()):
+                table.save(fresh / _table(number))
+            leaves = [random_keys.data_of(leaf) for leaf in jax.tree.leaves((params, state))]
+            facts = {"step": step, "tables": list(tables), "leaves": _described(params, state), "notes": notes}
+            facts["axes"] = _listed(axes or {})
+            table_files.save(fresh / _DENSE, facts, iter([]), leaves)
+            _replace(folder, fresh, _beside(folder, token, "old"))
+    finally:
+        _sweep(folder)
+
+
+def steps(folder: str | Path, params: Tree) -> int:
+    """How many steps had been taken; checks that the parameters are a model's, without reading them.
+
+    Args:
+      folder: What `save` wrote.
+      params: Parameters like those that were saved, tables among them.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      DataError: If what was saved is of another model.
+      TableError: If there is no manifest, or it was altered.
+    """
+    folder = _whole_one(folder)
+    facts = _facts(folder)
+    shapes = {path.removeprefix(_PARAMS): shape for path, _, shape in facts["leaves"] if path.startswith(_PARAMS)}
+    known = names(params)
+    for number, key in enumerate(facts["tables"]):
+        shapes[known.get(key, key)] = table_files.read_manifest(folder / _table(number), shape=list)["shape"]
+    turned: dict[str, list[int]] = facts["axes"]
+    axes = {known.get(key, key): own for key, own in turned.items()}
+    wanted = {path: np.shape(random_keys.data_of(leaf)) for path, leaf in by_path(params).items()}
+    _check_axes(folder, axes, wanted)
+    wanted = {path: list(table_shape(shape, axes.get(path, LEADING))) for path, shape in wanted.items()}
+    _check(folder, "parameters", sorted(wanted.items()), sorted(shapes.items()))
+    return facts["step"]
+
+
+def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) -> tuple[Tree, Tree]:
+    """Parameters and optimizer state as the single-device program has them.
+
+    Args:
+      folder: What `save` wrote.
+      params: Parameters like those that were saved.
+      tx: The transform that they were trained with.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      DataError: If what was saved is of another model.
+      TableError: If files are missing, cut off or altered, or the transform is not row-wise on what was a table.
+    """
+    folder = _whole_one(folder)
+    facts = _facts(folder)
+    tables, axes = facts["tables"], facts["axes"]
+    if not tables:
+        saved = load(folder, params, tx.init(params), {})
+        return saved.params, saved.state
+    leaves = {key: leaf for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True)}
+    _check_axes(folder, axes, {key: np.shape(leaf) for key, leaf in leaves.items()})
+    turned = [to_table(leaf, axes.get(key, LEADING)) for key, leaf in leaves.items()]
+    split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), turned), tables, axes)
+    dense, _ = split.params.split(params)
+    shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, turned, strict=True)}
+    like = {key: [Like(split.rules[key], {}, shapes[key])] for key in tables if key in shapes}
+    saved = load(folder, dense, split.init(dense), like, axes)
+
+    def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
+        return [from_table(table, np.shape(leaves[path]), axes.get(path, LEADING)) for table in tables]
+
+    rows = {path: as_leaves(path, [own.dense()]) for path, (own,) in saved.tables.items()}
+    states = {path: as_leaves(path, own.opt_state) for path, (own,) in saved.tables.items()}
+    return (
+        split.params.fill(jax.tree.leaves(saved.params), rows),
+        split.state.fill(jax.tree.leaves(saved.state), states),
+    )
+
+
+def load(
+    folder: str | Path,
+    params: Tree,
+    state: Tree,
+    like: Mapping[str, Sequence[Table | Like]],
+    axes: Axes | None = None,
+) -> Saved:
+    """Reads everything and checks it against the model; changes nothing.
+
+    Args:
+      folder: What `save` wrote.
+      params: Dense parameters like those that were saved.
+      state: Shared optimizer state, likewise.
+      like: By path a model's tables: how many copies there are, and how they are split and placed.
+      axes: As for `save`.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      DataError: If what was saved is of another model.
+      TableError: If files are missing, cut off or altered.
+    """
+    folder = _whole_one(folder)
+    facts = _facts(folder)
+    _check(folder, "tables", list(like), facts["tables"])
+    _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(facts["axes"].items()))
+    _check(folder, "dense leaves", _described(params, state), facts["leaves"])
+    _, leaves = table_files.read_arrays(folder / _DENSE, facts)
+    came = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
+    _check(folder, "files of dense leaves", [kind for _, *kind in facts["leaves"]], came)
+    tables = {
+        path: [_load_table(folder / _table(number), path, own) for own in copies]
+        for number, (path, copies) in enumerate(like.items())
+    }
+    first, structure = jax.tree.flatten((params, state))
+    dense, shared = jax.tree.unflatten(structure, map(random_keys.like, first, leaves))
+    table_files.sweep(folder / _DENSE)
+    return Saved(facts["step"], dense, shared, tables, facts.get("notes"))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """The manifest of what is no table: steps, paths of tables and axes of their rows; path, dtype and shape of each leaf.
+
+    Axes are those of tables that have others than their parameters. Older checkpoints have none.
+
+    Raises:
+      TableError: If it can't be read, or says anything else.
+    """
+    facts = table_files.read_manifest(folder / _DENSE, step=int, tables=list, leaves=list)
+    facts.setdefault("axes", {})
+    of_leaves = (isinstance(leaf, list) and list(map(type, leaf)) == [str, str, list] for leaf in facts["leaves"])
+    are_names = all(isinstance(path, str) for path in facts["tables"])
+    if not are_names or not all(of_leaves) or not _are_axes(facts["axes"], facts["tables"]):
+        fix = "Restore another copy, or start anew."
+        said = "names of tables, axes of their rows; paths, dtypes and shapes"
+        raise TableError(f"{folder / _DENSE}", said, "something else", fix)
+    return facts
+
+
+def _are_axes(axes: Any, tables: Sequence[str]) -> bool:
+    """Whether this gives, for some of the tables, different axes of a parameter, in their order."""
+    return isinstance(axes, dict) and all(
+        path in tables
+        and isinstance(own, list)
+        and len(own) > 0
+        and all(type(axis) is int and axis >= 0 for axis in own)
+        and own == sorted(set(own))
+        for path, own in axes.items()
+    )
+
+
+def _listed(axes: Axes) -> dict[str, list[int]]:
+    """As JSON knows them."""
+    return {path: list(own) for path, own in axes.items()}
+
+
+def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raises unless all parameters have the axes that are said of them; those of another model are told elsewhere.
+
+    Raises:
+      DataError: If one has fewer.
+    """
+    for path, own in axes.items():
+        if path in shapes and own[-1] >= len(shapes[path]):
+            fix = "Restore into the same model."
+            where = f"checkpoint `{folder}`, table `{path}`, axes of rows"
+            raise DataError(where, f"axes of {list(shapes[path])}", f"{list(own)}", fix)
+
+
+def _load_table(folder: Path, path: str, like: Table | Like) -> Table:
+    saved = tuple(table_files.read_manifest(folder, shape=list)["shape"])
+    if saved != like.shape:
+        fix = "Restore into a runner of the same model: a table has as many rows as when it was saved."
+        raise DataError(f"checkpoint `{folder.parent}`, table `{path}`", f"shape {like.shape}", f"{saved}", fix)
+    return Table.load(folder, like.rule, **like.settings)
+
+
+def _described(params: Tree, state: Tree) -> list[list[Any]]:
+    """Path, dtype and shape of every leaf, as JSON knows them."""
+    leaves = by_path(jax.tree.map(random_keys.data_of, {"params": params, "state": state}))
+    return [[path, str(data.dtype), list(data.shape)] for path, data in leaves.items()]
+
+
+def _check(folder: Path, what: str, wanted: Sequence[Any], came: Any) -> None:
+    if came != wanted:
+        missing = [entry for entry in wanted if entry not in (came or [])]
+        foreign = [entry for entry in came or [] if entry not in wanted]
+        raise DataError(
+            f"checkpoint `{folder}`, {what}",
+            f"{missing or wanted}",
+            f"{foreign or came}",
+            "Restore into the same model with the same optimizer and choice of tables.",
+        )
+
+
+def _check_place(folder: Path) -> None:
+    """Raises unless a folder may be replaced: it is not there yet, is empty or holds a checkpoint and nothing else.
+
+    Raises:
+      DataError: If it holds something else, or is the one in which the program runs.
+    """
+    fix = "Give a folder of its own."
+    if re.fullmatch(r".*\.[0-9a-f]{8}\.(new|old)", folder.name):
+        got = f"`{folder.name}`, as a save calls its own folders while it runs"
+        raise DataError(f"checkpoint `{folder}`", "another name", got, "Name it otherwise: such folders get deleted.")
+    if Path.cwd().is_relative_to(folder):
+        raise DataError(f"checkpoint `{folder}`", "a folder that can be replaced", "the working directory's", fix)
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"checkpoint `{folder}`", "a folder", "a file", fix)
+    inside = sorted(folder.iterdir()) if folder.exists() else []
+    foreign = [path.name for path in inside if not (path / table_files.MANIFEST).is_file()]
+    if inside and (foreign or not (folder / _DENSE).exists()):
+        got = ", ".join(foreign[:4] or [path.name for path in inside[:4]])
+        raise DataError(f"checkpoint `{folder}`", "a new folder, an empty one or a checkpoint", f"one with {got}", fix)
+
+
+def _replace(folder: Path, fresh: Path, old: Path) -> None:
+    """Puts a new folder in the place of what is there, which gets the name `old`."""
+    while True:
+        if folder.exists() and any(folder.iterdir()):
+            os.replace(folder, old)
+        try:
+            os.replace(fresh, folder)
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        shutil.rmtree(old, ignore_errors=True)  # another save was faster, and what it wrote is newer
+    table_files.sync_folder(folder.parent)
+
+
+def _whole_one(folder: str | Path) -> Path:
+    """The folder, or what it was before a save that was cut off between two names; of several, the one that was saved last.
+
+    What saves that were killed have left is deleted, once it is sure that nobody needs it.
+    """
+    folder = a_path("checkpoint, folder", folder).resolve()
+    _sweep(folder)
+    if _has_manifest(folder):
+        return folder
+    before = [path for path in _replaced(folder) if _has_manifest(path)]
+    whole = [path for path in before if _is_whole(path)]
+    return max(whole or before, key=_saved_at, default=folder)
+
+
+def _sweep(folder: Path) -> None:
+    """Deletes what saves to this folder have left that run no more: `.new`; and `.old`, once what replaced it is there and whole."""
+
+    def remove(token: str) -> None:
+        shutil.rmtree(_beside(folder, token, "new"), ignore_errors=True)
+        if _is_whole(folder):
+            shutil.rmtree(_beside(folder, token, "old"), ignore_errors=True)
+
+    leftovers.sweep(folder.parent, f"{folder.name}.", remove)
+
+
+def _replaced(folder: Path) -> list[Path]:
+    """What stood in a folder's place before."""
+    name = re.compile(re.escape(folder.name) + r"\.[0-9a-f]{8}\.old")
+    return [path for path in folder.parent.glob("*.old") if name.fullmatch(path.name)]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether all files of a checkpoint are there, as long as they should be."""
+    try:
+        dense = _facts(folder)
+        parts = [folder / _DENSE, *(folder / _table(number) for number in range(len(dense["tables"])))]
+        for part in parts:
+            table_files.check_files(part, table_files.read_manifest(part))
+    except TableError:
+        return False
+    return True
+
+
+def _has_manifest(folder: Path) -> bool:
+    return (folder / _DENSE / table_files.MANIFEST).is_file()
+
+
+def _saved_at(folder: Path) -> int:
+    return (folder / _DENSE / table_files.MANIFEST).stat().st_mtime_ns
+
+
+def _beside(folder: Path, token: str, ending: str) -> Path:
+    return folder.with_name(f"{folder.name}.{token}.{ending}")
+
+
+def _table(number: int) -> str:
+    return f"table-{number}"

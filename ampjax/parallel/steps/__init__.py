@@ -1,0 +1,1 @@
+"""Training steps: compute, exchange, update."""

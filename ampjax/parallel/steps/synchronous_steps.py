@@ -1,0 +1,264 @@
+"""Synchronous steps: of a model without tables, one program; of a model with tables, pull, compute, push, update.
+
+Each step object takes the replicas' parts of a batch and changes the model, or raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.devices.allreduce import issue
+from ampjax.devices.per_replica import Device, entry, handed_in, replicate, shapes_of, shard_of
+from ampjax.devices.random_keys import on_host
+from ampjax.errors import AmpError
+from ampjax.parallel.config.leaf_paths import by_path
+from ampjax.parallel.homes.column_reads import Readings
+from ampjax.parallel.steps import batch_rows
+from ampjax.parallel.steps.step_outcome import require_finite
+from ampjax.parallel.steps.step_programs import LossFn, Reduction, Result, mapped_gradients, mapped_step
+from ampjax.parallel.steps.whole_update import Homes, named
+from ampjax.sparse.rewrite.pulled_step import SparseProgram
+from ampjax.sparse.table.sharded_table import Table
+
+Tree = Any
+
+
+class Outcome(NamedTuple):
+    """What a step gives.
+
+    Args:
+      losses: The loss, or one for each replica that did not reduce it.
+      aux: With a leading axis of replicas; None if there is none.
+      alpha: By table the share of touched rows.
+      gradients: Gives the aggregated gradients by path; to be called before the next step.
+      staleness: For each update of an asynchronous step, how old its parameters were.
+      dropped: Why an asynchronous step could not apply some gradients, of its own or of earlier steps.
+    """
+
+    losses: Sequence[Any]
+    aux: Tree
+    alpha: dict[str, float]
+    gradients: Callable[[], dict[str, Any]]
+    staleness: Sequence[int] = ()
+    dropped: Sequence[AmpError] = ()
+
+
+@dataclass
+class DenseStep:
+    """Steps of a model without tables: forward, backward, AllReduce and update in one program.
+
+    Args:
+      loss_fn: The loss.
+      has_aux: Whether it gives a pair.
+      tx: An optax transform.
+      devices: The replicas' devices.
+      how: The reduction over replicas.
+      check_finite: Whether each step waits to be told that its gradients are finite.
+      params: The parameters, on every device.
+      state: The optimizer's state, likewise.
+      last_shapes: The shapes of the program's arguments; None before the first step.
+      n_updates: Steps that have been issued.
+    """
+
+    loss_fn: LossFn
+    has_aux: bool
+    tx: optax.GradientTransformation
+    devices: Sequence[Device]
+    how: Reduction
+    check_finite: bool
+    params: Tree = None
+    state: Tree = None
+    last_shapes: Any = None
+    n_updates: int = 0
+
+    @cached_property
+    def _programs(self) -> dict[bool, Any]:
+        return {
+            keep: mapped_step(self.loss_fn, self.has_aux, self.tx, self.devices, self.how, self.check_finite, keep)
+            for keep in (False, True)
+        }
+
+    def program(self, keep: bool = False) -> Any:
+        """The pmapped step; with gradients in its result, if they are kept."""
+        return self._programs[keep]
+
+    @property
+    def tables(self) -> dict[str, list[Table]]:
+        """There are none."""
+        return {}
+
+    def write(self, params: Tree, state: Tree, tables: Any = None) -> None:
+        """Replaces parameters and optimizer state."""
+        del tables  # there are none
+        self.params, self.state = replicate(params, self.devices), replicate(state, self.devices)
+
+    def read(self) -> tuple[Tree, Tree]:
+        """Parameters and optimizer state as host arrays of their own."""
+        return entry(self.params), entry(self.state)
+
+    def wait(self) -> None:
+        """Returns when the parameters are there."""
+        jax.block_until_ready(self.params)
+
+    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
+        """One step.
+
+        Args:
+          number: The step's, for messages.
+          parts: By replica its batch.
+          keep: Whether gradients will be asked for.
+
+        Raises:
+          ParameterError: If a gradient is not finite; nothing has changed.
+        """
+        arguments = (self.params, self.state, handed_in(parts, self.devices))
+        self.last_shapes = self.last_shapes or shapes_of(arguments)
+        self.params, self.state, result = issue(self.program(keep), *arguments, token=lambda results: results[2].loss)
+        self.n_updates += 1
+        if self.check_finite:
+            require_finite(number, lambda: shard_of(result.loss, 0), shard_of(result.finite, 0), self.params)
+        return Outcome([Replicated(result.loss)], result.aux, {}, lambda: by_path(entry(result.grads)))
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """A scalar of which every replica has the same copy, read when it is asked for."""
+
+    value: jax.Array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        del copy
+        return np.asarray(shard_of(self.value, 0), dtype)
+
+
+@dataclass
+class HomedStep:
+    """What the steps share whose variables live at servers, or partly.
+
+    Args:
+      loss: The rewritten loss.
+      has_aux: Whether it gives a pair.
+      homes: Where variables live.
+      readings: What of rows has to travel.
+    """
+
+    loss: SparseProgram
+    has_aux: bool
+    homes: Homes
+    readings: Readings
+
+    @property
+    def n_updates(self) -> int:
+        """Updates that have been made."""
+        return self.homes.n_updates
+
+    @property
+    def tables(self) -> dict[str, list[Table]]:
+        """By path a variable's table, or every machine's."""
+        return self.homes.tables
+
+    def write(self, params: Tree, state: Tree, tables: Any) -> None:
+        """Replaces all variables and the optimizer's state."""
+        self.homes.write(params, state, tables)
+
+    def read(self) -> tuple[Tree, Tree]:
+        """Dense parameters and shared optimizer state as host arrays of their own."""
+        return self.homes.dense.read()
+
+    def wait(self) -> None:
+        """Returns when the parameters are there."""
+        self.homes.dense.wait()
+
+
+@dataclass
+class SparseStep(HomedStep):
+    """Steps of a model with tables, or with all variables at servers.
+
+    Args:
+      devices: The replicas' devices.
+      how: What becomes of the replicas' gradients.
+      check_finite: Whether gradients that are not finite stop a step.
+      last_shapes: The shapes of the program's arguments; None before the first step.
+    """
+
+    devices: Sequence[Device]
+    how: Reduction
+    check_finite: bool
+    last_shapes: Any = None
+    _sizes: batch_rows.Sizes = field(default_factory=batch_rows.Sizes)
+
+    @cached_property
+    def _program(self) -> Any:
+        return mapped_gradients(self.loss, self.has_aux, self.devices, self.how)
+
+    def program(self, keep: bool = False) -> Any:
+        """The pmapped forward and backward pass, which always gives gradients."""
+        del keep
+        return self._program
+
+    @cached_property
+    def _ids(self) -> Any:
+        shapes = self.loss.split(self.loss.params)[0]
+        return jax.jit(lambda batch: self.loss.ids(shapes, batch))
+
+    def arguments(self, parts: Sequence[Tree]) -> tuple[tuple[Any, ...], Any, dict[str, float]]:
+        """What the program takes for a batch, what was pulled for it, and its alphas."""
+        parts = [jax.tree.map(on_host, part) for part in parts]
+        workers = self._touched(parts)
+        pulled = batch_rows.pull(self.homes.rows, workers, self.readings.of(parts[0]))
+        given = batch_rows.inputs(len(parts), self.loss, pulled, self._sizes)
+        if not self.how.gather:  # only an AllGatherv sends ids from device to device
+            given = [own._replace(ids={}) for own in given]
+        inputs = handed_in([(*own, part) for own, part in zip(given, parts, strict=True)], self.devices)
+        return (self.homes.dense.pull(), *inputs), pulled, batch_rows.alphas(self.loss, workers)
+
+    def _touched(self, parts: Sequence[Tree]) -> batch_rows.Touched:
+        """What each replica touches. A small program on one device for all: so batches travel once, with their rows."""
+        if not self.loss.tables:
+            return {}
+        with jax.default_device(self.devices[0]):
+            return batch_rows.touched(self.loss, [self._ids(part) for part in parts])
+
+    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
+        """One step.
+
+        Args:
+          number: The step's, for messages.
+          parts: By replica its batch.
+          keep: Whether gradients will be asked for: they always can be.
+
+        Raises:
+          ParameterError: If a dense gradient is not finite; nothing has changed.
+          TableError: If a row's gradient is not; nothing has changed.
+        """
+        del keep
+        arguments, pulled, alpha = self.arguments(parts)
+        self.last_shapes = self.last_shapes or shapes_of(arguments)
+        result: Result = issue(self.program(), *arguments, token=lambda result: result.loss)
+        if self.check_finite:
+            finite = np.stack([shard_of(result.finite, replica) for replica in range(len(parts))])
+            require_finite(number, lambda: _loss(result, self.how), finite, result.grads)
+        waiting = {
+            path: named(path, lambda path=path, home=home: home.push(pulled[path], _row_grads(result, path)))
+            for path, home in self.homes.rows.items()
+        }
+        grads = self.homes.dense.push(result.grads)
+        self.homes.update(grads, waiting)
+        losses = [Replicated(result.loss)] if self.how.across else list(_loss(result, self.how))
+        return Outcome(losses, result.aux, alpha, lambda: self.homes.gradients(grads, waiting))
+
+
+def _loss(result: Result, how: Reduction) -> np.ndarray:
+    """The loss, or the replicas' losses where they were not reduced."""
+    return shard_of(result.loss, 0) if how.across else np.asarray(result.loss)
+
+
+def _row_grads(result: Result, path: str) -> Callable[[int], Any]:
+    return lambda replica: jax.tree.map(lambda leaf: shard_of(leaf, replica), result.rows[path])

@@ -1,0 +1,1 @@
+"""From a graph to a plan: stages, who consumes what, and which worker runs what."""

@@ -1,0 +1,110 @@
+"""Consumers: what the plan's routes say of who consumes whose rows. Fills in what a stage says of its ports (`sole`), of its outputs (`written`), and of the workers ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ampjax.ir.control_nodes import Bcast, Distribute, Flatmap, Repeat, Ungroup
+from ampjax.plan.stages import HOST, Leaf, Stage, Targets
+
+MAKES_COPIES = (Ungroup, Repeat, Distribute, Flatmap, Bcast)
+"""Control nodes after which several messages can hold the same rows."""
+
+
+def find_sole(stages: Sequence[Stage]) -> None:
+    """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only."""
+    outputs = {(s.number, j): reached(route, stages) for s in stages for j, route in enumerate(s.routes)}
+    # A group's rows are its members', which others may consume too.
+    good = {key: once and stages[key[0]].kind != "group" for key, (_, once) in outputs.items()}
+    while True:
+        shared = {leaf for key, (leaves, _) in outputs.items() if not good[key] for leaf in leaves}
+        refused = {
+            leaf for leaves, _ in outputs.values() for leaf in leaves if leaf in shared or not _pays(stages, leaf)
+        }
+        now = {key: good[key] and not any(leaf in refused for leaf in leaves) for key, (leaves, _) in outputs.items()}
+        if now == good:
+            break
+        good = now
+    alone = {leaf for key, (leaves, _) in outputs.items() if good[key] for leaf in leaves}
+    for stage in stages:
+        stage.written = tuple(good[stage.number, j] for j in range(len(stage.routes)))
+        stage.sole = tuple(Leaf(stage.number, p) in alone for p in range(len(stage.ports)))
+
+
+def _pays(stages: Sequence[Stage], leaf: Leaf) -> bool:
+    """Whether the adjoint at a port computes a gradient for each message, row by row."""
+    stage = stages[leaf.stage]
+    port = stage.ports[leaf.port]
+    comes_back = stage.kind == "loss" or any(out.is_float for out in stage.outputs)
+    return (
+        stage.kind in ("rows", "edges", "loss", "transfer") and port.space != HOST and port.type.is_float and comes_back
+    )
+
+
+def count_workers_ahead(stages: Sequence[Stage]) -> None:
+    """Counts the workers on the way from each stage to where its messages end."""
+    ahead = [list(dict.fromkeys(leaf.stage for r in s.routes for leaf in reached(r)[0])) for s in stages]
+    workers: dict[int, set[int]] = {}
+    for loop in _loops(ahead):  # stages of a loop have the same ahead of them
+        found = {stages[number].worker for number in loop}
+        beyond = {id(workers[n]): workers[n] for number in loop for n in ahead[number] if n in workers}
+        found.update(*beyond.values())
+        workers.update(dict.fromkeys(loop, found))
+    for stage in stages:
+        stage.workers_ahead = len(workers[stage.number])
+
+
+def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """The strongly connected components of a graph, those that are reached before those that reach them (Tarjan 1972).
+
+    Args:
+      ahead: For each vertex, those that its edges lead to.
+    """
+    order: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    open_: dict[int, None] = {}
+    for root in range(len(ahead)):
+        path = [] if root in order else [(root, iter(ahead[root]))]
+        for vertex, _ in path:
+            order[vertex] = lowest[vertex] = len(order)
+            open_[vertex] = None
+        while path:
+            vertex, edges = path[-1]
+            for other in edges:
+                if other not in order:
+                    order[other] = lowest[other] = len(order)
+                    open_[other] = None
+                    path.append((other, iter(ahead[other])))
+                    break
+                if other in open_:
+                    lowest[vertex] = min(lowest[vertex], order[other])
+            else:
+                path.pop()
+                if path:
+                    before = path[-1][0]
+                    lowest[before] = min(lowest[before], lowest[vertex])
+                if lowest[vertex] == order[vertex]:
+                    loop = [open_.popitem()[0]]
+                    while loop[-1] != vertex:
+                        loop.append(open_.popitem()[0])
+                    yield loop
+
+
+def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[dict[Leaf, None], bool]:
+    """The ports that a route's messages can reach, and whether each message certainly reaches exactly one; with `trained`, the stages, in training."""
+    leaves: dict[Leaf, None] = {}
+    once, seen, stack = True, set(), [targets]
+    while stack:
+        targets = stack.pop()
+        if trained is not None:
+            targets = [t for t in targets if not isinstance(t, Leaf) or trained[t.stage].trains]
+        once &= len(targets) == 1
+        for target in targets:
+            if isinstance(target, Leaf):
+                leaves[target] = None
+                continue
+            once &= target.kind not in MAKES_COPIES
+            if id(target) not in seen:
+                seen.add(id(target))
+                stack.extend(target.targets)
+    return leaves, once

@@ -1,0 +1,146 @@
+"""Chains that become one stage: a distribute, what happens to each kind of edge, and the collect that adds it all up.
+
+    rows of a graph ─▶ distribute ─┬─▶ ppt of kind 0 ─┬─▶ collect ─▶ row-wise nodes
+                                   └─▶ ppt of kind 1 ─┘                    ▲
+            └──────────────────────────────────────────────────────────────┘
+
+Fused, a graph's rows are one message that goes in and one that comes out: nothing per edge reaches the control plane or an arena. A chain is
+fused where that cannot be seen from outside: one worker runs it all, one topology drives both ends, what is distributed goes nowhere else, and
+no adjoint of an edge needs recorded activations, for these would need slots of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ampjax.ir.control_nodes import Distribute
+from ampjax.ir.graph import Graph, Node
+from ampjax.ir.parameter_dependence import records
+from ampjax.ir.payload_nodes import Collect, Compute
+from ampjax.ir.wires import Wire
+
+
+@dataclass(frozen=True)
+class Way:
+    """From one output of the distribute to one port of the collect.
+
+    Args:
+      output: The distribute's output: `Topology.gather[output]` are the edges' senders.
+      nodes: The row-wise nodes on the way, sources first.
+      end: The wire that enters the collect.
+    """
+
+    output: int
+    nodes: tuple[Node, ...]
+    end: Wire
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A distribute and a collect, and the ways between them, in the order of the collect's ports."""
+
+    distribute: Node
+    ways: tuple[Way, ...]
+    collect: Node
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All its nodes, sources first."""
+        return (self.distribute, *(node for way in self.ways for node in way.nodes), self.collect)
+
+    @property
+    def topology(self) -> str:
+        """The name of the topology pump that drives it."""
+        wire = self.collect.inputs[-1]
+        assert wire is not None
+        return wire.source.name
+
+
+def find_chains(graph: Graph, worker_of: Mapping[str, int]) -> dict[str, Chain]:
+    """The chains of a graph that can be fused, by the name of each of their nodes.
+
+    Args:
+      graph: A closed graph.
+      worker_of: The worker of each payload node, by name.
+    """
+    collects = [node for node in graph.nodes.values() if isinstance(node.op, Collect)]
+    chains = [chain for node in collects if (chain := _chain(node, worker_of)) is not None]
+    return {node.name: chain for chain in chains for node in chain.nodes}
+
+
+def _chain(collect: Node, worker_of: Mapping[str, int]) -> Chain | None:
+    """The chain that ends at a collect, if there is one that can be fused."""
+    *inputs, topology = collect.inputs
+    traced = [way for wire in inputs if wire is not None and (way := _way(wire)) is not None]
+    sources = {source for source, _ in traced}
+    if len(traced) < len(inputs) or len(sources) != 1:
+        return None
+    chain = Chain(sources.pop(), tuple(way for _, way in traced), collect)
+    between = [node for way in chain.ways for node in way.nodes]
+    workers = {worker_of[node.name] for node in (*between, collect)}
+    weights = {node.options.weights for node in between if node.has_params}
+    total = collect.outputs[0].type
+    fits = (
+        chain.distribute.inputs[1] is topology
+        and len(set(between)) == len(between)
+        and len(workers) == 1
+        and len(weights) <= 1
+        and (total is not None and total.is_float)
+        and _stays_inside(chain)
+    )
+    return chain if fits else None
+
+
+def _way(end: Wire) -> tuple[Node, Way] | None:
+    """Back from a collect's port to the distribute that it comes from, through row-wise nodes that can be fused."""
+    nodes: dict[Node, None] = {}
+    starts: dict[Wire, None] = {}
+    stack = [end]
+    while stack:
+        wire = stack.pop()
+        node = wire.source
+        if isinstance(node.op, Distribute):
+            starts[wire] = None
+        elif isinstance(node.op, Compute) and _fusable(node, wire is end):
+            nodes[node] = None
+            stack.extend(w for w in node.inputs if w is not None and w.source not in nodes)
+        else:
+            return None
+    if len(starts) != 1:
+        return None
+    start = next(iter(starts))
+    return start.source, Way(start.port, _in_order(nodes), end)
+
+
+def _fusable(node: Node, last: bool) -> bool:
+    """Whether a node on the way needs no recorded activations: one with parameters is the last, and linear in what adjoints need."""
+    if not node.has_params:
+        return True
+    types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
+    rows = tuple((t.shape, t.dtype.name) for t in types)
+    return last and node.options.max_dispatch_size is None and not records(node.op.body, rows)
+
+
+def _in_order(nodes: Mapping[Node, None]) -> tuple[Node, ...]:
+    """Nodes with sources before consumers."""
+    done: dict[Node, None] = {}
+    while len(done) < len(nodes):
+        for node in nodes:
+            if all(w is None or w.source in done or w.source not in nodes for w in node.inputs):
+                done[node] = None
+    return tuple(done)
+
+
+def _stays_inside(chain: Chain) -> bool:
+    """Whether nothing but the chain consumes what is distributed or computed on the way, and no way's node serves another way."""
+    homes = {node: (i, way) for i, way in enumerate(chain.ways) for node in way.nodes}
+    for wire in (w for node in (chain.distribute, *homes) for w in node.outputs):
+        own = homes.get(wire.source, (-1, None))[0]
+        for consumer, port in wire.consumers:
+            if consumer is chain.collect:
+                if own not in (-1, port):
+                    return False
+            elif consumer not in homes or own not in (-1, homes[consumer][0]):
+                return False
+    return True

@@ -1,0 +1,47 @@
+"""What a node keeps on its device: parameters, accumulated gradients, optimizer state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from ampjax.ir.graph import Graph
+from ampjax.optim.node_update import trainable
+
+
+def kept_bytes(graph: Graph, tx: optax.GradientTransformation | None = None) -> dict[str, int]:
+    """Bytes that each parameterised node keeps for as long as it trains: with Adam four times its weights.
+
+    Activations come and go in arenas (`memory_limit`), and older versions of stashed weights only while somebody needs them: neither is
+    counted.
+
+    Args:
+      graph: A closed graph.
+      tx: The optax transform of nodes that have none of their own; by default `optax.adam(1e-3)`.
+
+    Returns:
+      Node name to bytes.
+    """
+    default = tx if tx is not None else optax.adam(1e-3)
+    known: dict[tuple[int, int], int] = {}  # replicas are alike
+    sizes = {}
+    for name, node in graph.parameterised.items():
+        init, own = node.op.body.init, node.options.tx or default
+        key = id(init), id(own)
+        if key not in known:
+            known[key] = _bytes(init, own)
+        sizes[name] = known[key]
+    return sizes
+
+
+def _bytes(init: Callable[[jax.Array], Any], tx: optax.GradientTransformation) -> int:
+    def start(key: jax.Array) -> Any:
+        params = init(key)
+        return params, trainable(params), tx.init(trainable(params))
+
+    leaves = jax.tree.leaves(jax.eval_shape(start, jax.random.key(0)))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)

@@ -1,0 +1,54 @@
+"""A pass over the data: what is run, what for, and what it may change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ampjax.plan.planner import Plan
+from ampjax.plan.row_seeds import RowSeeds
+
+PURPOSES = "train", "losses", "sinks", "both"
+"""Training; inference for losses, for what sinks see, or for both."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One pass over some instances, training or inference.
+
+    Args:
+      data: Where the instances come from.
+      ids: `[n]`: which of them, in order.
+      purpose: One of `PURPOSES`.
+      may_update: False keeps all parameters as they are in training; gradients are accumulated all the same.
+      seeds: Where random bodies' numbers come from in training.
+    """
+
+    data: Any
+    ids: np.ndarray
+    purpose: str = "train"
+    may_update: bool = True
+    seeds: RowSeeds = field(default_factory=RowSeeds)
+
+    @property
+    def train(self) -> bool:
+        """Whether it is training."""
+        return self.purpose == "train"
+
+
+def left_out(plan: Plan, purpose: str) -> frozenset[int]:
+    """The numbers of the stages that a pass does not reach.
+
+    Args:
+      plan: The plan.
+      purpose: One of `PURPOSES`.
+    """
+    unwanted = {
+        "train": lambda stage: not stage.trains,
+        "losses": lambda stage: not stage.trains,
+        "sinks": lambda stage: stage.kind == "loss",
+        "both": lambda stage: False,
+    }[purpose]
+    return frozenset(stage.number for stage in plan.stages if unwanted(stage))

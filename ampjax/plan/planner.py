@@ -1,0 +1,296 @@
+"""The plan: a graph cut into stages for given workers, with its routes composed once.
+
+Where a route crosses from one memory space to another, a transfer stage stands in it. Pumped payloads lie in host memory, space `HOST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ampjax.ir.control_nodes import Distribute, Group, Key
+from ampjax.ir.graph import Graph, Node
+from ampjax.ir.payload_nodes import Collect, Compute, Loss, Pump, Reduce, Sink
+from ampjax.ir.state import Layout
+from ampjax.ir.wires import Wire
+from ampjax.plan import consumers
+from ampjax.plan.edge_stages import Chain, find_chains
+from ampjax.plan.stages import HOST, Leaf, Port, Stage, Step, Targets, input_wire, wire_type
+
+
+@dataclass(eq=False)
+class Plan:
+    """A graph prepared for running: stages and routes.
+
+    Args:
+      graph: The graph.
+      layout: Where state fields stand.
+      stages: All stages; the routes refer to them by number.
+      pumps: The route of each pump's messages.
+      workers: Number of workers.
+      worker_of: The worker of each payload node.
+      spaces: The memory space of each worker.
+    """
+
+    graph: Graph
+    layout: Layout
+    stages: list[Stage]
+    pumps: dict[str, Targets]
+    workers: int
+    worker_of: Mapping[str, int]
+    spaces: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        lines = [f"Plan: {len(self.stages)} stages on {self.workers} worker(s)"]
+        return "\n".join([*lines, *(f"  {stage!r}" for stage in self.stages)])
+
+
+def make_plan(graph: Graph, worker_of: Mapping[str, int], spaces: Sequence[int] = (0,), fuse: bool = True) -> Plan:
+    """Cuts a graph into stages and composes its routes.
+
+    Args:
+      graph: A closed graph.
+      worker_of: The worker of each payload node, by name.
+      spaces: The memory space of each worker; workers that share a device share its memory.
+      fuse: False keeps every payload node a stage of its own.
+    """
+    return _Planner(graph, dict(worker_of), tuple(spaces), fuse).run()
+
+
+class _Planner:
+    def __init__(self, graph: Graph, worker_of: dict[str, int], spaces: tuple[int, ...], fuse: bool):
+        self.graph, self.worker_of, self.spaces = graph, worker_of, spaces
+        self.stages: list[Stage] = []
+        self.stages_of: dict[str, list[Stage]] = {}
+        self.chains = find_chains(graph, worker_of) if fuse else {}
+        self._cut(fuse)
+        self._targets: dict[tuple[Wire, int], Targets] = {}
+        self._reach: dict[Wire, dict[Leaf, None]] = {}
+
+    def run(self) -> Plan:
+        self._place_groups()
+        self._type_ports()
+        for stage in [*self.stages]:
+            stage.routes = [self._route(wire, stage.space) for wire in stage.wires]
+        pumps = {
+            name: self._route(node.outputs[0], HOST)
+            for name, node in self.graph.pumps.items()
+            if not wire_type(node.outputs[0]).topology
+        }
+        consumers.find_sole(self.stages)
+        consumers.count_workers_ahead(self.stages)
+        return Plan(self.graph, self.graph.layout, self.stages, pumps, len(self.spaces), self.worker_of, self.spaces)
+
+    # -- stages
+
+    def _cut(self, fuse: bool) -> None:
+        """Groups payload nodes into stages, consumers first, so that a node can join the stage that consumes all its outputs."""
+        groups: list[list[Node]] = []
+        of: dict[str, list[Node]] = {}
+        for node in reversed(list(self.graph.walk())):
+            chain = self.chains.get(node.name)
+            if chain is not None and node is not chain.collect:
+                continue
+            if isinstance(node.op, Pump) or (node.is_control and not isinstance(node.op, Group)):
+                continue
+            home = self._fusable_into(node, of, chain) if fuse else None
+            if home is None:
+                home = []
+                groups.append(home)
+            start = len(self.chains[home[0].name].nodes) if home and home[0].name in self.chains else 0
+            new = chain.nodes if chain is not None else (node,)
+            home[start:start] = new
+            of.update((one.name, home) for one in new)
+        for nodes in reversed(groups):
+            self._add_stage(nodes)
+        for nodes in reversed(groups):
+            if isinstance(nodes[-1].op, Loss):
+                self._add_seen(nodes)
+
+    def _add_seen(self, fused: Sequence[Node]) -> None:
+        """Stages for what sinks see of the nodes that a loss has fused: predictions leave losses out, and need them all the same."""
+        consumers = {node: [c for wire in node.outputs for c, _ in wire.consumers] for node in fused[:-1]}
+        seen = [node for node, own in consumers.items() if any(isinstance(c.op, Sink) for c in own)]
+        for node in seen:
+            needed = [node]
+            for before in reversed(fused[: fused.index(node)]):
+                if before not in seen and any(c in needed for c in consumers[before]):
+                    needed.insert(0, before)
+            self._add_stage(needed).trains = False
+
+    def _fusable_into(self, node: Node, of: Mapping[str, list[Node]], chain: Chain | None) -> list[Node] | None:
+        """The group of nodes that consumes all outputs of a node (or of a chain), directly and on the same worker, if it may join it.
+
+        A loss need not consume what sinks see beside it: where sinks are wanted, it is left out.
+        """
+        if not isinstance(node.op, Compute) and chain is None:
+            return None
+        consumers = [consumer for wire in node.outputs for consumer, _ in wire.consumers]
+        others = [consumer for consumer in consumers if not isinstance(consumer.op, Sink)]
+        homes = [of.get(consumer.name) if not consumer.is_control else None for consumer in others or consumers]
+        home = homes[0]
+        if home is None or any(other is not home for other in homes):
+            return None
+        last = home[-1]
+        if len(others) < len(consumers) and not isinstance(last.op, Loss):
+            return None
+        if chain is not None:
+            return home if self._takes_chain(home, chain) else None
+        same_worker = self.worker_of[node.name] == self.worker_of[last.name]
+        same_options = (node.options.weights, node.options.max_dispatch_size) == (
+            last.options.weights,
+            last.options.max_dispatch_size,
+        ) or not (node.has_params or last.has_params)
+        plain_join = node.op.join is None and (_join(last) is None or len(dict.fromkeys(node.inputs)) == 1)
+        # The states of a stage's outputs are those of its first port: under a join of its own that must stay `last`'s first input.
+        first = isinstance(last.op, Loss) or _join(last) is None or input_wire(home[0], 0).source is node
+        fits = isinstance(last.op, (Compute, Loss)) and same_worker and same_options and plain_join and first
+        return home if fits else None
+
+    def _takes_chain(self, home: list[Node], chain: Chain) -> bool:
+        """Whether row-wise nodes that consume what a chain collects can be in one stage with it."""
+        last = home[-1]
+        if not isinstance(last.op, Compute) or isinstance(home[0].op, Distribute):
+            return False
+        options = [(n.options.weights, n.options.max_dispatch_size) for n in (*chain.nodes, *home) if n.has_params]
+        # The states of the stage's outputs will be those of the chain's message: under a join, that must be `last`'s first input as it is.
+        own = (chain.collect.outputs[0], chain.distribute.inputs[0])
+        first = _join(last) is None or input_wire(home[0], 0) in own
+        same_worker = self.worker_of[chain.collect.name] == self.worker_of[last.name]
+        return same_worker and len(dict.fromkeys(options)) <= 1 and first
+
+    def _add_stage(self, nodes: list[Node]) -> Stage:
+        last = nodes[-1]
+        kinds = {Loss: "loss", Reduce: "reduce", Collect: "collect", Sink: "sink", Group: "group"}
+        kind = kinds.get(type(last.op), "rows")
+        worker = self.worker_of.get(last.name, 0)
+        stage = Stage(
+            len(self.stages), kind, tuple(nodes), worker, self.spaces[worker], _join(last), list(last.outputs)
+        )
+        stage.outputs = tuple(wire_type(w) for w in last.outputs)
+        if isinstance(nodes[0].op, Distribute):
+            stage.kind, stage.chain = "edges", self.chains[nodes[0].name]
+            stage.topology = stage.chain.topology
+        elif kind == "collect":
+            stage.topology = input_wire(last, -1).source.name
+        stage.trains = kind != "sink"
+        self.stages.append(stage)
+        for node in nodes:
+            self.stages_of.setdefault(node.name, []).append(stage)
+        return stage
+
+    def _routes(self, node: Node) -> bool:
+        """Whether a node is part of routes, not of a stage."""
+        return node.is_control and node.name not in self.stages_of
+
+    def _ports(self, node: Node, wire: Wire) -> list[Leaf]:
+        """Where a wire enters the stages that a node is in."""
+        stages = [(stage, entries(stage)) for stage in self.stages_of[node.name]]
+        return [Leaf(stage.number, wires.index(wire)) for stage, wires in stages if wire in wires]
+
+    # -- memory spaces
+
+    def _leaves(self, wire: Wire) -> dict[Leaf, None]:
+        """All stage ports that a wire's messages can reach through control nodes."""
+        if wire in self._reach:
+            return self._reach[wire]
+        found: dict[Leaf, None] = {}
+        seen, stack = {wire}, [wire]
+        while stack:
+            for node, _ in (w := stack.pop()).consumers:
+                if self._routes(node):
+                    new = [o for o in node.outputs if o not in seen]
+                    seen.update(new)
+                    stack.extend(new)
+                elif not wire_type(w).topology:
+                    found.update(dict.fromkeys(self._ports(node, w)))
+        self._reach[wire] = found
+        return found
+
+    def _place_groups(self) -> None:
+        """A group has no kernel: its rows lie where its first consumer wants them."""
+        for stage in reversed(self.stages):
+            if stage.kind == "group":
+                leaves = list(self._leaves(stage.wires[0]))
+                if leaves:
+                    stage.worker, stage.space = self.stages[leaves[0].stage].worker, self.stages[leaves[0].stage].space
+
+    def _type_ports(self) -> None:
+        """A port lies in host memory if all its messages come from there; so does a group whose members do."""
+        producers: dict[Leaf, list[Stage | None]] = {}
+        for wire in [node.outputs[0] for node in self.graph.pumps.values()]:
+            for leaf in self._leaves(wire):
+                producers.setdefault(leaf, []).append(None)
+        for stage in self.stages:
+            for wire in stage.wires:
+                for leaf in self._leaves(wire):
+                    producers.setdefault(leaf, []).append(stage)
+        on_host = dict.fromkeys(producers, True)
+        changed = True
+        while changed:
+            changed = False
+            for leaf, sources in producers.items():
+                still = all(s is None or (s.kind == "group" and on_host.get(Leaf(s.number, 0), True)) for s in sources)
+                changed |= still != on_host[leaf]
+                on_host[leaf] = still
+        for stage in self.stages:
+            if stage.kind == "group" and on_host.get(Leaf(stage.number, 0), True):
+                stage.space = HOST
+        for stage in self.stages:
+            stage.ports = tuple(
+                Port(wire_type(w), w.name, HOST if on_host.get(Leaf(stage.number, i), True) else self._home(stage, i))
+                for i, w in enumerate(entries(stage))
+            )
+
+    def _home(self, stage: Stage, port: int) -> int:
+        opener = stage.kind == "group" and port == 1
+        return stage.space if stage.space != HOST or not opener else self.spaces[stage.worker]
+
+    # -- routes
+
+    def _route(self, wire: Wire, space: int) -> Targets:
+        """Where a wire's messages go, for payloads that lie in `space`."""
+        key = (wire, space)
+        if key in self._targets:
+            return self._targets[key]
+        targets: Targets = []
+        self._targets[key] = targets
+        wanted = {self.stages[leaf.stage].ports[leaf.port].space for leaf in self._leaves(wire)}
+        if len(wanted) == 1 and wanted != {space}:
+            first = next(iter(self._leaves(wire)))
+            targets.append(self._transfer(wire, space, self.stages[first.stage].worker, wanted.pop()))
+            return targets
+        inner: dict[Leaf, None] = {}
+        for node, _ in wire.consumers:
+            if not self._routes(node):
+                if not wire_type(wire).topology:
+                    inner.update(dict.fromkeys(self._ports(node, wire)))
+            elif not any(isinstance(t, Step) and t.node is node for t in targets):
+                targets.append(Step(node, [self._route(out, space) for out in node.outputs]))
+        for leaf in inner:
+            port = self.stages[leaf.stage].ports[leaf.port]
+            if port.space == space:
+                targets.append(leaf)
+            else:
+                targets.append(self._transfer(wire, space, self.stages[leaf.stage].worker, port.space, leaf))
+        return targets
+
+    def _transfer(self, wire: Wire, source: int, worker: int, space: int, leaf: Leaf | None = None) -> Leaf:
+        """A new transfer stage for a wire's messages; on the other side they go on to `leaf`, or along the wire's whole route."""
+        stage = Stage(len(self.stages), "transfer", (), worker, space, None, [wire])
+        stage.ports = (Port(wire_type(wire), wire.name, source),)
+        stage.outputs = (wire_type(wire),)
+        self.stages.append(stage)
+        stage.routes = [[leaf] if leaf is not None else self._route(wire, space)]
+        return Leaf(stage.number, 0)
+
+
+def entries(stage: Stage) -> list[Wire]:
+    """The wires that enter a stage from outside, each once, in the order of its ports; none for a transfer."""
+    inside = {wire for node in stage.nodes for wire in node.outputs}
+    wires = [input_wire(node, p) for node in stage.nodes for p in range(len(node.inputs))]
+    return [w for w in dict.fromkeys(wires) if w not in inside and not wire_type(w).topology]
+
+
+def _join(node: Node) -> Key:
+    return getattr(node.op, "join", None)

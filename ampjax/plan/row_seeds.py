@@ -1,0 +1,57 @@
+"""Random numbers of rows: what random bodies' keys are folded from, beside the node's own number.
+
+They depend on the run's seed, the epoch, the message's state and the row's place in it only, so that no schedule changes them, and the adjoint
+draws what the forward pass drew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampjax.ir.state import SLOT
+from ampjax.unfold.rules.edges import Edges
+
+
+@dataclass(frozen=True)
+class RowSeeds:
+    """Where random numbers come from: every epoch draws anew.
+
+    Args:
+      seed: The run's.
+      epoch: Epochs begun so far.
+    """
+
+    seed: int = 0
+    epoch: int = 0
+
+    def of(self, states: np.ndarray, sizes: np.ndarray | None, edges: Edges | None) -> list[np.ndarray]:
+        """The random numbers of some messages, uint32 `[n]`: those of their rows; for a chain, then those of each way's edges.
+
+        Args:
+          states: `[m, width]`: the messages.
+          sizes: `[m]`: the rows of each; None for one.
+          edges: For a chain, the messages' edges.
+        """
+        of_message = self._of_messages(states)
+        if edges is None:
+            return [_of_rows(of_message, sizes)]
+        return [_of_rows(of_message, own) for own in (edges.n_rows, *edges.counts.T)]
+
+    def _of_messages(self, states: np.ndarray) -> np.ndarray:
+        """A number for each message, from its state but for the slot, which depends on the schedule."""
+        states = np.delete(states, SLOT, axis=1).astype(np.uint64)
+        odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
+        of_run = (self.seed % (1 << 32)) * 0xD1342543DE82EF95 + self.epoch * 0xAF251AF3B0F025B5
+        return (states * odd).sum(axis=1, dtype=np.uint64) + np.uint64(of_run % (1 << 64))
+
+
+def _of_rows(of_message: np.ndarray, sizes: np.ndarray | None) -> np.ndarray:
+    """A number for each row, from its message's and its place in it; `sizes` are rows of each message (None: one)."""
+    numbers = of_message.copy()
+    if sizes is not None:
+        row = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        numbers = np.repeat(numbers, sizes) + row.astype(np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers ^= numbers >> np.uint64(31)
+    return ((numbers * np.uint64(0x94D049BB133111EB)) >> np.uint64(32)).astype(np.uint32)

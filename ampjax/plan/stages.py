@@ -1,0 +1,188 @@
+"""Stages and routes: what a plan is made of.
+
+A *stage* is what one dispatch runs: a payload node, or several that are fused because all messages between them stay inside.
+A *route* says what happens to a wire's messages until the next stages: the chain of control nodes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ampjax.ir.control_nodes import Cond, Isu, Key
+from ampjax.ir.graph import Node
+from ampjax.ir.payload_nodes import Compute, Loss, RouteBy
+from ampjax.ir.wires import Wire, WireType
+from ampjax.plan.edge_stages import Chain
+
+HOST = -1
+"""The memory space of pumped payloads."""
+
+ArenaKey = tuple[int, tuple[int, ...], str]
+"""An arena: its memory space, the shape of a row, and the dtype's name."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input of a stage: what it takes and in which memory space that lies."""
+
+    type: WireType
+    name: str
+    space: int
+
+    @functools.cached_property
+    def arena(self) -> ArenaKey:
+        """The arena that holds its payloads."""
+        return (self.space, self.type.shape, self.type.dtype.name)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The end of a route: a stage's port."""
+
+    stage: int
+    port: int
+
+
+@dataclass(eq=False)
+class Step:
+    """A control node in a route; `targets[j]` is where its output `j` goes."""
+
+    node: Node
+    targets: list[list[Leaf | Step]] = field(default_factory=list)
+
+    @functools.cached_property
+    def kind(self) -> type:
+        """What the node does."""
+        return type(self.node.op)
+
+    @functools.cached_property
+    def where(self) -> str:
+        """The node and its state function, for messages."""
+        what = {Cond: ", condition", Isu: ", f"}.get(self.kind, ", state")
+        return f"node `{self.node.name}`{what}"
+
+    @functools.cached_property
+    def fields(self) -> tuple[str, ...]:
+        """The state fields of the messages that come in."""
+        return wire_type(input_wire(self.node, 0)).fields
+
+    @functools.cached_property
+    def new_fields(self) -> tuple[str, ...]:
+        """Those of the messages that go out."""
+        return wire_type(self.node.outputs[0]).fields
+
+
+Targets = list[Leaf | Step]
+
+
+@dataclass(eq=False)
+class Stage:
+    """What one dispatch runs.
+
+    Args:
+      number: Its place in `Plan.stages`.
+      kind: `rows`, `edges` (a chain, and row-wise nodes after it), `loss`, `reduce`, `collect`, `sink`, `transfer`, or `group` (which
+        is control and is never dispatched).
+      nodes: The payload nodes in it, sources first, with the distribute of a chain; empty for a transfer.
+      worker: The worker that runs it.
+      space: The memory space of its outputs.
+      join: What makes its inputs belong together.
+      outputs: The wires that leave it.
+      topology: Name of the topology pump that drives it, for a collect or a chain.
+      chain: For `edges`: the chain; its message is port 0.
+      sole: For each port, whether it is the sole consumer of every message that arrives: its adjoint writes the message's gradient
+        rather than adding to it.
+      written: For each output, whether all its messages have such a sole consumer: no adjoint rows need to be set to zero.
+      workers_ahead: Workers on the way from it to where its messages end, its own included.
+      trains: Whether training reaches it: no sink, nor what is computed for sinks alone since the loss has it fused.
+    """
+
+    number: int
+    kind: str
+    nodes: tuple[Node, ...]
+    worker: int
+    space: int
+    join: Key = None
+    wires: list[Wire] = field(default_factory=list)
+    ports: tuple[Port, ...] = ()
+    outputs: tuple[WireType, ...] = ()
+    routes: list[Targets] = field(default_factory=list)
+    topology: str | None = None
+    chain: Chain | None = None
+    sole: tuple[bool, ...] = ()
+    written: tuple[bool, ...] = ()
+    workers_ahead: int = 1
+    trains: bool = True
+
+    @functools.cached_property
+    def name(self) -> str:
+        """The names of its nodes."""
+        if self.kind == "transfer":
+            return (
+                f"{self.wires[0].name}→{self.worker}"
+                if self.ports[0].space != HOST
+                else f"feed {self.wires[0].name}→{self.worker}"
+            )
+        return "+".join(node.name for node in self.nodes)
+
+    @functools.cached_property
+    def params(self) -> tuple[str, ...]:
+        """Names of its nodes that have parameters."""
+        return tuple(node.name for node in self.nodes if node.has_params)
+
+    @functools.cached_property
+    def row_nodes(self) -> tuple[Node, ...]:
+        """The nodes that work on the rows of its ports: all but a chain's."""
+        inside = self.chain.nodes if self.chain is not None else ()
+        return tuple(node for node in self.nodes if node not in inside)
+
+    @functools.cached_property
+    def way_of(self) -> Mapping[str, int]:
+        """For the nodes that work on edges: the way of the chain that each belongs to."""
+        ways = self.chain.ways if self.chain is not None else ()
+        return {node.name: number for number, way in enumerate(ways) for node in way.nodes}
+
+    @functools.cached_property
+    def aligned(self) -> bool:
+        """For `edges`: whether what is collected meets rows of its ports, and so must have as many."""
+        return any(w is not None and w.source not in self.nodes for node in self.row_nodes for w in node.inputs)
+
+    @functools.cached_property
+    def route_by(self) -> RouteBy | None:
+        """What reads its second port's payloads back into the states, if anything does."""
+        op = self.nodes[-1].op if self.nodes else None
+        return op if isinstance(op, RouteBy) else None
+
+    @functools.cached_property
+    def random(self) -> bool:
+        """Whether a body in it takes a PRNG key."""
+        return any(isinstance(n.op, (Compute, RouteBy, Loss)) and n.op.body.rng for n in self.nodes)
+
+    @functools.cached_property
+    def ragged(self) -> bool:
+        """Whether its messages hold any number of rows."""
+        return bool(self.ports) and self.ports[0].type.ragged
+
+    @functools.cached_property
+    def arenas(self) -> tuple[ArenaKey, ...]:
+        """The arena of each output."""
+        return tuple((self.space, out.shape, out.dtype.name) for out in self.outputs)
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{p.name}: {p.type}{' (host)' if p.space == HOST else ''}" for p in self.ports)
+        return f"Stage {self.number} {self.kind} `{self.name}` on worker {self.worker} ({ins}) -> {', '.join(map(str, self.outputs)) or 'nothing'}"
+
+
+def wire_type(wire: Wire) -> WireType:
+    """A wire's type, which is known once the graph is closed."""
+    assert wire.type is not None
+    return wire.type
+
+
+def input_wire(node: Node, port: int) -> Wire:
+    """The wire at a node's port, which is there once the graph is closed."""
+    wire = node.inputs[port]
+    assert wire is not None
+    return wire

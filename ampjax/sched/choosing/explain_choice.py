@@ -1,0 +1,50 @@
+"""Explanations: why a worker takes what it takes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ampjax.sched import columns as c
+from ampjax.sched.choosing.queue_views import Queue
+from ampjax.sched.decisions.policy import Policy, Ranked, backward_first
+from ampjax.sched.diagnose.inflight import InFlight
+from ampjax.sched.diagnose.missing_inputs import SHOWN, find_lacking
+from ampjax.sched.diagnose.snapshot import Snapshot
+
+
+def explain(s: Snapshot, worker: int, queues: Sequence[Queue]) -> list[str]:
+    """What a worker would take next and why, a line each: the choice, its queues, who waits there for something.
+
+    Args:
+      s: The scheduler's parts.
+      worker: The worker.
+      queues: Its queues that are not empty, in the order in which they ceased to be.
+    """
+    policy, now = s.settings.policy, int(s.tables.clock[c.NOW])
+    name = getattr(policy, "__name__", repr(policy))
+    chosen = policy(queues, now) if queues else None
+    if chosen is not None:
+        head = f"worker {worker} takes {_words(chosen)} next: `{name}` puts it first"
+    elif queues:
+        first = backward_first(queues, now)
+        head = f"`{name}` lets worker {worker} wait; if nothing else moves, it takes {_words(first)}"
+    else:
+        head = f"worker {worker} has nothing to take"
+    ordered = sorted(queues, key=policy.rank) if isinstance(policy, Ranked) else queues
+    return [head, *(f"  {_line(q, policy)}" for q in ordered), *(f"  {one}" for one in _lacking(s, worker))]
+
+
+def _words(q: Queue) -> str:
+    return f"{q.direction} of `{q.stage.name}`"
+
+
+def _line(q: Queue, policy: Policy) -> str:
+    """What policies compare of a queue."""
+    rank = f", rank {policy.rank(q)}" if isinstance(policy, Ranked) else ""
+    return f"{_words(q)}: {q.items} message(s), {q.ready} of {q.rows} row(s) in one dispatch, since dispatch {q.born}{rank}"
+
+
+def _lacking(s: Snapshot, worker: int) -> list[str]:
+    """Who waits for others at a worker's stages."""
+    found = [str(one.waiting) for one in find_lacking(s, InFlight(s)) if one.waiting.stage.worker == worker]
+    return found[:SHOWN] + ([f"{len(found) - SHOWN} more wait there"] if len(found) > SHOWN else [])

@@ -1,0 +1,22 @@
+"""Policies: those of ours have numbers, by which compiled loops compare queues; users' are asked with views of the queues (`backlog`)."""
+
+from __future__ import annotations
+
+from ampjax.sched.decisions.policy import Policy, backward_first, balanced, largest, one_forward_one_backward, wavefront
+
+NUMBERS: dict[Policy, int] = {
+    backward_first: 0,
+    largest: 1,
+    balanced: 2,
+    wavefront: 3,
+    one_forward_one_backward: 4,
+}
+"""As in `loops.choice`."""
+
+BY_ASKING = -1
+"""A policy that has no number."""
+
+
+def number_of(policy: Policy) -> int:
+    """A policy's number, or `BY_ASKING`."""
+    return NUMBERS.get(policy, BY_ASKING)

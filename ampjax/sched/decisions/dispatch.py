@@ -1,0 +1,99 @@
+"""What the scheduler tells a driver to do. A dispatch is data: integers, names and an array, so it can travel to another process."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ampjax.plan.stages import Stage
+from ampjax.sched.decisions.parameter_changes import Change
+
+DIRECTIONS = FORWARD, BACKWARD, INFER, UPDATE = "forward", "backward", "infer", "update"
+"""What a dispatch is: on messages' way forth or back, in inference, or parameter changes alone. The first three have the numbers of `columns`."""
+
+
+class Dispatch(NamedTuple):
+    """One action for a worker: run a stage on some messages, then change some parameters.
+
+    Args:
+      number: Dispatches are numbered in the order of issue.
+      worker: Who runs it.
+      stage: The number of the stage that it runs; -1 for parameter changes only.
+      direction: One of `DIRECTIONS`.
+      n_messages: Messages in it.
+      n_rows: Input rows of port 0.
+      n_sections: Ports and outputs of the stage together.
+      pack: int32: what the properties below show, one after the other.
+      changes: Parameter changes that follow.
+      edges: Of a stage that is a chain: the edges of each of its ways.
+      versions: Of a stage with stashed weights, the versions of its parameters that its messages see, or saw on their way forth.
+      drop: Stashed versions that no message needs after this: of its stage.
+    """
+
+    number: int
+    worker: int
+    stage: int
+    direction: str
+    n_messages: int
+    n_rows: int
+    n_sections: int
+    pack: np.ndarray
+    changes: tuple[Change, ...] = ()
+    edges: tuple[int, ...] = ()
+    versions: tuple[int, ...] | None = None
+    drop: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def messages(self) -> np.ndarray:
+        """`[n_messages]`: the messages, by their numbers among those in flight."""
+        return self.pack[: self.n_messages]
+
+    @property
+    def lines(self) -> np.ndarray:
+        """`[n_messages]`: their invocations, by their lines among all programs."""
+        return self.pack[self.n_messages : 2 * self.n_messages]
+
+    @property
+    def ids(self) -> np.ndarray:
+        """`[n_messages]`: the numbers of their instances."""
+        return self.pack[2 * self.n_messages : 3 * self.n_messages]
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """`[n_sections]`: the rows of each port, then of each output."""
+        return self.pack[3 * self.n_messages : 3 * self.n_messages + self.n_sections]
+
+    @property
+    def slots(self) -> np.ndarray:
+        """The arena slots of the rows of each port, then of each output, one after the other."""
+        return self.pack[3 * self.n_messages + self.n_sections :]
+
+    @property
+    def rows(self) -> list[np.ndarray]:
+        """The same, an array for each port and output."""
+        at, found = 3 * self.n_messages + self.n_sections, list[np.ndarray]()
+        for size in self.sizes.tolist():
+            found.append(self.pack[at : at + size])
+            at += size
+        return found
+
+    def rows_at(self, stage: Stage, node: str) -> int:
+        """The rows that a node of its stage works on: edges within a chain, behind one what it collects, else input rows."""
+        if stage.chain is None:
+            return self.n_rows
+        way = stage.way_of.get(node)
+        return int(self.sizes[len(stage.ports)]) if way is None else self.edges[way]
+
+    def after(self, n: int) -> Dispatch:
+        """What is left when its kernels and the first `n` of its parameter changes have been carried out: changes alone."""
+        return self._replace(stage=-1, changes=self.changes[n:])
+
+    def __repr__(self) -> str:
+        return self.told(f"stage {self.stage}")
+
+    def told(self, name: str) -> str:
+        """What it does, in words; `name` is its stage's."""
+        what = f"{self.direction} `{name}` ({self.n_messages} messages, {self.n_rows} rows)"
+        changes = f", then {', '.join(map(str, self.changes))}" if self.changes else ""
+        return f"Dispatch {self.number} on worker {self.worker}: {'changes only' if self.stage < 0 else what}{changes}"

@@ -1,0 +1,47 @@
+"""What the scheduler needs to know beside the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ampjax.plan.stages import ArenaKey
+from ampjax.sched.decisions.parameter_changes import ReplicaSync
+from ampjax.sched.decisions.policy import Policy, balanced
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerSettings:
+    """Throttle, intervals, policy, limits.
+
+    Args:
+      max_active_keys: Training instances in flight at most; so for inference.
+      min_admission: Instances are admitted when there is room for so many at once.
+      max_dispatch_size: Rows in one dispatch at most (a single ragged message may hold more).
+      intervals: `min_update_interval` of each parameterised node.
+      stashed: Nodes whose adjoint uses the forward pass's parameters.
+      policy: Which queue goes next.
+      flush_every: For synchronous and pipeline training: instances between updates by the controller; None for asynchronous.
+      sync: How replicas are kept together.
+      capacities: First size of each arena, in rows; others start at `capacity`.
+      capacity: See `capacities`.
+      limits: Largest size of each arena, in rows; others have `limit`.
+      limit: See `limits`.
+      program_bytes: Bytes of programs that are kept for instances that come again (`cache`).
+      history: Dispatches that `story` can tell of, if they are not large (`past`).
+    """
+
+    max_active_keys: int = 16
+    min_admission: int = 1
+    max_dispatch_size: int = 64
+    intervals: Mapping[str, int] = field(default_factory=dict)
+    stashed: tuple[str, ...] = ()
+    policy: Policy = balanced
+    flush_every: int | None = None
+    sync: ReplicaSync = field(default_factory=ReplicaSync)
+    capacities: Mapping[ArenaKey, int] = field(default_factory=dict)
+    capacity: int = 256
+    limits: Mapping[ArenaKey, int] = field(default_factory=dict)
+    limit: int = 1 << 30
+    program_bytes: int = 1 << 28
+    history: int = 2000

@@ -1,0 +1,109 @@
+"""Who waits for what among the instances in flight: messages of which some inputs have come and others have not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampjax.ir.state import State
+from ampjax.plan.stages import Stage
+from ampjax.sched import columns as c
+from ampjax.sched.diagnose.inflight import COMING, GOING, READY, InFlight
+from ampjax.sched.diagnose.snapshot import Snapshot
+from ampjax.unfold.incomplete import Waiting, missing_members, missing_ports
+
+SHOWN = 8
+"""Who waits, at most, in an error's sentence."""
+
+EXAMINED = 3
+"""Of how many of these it is told where what they lack should come from."""
+
+MOST_STEPS = 8
+"""Messages that wait for one another, of which it is told at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lacking:
+    """A message that waits, and where what it lacks is.
+
+    Args:
+      waiting: The message in words, as they are the same wherever messages wait.
+      missing: Places in `InFlight` of the messages whose rows it lacks.
+    """
+
+    waiting: Waiting
+    missing: tuple[int, ...]
+
+
+def shown(lines: list[str]) -> str:
+    """Lines as one sentence, not too long."""
+    more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+    return "; ".join(lines[:SHOWN]) + more
+
+
+def find_lacking(s: Snapshot, found: InFlight) -> list[Lacking]:
+    """The messages that wait and for which something has come, instance by instance."""
+    consumer, producer, number = found.inputs
+    some = np.bincount(consumer, ~found.missing, len(found.lines)) > 0
+    waiting = np.flatnonzero((found.need > 0) & some)
+    starts = np.searchsorted(consumer, waiting), np.searchsorted(consumer, waiting, side="right")
+    told = []
+    for v, begin, end in zip(waiting.tolist(), *(of.tolist() for of in starts), strict=True):
+        lacks = found.missing[begin:end]
+        tell = _group if found.kind[v] == c.GROUPS else _join
+        one = tell(s, found, v, number[begin:end][lacks], number[begin:end][~lacks])
+        told.append(Lacking(one, tuple(producer[begin:end][lacks].tolist())))
+    return told
+
+
+def _join(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray) -> Waiting:
+    """That a message has come to a port, and which ports it waits for."""
+    stage = s.plan.stages[found.stage[v]]
+    port, missing = int(has[0]), tuple(lacks.tolist())
+    return Waiting(stage, _known(s, found, v, stage, port), port, missing, missing_ports(stage, missing))
+
+
+def _group(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray) -> Waiting:
+    """That some members of a group, or its opener, have come, and what it waits for."""
+    stage = s.plan.stages[found.stage[v]]
+    n, size = len(lacks) + len(has), int(s.tables.lines[found.lines[v], c.ROWS])
+    opens = n > size and n - 1 in lacks  # the opener stands last
+    what = missing_members(len(lacks), None if opens else size)
+    port = 0 if len(has[has < size]) else 1
+    return Waiting(stage, found.state(v), port, (1,) if opens else (0,), what)
+
+
+def _known(s: Snapshot, found: InFlight, v: int, stage: Stage, port: int) -> State:
+    """What is known of the state of the message at a port: all of it at port 0, at others what the key holds."""
+    state = found.state(v)
+    if port == 0:
+        return state
+    names = stage.join if isinstance(stage.join, tuple) else () if callable(stage.join) else state.fields
+    fields = tuple(name for name in stage.ports[port].type.fields if name in names)
+    return State(state.array, s.plan.layout, fields)
+
+
+def ways_to(s: Snapshot, found: InFlight, one: Lacking) -> Iterator[str]:
+    """For each message that one lacks: where it is, and what it lacks itself."""
+    for v in dict.fromkeys(one.missing):
+        yield f"what `{one.waiting.stage.name}` lacks comes from {told(s, found, v)}"
+
+
+def told(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
+    """A message that has not travelled on: where it is, or what the first is of what it lacks."""
+    number = int(found.stage[v])
+    who = f"{s.name(number)} with {found.state(v)!r}"
+    phase = found.phase[v]
+    if phase == READY:
+        return f"{who}, which waits in its queue"
+    if phase in (GOING, COMING):
+        return f"{who}, which is under way"
+    if steps >= MOST_STEPS:
+        return f"{who}, which lacks something, too"
+    consumer, producer, _ = found.inputs
+    lacks = producer[(consumer == v) & found.missing]
+    if not len(lacks):
+        return f"{who}, which lacks nothing"
+    return f"{who}, which lacks what comes from {told(s, found, int(lacks[0]), steps + 1)}"

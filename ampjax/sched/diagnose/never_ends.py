@@ -1,0 +1,141 @@
+"""Instances that would never end, found before they are admitted: unfolding has shown that messages of theirs wait for others that never come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ampjax.errors import DeadlockError
+from ampjax.ir.graph import Node
+from ampjax.ir.state import SLOT, State
+from ampjax.plan.planner import Plan
+from ampjax.sched.diagnose.missing_inputs import EXAMINED, SHOWN, shown
+from ampjax.sched.diagnose.origins import numbers_of, origins, strangers
+from ampjax.unfold.incomplete import Waiting, find_waiting
+from ampjax.unfold.programs import Programs
+from ampjax.unfold.unfolding import Unfolding
+
+LATELY = 5
+"""Stages that ran last for an instance."""
+
+
+def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
+    """Checks that all instances of an unfolding end; to be called when nothing more is pumped or chosen for them.
+
+    Args:
+      plan: The plan.
+      unfolding: The unfolding.
+      programs: Its programs.
+
+    Raises:
+      DeadlockError: If messages wait for others that never come: who waits for what, and what else there is to know.
+    """
+    if int(programs.owed.sum()) == len(programs.out_to):  # nobody is owed a gradient by others than consumers
+        return
+    found = find_waiting(plan, unfolding.space.joins, unfolding.space.groups)
+    told = _Report(plan, unfolding, programs)
+    ids = sorted({int(one.state.instance[0]) for one in found})
+    raise DeadlockError(
+        f"before instance {_listed(ids)} is admitted"
+        if len(ids) == 1
+        else f"before instances {_listed(ids)} are admitted",
+        "messages that all find their partners",
+        "some that wait for ever: " + shown([str(one) for one in found]),
+        "\n  ".join(
+            [
+                "Pump what the nodes wait for, or mend the conditions that route it.",
+                *told.missing(found),
+                *told.comes_to(found[0].state),
+            ]
+        ),
+    )
+
+
+def fed_by(plan: Plan, unfolding: Unfolding, programs: Programs) -> list[str]:
+    """Where what an unfolding's messages wait for should come from, a line each: what feeds the port, what of that waits elsewhere, how often it has run."""
+    found = find_waiting(plan, unfolding.space.joins, unfolding.space.groups)
+    return _Report(plan, unfolding, programs).missing(found) if found else []
+
+
+def _listed(ids: list[int]) -> str:
+    more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
+    return ", ".join(map(str, ids[:SHOWN])) + more
+
+
+class _Report:
+    """What there is to know about who waits for ever.
+
+    Args:
+      plan: The plan.
+      unfolding: The unfolding.
+      programs: Its programs.
+    """
+
+    def __init__(self, plan: Plan, unfolding: Unfolding, programs: Programs):
+        self._plan, self._programs = plan, programs
+        self._held = list(_held(plan, unfolding))
+
+    def missing(self, found: list[Waiting]) -> list[str]:
+        """Where what the first few wait for should come from, a line each, and which keys do not meet."""
+        lines = dict.fromkeys(line for one in found[:EXAMINED] for line in self._missing(one))
+        return [*lines, *strangers(found[:SHOWN])]
+
+    def _missing(self, one: Waiting) -> Iterator[str]:
+        """Where the messages that one waits for should come from, and what these nodes do."""
+        for port in one.missing:
+            for node, way in origins(one.stage, port).items():
+                by = f" by way of {', '.join(f'{n.kind} `{n.name}`' for n in way)}" if way else ""
+                place = f"port {one.stage.ports[port].name} of `{one.stage.name}`"
+                yield f"{place} is fed by {node.kind} `{node.name}`{by}: {self._doings(node, one.state)}"
+
+    def _doings(self, node: Node, of: State) -> str:
+        """What of a node's messages waits for an instance, and how often the node runs for it."""
+        numbers = numbers_of(self._plan, node)
+        states = [state for number, state in self._held if number in numbers and _slot(state) == _slot(of)]
+        more = f" and {len(states) - 1} more" if len(states) > 1 else ""
+        nothing = f"nothing of instance {int(of.instance[0])} from it waits anywhere"
+        waits = f"{states[0]!r}{more} from it waits" if states else nothing
+        own = [n for n in numbers if n >= 0 and self._plan.stages[n].kind not in ("group", "transfer")]
+        if not own:
+            return waits
+        runs = [line for line in self._lines(of) if self._programs.stage[line] == own[0]]
+        if not runs:
+            return f"{waits}; it never runs for it"
+        return f"{waits}; it runs {len(runs)} time(s) for it, at last with {self._state(runs[-1], of)!r}"
+
+    def comes_to(self, of: State) -> Iterator[str]:
+        """How far an instance comes: the last stages that run for it."""
+        stages = self._programs.stage
+        runs = [n for n in self._lines(of) if stages[n] >= 0 and self._plan.stages[stages[n]].kind != "group"]
+        yield f"instance {int(of.instance[0])} " + ("comes to:" if runs else "comes to no stage")
+        yield from (f"  `{self._plan.stages[stages[n]].name}`, {self._state(n, of)!r}" for n in runs[-LATELY:])
+
+    def _lines(self, of: State) -> range:
+        """An instance's invocations."""
+        first = self._programs.first
+        return range(int(first[_slot(of)]), int(first[_slot(of) + 1]))
+
+    def _state(self, line: int, of: State) -> State:
+        """The state of an invocation of an instance."""
+        array = of.array.copy()
+        array[0, 2:] = self._programs.states[line]
+        return State(array, self._plan.layout, self._plan.stages[self._programs.stage[line]].ports[0].type.fields)
+
+
+def _slot(state: State) -> int:
+    """The place of a message's instance among those that are unfolded."""
+    return int(state.array[0, SLOT])
+
+
+def _held(plan: Plan, unfolding: Unfolding) -> Iterator[tuple[int, State]]:
+    """The messages that wait in joins and groups: what made each (a stage, or `-1 - p` for pump `p`), and its state."""
+    waiting = [(j, p, state, cell) for j, join in unfolding.space.joins.items() for p, state, cell in join.pending()]
+    for g, groups in unfolding.space.groups.items():
+        for group in groups.open.values():
+            waiting += [(g, 0, state, cell) for state, cell in group.members]
+            waiting += [(g, 1, group.state, group.opener)] if group.state is not None else []
+    producers = unfolding.producers(np.array([cell for *_, cell in waiting], np.int64)).tolist()
+    for producer, (stage, port, state, _) in zip(producers, waiting, strict=True):
+        fields = plan.stages[stage].ports[port].type.fields
+        yield producer, State(state[None], plan.layout, fields)

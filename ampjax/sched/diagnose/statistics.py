@@ -1,0 +1,154 @@
+"""Statistics of a run, by stage and by node, from what the loops count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.decisions.dispatch import DIRECTIONS
+
+
+@dataclass(slots=True)
+class StageStats:
+    """Counts for one stage."""
+
+    dispatches: int = 0
+    forward: int = 0
+    backward: int = 0
+    infer: int = 0
+    rows: int = 0
+    largest_dispatch: int = 0
+    most_messages: int = 0
+    longest_queue: int = 0
+
+    @property
+    def mean_dispatch(self) -> float:
+        """Rows per dispatch."""
+        return self.rows / self.dispatches if self.dispatches else 0.0
+
+
+@dataclass(slots=True, eq=False)
+class NodeStats:
+    """Updates and staleness of one parameterised node.
+
+    Attributes:
+      histogram: `[128]`: gradient rows of each staleness; the last counts all above, too.
+    """
+
+    updates: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.BINS, np.int64))
+
+    @property
+    def gradients(self) -> int:
+        """Gradient rows."""
+        return int(self.histogram.sum())
+
+    @property
+    def staleness_mean(self) -> float:
+        """Mean staleness over gradient rows."""
+        return self.staleness_sum / self.gradients if self.gradients else 0.0
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Everything counted since the last reset.
+
+    Attributes:
+      run: Which run this is about: `epoch 2`, `train`, `validate`, `evaluate` or `predict`; empty before the first one.
+    """
+
+    stages: dict[str, StageStats] = field(default_factory=dict)
+    nodes: dict[str, NodeStats] = field(default_factory=dict)
+    instances: int = 0
+    most_in_flight: int = 0
+    run: str = ""
+
+    @property
+    def messages(self) -> int:
+        """Forward, backward and inference messages that were dispatched."""
+        return sum(s.forward + s.backward + s.infer for s in self.stages.values())
+
+    @property
+    def dispatches(self) -> int:
+        """Dispatches."""
+        return sum(s.dispatches for s in self.stages.values())
+
+    @property
+    def updates(self) -> int:
+        """Updates of all nodes."""
+        return sum(n.updates for n in self.nodes.values())
+
+    @property
+    def staleness_mean(self) -> float:
+        """Mean staleness over all gradient rows of all nodes."""
+        gradients = sum(n.gradients for n in self.nodes.values())
+        return sum(n.staleness_sum for n in self.nodes.values()) / gradients if gradients else 0.0
+
+    @property
+    def staleness_max(self) -> int:
+        """Largest staleness."""
+        return max((n.staleness_max for n in self.nodes.values()), default=0)
+
+    def __repr__(self) -> str:
+        """The sums, then a line for each stage that ran and for each parameterised node."""
+        name = f"{self.run}: " if self.run else ""
+        lines = [
+            f"{name}{self.instances} instances, {self.messages} messages, {self.dispatches} dispatches, {self.updates} updates"
+        ]
+        for name, s in self.stages.items():
+            if not s.dispatches:
+                continue
+            lines.append(
+                f"  {name}: {s.forward} forward, {s.backward} backward, {s.infer} inference; {s.mean_dispatch:.1f} rows a dispatch, at most {s.largest_dispatch}"
+            )
+        for name, n in self.nodes.items():
+            lines.append(f"  {name}: {n.updates} updates, staleness mean {n.staleness_mean:.2f}, max {n.staleness_max}")
+        return "\n".join(lines)
+
+
+def statistics(plan: Plan, nodes: Sequence[str], t: Tables) -> Statistics:
+    """Everything counted since the last `reset`.
+
+    Args:
+      plan: The plan.
+      nodes: The parameterised nodes, by number.
+      t: The tables.
+    """
+    found = {stage.name: StageStats() for stage in plan.stages if stage.kind != "group"}
+    for q in t.queues[:, c.DISPATCHES].nonzero()[0].tolist():
+        _add(found[plan.stages[q // 3].name], DIRECTIONS[q % 3], t.queues[q].tolist())
+    return Statistics(
+        found,
+        {node: _node(t.nodes[number]) for number, node in enumerate(nodes)},
+        int(t.clock[c.N_FINISHED]),
+        int(t.clock[c.MOST_IN_FLIGHT]),
+    )
+
+
+def reset(t: Tables) -> None:
+    """Starts counting anew."""
+    t.queues[:, [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_ROWS]] = 0
+    t.nodes[:, c.UPDATES :] = 0
+    t.clock[[c.N_FINISHED, c.MOST_IN_FLIGHT]] = 0
+
+
+def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:
+    """Adds a queue's counts to its stage's; stages that copy one wire share a name."""
+    setattr(stage, direction, getattr(stage, direction) + queue[c.TAKEN])
+    stage.dispatches += queue[c.DISPATCHES]
+    stage.rows += queue[c.TAKEN_ROWS]
+    stage.largest_dispatch = max(stage.largest_dispatch, queue[c.MOST_ROWS])
+    stage.most_messages = max(stage.most_messages, queue[c.MOST_TAKEN])
+    stage.longest_queue = max(stage.longest_queue, queue[c.LONGEST])
+
+
+def _node(counts: np.ndarray) -> NodeStats:
+    updates, stale_sum, stale_max = counts[[c.UPDATES, c.STALE_SUM, c.STALE_MAX]].tolist()
+    return NodeStats(updates, stale_sum, stale_max, counts[c.HISTOGRAM :].copy())

@@ -1,0 +1,81 @@
+"""What is in a dispatch beside its slots: states, sizes, and the edges and maps of the instances in it.
+
+A `Dispatch` names a stage and holds slots. What else there is to know about its messages stands in programs and topologies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ampjax.ir.instances import Topology
+from ampjax.ir.state import INSTANCE, SLOT
+from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.tables.program_store import Store
+from ampjax.unfold.rules.edges import EdgeIndex, Edges
+from ampjax.unfold.rules.routes import find_topology
+
+
+class Contents:
+    """Tells what is in dispatches. To be asked when one has been decided, before more is admitted.
+
+    Args:
+      plan: The plan.
+      store: The programs.
+      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
+      tables: Gives the tables as they are now.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        topologies: Mapping[str, Mapping[int, Topology]],
+        tables: Callable[[], Tables],
+    ):
+        self._plan, self._store, self._topologies, self._tables = plan, store, topologies, tables
+        self._edges = {s.number: EdgeIndex(s, topologies) for s in plan.stages if s.chain is not None}
+
+    def states(self, d: Dispatch) -> np.ndarray:
+        """`[n, width]`: the states of its messages."""
+        states = np.zeros((d.n_messages, self._plan.layout.width), np.int64)
+        states[:, INSTANCE], states[:, SLOT] = d.ids, self._slots(d)
+        states[:, SLOT + 1 :] = self._store.states(d.lines)
+        return states
+
+    def sizes(self, d: Dispatch) -> np.ndarray | None:
+        """`[n]`: the rows of its messages; None where each has one."""
+        return self._column(d, c.ROWS) if self._plan.stages[d.stage].ragged else None
+
+    def edges(self, d: Dispatch) -> Edges | None:
+        """The edges of its messages, of a chain.
+
+        Raises:
+          MessageError: If a topology does not fit the graph, or the rows of its message.
+        """
+        index = self._edges.get(d.stage)
+        return None if index is None else index.of(self._slots(d), self._column(d, c.ROWS))
+
+    def scatter(self, d: Dispatch) -> list[np.ndarray]:
+        """Of a collect: where the input rows of each port go, counting through the dispatch's output rows."""
+        stage = self._plan.stages[d.stage]
+        if stage.kind != "collect":
+            return []
+        slots = self._slots(d).tolist()
+        maps = [find_topology(stage.nodes[0], str(stage.topology), self._topologies, slot) for slot in slots]
+        starts = np.cumsum([0, *(one.n_rows for one in maps)])
+        return [
+            np.concatenate([one.scatter[port] + start for one, start in zip(maps, starts, strict=False)])
+            for port in range(len(stage.ports))
+        ]
+
+    def _slots(self, d: Dispatch) -> np.ndarray:
+        """`[n]`: the slots of its messages' instances."""
+        return self._tables().live[d.messages, c.SLOT]
+
+    def _column(self, d: Dispatch, column: int) -> np.ndarray:
+        return self._tables().lines[d.lines, column].astype(np.int64)

@@ -1,0 +1,268 @@
+"""Dispatches: the first messages of a queue, their slots, and the gradients that they bring."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.loops.choose import choose
+from ampjax.sched.loops.compiled import entry, inlined
+from ampjax.sched.loops.queues import leave, line_of, oldest_first, put_alike_first, slot_of, space_for
+from ampjax.sched.loops.travel import travel
+
+
+@entry
+def decide(worker, chosen, policy, ahead, spare, told, pack, due, *tables):
+    """Decides on a worker's next dispatch, or on several that are done as soon as they have been decided.
+
+    It stops where the caller must see to something: an instance has ended, a payload must be read, replicas meet, nothing is ready, an arena or a buffer has no room.
+
+    Args:
+      worker: The worker.
+      chosen: The queue of the first of them, which a user's policy has chosen; -1 lets a policy of ours choose.
+      policy: Its number.
+      ahead: At most so many that are done at once, but for one that reads payloads; 0 for one that is not.
+      spare: `[arenas]`: slots that each may still get; empty where nothing is limited.
+      told: `[max(1, ahead) + 1, columns]` int64, to be written: a line for each dispatch, then one in whose column `Q` is why there are no more:
+        0 or a reason, with an arena in `N_MESSAGES`, and what must be had in `N_ROWS_IN`.
+      pack: int32, to be written: each dispatch's messages, their program lines and instances, the rows of each port and output, and these rows' slots.
+      due: `[d, 3]` int64, to be written: node, gradient rows and summed staleness of updates.
+      *tables: The tables.
+
+    Returns:
+      How many dispatches there are.
+    """
+    t = Tables(*tables)
+    n, at, n_due, goes_on = 0, 0, 0, True
+    while goes_on and n < max(1, ahead) and (n == 0 or t.clock[c.N_ENDED] == 0):
+        q = chosen if chosen >= 0 and n == 0 else choose(t, worker, policy, spare)
+        told[n, c.Q] = q
+        if q < 0 or not built(t, q, spare, told[n], pack[at:], due[n_due:]):
+            return n
+        told[n, c.PACK], told[n, c.DUE] = at, n_due
+        if t.stages[q // 3, c.ASKS] and q % 3 != c.BACKWARD:
+            goes_on = False
+        elif ahead:
+            travel(t, pack[at : at + told[n, c.N_MESSAGES]], q % 3)
+        for k in range(n_due, n_due + told[n, c.N_DUE]):
+            goes_on = goes_on and t.nodes[due[k, 0], c.MEETS] == 0
+        at += told[n, c.N_PACK]
+        n_due += told[n, c.N_DUE]
+        n += 1
+    told[n, c.Q] = 0
+    return n
+
+
+@inlined
+def built(t, q, spare, told, pack, due):
+    """Takes the next dispatch from a queue and writes it down; says whether there is room for it. If not, nothing has been taken.
+
+    Args:
+      t: The tables.
+      q: The queue.
+      spare: See `decide`.
+      told: A line for it.
+      pack: See `decide`.
+      due: See `decide`.
+    """
+    stage, direction = q // 3, q % 3
+    if t.queues[q, c.WAITING] > t.queues[q, c.MAX_ROWS]:
+        oldest_first(t, q)
+    goes_forth = direction != c.BACKWARD and t.stages[stage, c.KIND] != c.ENDS
+    most, space = t.queues[q, c.MAX_ITEMS], space_for(t, stage, spare) if goes_forth else np.int64(c.NO_LIMIT)
+    if direction == c.BACKWARD and t.stages[stage, c.STASHES]:
+        most = put_alike_first(t, q)
+    n, rows, out, inputs, follower = fitting(t, q, most, space, pack)
+    if goes_forth and lacks_slots(t, stage, out, told):
+        return False
+    sections = t.stages[stage, c.N_PORTS] + t.stages[stage, c.N_OUTPUTS]
+    need = 3 * n + sections + inputs + out * t.stages[stage, c.N_OUTPUTS]
+    if need > len(pack) or len(due) < t.stages[stage, c.N_PARAMS]:
+        told[c.Q], told[c.N_ROWS_IN] = c.NO_ROOM, need
+        return False
+    unlink(t, q, n, rows, follower)
+    messages, lines = pack[:n], pack[n : 2 * n]
+    for k in range(n):
+        lines[k] = line_of(t, messages[k])
+        pack[2 * n + k] = t.instances[slot_of(t, messages[k]), c.ID]
+    if goes_forth:
+        give_slots(t, stage, messages)
+    if direction == c.BACKWARD:
+        t.queues[q - 1, c.UNDER_WAY] -= n
+    elif goes_forth and direction == c.FORWARD:
+        t.queues[q, c.UNDER_WAY] += n
+        see(t, stage, messages)
+    write_slots(t, stage, messages, lines, pack[3 * n :])
+    told[c.N_DUE] = 0
+    if direction == c.BACKWARD or (direction == c.FORWARD and not goes_forth):
+        told[c.N_DUE] = gradients(t, stage, messages, lines, direction == c.BACKWARD, due)
+    count(t, q, n, rows)
+    t.clock[c.NOW] += 1
+    told[c.NUMBER], told[c.N_MESSAGES], told[c.N_ROWS_IN], told[c.N_PACK] = t.clock[c.NOW], n, rows, need
+    return True
+
+
+@inlined
+def fitting(t, q, most, space, pack):
+    """How many of a queue's first messages make one dispatch, at least one.
+
+    Args:
+      t: The tables.
+      q: The queue.
+      most: Messages at most.
+      space: Rows of each output at most.
+      pack: The messages are written to its beginning, as far as there is room.
+
+    Returns:
+      The messages; their input rows; the rows of each of their outputs; the rows of all ports together; and who stands behind them.
+    """
+    n, rows, out, inputs, v = 0, np.int64(0), np.int64(0), np.int64(0), t.queues[q, c.HEAD]
+    most_rows, most_out = t.queues[q, c.MAX_IN], min(t.queues[q, c.MAX_OUT], space)
+    while v >= 0:
+        line = line_of(t, v)
+        more_rows, more_out = rows + t.lines[line, c.ROWS], out + t.lines[line, c.SIZE]
+        if n > 0 and (more_rows > most_rows or n == most or more_out > most_out):
+            break
+        if n < len(pack):
+            pack[n] = v
+        for e in range(t.lines[line, c.IN], t.lines[line, c.IN] + t.lines[line, c.N_IN]):
+            inputs += t.inputs[e, c.LENGTH]
+        n, rows, out, v = n + 1, more_rows, more_out, np.int64(t.live[v, c.NEXT])
+    return n, rows, out, inputs, v
+
+
+@inlined
+def count(t, q, n, rows):
+    """Counts a dispatch of a queue for statistics."""
+    t.queues[q, c.DISPATCHES] += 1
+    t.queues[q, c.TAKEN] += n
+    t.queues[q, c.TAKEN_ROWS] += rows
+    t.queues[q, c.MOST_TAKEN] = max(t.queues[q, c.MOST_TAKEN], n)
+    t.queues[q, c.MOST_ROWS] = max(t.queues[q, c.MOST_ROWS], rows)
+
+
+@inlined
+def lacks_slots(t, stage, out, told):
+    """Whether an arena has too few free slots for `out` rows of each of a stage's outputs; then it is told which, and how many it needs."""
+    for o in range(t.stages[stage, c.N_OUTPUTS]):
+        arena, need = t.stages[stage, c.ARENA + o], np.int64(0)
+        for other in range(t.stages[stage, c.N_OUTPUTS]):
+            need += out if t.stages[stage, c.ARENA + other] == arena else 0
+        if need > t.free[arena, c.N_FREE]:
+            told[c.Q], told[c.N_MESSAGES], told[c.N_ROWS_IN] = c.NO_SLOTS, arena, need
+            return True
+    return False
+
+
+@inlined
+def unlink(t, q, n, rows, follower):
+    """Takes the first `n` messages of a queue, which hold so many rows; who stands behind them is its first now."""
+    t.queues[q, c.HEAD] = follower
+    t.queues[q, c.ITEMS] -= n
+    t.queues[q, c.WAITING] -= rows
+    t.queues[q, c.N_SORTED] = max(0, t.queues[q, c.N_SORTED] - n)
+    if t.queues[q, c.ITEMS] == 0:
+        leave(t, q)
+
+
+@inlined
+def give_slots(t, stage, messages):
+    """Gives the outputs of a stage's messages slots."""
+    for o in range(t.stages[stage, c.N_OUTPUTS]):
+        arena = t.stages[stage, c.ARENA + o]
+        n = np.int64(t.free[arena, c.N_FREE])
+        for v in messages:
+            line = line_of(t, v)
+            size = np.int64(t.lines[line, c.SIZE])
+            at = t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW] + o * size
+            for r in range(size):
+                n -= 1
+                t.slots[at + r] = t.free[arena, c.FREE + n]
+        t.free[arena, c.N_FREE] = n
+
+
+@inlined
+def see(t, stage, messages):
+    """Notes the versions of a stage's parameters."""
+    for p in range(t.stages[stage, c.N_PARAMS]):
+        version = t.nodes[t.params[t.stages[stage, c.PARAMS] + p, c.NODE], c.VERSION]
+        for v in messages:
+            t.live[v, c.SEEN + p] = version
+
+
+@inlined
+def write_slots(t, stage, messages, lines, pack):
+    """Writes how many rows each port and each output has, and then the slots of these rows, port by port and output by output."""
+    n_ports, n_outputs = t.stages[stage, c.N_PORTS], t.stages[stage, c.N_OUTPUTS]
+    at = n_ports + n_outputs
+    for p in range(n_ports):
+        start = at
+        for k in range(len(messages)):
+            i, e = slot_of(t, messages[k]), t.lines[np.uint32(lines[k]), c.IN] + p
+            base, first = t.instances[i, c.ROWS_AT], t.inputs[e, c.FIRST]
+            if first >= 0:
+                for r in range(t.inputs[e, c.LENGTH]):
+                    pack[at + r] = t.slots[base + first + r]
+            else:
+                picks = t.instances[i, c.PICK] - first - 1
+                for r in range(t.inputs[e, c.LENGTH]):
+                    pack[at + r] = t.slots[base + t.picks[picks + r]]
+            at += t.inputs[e, c.LENGTH]
+        pack[p] = at - start
+    for o in range(n_outputs):
+        start = at
+        for k in range(len(messages)):
+            size = t.lines[lines[k], c.SIZE]
+            row = t.instances[slot_of(t, messages[k]), c.ROWS_AT] + t.lines[lines[k], c.ROW] + o * size
+            for r in range(size):
+                pack[at + r] = t.slots[row + r]
+            at += size
+        pack[n_ports + o] = at - start
+
+
+@inlined
+def gradients(t, stage, messages, lines, seen, due):
+    """Counts gradient rows of a stage's nodes; returns how many updates are due, and writes them to `due`.
+
+    Args:
+      t: The tables.
+      stage: The stage.
+      messages: `[n]`: its messages.
+      lines: `[n]`: their program lines.
+      seen: Whether the messages have seen versions on their way forth; a loss sees those of now.
+      due: See `decide`.
+    """
+    n_due = 0
+    for p in range(t.stages[stage, c.N_PARAMS]):
+        param = t.stages[stage, c.PARAMS] + p
+        node, way = t.params[param, c.NODE], t.params[param, c.WAY]
+        version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
+        for k in range(len(messages)):
+            v = messages[k]
+            rows = np.int64(t.lines[lines[k], c.SIZE if way == c.OF_OUTPUT else c.ROWS])
+            if way >= 0:
+                rows = np.int64(t.edges[t.instances[slot_of(t, v), c.PLACE], way])
+            if seen and version - t.live[v, c.SEEN + p] != age:
+                count_rows(t, node, age, alike)
+                age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
+            alike += rows
+        count_rows(t, node, age, alike)
+        count, stale = t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
+        if t.nodes[node, c.INTERVAL] >= 0 and count >= t.nodes[node, c.INTERVAL]:
+            due[n_due, 0], due[n_due, 1], due[n_due, 2] = node, count, stale
+            n_due += 1
+            t.nodes[node, c.COUNT] = t.nodes[node, c.STALENESS] = 0
+            t.nodes[node, c.VERSION] += 1
+            t.nodes[node, c.UPDATES] += 1
+    return n_due
+
+
+@inlined
+def count_rows(t, node, age, rows):
+    """Counts gradient rows of a node that are equally stale."""
+    t.nodes[node, c.COUNT] += rows
+    t.nodes[node, c.STALENESS] += rows * age
+    t.nodes[node, c.STALE_SUM] += rows * age
+    t.nodes[node, c.STALE_MAX] = max(t.nodes[node, c.STALE_MAX], age)
+    t.nodes[node, c.HISTOGRAM + min(age, c.BINS - 1)] += rows

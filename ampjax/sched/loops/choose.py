@@ -1,0 +1,70 @@
+"""Choosing: which queue a worker takes next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.loops.compiled import entry, inlined
+from ampjax.sched.loops.queues import has_room
+
+
+@inlined
+def rank(t, q, policy):
+    """What the policies of these numbers compare: the lowest goes first (`sched.decisions.policy`); of equal ones that which has waited longest."""
+    stage, direction = q // 3, q % 3
+    back = direction == c.BACKWARD or (direction == c.FORWARD and t.stages[stage, c.KIND] == c.ENDS)
+    ready = min(t.queues[q, c.WAITING], t.queues[q, c.MAX_ROWS])
+    born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[t.queues[q, c.HEAD], c.BORN])
+    second = np.int64(0 if back else 1)
+    if policy == 1:
+        first = -ready
+    elif policy == 2:
+        first = born - ready * (6 if back else 4)
+    elif policy == 3:
+        first, second = 1 - second, -stage if back else stage
+    else:
+        first = 1 - t.stages[stage, c.IS_TRANSFER]
+    return first, second, born, t.queues[q, c.SINCE]
+
+
+@inlined
+def choose(t, worker, policy, spare):
+    """The queue that a worker takes next; or `NOTHING` if nothing can be dispatched, `WAITS` if the policy wants it to wait."""
+    best = np.int64(c.NOTHING)
+    lowest = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
+    for k in range(t.active[worker, c.N_ACTIVE]):
+        q = np.int64(t.active[worker, c.QUEUES + k])
+        if not has_room(t, q, spare):
+            continue
+        goes_forth = q % 3 == c.FORWARD and t.stages[q // 3, c.KIND] != c.ENDS
+        if policy == 4 and goes_forth and t.queues[q, c.UNDER_WAY] >= t.stages[q // 3, c.AHEAD]:
+            best = np.int64(c.WAITS) if best < 0 else best
+            continue
+        own = rank(t, q, policy)
+        if best < 0 or own < lowest:
+            best, lowest = q, own
+    return best
+
+
+@entry
+def ready(worker, spare, found, *tables):
+    """The queues of a worker that can be dispatched, for users' policies.
+
+    Args:
+      worker: The worker.
+      spare: See `decide`.
+      found: `[queues]` int64, to be written: the queues.
+      *tables: The tables.
+
+    Returns:
+      How many there are.
+    """
+    t = Tables(*tables)
+    n = 0
+    for k in range(t.active[worker, c.N_ACTIVE]):
+        if has_room(t, np.int64(t.active[worker, c.QUEUES + k]), spare):
+            found[n] = t.active[worker, c.QUEUES + k]
+            n += 1
+    return n

@@ -1,0 +1,88 @@
+"""Finding programs: by a key of 128 bits of the numbers that are pumped for an instance, in a table with open addressing.
+
+Each half of a key is a chain of Murmur's steps with multipliers of its own. Every step can be undone, so instances differ in both halves unless two differences undo each other
+in both by chance, as likely for two of a million as that a memory error goes unnoticed.
+"""
+
+from __future__ import annotations
+
+from ampjax.sched import columns as c
+from ampjax.sched.loops.compiled import entry, inlined
+from ampjax.unfold.program_keys import PLACE, PUMP
+
+A = 0x2127599BF4325C37, 0x165667B19E3779F9, 0x27D4EB2F165667C5
+B = 0x1B03738712FAD5C9, 0x369DEA0F31A53F85, 0x3C6EF372FE94F82B
+"""Odd multipliers: of a number, twice, and of what has been mixed."""
+
+
+@inlined
+def folded(h):
+    """A number with its upper half mixed into its lower half."""
+    return h ^ ((h >> 32) & 0xFFFFFFFF)
+
+
+@inlined
+def mixed(h, x, by):
+    """Half a key with one more number, with these multipliers."""
+    return folded((h ^ folded(x * by[0]) * by[1]) * by[2])
+
+
+@entry
+def find(numbers, ids, salt, programs, table, keys, places):
+    """Finds the programs of instances.
+
+    Args:
+      numbers: `[m, columns]`: what is pumped for them (`unfold.program_keys`).
+      ids: `[k]`: what else tells them apart.
+      salt: A number for what is the same for all of them.
+      programs: `Store.programs`.
+      table: `[2 ** n]` int64: the places of programs, by their keys; not full.
+      keys: `[k, 2]` int64, to be written: the instances' keys.
+      places: `[k]` int64, to be written: the places of their programs, or -1.
+
+    Returns:
+      How many have none yet.
+    """
+    missing = 0
+    for k in range(len(ids)):
+        keys[k, 0], keys[k, 1] = mixed(salt, ids[k], A), mixed(salt, ids[k], B)
+    for j in range(len(numbers)):
+        k = numbers[j, PLACE]
+        a, b = keys[k, 0], keys[k, 1]
+        for column in range(PUMP, numbers.shape[1]):
+            a, b = mixed(a, numbers[j, column], A), mixed(b, numbers[j, column], B)
+        keys[k, 0], keys[k, 1] = a, b
+    for k in range(len(ids)):
+        places[k] = table[entry_of(programs, table, keys[k, 0], keys[k, 1])]
+        missing += places[k] < 0
+    return missing
+
+
+@entry
+def insert(programs, places, table):
+    """Enters programs, by the keys in their lines; there is room."""
+    for place in places:
+        at = entry_of(programs, table, programs[place, c.KEY], programs[place, c.KEY + 1])
+        table[at] = place
+
+
+@entry
+def remove(programs, places, table):
+    """Removes programs."""
+    for place in places:
+        at = entry_of(programs, table, programs[place, c.KEY], programs[place, c.KEY + 1])
+        if table[at] == place:
+            table[at] = c.DROPPED
+
+
+@inlined
+def entry_of(programs, table, a, b):
+    """The entry of a key in the table, or the free one where it is missed."""
+    mask = len(table) - 1
+    at = a & mask
+    while table[at] != c.NOBODY:
+        place = table[at]
+        if place >= 0 and programs[place, c.KEY] == a and programs[place, c.KEY + 1] == b:
+            break
+        at = (at + 1) & mask
+    return at

@@ -1,0 +1,88 @@
+"""Feeds: in which slots of host memory the payloads lie that have been pumped, and whether they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampjax.errors import MessageError
+from ampjax.ir.instances import Messages
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import ArenaKey
+from ampjax.sched.tables.space import Space
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Where pumped payloads go: arena and how many rows it has, slots `[r]`, and the payload rows; and the pump's name."""
+
+    pump: str
+    arena: ArenaKey
+    slots: np.ndarray
+    payload: np.ndarray
+    capacity: int
+
+
+class Feeds:
+    """Tells where what is pumped belongs.
+
+    Args:
+      plan: The plan.
+      space: The tables, for the arenas' sizes.
+    """
+
+    def __init__(self, plan: Plan, space: Space):
+        self._space, arenas = space, space.arenas
+        pumps = zip(plan.graph.pumps.items(), arenas.of_pump, strict=True)
+        self._pumps = {
+            name: (node.op.type.ragged, arena, arenas.keys[arena])
+            for (name, node), arena in pumps
+            if not node.op.type.topology
+        }
+
+    def of(self, batch: Mapping[str, Messages], slots: np.ndarray) -> list[Feed]:
+        """Where the driver must put payloads, pump by pump.
+
+        Args:
+          batch: The messages.
+          slots: What loops have written.
+        """
+        feeds: list[Feed] = []
+        start = 0
+        for name, messages in batch.items():
+            if name not in self._pumps or not len(messages.instance):
+                continue
+            ragged, arena, key = self._pumps[name]
+            stop = start + (int(np.asarray(messages.sizes).sum()) if ragged else len(messages.instance))
+            capacity = int(self._space.capacities[arena]) + 1
+            feeds.append(Feed(name, key, slots[start:stop], messages.payload, capacity))
+            start = stop
+        return feeds
+
+
+def check_payload(feed: Feed) -> None:
+    """Checks what has been pumped.
+
+    Raises:
+      MessageError: If a payload has another shape than its pump, or a dtype that does not fit.
+    """
+    _, shape, dtype = feed.arena
+    payload = np.asarray(feed.payload)
+    where = f"pump `{feed.pump}`, payload"
+    if payload.size and not np.can_cast(payload.dtype, dtype, "same_kind"):
+        raise MessageError(
+            where,
+            f"{dtype}",
+            f"{payload.dtype}",
+            f"Convert the payload to {dtype}, or declare the pump with its dtype.",
+        )
+    if payload.shape != (len(feed.slots), *shape):
+        rows = payload.shape[1:] if payload.shape[:1] == (len(feed.slots),) else payload.shape
+        raise MessageError(
+            where,
+            f"rows of shape {tuple(shape)}, as the pump was declared, one for each message",
+            f"{rows} in one message" if rows != payload.shape else f"{rows} for {len(feed.slots)} messages",
+            "Give payloads of the pump's shape.",
+        )

@@ -1,0 +1,180 @@
+"""Programs that come and go: an instance that comes again has its program already, and so has one for which the same is pumped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+
+from ampjax.ir.instances import Messages, Topology
+from ampjax.plan.passes import PURPOSES
+from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.diagnose.never_ends import require_ends
+from ampjax.sched.tables.program_store import Store
+from ampjax.unfold.demand import Rows, demand
+from ampjax.unfold.program_keys import topologies_of
+from ampjax.unfold.unfolder import Unfolder, of_some
+
+
+@dataclass(frozen=True)
+class CacheStatistics:
+    """What has become of programs.
+
+    Args:
+      hits: Instances whose programs were there when they were pumped.
+      unfolded: Programs that have been unfolded.
+      dropped: Programs that have been given up for others.
+      programs: Programs that are kept now.
+      nbytes: Bytes that these take, with the topologies that tell them apart.
+    """
+
+    hits: int = 0
+    unfolded: int = 0
+    dropped: int = 0
+    programs: int = 0
+    nbytes: int = 0
+
+
+class ProgramCache:
+    """Gives instances their programs, and unfolds what is not known.
+
+    Programs are found by what is pumped: states, rows, topologies. The instance's number counts only if a state function reads it.
+
+    Args:
+      plan: The plan.
+      store: Where programs stand.
+      most_bytes: Bytes of programs that are kept; those of instances in flight are kept in any case.
+      loops: The compiled loops.
+
+    Attributes:
+      n_unfolded: Programs that have been unfolded.
+    """
+
+    def __init__(self, plan: Plan, store: Store, most_bytes: int, loops: ModuleType):
+        self._plan, self._store, self._most, self._loops = plan, store, most_bytes, loops
+        self.unfolder = Unfolder(plan)
+        self._by_id = False
+        self._table, self._entered = np.full(64, c.NOBODY, np.int64), 0
+        self._held: dict[int, list[Topology]] = {}
+        self._hits = self.n_unfolded = self._dropped = 0
+
+    def places(
+        self, t: Tables, ids: np.ndarray, batch: Mapping[str, Messages], numbers: np.ndarray, purpose: int
+    ) -> tuple[Tables, np.ndarray]:
+        """The tables, and the places `[k]` of instances' programs.
+
+        Args:
+          t: The tables.
+          ids: `[k]`: the instances' numbers.
+          batch: All that is pumped for them; `Messages.instance` counts positions in `ids`.
+          numbers: What tells them apart (`unfold.program_keys`).
+          purpose: What they are run for, by its place in `passes.PURPOSES`.
+
+        Raises:
+          MessageError: As `Unfolder.unfold` does.
+          DeadlockError: If messages wait for others that never come.
+        """
+        keys, places = np.empty((len(ids), 2), np.int64), np.empty(len(ids), np.int64)
+        salts = ids if self._by_id else np.zeros(len(ids), np.int64)
+        missing = self._loops.find(numbers, salts, 1 + purpose, self._store.programs, self._table, keys, places)
+        if missing:
+            by_id = self._by_id
+            t = self._find_missing(t, ids, batch, PURPOSES[purpose], keys, places)
+            if self._by_id != by_id:
+                return self.places(t, ids, batch, numbers, purpose)
+        self._hits += len(ids) - missing
+        return t, places
+
+    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[Rows]:
+        """For each of some instances the rows that it needs of each device arena, if nothing is freed before it has ended; for the guard of memory limits.
+
+        Args:
+          ids: The instances' numbers, no two the same.
+          batches: Their messages; several batches are pumped one after the other.
+          purpose: What they are run for.
+
+        Raises:
+          MessageError: As `Unfolder.unfold` does.
+        """
+        found = demand(self._plan, self.unfolder.end(self.unfolder.unfold(batches, ids, purpose, assume=True)))
+        return [{key: int(rows[i]) for key, rows in found.items()} for i in range(len(ids))]
+
+    def release_all(self) -> None:
+        """Notes that nothing is in flight."""
+        self._store.uses[:, c.USERS] = 0
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Drops the programs that have been used least lately until the others have room."""
+        store = self._store
+        if store.nbytes <= self._most:
+            return
+        for number in store.unused:
+            places = store.waves[number].places
+            self._loops.remove(store.programs, np.arange(places.start, places.stop), self._table)
+            store.drop(number)
+            for place in places:
+                self._held.pop(place, None)
+            self._dropped += len(places)
+            if store.nbytes <= self._most:
+                return
+
+    @property
+    def statistics(self) -> CacheStatistics:
+        """What has become of programs so far."""
+        return CacheStatistics(
+            self._hits, self.n_unfolded, self._dropped, self.n_unfolded - self._dropped, self._store.nbytes
+        )
+
+    def _find_missing(
+        self,
+        t: Tables,
+        ids: np.ndarray,
+        batch: Mapping[str, Messages],
+        purpose: str,
+        keys: np.ndarray,
+        places: np.ndarray,
+    ) -> Tables:
+        """Unfolds the instances whose places are missing, once for each key; or finds out that keys must hold the instances' numbers."""
+        missing = np.flatnonzero(places < 0)
+        new: dict[tuple[int, ...], int] = {}
+        of = [new.setdefault(tuple(key), len(new)) for key in keys[missing].tolist()]
+        wanted = missing[np.unique(of, return_index=True)[1]]
+        own = batch if len(wanted) == len(ids) else {pump: of_some(m, wanted.tolist()) for pump, m in batch.items()}
+        unfolding = self.unfolder.unfold([own], ids[wanted], purpose)
+        by_id = unfolding.space.reads_instance and not self._by_id
+        programs = self.unfolder.programs(unfolding)
+        require_ends(self._plan, unfolding, programs)
+        self.unfolder.give_up(unfolding)
+        if by_id:
+            self._by_id = True
+            return t
+        store, known = self._store, places[places >= 0]
+        t, number = store.add(t, programs, keys[wanted])
+        wave = store.waves[number]
+        places[missing] = np.array(wave.places)[of]
+        held = topologies_of(own, len(wanted))
+        store.charge(wave, sum(a.nbytes for kept in held for one in kept for a in (*one.gather, *one.scatter)))
+        self._held.update((place, kept) for place, kept in zip(wave.places, held, strict=True) if kept)
+        self.n_unfolded += len(wanted)
+        self._enter(wave.places)
+        for users in (known, places[missing[:1]]):  # not to be given up while room is made
+            store.use(users, 1)
+        self.make_room()
+        for users in (known, places[missing[:1]]):
+            store.use(users, -1)
+        return t
+
+    def _enter(self, places: range) -> None:
+        """Enters programs into the table, which is made anew where more than half of it has been used."""
+        self._entered += len(places)
+        if 2 * self._entered > len(self._table):
+            kept = self._table[self._table >= 0]
+            self._entered = len(kept) + len(places)
+            self._table = np.full(1 << (4 * self._entered).bit_length(), c.NOBODY, np.int64)
+            self._loops.insert(self._store.programs, kept, self._table)
+        self._loops.insert(self._store.programs, np.arange(places.start, places.stop), self._table)

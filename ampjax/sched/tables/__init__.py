@@ -1,0 +1,1 @@
+"""The tables that the loops work on, and room in them."""

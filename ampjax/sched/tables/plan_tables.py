@@ -1,0 +1,148 @@
+"""The tables of a plan: made once, and made longer when they are full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import HOST, ArenaKey, Stage
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+
+FIRST = 1024
+"""Lines that tables have at first."""
+
+NEVER = -1
+"""The interval of nodes that only the controller updates."""
+
+
+class Arenas:
+    """The arenas of a plan by number: those of stages' outputs, and in host memory those of pumps.
+
+    Args:
+      plan: The plan.
+
+    Attributes:
+      keys: The key of each.
+      of_stage: For each stage the arena of each output.
+      of_pump: The arena of each pump.
+    """
+
+    def __init__(self, plan: Plan):
+        numbers: dict[ArenaKey, int] = {}
+        types = [node.op.type for node in plan.graph.pumps.values()]
+        pumps: list[ArenaKey] = [(HOST, t.shape, t.dtype.name) for t in types]
+        self.of_pump = [numbers.setdefault(key, len(numbers)) for key in pumps]
+        outputs = [stage.arenas if stage.kind != "group" else () for stage in plan.stages]
+        self.of_stage = [[numbers.setdefault(key, len(numbers)) for key in own] for own in outputs]
+        self.keys = list(numbers)
+
+
+def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tables:
+    """Tables without programs, with nothing in flight."""
+    params, starts, ways = _params(plan)
+    width = max((len(stage.params) for stage in plan.stages), default=0)
+    return Tables(
+        stages=_stages(plan, settings, arenas, starts),
+        params=params,
+        nodes=_nodes(plan, settings),
+        lines=np.zeros((0, c.OWED + 1), np.int32),
+        inputs=np.zeros((0, c.LENGTH + 1), np.int32),
+        outputs=np.zeros((0, c.RANK + 1), np.int32),
+        edges=np.zeros((0, ways), np.int32),
+        picks=np.zeros(0, np.int32),
+        live=np.zeros((0, c.SEEN + width), np.int32),
+        instances=np.zeros((0, c.PURPOSE + 1), np.int64),
+        queues=_queues(plan, settings),
+        clock=np.zeros(c.N_VACANT + 1, np.int64),
+        slots=np.zeros(0, np.int32),
+        free=np.zeros((len(arenas.keys), c.FREE), np.int32),
+        active=np.zeros((plan.workers, c.QUEUES + 3 * len(plan.stages)), np.int32),
+        idle=np.zeros((2, 0), np.int32),
+        ranges=np.full((4, 64), -1, np.int64),
+    )
+
+
+def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Mapping[int, int]) -> np.ndarray:
+    n_stages, n_pumps = len(plan.stages), len(arenas.of_pump)
+    width = max((len(own) for own in arenas.of_stage), default=0)
+    table = np.zeros((n_stages + n_pumps, c.ARENA + max(width, 1)), np.int64)
+    for stage, own in zip(plan.stages, arenas.of_stage, strict=True):
+        kind = c.GROUPS if stage.kind == "group" else c.COMPUTES if stage.outputs else c.ENDS
+        head = kind, stage.worker, len(stage.ports), len(own), stage.kind == "transfer", stage.workers_ahead
+        stashes = any(node in settings.stashed for node in stage.params)
+        traits = stashes, stage.route_by is not None, stage.ragged
+        table[stage.number, : c.ARENA] = (*head, starts[stage.number], len(stage.params), *traits)
+        table[stage.number, c.ARENA : c.ARENA + len(own)] = own
+    for pump, arena in enumerate(arenas.of_pump):
+        table[-1 - pump, c.KIND], table[-1 - pump, c.N_OUTPUTS], table[-1 - pump, c.ARENA] = c.PUMPS, 1, arena
+    return table
+
+
+def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
+    """The parameterised nodes of all stages `[p, 2]`, where each stage's begin, and how many ways chains have together."""
+    numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
+    rows: list[tuple[int, int]] = []
+    starts, ways = {}, 0
+    for stage in plan.stages:
+        starts[stage.number] = len(rows)
+        for node in stage.params:
+            way = stage.way_of.get(node)
+            others = c.OF_INPUT if stage.chain is None else c.OF_OUTPUT
+            rows.append((numbers[node], others if way is None else ways + way))
+        ways += n_ways(stage)
+    return np.array(rows, np.int64).reshape(-1, 2), starts, ways
+
+
+def n_ways(stage: Stage) -> int:
+    """The ways of a stage's chain."""
+    return 0 if stage.chain is None else len(stage.chain.ways)
+
+
+def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
+    nodes = np.zeros((len(plan.graph.parameterised), c.HISTOGRAM + c.BINS), np.int64)
+    for number, node in enumerate(plan.graph.parameterised):
+        nodes[number, c.INTERVAL] = NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
+        nodes[number, c.MEETS] = bool(settings.sync.every) and bool(plan.graph.parameterised[node].options.replica_of)
+    return nodes
+
+
+def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
+    queues = np.zeros((3 * len(plan.stages), c.MOST_ROWS + 1), np.int64)
+    queues[:, c.AT] = -1
+    for stage in plan.stages:
+        for direction in (c.FORWARD, c.BACKWARD, c.INFER):
+            limit_queue(
+                queues[3 * stage.number + direction], stage, direction, size_of(stage, settings.max_dispatch_size)
+            )
+    return queues
+
+
+def size_of(stage: Stage, most: int) -> int:
+    """The rows that a dispatch of a stage may hold, where others may hold `most`."""
+    return min([most, *(node.options.max_dispatch_size or most for node in stage.nodes)])
+
+
+def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
+    """Sets what one dispatch of a queue may hold: `most` rows, of what makes its kernel large."""
+    forth = direction != c.BACKWARD
+    collects = forth and stage.kind == "collect"
+    makes_rows = collects or (forth and stage.kind == "edges" and not stage.aligned)
+    queue[c.MAX_ROWS] = most
+    queue[c.MAX_IN] = c.NO_LIMIT if collects else most
+    queue[c.MAX_ITEMS] = most if forth and stage.kind == "reduce" else c.NO_LIMIT
+    queue[c.MAX_OUT] = most if makes_rows else c.NO_LIMIT
+
+
+def longer(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:
+    """An array of at least `n` along an axis, twice as long as before or longer, that begins with this one."""
+    if n <= array.shape[axis]:
+        return array
+    shape = list(array.shape)
+    shape[axis] = max(n, 2 * array.shape[axis], FIRST)
+    new = np.zeros(shape, array.dtype)
+    new[tuple(slice(0, size) for size in array.shape)] = array
+    return new

@@ -1,0 +1,207 @@
+"""The programs in a scheduler's tables. They come in waves, and a wave's lines are given to others when nobody needs them any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.tables.extents import Extents
+from ampjax.sched.tables.plan_tables import Arenas, longer, n_ways
+from ampjax.unfold.programs import Programs
+
+Parts = list[tuple[str, int, int]]
+"""Lines of tables: the table, where they begin, how many."""
+
+
+GONE = -1
+"""The place of lines that are nobody's, and the wave of programs that came alone."""
+
+
+@dataclass(eq=False, slots=True)
+class Wave:
+    """Programs that came together.
+
+    Args:
+      parts: Its lines.
+      nbytes: Bytes of these lines, and what is charged beside.
+      places: The places of its programs.
+    """
+
+    parts: Parts
+    nbytes: int
+    places: range
+
+
+class Store:
+    """Where each program stands in the tables.
+
+    Args:
+      plan: The plan.
+      arenas: Its arenas.
+
+    Attributes:
+      waves: The waves, by number.
+      uses: `[waves, 2]`: a line for each number; see `columns`.
+      nbytes: Bytes of their lines.
+      programs: `[places, PUMPED + arenas]`: a line for each program; see `columns`.
+    """
+
+    def __init__(self, plan: Plan, arenas: Arenas):
+        self._plan, self._arenas = plan, arenas
+        self.waves: dict[int, Wave] = {}
+        self.uses = np.zeros((0, c.USED + 1), np.int64)
+        self._numbers = Extents()  # of waves
+        self.nbytes = 0
+        self.programs = np.zeros((0, c.PUMPED + len(arenas.keys)), np.int64)
+        self._states = np.zeros((0, len(plan.layout.fields)), np.int32)
+        self._places = np.zeros(0, np.int32)
+        self._extents = {name: Extents() for name in ("lines", "inputs", "outputs", "picks", "places")}
+
+    def add(self, t: Tables, programs: Programs, keys: np.ndarray) -> tuple[Tables, int]:
+        """Adds a wave of programs with these keys `[k, 2]`; returns the tables and its number."""
+        n, e, k = programs.n_invocations, len(programs.in_from), programs.n_instances
+        counts = {"lines": n, "inputs": e, "outputs": len(programs.out_to), "picks": len(programs.picks), "places": k}
+        parts: Parts = []
+        begin = {name: self.take(name, count, parts) for name, count in counts.items()}
+        t = self.with_room(t, programs.states.dtype)
+        lines = slice(begin["lines"], begin["lines"] + n)
+        own = t.lines[lines]
+        for column, values in (
+            (c.STAGE, programs.stage),
+            (c.ROW, programs.row),
+            (c.SIZE, programs.size),
+            (c.ROWS, programs.rows),
+            (c.IN, programs.in_start[:-1] + begin["inputs"]),
+            (c.N_IN, np.diff(programs.in_start)),
+            (c.OUT, programs.out_start[:-1] + begin["outputs"]),
+            (c.N_OUT, np.diff(programs.out_start)),
+            (c.OWED, programs.owed),
+        ):
+            own[:, column] = values
+        inputs = t.inputs[begin["inputs"] : begin["inputs"] + e]
+        inputs[:, c.FROM], inputs[:, c.FIRST], inputs[:, c.LENGTH] = programs.in_from, programs.in_row, programs.in_size
+        outputs = t.outputs[begin["outputs"] : begin["outputs"] + len(programs.out_to)]
+        outputs[:, c.TO], outputs[:, c.RANK] = programs.out_to, programs.out_rank
+        t.picks[begin["picks"] : begin["picks"] + len(programs.picks)] = programs.picks
+        chains = [programs.edges[stage.number] for stage in self._plan.stages if n_ways(stage)]
+        places = range(begin["places"], begin["places"] + k)
+        if chains:
+            t.edges[places.start : places.stop] = np.concatenate(chains, axis=1)
+        self.note(lines, programs.states, np.repeat(np.arange(places.start, places.stop), np.diff(programs.first)))
+        number = self._numbers.take(1)
+        self._note(places, programs, begin, number, int(t.clock[c.NOW]))
+        self.programs[places.start : places.stop, c.KEY : c.KEY + 2] = keys
+        per_line = 4 * (t.lines.shape[1] + 1) + self._states.itemsize * self._states.shape[1]
+        per_place = 4 * t.edges.shape[1] + 8 * self.programs.shape[1]
+        sizes = per_line, 4 * t.inputs.shape[1], 4 * t.outputs.shape[1], 4, per_place
+        wave = Wave(parts, sum(size * count for size, count in zip(sizes, counts.values(), strict=True)), places)
+        self.waves[number], self.uses = wave, longer(self.uses, number + 1)
+        t.clock[c.ASKED] += 1
+        self.uses[number] = 0, t.clock[c.ASKED]
+        self.nbytes += wave.nbytes
+        return t, number
+
+    def drop(self, number: int) -> Wave:
+        """Gives a wave's lines back; nobody may use it."""
+        wave = self.waves.pop(number)
+        self._numbers.give(number, 1)
+        self.give(wave.parts)
+        self.nbytes -= wave.nbytes
+        return wave
+
+    def charge(self, wave: Wave, nbytes: int) -> None:
+        """Counts what is kept for a wave elsewhere."""
+        wave.nbytes += nbytes
+        self.nbytes += nbytes
+
+    def take(self, table: str, n: int, parts: Parts) -> int:
+        """Takes `n` lines of a table, which are added to `parts`; returns where they begin. `with_room` must follow."""
+        start = self._extents[table].take(n)
+        parts.append((table, start, n))
+        return start
+
+    def give(self, parts: Parts) -> None:
+        """Gives lines back."""
+        for table, start, n in parts:
+            self._extents[table].give(start, n)
+            if table == "lines":
+                self._places[start : start + n] = GONE
+
+    def take_places(self, t: Tables, ids: np.ndarray, parts: Parts) -> tuple[Tables, np.ndarray]:
+        """Places `[n]` for programs that are still empty, of these instances."""
+        start = self.take("places", len(ids), parts)
+        t = self.with_room(t, self._states.dtype)
+        own = self.programs[start : start + len(ids)]
+        own[:], own[:, c.P_ID], own[:, c.WAVE], own[:, c.P_SINCE] = 0, ids, GONE, t.clock[c.NOW]
+        t.edges[start : start + len(ids)] = 0
+        return t, np.arange(start, start + len(ids))
+
+    def move(self, t: Tables, place: int, n: int, room: int, parts: Parts) -> Tables:
+        """Gives a program, which has `n` lines, other lines: `room` of them."""
+        start = self.take("lines", room, parts)
+        t = self.with_room(t, self._states.dtype)
+        old = int(self.programs[place, c.P_LINE])
+        if n > 0:
+            for table in (t.lines, self._states, self._places):
+                table[start : start + n] = table[old : old + n]
+        self.programs[place, c.P_LINE] = start
+        return t
+
+    def note(self, lines: np.ndarray | slice, states: np.ndarray, places: np.ndarray) -> None:
+        """Notes the states and the programs of lines."""
+        self._states[lines], self._places[lines] = states, places
+
+    @property
+    def unused(self) -> list[int]:
+        """The waves that nobody in flight uses, those that were used least lately first."""
+        numbers = np.fromiter(self.waves, np.int64, len(self.waves))
+        numbers = numbers[self.uses[numbers, c.USERS] == 0]
+        return numbers[np.argsort(self.uses[numbers, c.USED])].tolist()
+
+    def use(self, places: np.ndarray, n: int) -> None:
+        """Counts `n` users more for the wave of each program."""
+        np.add.at(self.uses[:, c.USERS], self.programs[places, c.WAVE], n)
+
+    def find(self, lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The place of each program line's program, and the line's number within it."""
+        places = self._places[lines].astype(np.int64)
+        return places, lines - self.programs[places, c.P_LINE]
+
+    def states(self, lines: np.ndarray) -> np.ndarray:
+        """The state fields `[n, fields]` of invocations, given their program lines."""
+        return self._states[lines].astype(np.int64)
+
+    def with_room(self, t: Tables, states: np.dtype) -> Tables:
+        """Tables that hold all lines that have been taken, and states of this dtype."""
+        top = {name: extents.top for name, extents in self._extents.items()}
+        if states.itemsize > self._states.itemsize:
+            self._states = self._states.astype(states)
+        self._states, self._places = longer(self._states, top["lines"]), longer(self._places, top["lines"])
+        self.programs = longer(self.programs, top["places"])
+        return t._replace(
+            lines=longer(t.lines, top["lines"]),
+            inputs=longer(t.inputs, top["inputs"]),
+            outputs=longer(t.outputs, top["outputs"]),
+            picks=longer(t.picks, top["picks"]),
+            edges=longer(t.edges, top["places"]),
+        )
+
+    def _note(self, places: range, programs: Programs, begin: dict[str, int], wave: int, now: int) -> None:
+        own = self.programs[places.start : places.stop]
+        own[:, c.P_LINE], own[:, c.P_LENGTH] = begin["lines"] + programs.first[:-1], np.diff(programs.first)
+        own[:, c.P_PICK], own[:, c.P_ROWS] = begin["picks"] + programs.pick_first[:-1], programs.n_rows
+        own[:, c.P_ID], own[:, c.WAVE], own[:, c.P_SINCE] = programs.ids, wave, now
+        own[:, c.PUMPED :] = pumped_rows(programs, self._arenas)
+
+
+def pumped_rows(programs: Programs, arenas: Arenas) -> np.ndarray:
+    """Rows that are pumped for each instance into each arena, `[k, arenas]`."""
+    rows = np.zeros((programs.n_instances, len(arenas.keys)), np.int64)
+    pumps = np.flatnonzero(programs.stage < 0)
+    arena = np.array(arenas.of_pump, np.int64)[-1 - programs.stage[pumps]]
+    np.add.at(rows, (programs.instance_of[pumps], arena), programs.size[pumps])
+    return rows

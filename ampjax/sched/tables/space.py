@@ -1,0 +1,137 @@
+"""Space: the tables, made longer when they are full, and the slots of arenas, as far as their limits allow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.errors import InvariantError
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import ArenaKey
+from ampjax.sched import columns as c
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.tables.plan_tables import Arenas, limit_queue, longer, make_tables, size_of
+
+NO_LIMIT = 1 << 30
+"""What `SchedulerSettings` has where there is no limit."""
+
+NO_LIMITS = np.zeros(0, np.int64)
+
+
+class Space:
+    """The tables of a scheduler.
+
+    Args:
+      plan: The plan.
+      settings: Sizes and limits of arenas.
+
+    Attributes:
+      t: The tables. Others take their place when they are made longer.
+      arenas: The arenas by number.
+      capacities: `[arenas]`: slots that each has now; slot 0 is nobody's and is not counted.
+      limited: Whether some arena has a limit.
+      caps: Rows of a dispatch at most, by stage and direction, where these are capped.
+    """
+
+    def __init__(self, plan: Plan, settings: SchedulerSettings):
+        self._plan, self._most = plan, settings.max_dispatch_size
+        self.caps: dict[tuple[int, int], int] = {}
+        self.arenas = Arenas(plan)
+        self._numbers = {key: number for number, key in enumerate(self.arenas.keys)}
+        self.t = make_tables(plan, settings, self.arenas)
+        self.size_arenas(settings)
+
+    def size_arenas(self, settings: SchedulerSettings) -> None:
+        """Gives arenas their first sizes and their limits; nothing may be in flight. Caps are forgotten."""
+        for stage, direction in [*self.caps]:
+            own = self._plan.stages[stage]
+            limit_queue(self.t.queues[3 * stage + direction], own, direction, size_of(own, self._most))
+        self.caps.clear()
+        keys = self.arenas.keys
+        self.limited = min([settings.limit, *settings.limits.values()]) < NO_LIMIT
+        limits = [max(2, settings.limits.get(key, settings.limit)) - 1 for key in keys]
+        first = [max(2, settings.capacities.get(key, settings.capacity)) - 1 for key in keys]
+        self._limits = np.array(limits, np.int64)
+        self.capacities = np.zeros(len(keys), np.int64)
+        self.t.free[:, c.N_FREE] = 0
+        for arena, capacity in enumerate(np.minimum(first, self._limits).tolist()):
+            self._add_slots(arena, capacity)
+
+    @property
+    def spare(self) -> np.ndarray:
+        """`[arenas]`: slots that each may still get beyond those that it has; empty where nothing is limited."""
+        return self._limits - self.capacities if self.limited else NO_LIMITS
+
+    def capacity(self, key: ArenaKey) -> int:
+        """Rows of an arena, slot 0 included."""
+        return int(self.capacities[self._numbers[key]]) + 1
+
+    def cap(self, stage: int, direction: int, rows: int) -> None:
+        """Lets no dispatch of a stage hold more than `rows` rows; a cap is only ever raised."""
+        self.caps[stage, direction] = most = max(rows, self.caps.get((stage, direction), 0))
+        own = self._plan.stages[stage]
+        limit_queue(self.t.queues[3 * stage + direction], own, direction, min(most, size_of(own, self._most)))
+
+    def reserve_instances(self, n: int) -> None:
+        """Makes slots for `n` instances more."""
+        vacant = int(self.t.clock[c.N_VACANT])
+        if vacant < n:
+            self._add_instances(n - vacant)
+
+    def reserve(self, lengths: np.ndarray, rows: np.ndarray) -> None:
+        """Makes tables long enough for programs of `lengths` `[n]` invocations and `rows` `[n]` rows."""
+        t = self.t
+        live = int(t.clock[c.LIVE_TOP]) + int(_ranges(lengths).sum())
+        slots = int(t.clock[c.ROWS_TOP]) + int(_ranges(rows).sum())
+        self.t = t._replace(live=longer(t.live, live), slots=longer(t.slots, slots))
+
+    def reserve_slots(self, rows: np.ndarray) -> None:
+        """Makes arenas large enough for so many rows more, `[arenas]`."""
+        for arena in np.flatnonzero(rows > self.t.n_free).tolist():
+            self.grow_arena(arena, int(rows[arena]))
+
+    def grow_arena(self, arena: int, need: int) -> None:
+        """Doubles an arena until it has so many free slots.
+
+        Raises:
+          InvariantError: If its limit does not allow that: the scheduler asks before it takes.
+        """
+        free, old = int(self.t.n_free[arena]), int(self.capacities[arena])
+        new, limit = old, int(self._limits[arena])
+        while new - old + free < need and new < limit:
+            new = min(limit, 2 * new + 1)
+        if new - old + free < need:
+            raise InvariantError(
+                "slots",
+                f"at most {new - old + free} to be taken, of {limit}",
+                f"{need}",
+                "This is a mistake in ampjax: please report it.",
+            )
+        self._add_slots(arena, new)
+
+    def _add_slots(self, arena: int, new: int) -> None:
+        t, old, free = self.t, int(self.capacities[arena]), int(self.t.n_free[arena])
+        table, first = longer(t.free, c.FREE + new, axis=1), c.FREE + free
+        table[arena, first : first + new - old] = np.arange(new, old, -1)
+        table[arena, c.N_FREE] += new - old
+        self.capacities[arena] = new
+        self.t = t._replace(free=table)
+
+    def _add_instances(self, n: int) -> None:
+        """Makes slots for at least `n` more instances."""
+        t, old, free = self.t, len(self.t.instances), int(self.t.clock[c.N_VACANT])
+        instances = longer(t.instances, old + n)
+        new = len(instances)
+        idle = longer(t.idle, new, axis=1)
+        idle[c.VACANT, free : free + new - old] = np.arange(new - 1, old - 1, -1)
+        t.clock[c.N_VACANT] += new - old
+        self.t = t._replace(instances=instances, idle=idle)
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is at least `n`, which ranges of `n` lines are given out in."""
+    return 1 << (max(n, 1) - 1).bit_length()
+
+
+def _ranges(lengths: np.ndarray) -> np.ndarray:
+    """The same for many."""
+    return 1 << np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64)

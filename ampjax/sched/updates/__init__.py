@@ -1,0 +1,1 @@
+"""Parameter changes: which are due, how replicas are kept together, which versions are still needed."""

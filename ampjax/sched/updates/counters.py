@@ -1,0 +1,102 @@
+"""What parameterised nodes have counted: what a checkpoint keeps, and what is taken back after an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import Stage
+from ampjax.sched import columns as c
+from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.tables.plan_tables import n_ways
+from ampjax.sched.updates.replica_sync import Replicas
+
+
+class Counters:
+    """Versions of the parameterised nodes, and the gradient rows that wait for their next updates.
+
+    Args:
+      names: The nodes, by number.
+      table: `Tables.nodes`, which stays the same array.
+      replicas: Which replicas meet when.
+    """
+
+    def __init__(self, names: Sequence[str], table: np.ndarray, replicas: Replicas):
+        self._names, self._table, self._replicas = names, table, replicas
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """How often each node has been updated."""
+        return self._column(c.VERSION)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Gradient rows of each node since its last update."""
+        return self._column(c.COUNT)
+
+    def are_due_after(self, nodes: Iterable[str], rows: int) -> bool:
+        """Whether so many gradient rows make all of these nodes update by themselves, whatever they hold."""
+        intervals = self._column(c.INTERVAL)
+        return all(0 <= intervals[node] <= rows for node in nodes)
+
+    def state(self) -> dict[str, Any]:
+        """What another must know to go on: versions, and what has been counted since the last updates. JSON can hold it.
+
+        What replicas have handed in for their next mean is not in it: they begin that anew.
+        """
+        staleness, since = self._column(c.STALENESS), self._replicas.state()
+        return {"versions": self.versions, "counts": self.counts, "staleness": staleness, "since": since}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Goes on from another's `state`."""
+        for column, part in ((c.VERSION, "versions"), (c.COUNT, "counts"), (c.STALENESS, "staleness")):
+            self._table[:, column] = [state[part][name] for name in self._names]
+        self._replicas.resume(state["since"])
+
+    def take_back(self, dispatches: Iterable[tuple[Mapping[str, int], Sequence[Change]]]) -> None:
+        """Uncounts gradients and updates of the latest dispatches, which were never carried out: nodes have counted what they have accumulated.
+
+        Versions stay what they are, so that none means two things.
+
+        Args:
+          dispatches: Of each, in order: the gradient rows that it brought, by node, and its parameter changes.
+        """
+        brought: dict[str, int] = {}
+        held: dict[str, tuple[int, float]] = {}
+        for rows, changes in dispatches:
+            for node, n in rows.items():
+                brought[node] = brought.get(node, 0) + n
+            for change in changes:
+                if isinstance(change, Update):
+                    held.setdefault(change.node, (change.count - brought.get(change.node, 0), change.mean_staleness))
+        for number, node in enumerate(self._names):
+            count, stale = self._table[number, [c.COUNT, c.STALENESS]].tolist()
+            if node in brought:
+                held.setdefault(node, (count - brought[node], stale / max(count, 1)))
+            if node in held:
+                count, mean = held[node]
+                self._table[number, [c.COUNT, c.STALENESS]] = count, round(mean * count)
+
+    def _column(self, column: int) -> dict[str, int]:
+        return dict(zip(self._names, self._table[:, column].tolist(), strict=True))
+
+
+def ways_of(plan: Plan) -> dict[int, slice]:
+    """The columns of `Tables.edges` that are each chain's, by the number of its stage."""
+    found, begin = {}, 0
+    for stage in plan.stages:
+        if n_ways(stage):
+            found[stage.number] = slice(begin, begin + n_ways(stage))
+            begin += n_ways(stage)
+    return found
+
+
+def gradient_rows(stage: Stage, d: Dispatch) -> dict[str, int]:
+    """The gradient rows that a dispatch of a stage brings, by node: one that goes back, or a loss in training."""
+    if d.stage < 0 or d.direction != DIRECTIONS[c.BACKWARD if stage.outputs else c.FORWARD]:
+        return {}
+    return {node: d.rows_at(stage, node) for node in stage.params}

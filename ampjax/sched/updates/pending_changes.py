@@ -1,0 +1,75 @@
+"""Parameter changes that no dispatch brings: the controller's updates, and what replicas ask of one another; they wait until a worker asks for its next action."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.updates.replica_sync import Replicas
+
+NO_ROWS = np.zeros(0, np.int32)
+
+
+class PendingChanges:
+    """The parameter changes that wait for workers.
+
+    Args:
+      nodes: The parameterised nodes, by number.
+      worker_of: Whose each node is.
+      replicas: Which replicas meet when.
+    """
+
+    def __init__(self, nodes: Sequence[str], worker_of: Mapping[str, int], replicas: Replicas):
+        self._nodes, self._worker_of, self._replicas = nodes, worker_of, replicas
+        self._waiting: dict[int, deque[tuple[Change, ...]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, worker: object) -> bool:
+        return worker in self._waiting
+
+    def add(self, t: Tables, worker: int, changes: Sequence[Change]) -> None:
+        """Changes that wait for a worker."""
+        if changes:
+            self._waiting.setdefault(worker, deque()).append(tuple(changes))
+            t.active[worker, c.STIRRED] = 1
+
+    def flush(self, t: Tables) -> None:
+        """Updates every node from what it has accumulated, whatever its interval."""
+        by_worker: dict[int, list[Change]] = {}
+        for number in np.flatnonzero(t.nodes[:, c.COUNT]).tolist():
+            name, node = self._nodes[number], t.nodes[number]
+            update = Update(name, int(node[c.COUNT]), float(node[c.STALENESS] / node[c.COUNT]))
+            node[c.COUNT] = node[c.STALENESS] = 0
+            node[c.VERSION] += 1
+            node[c.UPDATES] += 1
+            worker = self._replicas.flushed_by.get(name, self._worker_of[name])
+            by_worker.setdefault(worker, []).extend((update, *self._replicas.after(name)))
+        for worker, changes in by_worker.items():
+            self.add(t, worker, changes)
+
+    def next(self, t: Tables, worker: int) -> Dispatch:
+        """The oldest changes that wait for a worker, as a dispatch."""
+        waiting = self._waiting[worker]
+        changes = waiting.popleft()
+        if not waiting:
+            del self._waiting[worker]
+        t.clock[c.NOW] += 1
+        return _dispatch(int(t.clock[c.NOW]), worker, changes)
+
+    def abandon(self) -> list[Dispatch]:
+        """Forgets them, and gives them back, without numbers."""
+        due = [_dispatch(0, worker, changes) for worker, waiting in self._waiting.items() for changes in waiting]
+        self._waiting.clear()
+        return due
+
+
+def _dispatch(number: int, worker: int, changes: tuple[Change, ...]) -> Dispatch:
+    return Dispatch(number, worker, -1, "update", 0, 0, 0, NO_ROWS, changes)

@@ -1,0 +1,34 @@
+"""Stashed weights: which versions of a stage's parameters messages in flight will still need on their way back."""
+
+from __future__ import annotations
+
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+
+
+class Stashes:
+    """Counts the messages that have gone forth with each combination of versions."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self._held.clear()
+
+    def told(self, t: Tables, d: Dispatch) -> Dispatch:
+        """A dispatch of a stage with stashed weights, with its versions, and with what can be dropped after it."""
+        seen = t.live[d.messages[0], c.SEEN : c.SEEN + t.stages[d.stage, c.N_PARAMS]]
+        if d.direction == DIRECTIONS[c.INFER]:
+            return d
+        versions = tuple(seen.tolist())
+        key = d.stage, versions
+        if d.direction == DIRECTIONS[c.FORWARD]:
+            self._held[key] = self._held.get(key, 0) + d.n_messages
+            return d._replace(versions=versions)
+        self._held[key] -= d.n_messages
+        if self._held[key]:
+            return d._replace(versions=versions)
+        del self._held[key]
+        return d._replace(versions=versions, drop=(versions,))

@@ -1,0 +1,1 @@
+"""Machines that one need not own: cost models, measured profiles, shared cores."""

@@ -1,0 +1,70 @@
+"""The asyncio driver in virtual time: one host thread that decides, issues ahead of its devices, and shares the machine's cores with them.
+
+On the paper's machine every worker decides for itself, for nothing. On this one a Python thread does it for all of them, in the order in which the
+asyncio driver's tasks take turns; messages travel on when a dispatch has been issued, and devices work through what they were given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ampjax.drivers.asyncio_driver import STRIDE
+from ampjax.drivers.run import Loop
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.simulation.profile_cost import HostedCost
+from ampjax.simulation.shared_cores import Cores
+
+
+class HostedDriver:
+    """Drives a run in the virtual time of a machine with one host thread.
+
+    Args:
+      loop: The run; without an executor only control runs.
+      cost: What each dispatch takes of the host and of its device.
+      run_ahead: Dispatches that a worker may have issued before its device has done them, about.
+    """
+
+    def __init__(self, loop: Loop, cost: HostedCost, run_ahead: int = 64):
+        self._loop, self._cost, self._run_ahead = loop, cost, max(run_ahead, 2 * STRIDE)
+        self._spaces = loop.scheduler.plan.spaces
+        self._cores = Cores(max(self._spaces) + 1, cost.cores)
+
+    def run(self) -> int:
+        """Runs until everything has ended; returns the time that has passed, in nanoseconds.
+
+        Raises:
+          DeadlockError: If nothing can move.
+        """
+        self._loop.settle()
+        turns = deque(range(self._loop.scheduler.plan.workers))
+        asleep: list[int] = []
+        while turns:
+            worker = turns.popleft()
+            moved = self._turn(worker)
+            asleep.append(worker)
+            if moved or not (turns or self._loop.finished()):
+                turns.extend(asleep)
+                asleep.clear()
+        while self._cores.busy:
+            self._cores.wait()
+        return round(self._cores.now_ns)
+
+    def _turn(self, worker: int) -> bool:
+        """Issues as much as a task does between two looks at its device; says whether there was anything."""
+        for issued in range(STRIDE):
+            dispatch = self._loop.issue(worker)
+            if dispatch is None:
+                return issued > 0
+            self._cores.work(self._cost.host_ns(dispatch))
+            self._queue(dispatch)
+            self._loop.done(dispatch)
+        while self._cores.queued(self._spaces[worker]) > self._run_ahead:
+            self._cores.wait()
+        return True
+
+    def _queue(self, dispatch: Dispatch) -> None:
+        """Gives a dispatch to its worker's device; what comes from another device must be there first."""
+        device, source = self._spaces[dispatch.worker], -1
+        if dispatch.stage >= 0 and (stage := self._loop.scheduler.plan.stages[dispatch.stage]).kind == "transfer":
+            source = stage.ports[0].space
+        self._cores.issue(device, self._cost.device_ns(dispatch), None if source in (device, -1) else source)

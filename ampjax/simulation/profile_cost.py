@@ -1,0 +1,78 @@
+"""Cost models made of what was measured (`profile`): machines like this one, with devices that decide for themselves, or with its one host thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ampjax.drivers.cost import FlopsCost
+from ampjax.engine.make_launches import brings_updates
+from ampjax.plan.planner import Plan
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.decisions.parameter_changes import Update
+from ampjax.simulation.profile import Profile, updating, what_of
+
+
+@dataclass(frozen=True)
+class ProfileCost:
+    """A machine whose devices are as fast as the one that was measured; its fully connected layers may run on faster devices.
+
+    With `flops`, stages with fully connected layers take their flops' time and everything else its measured time: what the paper's table 3
+    did, whose authors replaced such layers by waits and ran the rest (Appendix C).
+
+    Args:
+      plan: The plan; stages and nodes must have the names of those that were measured.
+      profile: Measured times.
+      flops: Operations per second for fully connected layers; None for measured times.
+    """
+
+    plan: Plan
+    profile: Profile
+    flops: FlopsCost | None = None
+
+    def __call__(self, dispatch: Dispatch) -> int:
+        """Nanoseconds that a dispatch takes."""
+        if self.flops is not None and self.flops.has_layers(dispatch):
+            return self.flops(dispatch)
+        return round(_sum(self.plan, dispatch, self.profile, "times"))
+
+
+@dataclass(frozen=True)
+class HostedCost:
+    """The machine that was measured, as its asyncio driver uses it: a Python thread decides and issues for all workers, and shares the cores with them.
+
+    Args:
+      plan: The plan; stages and nodes must have the names of those that were measured.
+      profile: Measured times.
+      cores: Cores of the machine.
+    """
+
+    plan: Plan
+    profile: Profile
+    cores: float
+
+    def host_ns(self, dispatch: Dispatch) -> float:
+        """Nanoseconds that a dispatch keeps the host busy."""
+        return _sum(self.plan, dispatch, self.profile, "issue") + sum(
+            self.profile.ns(what, rows, "control") for what, rows in _run_by(self.plan, dispatch)
+        )
+
+    def device_ns(self, dispatch: Dispatch) -> float:
+        """Nanoseconds that its worker's device needs for it, once it has been issued."""
+        return _sum(self.plan, dispatch, self.profile, "kernels")
+
+
+def _sum(plan: Plan, dispatch: Dispatch, profile: Profile, part: str) -> float:
+    """Nanoseconds of what a dispatch's time is made of: what it runs and updates; both in one where that was measured for so many rows, or fewer and more."""
+    if dispatch.stage >= 0 and brings_updates(plan.stages[dispatch.stage], dispatch):
+        both = updating(plan, dispatch)
+        sizes = getattr(profile, part).get(both, ())
+        if sizes and min(sizes) <= dispatch.n_rows <= max(sizes):
+            return profile.ns(both, dispatch.n_rows, part)
+    updates = [(f"update {change.node}", 1) for change in dispatch.changes if isinstance(change, Update)]
+    return sum(profile.ns(what, rows, part) for what, rows in _run_by(plan, dispatch) + updates)
+
+
+def _run_by(plan: Plan, dispatch: Dispatch) -> list[tuple[str, int]]:
+    """The stage that a dispatch runs, and its rows; a sink computes nothing and was never measured."""
+    is_measured = dispatch.stage >= 0 and plan.stages[dispatch.stage].kind != "sink"
+    return [(what_of(plan, dispatch), dispatch.n_rows)] if is_measured else []

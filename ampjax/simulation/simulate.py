@@ -1,0 +1,203 @@
+"""Runs a graph on machines that one need not own: the real scheduler, in virtual time, against a cost model (AMPNet, Appendix C)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.drivers.controller import Source
+from ampjax.drivers.cost import Cost, FlopsCost
+from ampjax.drivers.run import Loop
+from ampjax.drivers.virtual_driver import VirtualDriver
+from ampjax.engine.executor import Executor
+from ampjax.engine.loss_metrics import metrics_of
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import Instances
+from ampjax.plan.passes import Pass
+from ampjax.plan.planner import Plan
+from ampjax.plan.row_seeds import RowSeeds
+from ampjax.sched.decisions.dispatch import FORWARD
+from ampjax.sched.diagnose.statistics import Statistics
+from ampjax.sched.scheduler import Scheduler
+from ampjax.simulation.hosted_driver import HostedDriver
+from ampjax.simulation.profile import Measured, Profile, has_updating, measure_devices, measure_host, medians
+from ampjax.simulation.profile_cost import HostedCost
+from ampjax.trace.trace import Trace, scaled
+from ampjax.train.assemble import (
+    as_instances,
+    make_executor,
+    plan_for,
+    require_closed,
+    require_transform,
+    scheduler_settings,
+)
+from ampjax.train.settings import Settings, settings_from
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulated run came to.
+
+    Args:
+      instances: Instances that went through.
+      seconds: Virtual time that passed.
+      stats: What the scheduler counted.
+      trace: Where each worker's time went, if a trace was asked for.
+      metrics: Loss and metrics; empty without numerics.
+      params: Parameters after the run, by node name; empty without numerics.
+    """
+
+    instances: int
+    seconds: float
+    stats: Statistics
+    trace: Trace | None
+    metrics: Mapping[str, float]
+    params: Mapping[str, Any]
+
+    @property
+    def per_s(self) -> float:
+        """Instances per virtual second; infinite where nothing took any time."""
+        return self.instances / self.seconds if self.seconds else float("inf")
+
+    def __repr__(self) -> str:
+        time, unit = scaled(1e9 * self.seconds)
+        return f"Simulation({self.instances} instances in {time:.4g} {unit}: {self.per_s:,.0f}/s; {self.stats.messages} messages, {self.stats.updates} updates)"
+
+
+def simulate(
+    graph: Graph,
+    data: Instances | Sequence[Any],
+    *,
+    cost: Callable[[Plan], Cost | HostedCost] = FlopsCost,
+    numerics: bool = False,
+    tx: optax.GradientTransformation | None = None,
+    params: Mapping[str, Any] | None = None,
+    train: bool = True,
+    trace: Trace | None = None,
+    **options: Any,
+) -> Simulation:
+    """One pass over some instances in virtual time, each worker with a device of its own.
+
+    Args:
+      graph: A closed graph.
+      data: The instances, taken in order.
+      cost: Makes the cost model from the plan: for example `functools.partial(FlopsCost, flops=1e12, latency_ns=500)`. By default
+        the paper's hypothetical device of 10^12 operations a second. A `HostedCost` is a machine like this one, whose one host thread decides
+        and issues for all workers.
+      numerics: Whether the kernels run too, so that metrics and parameters come out; else only control flows.
+      tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`. Without numerics it
+        only counts for `device_memory`.
+      params: With numerics: parameters by node name; nodes that are left out are initialised from the seed.
+      train: False runs inference: for the losses, or where there are none for the sinks.
+      trace: Filled with where each worker's time goes; not with a `HostedCost`.
+      **options: The settings of the run, as for `Trainer`: see `Settings`. `memory_limit` means nothing here, `run_ahead` only with a
+        `HostedCost`.
+
+    Returns:
+      Time, throughput, counts.
+
+    Raises:
+      GraphError: If the graph is not closed.
+      SettingsError: If a setting is outside what it can be, nodes don't fit into `device_memory`, or there is no instance.
+      DeadlockError: If nothing can move.
+    """
+    require_closed("simulate", graph)
+    require_transform(tx)
+    s = settings_from(options)
+    instances = as_instances(graph, data)
+    plan = plan_for(graph, s, tx, range(s.workers))
+    scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
+    inference = "losses" if any(stage.kind == "loss" for stage in plan.stages) else "sinks"
+    of = Pass(instances, np.arange(len(instances)), "train" if train else inference, seeds=RowSeeds(s.seed))
+    executor = _executor(plan, s, tx, params) if numerics else None
+    loop = Loop(scheduler, executor, [Source(scheduler, of)])
+    seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
+    return Simulation(
+        len(instances),
+        seconds,
+        scheduler.stats,
+        trace,
+        metrics_of(executor.losses.take(train)) if executor is not None else {},
+        jax.tree.map(np.array, executor.store.params) if executor is not None else {},
+    )
+
+
+def profile(
+    graph: Graph,
+    data: Instances | Sequence[Any],
+    *,
+    passes: int = 3,
+    tx: optax.GradientTransformation | None = None,
+    **options: Any,
+) -> Profile:
+    """Measures how long each kernel takes on this machine, and the host for each, for simulations of machines like it.
+
+    The instances are trained on to compile, and then `passes` times one dispatch at a time, for the devices' part, and as often with the host
+    ahead of the devices, for its own; medians count. Where kernels can make updates, all that is done once with these and once without.
+
+    Args:
+      graph: A closed graph.
+      data: Some instances, more than are in flight at once, so that dispatches of all sizes occur.
+      passes: How often.
+      tx: As for `simulate`.
+      **options: The settings that the simulation will have.
+
+    Returns:
+      The profile: give `simulate` a cost `lambda plan: ProfileCost(plan, profile)`.
+
+    Raises:
+      GraphError: If the graph is not closed.
+      SettingsError: If a setting is outside what it can be, or there is no instance.
+    """
+    require_closed("profile", graph)
+    require_transform(tx)
+    s = settings_from(options)
+    instances = as_instances(graph, data)
+    plan = plan_for(graph, s, tx, range(s.workers))
+    scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
+
+    def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool, purpose: str = "train") -> Measured:
+        source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed)))
+        found = by(Loop(scheduler, executor, [source]), executor, together)
+        executor.abandon()
+        return found
+
+    def predicted(by: Callable[[Loop, Executor, bool], Measured]) -> Measured:
+        """What only predictions need; the rest takes its time from training."""
+        found = measured(by, False, "sinks")
+        return {part: {what: t for what, t in times.items() if what in only_seen} for part, times in found.items()}
+
+    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and stage.kind != "sink"}
+
+    # Once each to compile everything, and to see whether there are updates that kernels can make.
+    measured(measure_host, False)
+    ways = (False, True) if has_updating(measured(measure_host, True)) else (False,)
+    both = (measure_devices, measure_host)
+    passes_of = [measured(by, way) for _ in range(passes) for by in both for way in ways]
+    if only_seen:
+        predicted(measure_host)
+        passes_of += [predicted(by) for _ in range(passes) for by in both]
+    return medians(passes_of)
+
+
+def _driver(loop: Loop, cost: Cost | HostedCost, trace: Trace | None, s: Settings) -> VirtualDriver | HostedDriver:
+    if not isinstance(cost, HostedCost):
+        return VirtualDriver(loop, cost, trace)
+    if trace is not None:
+        raise SettingsError(
+            "simulate, `trace`", "none with a `HostedCost`", "a trace", "Trace a real run: this machine is at hand."
+        )
+    return HostedDriver(loop, cost, s.run_ahead)
+
+
+def _executor(
+    plan: Plan, s: Settings, tx: optax.GradientTransformation | None, params: Mapping[str, Any] | None
+) -> Executor:
+    devices = jax.devices()
+    return make_executor(plan, s, tx, params or {}, [devices[worker % len(devices)] for worker in range(s.workers)])

@@ -1,0 +1,1 @@
+"""Which leaves of a loss function are tables, found in its jaxpr."""

@@ -1,0 +1,273 @@
+"""Which parameter leaves are sparse, found in the loss function's jaxpr (Parallax §4.1; there by the type of the gradient).
+
+A leaf is sparse when all its uses read whole rows by ids that are known before the step: then its gradient is a set of rows,
+and the step needs no more of it than these. In doubt a leaf is dense, and its reason says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ampjax.jaxprs import primitives
+from ampjax.sparse.detection.findings import Cause, Deps, Place, Read, Value
+from ampjax.sparse.detection.loss_jaxpr import Leaf, LossFn, MappedAxes, Traced, trace_loss
+from ampjax.sparse.detection.read_forms import form
+from ampjax.sparse.detection.row_axes import LEADING
+from ampjax.sparse.detection.table_flow import Flow
+from ampjax.sparse.detection.table_views import MAX_ROWS, whole
+
+MIN_ROWS = 8
+"""Below that many rows a table is dense: there is nothing to save."""
+
+Axes = tuple[int, ...]
+"""The axes of a leaf along which its rows are counted, rising."""
+
+_READS = ("`gather`", "`dynamic_slice`")
+_PICKS = (*_READS, "`concatenate`", "`stack`", "`scatter`", "`pad`")
+"""Uses after which whole rows may be read along other axes than the first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """What was found about one parameter leaf.
+
+    Args:
+      path: Its name, as `jax.tree_util.keystr` writes it.
+      shape: Its shape.
+      dtype: Its dtype.
+      sparse: Whether it is.
+      reason: Its reads and their form, or what made it dense: the primitive and, where JAX kept it, the user's source line.
+      axes: The axes along which its rows are counted.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: Any
+    sparse: bool
+    reason: str
+    axes: Axes = LEADING
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows it has."""
+        return _n_rows(self.shape, self.axes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """All parameter leaves of a loss function, in the order of the flattened parameters.
+
+    Args:
+      variables: One entry a leaf.
+    """
+
+    variables: tuple[Variable, ...]
+
+    @property
+    def sparse(self) -> tuple[str, ...]:
+        """The paths of the sparse leaves."""
+        return tuple(v.path for v in self.variables if v.sparse)
+
+    def __getitem__(self, path: str) -> Variable:
+        return {v.path: v for v in self.variables}[path]
+
+    def __iter__(self) -> Iterator[Variable]:
+        return iter(self.variables)
+
+    def __str__(self) -> str:
+        kinds = [f"{v.dtype}{list(v.shape)}" for v in self.variables]
+        wide, typed = max(len(v.path) for v in self.variables), max(map(len, kinds))
+        return "\n".join(
+            f"{v.path:{wide}}  {kind:{typed}}  {'sparse' if v.sparse else 'dense '}  {v.reason}"
+            for v, kind in zip(self.variables, kinds, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def find_sparse(
+    loss_fn: LossFn, params: Any, batch: Any, min_rows: int = MIN_ROWS, mapped: MappedAxes = ()
+) -> Analysis:
+    """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
+
+    Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax; of a stack of tables by pairs, `tables[f, ids]`
+    or under `vmap`; of columns, `table[:, ids]`. They may stand behind casts, transposes, reshapes that keep rows in one piece, slices, `stop_gradient`, a
+    few rows that are overwritten (`table.at[0].set(0)`) and a concatenation of tables, and inside `jit`, `checkpoint`, `custom_jvp`, `vmap`,
+    `scan`, `cond` and, where ids don't change from step to step, `while`. Ids may come from the batch, from constants, from
+    integer parameters and from random keys among these; not from float parameters, nor from rows that were read.
+
+    Args:
+      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`.
+      params: Any pytree of arrays or `jax.ShapeDtypeStruct`s.
+      batch: The same for one batch. Its sizes may differ from those of later batches.
+      min_rows: A leaf with fewer rows is dense.
+      mapped: Names and sizes of the axes over which the loss function will be mapped.
+
+    Raises:
+      ParameterError: If no parameter leaf is a float array, or one is no array.
+      DataError: If a leaf of the batch is no array.
+      SettingsError: If the loss is not a float scalar.
+      Exception: Whatever the loss function raises while JAX traces it.
+
+    >>> import jax.numpy as jnp
+    >>> def loss(params, ids):
+    ...     return jnp.sum(params["table"][ids] @ params["w"])
+    >>> print(find_sparse(loss, {"table": jnp.ones((100, 8)), "w": jnp.ones(8)}, jnp.arange(3)))
+    ['table']  float32[100, 8]  sparse  1 read: gather ...
+    ['w']      float32[8]       dense   used by `dot_general` ...
+    """
+    return Analysis(analyse(trace_loss(loss_fn, params, batch, mapped), min_rows))
+
+
+def follow(traced: Traced, axes: Mapping[int, Axes]) -> Flow:
+    """Follows some leaves through a loss function, whose rows are counted along the axes that are given."""
+    flow = Flow()
+    params: list[Value] = [_start(i, leaf, axes) for i, leaf in enumerate(traced.leaves)]
+    others: list[Value] = [frozenset()] * (len(traced.jaxpr.invars) - len(params))
+    for out in flow.run(traced.jaxpr, [*params, *others], Place()):
+        flow.used(out, "the result of the loss function")
+    return flow
+
+
+def analyse(traced: Traced, min_rows: int, known: Mapping[str, Axes] | None = None) -> tuple[Variable, ...]:
+    """The leaves of a traced loss function.
+
+    Args:
+      traced: The loss function.
+      min_rows: A leaf with fewer rows is dense.
+      known: By path the axes along which rows must be counted.
+    """
+    search = _Search(traced, max(min_rows, 2))
+    search.run(known or {})
+    return tuple(
+        Variable(leaf.path, leaf.shape, leaf.dtype, i in search.found, search.reasons[i], search.found.get(i, LEADING))
+        for i, leaf in enumerate(traced.leaves)
+    )
+
+
+class _Search:
+    """Looks for the axes along which each leaf's rows can be counted.
+
+    Args:
+      traced: The loss function.
+      min_rows: A leaf with fewer rows is dense.
+
+    Attributes:
+      found: By sparse leaf its axes.
+      reasons: By leaf what is said of it.
+    """
+
+    def __init__(self, traced: Traced, min_rows: int):
+        self.found: dict[int, Axes] = {}
+        self.reasons: dict[int, str] = {}
+        self._traced, self._min_rows = traced, min_rows
+        self._reached: dict[int, tuple[int, bool]] = {}
+
+    def run(self, known: Mapping[str, Axes]) -> None:
+        """First all leaves along their first axis, then along others those whose use is such that it might help."""
+        leaves = self._traced.leaves
+        flow = self._try({i: known.get(leaf.path, LEADING) for i, leaf in enumerate(leaves)})
+        unsure = {i for i in self.found if all(r.primitive == "slice" for r in _reads_of(i, flow))}
+        unsure |= {i for i, leaf in enumerate(leaves) if i not in self.found and primitives.is_inexact(leaf.dtype)}
+        unsure = {i for i in unsure if leaves[i].path not in known and len(leaves[i].shape) > 1}
+        survey = follow(self._traced, self.found | dict.fromkeys(unsure, ())) if unsure else flow
+        unsure = {i for i in unsure if survey.uses.get(i, "").startswith(_PICKS)}
+        options = {i: _options(len(leaves[i].shape)) for i in unsure}
+        for turn in itertools.zip_longest(*options.values()):
+            self._try({i: axes for i, axes in zip(options, turn, strict=True) if axes and self._is_open(i)})
+        self._settle()
+
+    def _is_open(self, leaf: int) -> bool:
+        return self.found.get(leaf, LEADING) == LEADING
+
+    def _try(self, axes: Mapping[int, Axes]) -> Flow:
+        """Follows leaves along some axes, beside those that are found, and keeps what is learned of each."""
+        barred = {i: why for i, own in axes.items() if (why := _barred(self._traced.leaves[i], own, self._min_rows))}
+        flow = follow(self._traced, self.found | {i: own for i, own in axes.items() if i not in barred})
+        for i, own in axes.items():
+            is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, own, self._traced.leaves, flow)
+            # Of those axes that don't serve, the ones along which most is read tell most, or whose rows are lost elsewhere.
+            reached = len(_reads_of(i, flow)), i in flow.uses and not flow.uses[i].startswith(_READS)
+            if is_sparse or i not in self.reasons or (i not in self.found and reached > self._reached[i]):
+                self.reasons[i], self._reached[i] = reason, reached
+            if is_sparse:
+                self.found[i] = own
+        return flow
+
+    def _settle(self) -> None:
+        """Follows what was found once more together: what is read beside a leaf that is dense has to hold, too."""
+        while True:
+            flow = follow(self._traced, self.found)
+            verdicts = {i: _judge(i, axes, self._traced.leaves, flow) for i, axes in self.found.items()}
+            self.reasons |= {i: reason for i, (_, reason) in verdicts.items()}
+            lost = [i for i, (is_sparse, _) in verdicts.items() if not is_sparse]
+            if not lost:
+                return
+            for i in lost:
+                del self.found[i]
+
+
+def _options(n_axes: int) -> list[Axes]:
+    """Other axes than the first along which rows may be counted, the smallest rows first: no more is read than need be."""
+    sizes = range(min(n_axes, 3), 0, -1)
+    return [axes for size in sizes for axes in itertools.combinations(range(n_axes), size) if axes != LEADING]
+
+
+def _n_rows(shape: tuple[int, ...], axes: Axes) -> int:
+    return math.prod(shape[a] for a in axes)
+
+
+def _barred(leaf: Leaf, axes: Axes, min_rows: int) -> str:
+    """Why a leaf can't be sparse, whatever the program does with it; empty if it can."""
+    if not primitives.is_inexact(leaf.dtype):
+        return f"{leaf.dtype} has no gradient"
+    if not leaf.shape:
+        return "a scalar has no rows"
+    n_rows = _n_rows(leaf.shape, axes)
+    if n_rows < min_rows:
+        return f"{n_rows} rows, fewer than {min_rows}"
+    return f"{n_rows} rows, more than {MAX_ROWS}" if n_rows > MAX_ROWS else ""
+
+
+def _start(index: int, leaf: Leaf, axes: Mapping[int, Axes]) -> Value:
+    if not primitives.is_inexact(leaf.dtype):
+        return frozenset()  # no step changes it, so it is known before the step
+    return whole(index, leaf.shape, axes[index]) if index in axes else frozenset({index})
+
+
+def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: Flow) -> tuple[bool, str]:
+    own = _reads_of(index, flow)
+    if index in flow.uses:
+        return False, f"used by {flow.uses[index]}" + (f", beside {_counted(own)}" if own else "")
+    unknown = next((read for read in own if read.deps), None)
+    if unknown is not None:
+        return False, f"row ids of {_read_text(unknown)} depend on {_origins(index, unknown.deps, leaves)}"
+    if not own:
+        return False, "not used by the loss"
+    places = ", ".join(dict.fromkeys(_read_text(read) for read in own))
+    return True, "; ".join([f"{_counted(own)}: {places}", *form(leaves, index, axes, [read.view for read in own])])
+
+
+def _reads_of(index: int, flow: Flow) -> list[Read]:
+    return [read for read in flow.reads.values() if read.leaf == index]
+
+
+def _counted(own: list[Read]) -> str:
+    return f"{len(own)} read" + ("s" if len(own) != 1 else "")
+
+
+def _read_text(read: Read) -> str:
+    return f"{read.primitive} {read.mode}" + (f" ({read.line})" if read.line else "")
+
+
+def _origins(index: int, deps: Deps, leaves: tuple[Leaf, ...]) -> str:
+    """Parameters and causes, in the order of the leaves."""
+    causes = sorted({d.text for d in deps if isinstance(d, Cause)})
+    own = ["its own rows"] if index in deps else []
+    others = [f"parameter `{leaves[i].path}`" for i in sorted(d for d in deps if isinstance(d, int)) if i != index]
+    return ", ".join([*own, *others[:3], *causes])

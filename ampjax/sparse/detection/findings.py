@@ -1,0 +1,106 @@
+"""The words in which the flow through a jaxpr is told: what a value depends on, where an equation stands, what a read is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from ampjax.jaxprs import primitives
+from ampjax.jaxprs.primitives import Path
+from ampjax.sparse.detection.table_views import View
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """Something other than a parameter that keeps row ids from being known before the step.
+
+    Args:
+      text: Completes "row ids depend on ...".
+      path: Where it stands.
+    """
+
+    text: str
+    path: Path
+
+
+Origin = int | Cause
+"""What a value depends on: a float parameter leaf, or a cause."""
+
+Deps = frozenset[Origin]
+Value = View | Deps
+NOTHING: Deps = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """One equation that reads whole rows of a table.
+
+    Args:
+      leaf: The table.
+      deps: What its ids depend on, and whether it takes place at all.
+      mode: JAX's rule for ids outside the table.
+      primitive: The primitive's name.
+      line: The user's source line, or empty.
+      view: What is read.
+    """
+
+    leaf: int
+    deps: Deps
+    mode: str
+    primitive: str
+    line: str
+    view: View
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """One equation that draws random numbers.
+
+    Args:
+      deps: What its key depends on.
+      shape: The shape of what is drawn.
+      line: The user's source line, or empty.
+    """
+
+    deps: Deps
+    shape: tuple[int, ...]
+    line: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where an equation or a jaxpr stands.
+
+    Args:
+      path: Its path.
+      control: What decides whether it runs.
+      line: The user's line around it, for equations in a library's function, which have none of their own.
+    """
+
+    path: Path = ()
+    control: Deps = NOTHING
+    line: str = ""
+
+    def __truediv__(self, number: int) -> Place:
+        return dataclasses.replace(self, path=(*self.path, number))
+
+    def line_of(self, eqn: Any) -> str:
+        """The user's line behind an equation in this place."""
+        return primitives.source_line(eqn) or self.line
+
+
+def union(values: Iterable[Any]) -> Deps:
+    """All that some values depend on."""
+    return NOTHING.union(*values)
+
+
+def held_by(view: View) -> Deps:
+    """What a view's rows depend on: its tables, and what arrays among them do."""
+    arrays = (s.value for s in view.segments if s.leaf is None)
+    return union([view.leaves, *arrays, *(write.values for write in view.writes)])
+
+
+def chosen_by(view: View) -> Deps:
+    """What decides which rows a view has: those that are overwritten need not be read."""
+    return union(write.rows for write in view.writes)

@@ -1,0 +1,241 @@
+"""Which equations read rows of a view or write over them, which rows these are, and what is read out of pulled rows.
+
+Owns the meaning of one equation's indices and its out-of-range rule. Knows nothing of programs.
+
+JAX's rules for ids outside the table are kept, read by read:
+
+* `clip` (and `dynamic_slice`): the nearest row is read, and gets the gradient.
+* `fill`: NaN or the fill value is read; nothing gets a gradient.
+* `promise_in_bounds` (plain `table[ids]`): JAX promises nothing. What it does is kept: the nearest row is read, and the
+  gradient is dropped.
+
+Negative ids are counted from the end by `jax.numpy`, in equations of their own before the read. Where rows are counted along
+several axes, the rule holds for each axis, and an id that is outside along one of them is outside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import primitives as prim
+
+from ampjax.sparse.detection.table_views import View, Write
+
+GatherMode = jax.lax.GatherScatterMode
+
+MAX_WRITTEN = 256
+"""Rows that may be overwritten in a view: each id that is read is compared with each of them."""
+
+
+def is_read(eqn: Any, view: View) -> bool:
+    """Whether an equation reads whole rows of its first operand: a gather by row ids, or a slice of one row.
+
+    A slice of several rows is none: that is how a matrix is cut in parts, and each step would read the same rows.
+    """
+    if eqn.primitive not in (prim.gather_p, prim.dynamic_slice_p, prim.slice_p) or not view.row_axes:
+        return False
+    shape, is_slice = eqn.invars[0].aval.shape, eqn.primitive is prim.slice_p
+    taken = eqn.outvars[0].aval.shape if is_slice else eqn.params["slice_sizes"]
+    return all(n == (size if s is None else 1) for n, size, s in zip(taken, shape, view.strides, strict=True))
+
+
+def read_mode(eqn: Any) -> str:
+    """What the read does with ids outside the table, in JAX's words: `clip`, `fill` or `promise_in_bounds`."""
+    if eqn.primitive is not prim.gather_p:
+        return "clip"
+    return {GatherMode.FILL_OR_DROP: "fill", GatherMode.CLIP: "clip"}.get(eqn.params["mode"], "promise_in_bounds")
+
+
+def row_ids(eqn: Any, operands: Sequence[Any], n_rows: Mapping[int, int]) -> dict[int, jax.Array]:
+    """The rows that a read touches.
+
+    Args:
+      eqn: A read.
+      operands: Its operands' values; the first is a view.
+      n_rows: By table its rows.
+
+    Returns:
+      By segment that is a table's, int32 ids, of any shape. Each is in `[0, n_rows]`: ids outside the table are clipped or, where the read
+      fills, replaced by `n_rows`, which means that no row is read; so are ids of other segments, and of overwritten rows.
+    """
+    view = operands[0]
+    number, inside = _numbers(eqn, operands)
+    number = jnp.where(inside, number, -1) if read_mode(eqn) == "fill" else number
+    for write in view.writes:
+        number = jnp.where(_hits(number, write).any(-1), -1, number)
+    is_plain = len(view.segments) == 1 and not view.writes and read_mode(eqn) != "fill"
+    ids = {}
+    for k, (segment, start) in enumerate(zip(view.segments, view.starts, strict=True)):
+        if segment.leaf is not None:
+            own = number - start
+            is_here = (own >= 0) & (own < segment.n_rows)
+            ids[k] = own + segment.first
+            ids[k] = ids[k] if is_plain else jnp.where(is_here, ids[k], n_rows[segment.leaf])
+    return ids
+
+
+def read_rows(eqn: Any, operands: Sequence[Any], positions: Mapping[int, jax.Array]) -> jax.Array:
+    """What a read gives, out of pulled rows.
+
+    Args:
+      eqn: A read.
+      operands: Its operands; the first is a view with pulled rows.
+      positions: By segment where each of its `row_ids` lies among the pulled rows, int32, of their shape. Anything where no row is read.
+
+    Returns:
+      The read's result: values and gradients as from the whole array.
+    """
+    view = operands[0]
+    number, inside = _numbers(eqn, operands)
+    rows: Any = None
+    for k, (segment, start) in enumerate(zip(view.segments, view.starts, strict=True)):
+        if segment.n_rows:
+            own = jnp.take(segment.value, positions.get(k, number - start), axis=0, mode="clip")
+            rows = own if rows is None else _where(number >= start, own, rows)
+    for write in view.writes:
+        hits = _hits(number, write)
+        last = hits.shape[-1] - 1 - jnp.argmax(hits[..., ::-1], axis=-1)
+        rows = _where(hits.any(-1), jnp.take(write.values, last, axis=0, mode="clip"), rows)
+    match read_mode(eqn):
+        case "fill":
+            rows = _where(inside, rows, jnp.full_like(rows, _fill_value(eqn, rows.dtype)))
+        case "promise_in_bounds":
+            # A tangent only counts in its transpose, where a zero drops the gradient.
+            other = jnp.zeros_like(rows) if view.is_tangent else jax.lax.stop_gradient(rows)
+            rows = _where(inside, rows, other)
+    return _arranged(eqn, rows, number.ndim)
+
+
+def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
+    """The view of a scatter's result, if it writes over a few whole rows of its first operand; else None.
+
+    Args:
+      eqn: Any equation.
+      operands: Its operands, or what they depend on; the first is a view.
+    """
+    if eqn.primitive is not prim.scatter_p or not isinstance(operands[0], View):
+        return None
+    view, numbers, values = operands
+    shape, windows = eqn.invars[0].aval.shape, _windows(eqn)
+    repeats = any(stride == 0 and n != 1 for stride, n in zip(view.strides, shape, strict=True))
+    cuts_rows = any(s is None and windows[a] != shape[a] for a, s in enumerate(view.strides))
+    n_ids = math.prod(eqn.invars[1].aval.shape[:-1])
+    if repeats or cuts_rows or not 0 < n_ids * math.prod(windows[a] for a in view.row_axes) <= MAX_WRITTEN:
+        return None
+    write = Write(numbers, values) if isinstance(numbers, frozenset) else _write(eqn, view, numbers, values, windows)
+    return dataclasses.replace(view, writes=(*view.writes, write))
+
+
+# ---- numbers of rows -------------------------------------------------------------------------------------------------
+
+
+def _numbers(eqn: Any, operands: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
+    """By id the number of its row in the row space, int32, the nearest one's for ids outside; and whether it is inside."""
+    view, shape = operands[0], eqn.invars[0].aval.shape
+    match eqn.primitive:
+        case prim.gather_p:
+            numbers = eqn.params["dimension_numbers"]
+            starts = _starts(operands[1], numbers.start_index_map, numbers)
+            sizes = eqn.params["slice_sizes"]
+        case prim.dynamic_slice_p:
+            starts, sizes = dict(enumerate(operands[1:])), eqn.params["slice_sizes"]
+        case _:
+            starts = {a: np.int32(start) for a, start in enumerate(eqn.params["start_indices"])}
+            sizes = eqn.outvars[0].aval.shape
+    return _counted(view, starts, {a: shape[a] - sizes[a] for a in starts})
+
+
+def _counted(view: View, starts: Mapping[int, Any], last: Mapping[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Numbers in the row space, from an index and the last one that is inside by axis; and whether all are inside."""
+    number, inside = jnp.int32(view.offset), jnp.bool_(True)
+    for a, start in starts.items():
+        stride, start = view.strides[a], jnp.asarray(start)
+        if stride is not None:
+            number = number + stride * _clipped(start, last[a])
+        inside = inside & _in_range(start, last[a])
+    return jnp.broadcast_arrays(number, inside)  # pyright: ignore[reportReturnType]
+
+
+def _starts(indices: Any, index_map: Sequence[int], numbers: Any) -> dict[int, Any]:
+    """By axis of the operand, the index of a gather or scatter along it, from an array of indices `[*ids, n_axes]`."""
+    indices = jnp.asarray(indices)
+    starts: dict[int, Any] = {a: indices[..., column] for column, a in enumerate(index_map)}
+    batching = getattr(numbers, "start_indices_batching_dims", None) or getattr(
+        numbers, "scatter_indices_batching_dims", ()
+    )
+    for a, place in zip(numbers.operand_batching_dims, batching, strict=True):
+        starts[a] = jax.lax.broadcasted_iota(jnp.int32, indices.shape[:-1], int(place))
+    return starts or {0: jnp.zeros(indices.shape[:-1], jnp.int32)}
+
+
+def _clipped(ids: jax.Array, last: int) -> jax.Array:
+    # The bound has to fit the ids' own dtype: bytes can't name row 1000, so they need no bound there.
+    return jnp.clip(ids, 0, min(last, int(jnp.iinfo(ids.dtype).max))).astype(jnp.int32)
+
+
+def _in_range(ids: jax.Array, last: int) -> jax.Array:
+    return (ids >= 0) & (ids <= min(last, int(jnp.iinfo(ids.dtype).max)))
+
+
+def _hits(number: jax.Array, write: Write) -> jax.Array:
+    """Which writes meet which rows, `[*ids, k]`."""
+    return (number[..., None] == write.rows) & (write.rows >= 0)
+
+
+# ---- rows in and out -------------------------------------------------------------------------------------------------
+
+
+def _where(mask: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """One choice for each row, for arrays `[*ids, *row]`."""
+    return jnp.where(mask.reshape(*mask.shape, *[1] * (first.ndim - mask.ndim)), first, second)
+
+
+def _fill_value(eqn: Any, dtype: Any) -> Any:
+    given = eqn.params["fill_value"]
+    return jnp.nan if given is None and jnp.issubdtype(dtype, jnp.inexact) else given
+
+
+def _arranged(eqn: Any, rows: jax.Array, n_id_axes: int) -> jax.Array:
+    """Rows `[*ids, *row]` with their axes where the read's result has them."""
+    out = eqn.outvars[0].aval.shape
+    if eqn.primitive is not prim.gather_p:
+        return rows.reshape(out)
+    offset = [int(a) for a in eqn.params["dimension_numbers"].offset_dims]
+    ids = [a for a in range(len(out)) if a not in offset]
+    rows = rows.reshape(*rows.shape[:n_id_axes], *(out[a] for a in offset))
+    return rows.transpose(np.argsort([*ids, *offset]))
+
+
+def _windows(eqn: Any) -> list[int]:
+    """How much of each axis one index of a scatter writes over."""
+    numbers, updates = eqn.params["dimension_numbers"], eqn.invars[2].aval.shape
+    ones = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    rest = iter(numbers.update_window_dims)
+    return [1 if a in ones else updates[next(rest)] for a in range(len(eqn.invars[0].aval.shape))]
+
+
+def _write(eqn: Any, view: View, indices: Any, values: Any, windows: Sequence[int]) -> Write:
+    """The rows that a scatter writes over, and what with."""
+    numbers, shape = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+    starts = _starts(indices, numbers.scatter_dims_to_operand_dims, numbers)
+    number, inside = _counted(view, starts, {a: shape[a] - windows[a] for a in starts})
+    if eqn.params["mode"] is not GatherMode.CLIP:
+        number = jnp.where(inside, number, -1)
+    # Each index writes over a block of rows: one more axis for each of the rows' axes.
+    n_ids = number.ndim
+    for a in view.row_axes:
+        more = (view.strides[a] or 0) * jnp.arange(windows[a], dtype=jnp.int32)
+        number = jnp.where(number[..., None] < 0, -1, number[..., None] + more)
+    window = [int(a) for a in numbers.update_window_dims]
+    ids = [a for a in range(jnp.ndim(values)) if a not in window]
+    values = jnp.transpose(jnp.asarray(values), [*ids, *window])
+    values = values.reshape(*values.shape[:n_ids], *windows)
+    row = [n_ids + a for a, stride in enumerate(view.strides) if stride is None]
+    values = jnp.transpose(values, [*range(n_ids), *(n_ids + a for a in view.row_axes), *row])
+    return Write(number.ravel(), values.reshape(number.size, *(values.shape[len(values.shape) - len(row) :])))

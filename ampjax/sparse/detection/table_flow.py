@@ -1,0 +1,214 @@
+"""Follows tables and floats through a jaxpr: who reads rows, who uses a table otherwise, what row ids depend on.
+
+An abstract interpretation: each variable is a `View` of a table, or the set of what its value depends on. Loops run until
+nothing is new. Knows reads and jaxprs; nothing of leaves' names, batches or rewriting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax.extend.core import Literal
+from jax.extend.core import primitives as prim
+
+from ampjax.jaxprs import primitives
+from ampjax.jaxprs.primitives import Path
+from ampjax.sparse.detection import row_reads as reads
+from ampjax.sparse.detection import table_views
+from ampjax.sparse.detection.findings import NOTHING, Cause, Deps, Draw, Place, Read, Value, chosen_by, held_by, union
+from ampjax.sparse.detection.table_views import View
+
+
+@dataclasses.dataclass
+class Flow:
+    """What is found while a jaxpr is followed.
+
+    Args:
+      reads: By place and segment of what is read, every read of a table.
+      uses: By table, the first other use, as text.
+      draws: By place, every draw of random numbers.
+    """
+
+    reads: dict[Path, Read] = dataclasses.field(default_factory=dict)
+    uses: dict[int, str] = dataclasses.field(default_factory=dict)
+    draws: dict[Path, Draw] = dataclasses.field(default_factory=dict)
+
+    def run(self, jaxpr: Any, args: Sequence[Value], place: Place) -> list[Value]:
+        """Follows values through a jaxpr.
+
+        Args:
+          jaxpr: Open or closed.
+          args: What stands for each of its inputs.
+          place: Where it stands.
+
+        Returns:
+          What stands for each of its outputs.
+        """
+        body, _ = primitives.opened(jaxpr)
+        env: dict[Any, Value] = dict.fromkeys(body.constvars, NOTHING)
+        env.update(zip(body.invars, args, strict=True))
+
+        def value(atom: Any) -> Value:
+            return NOTHING if isinstance(atom, Literal) else env[atom]
+
+        for i, eqn in enumerate(body.eqns):
+            outs = self._step(eqn, [value(v) for v in eqn.invars], place / i)
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [value(v) for v in body.outvars]
+
+    def used(self, value: Value, how: str) -> Deps:
+        """Notes that a table is used as a whole; gives what the value depends on."""
+        if not isinstance(value, View):
+            return value
+        for leaf in value.leaves:
+            self.uses.setdefault(leaf, how)
+        return held_by(value) | chosen_by(value)
+
+    def _step(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        rule = _RULES.get(eqn.primitive)
+        if rule is not None:
+            return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
+        if eqn.primitive.name in primitives.DRAWS:
+            self.draws[place.path] = Draw(union(ins[:1]), eqn.outvars[-1].aval.shape, place.line_of(eqn))
+        if not any(isinstance(v, View) for v in ins):
+            return self._opaque(eqn, ins, place)
+        view, *others = ins
+        if isinstance(view, View) and reads.is_read(eqn, view):
+            return [self._read(eqn, view, [self._all_used([v], eqn, place) for v in others], place)]
+        moved = table_views.moved(eqn, ins)
+        if moved is None and isinstance(view, View) and eqn.primitive is prim.scatter_p:
+            written = reads.write_rows(eqn, [view, *(self._all_used([v], eqn, place) for v in others)])
+            moved = written and [written]
+        return list(moved) if moved else self._opaque(eqn, ins, place, _BROKEN.get(eqn.primitive.name, ""))
+
+    def _read(self, eqn: Any, view: View, indices: list[Value], place: Place) -> Deps:
+        deps = union(indices) | place.control | chosen_by(view)
+        mode, name, line = reads.read_mode(eqn), eqn.primitive.name, place.line_of(eqn)
+        for k, segment in enumerate(view.segments):
+            if segment.leaf is not None:
+                self.reads[(*place.path, k)] = Read(segment.leaf, deps, mode, name, line, view)
+        return deps | held_by(view)
+
+    def _opaque(self, eqn: Any, ins: Sequence[Value], place: Place, how: str = "") -> list[Value]:
+        """An equation of which nothing is known: what goes in may decide all that comes out."""
+        deps = self._all_used(ins, eqn, place, how)
+        if eqn.effects:
+            does = "reaches over replicas" if primitives.reaches_over_axes(eqn) else "has side effects"
+            deps |= {Cause(f"`{eqn.primitive.name}`, which {does}", place.path)}
+        return [deps] * len(eqn.outvars)
+
+    def _all_used(self, values: Sequence[Value], eqn: Any, place: Place, how: str = "") -> Deps:
+        """What values depend on, tables among them being used by an equation."""
+        if not any(isinstance(v, View) for v in values):
+            return union(values)
+        line = place.line_of(eqn)
+        text = f"`{eqn.primitive.name}`" + (f", {how}" if how else "") + (f" ({line})" if line else "")
+        return union([self.used(v, text) for v in values])
+
+    # ---- calls and branches ------------------------------------------------------------------------------------------
+
+    def _call(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        return self.run(primitives.called(eqn), ins, place / 0)
+
+    def _custom_vjp(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        if eqn.effects or any(isinstance(v, View) for v in ins):
+            return self._opaque(eqn, ins, place, "whose backward rule gives a gradient for the whole table")
+        return self._call(eqn, ins, place)
+
+    def _custom_jvp(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        outs = self._call(eqn, ins, place)
+        if any(isinstance(v, View) for v in ins):
+            outs = [self._all_used([v], eqn, place, "which returns the table") for v in outs]
+            self._jvp_rule(eqn, ins, place)
+        return list(outs)
+
+    def _jvp_rule(self, eqn: Any, ins: list[Value], place: Place) -> None:
+        """The rule has to read rows only, of the table and of its tangent."""
+        primals = list(zip(ins, eqn.invars, strict=True))[eqn.params["num_consts"] :]
+        try:
+            rule, _, _ = primitives.jvp_rule(eqn)
+        except Exception as error:  # the user's rule: if it is ever needed, JAX shows its error
+            self._opaque(eqn, ins, place, f"whose rule fails with {type(error).__name__}")
+            return
+        tangents = [value for value, v in primals if primitives.is_inexact(v.aval.dtype)]
+        outs = self.run(rule, [*(value for value, _ in primals), *tangents], place / 1)
+        self._all_used(outs, eqn, place, "whose rule returns the table")
+
+    def _cond(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        which = self._all_used(ins[:1], eqn, place)
+        inside = dataclasses.replace(place, control=place.control | which)
+        results = [self.run(branch, ins[1:], inside / b) for b, branch in enumerate(eqn.params["branches"])]
+        outs = zip(*results, strict=True)
+        return [self._all_used(values, eqn, place, "which returns the table") | which for values in outs]
+
+    # ---- loops -------------------------------------------------------------------------------------------------------
+
+    def _scan(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        consts, init, xs = primitives.scan_parts(eqn, ins)
+        items = [self._all_used([v], eqn, place, "which runs over the table's rows") for v in xs]
+        body, _ = primitives.opened(eqn.params["jaxpr"])
+
+        def once(carry: list[Value]) -> list[Value]:
+            return self.run(body, [*consts, *carry, *items], place / 0)
+
+        carry = self._settle(eqn, place, body, len(consts), init, once)
+        ys = once(carry)[len(init) :]
+        return [*carry, *(self._all_used([v], eqn, place, "which returns the table") for v in ys)]
+
+    def _while(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
+        test_consts, consts, init = primitives.while_parts(eqn, ins)
+        body, _ = primitives.opened(eqn.params["body_jaxpr"])
+        # Nobody knows how many steps there will be: inside, only ids that are the same in all of them can be foreseen.
+        steps = frozenset({Cause("the step of a `while` loop, whose number of steps is unknown", place.path)})
+
+        def once(carry: list[Value]) -> list[Value]:
+            return self.run(body, [*consts, *carry], place / 1)
+
+        moving = [v if isinstance(v, View) else v | steps for v in init]
+        carry = self._settle(eqn, place, body, len(consts), moving, once)
+        test = self.run(eqn.params["cond_jaxpr"], [*test_consts, *carry], place / 0)
+        decides = self._all_used(test, eqn, place)
+        return [v if isinstance(v, View) else (v | decides) - steps for v in carry]
+
+    def _settle(
+        self, eqn: Any, place: Place, body: Any, n_consts: int, init: Sequence[Value], once: Callable
+    ) -> list[Value]:
+        """What a loop carries when nothing new comes in any more. Tables may only be handed on as they are."""
+
+        def used(value: Value) -> Deps:
+            return self._all_used([value], eqn, place, "which carries the table along and may change it")
+
+        same = [primitives.carried_unchanged(body, n_consts, i) for i in range(len(init))]
+        carry = [v if unchanged else used(v) for v, unchanged in zip(init, same, strict=True)]
+        while True:
+            pairs = zip(carry, once(carry)[: len(carry)], strict=True)
+            new = [old if isinstance(old, View) else old | used(out) for old, out in pairs]
+            if new == carry:
+                return carry
+            carry = new
+
+
+_BROKEN = {
+    "gather": "which does not read whole rows",
+    "dynamic_slice": "which does not read whole rows, one by one",
+    "concatenate": "after which whole rows don't follow each other",
+    "stack": "after which whole rows don't follow each other",
+    "reshape": "which takes rows apart",
+    "scatter": f"which does not write over whole rows, {reads.MAX_WRITTEN} at most",
+}
+"""Equations that could be made on rows, and what they do if they can't."""
+
+Rule = Callable[[Flow, Any, list[Value], Place], list[Value]]
+
+_RULES: dict[Any, Rule] = {
+    prim.jit_p: Flow._call,
+    prim.closed_call_p: Flow._call,
+    prim.remat_p: Flow._call,
+    prim.custom_jvp_call_p: Flow._custom_jvp,
+    prim.custom_vjp_call_p: Flow._custom_vjp,
+    prim.cond_p: Flow._cond,
+    prim.scan_p: Flow._scan,
+    prim.while_p: Flow._while,
+}

@@ -1,0 +1,1 @@
+"""A loss function as a step on pulled rows."""

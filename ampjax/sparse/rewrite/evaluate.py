@@ -1,0 +1,90 @@
+"""Runs a loss function's jaxpr with pulled rows in the place of its tables, or only as far as row ids need it.
+
+One walk does both. It collects ids: reads give zeros, and the ids of each are handed out. Or it computes: each read is told
+where its rows lie among the pulled ones. Control flow is in `control`; what a single read means is in `reads`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ampjax.errors import InvariantError
+from ampjax.jaxprs import primitives
+from ampjax.jaxprs.primitives import Path
+from ampjax.sparse.detection import row_reads, table_views
+from ampjax.sparse.detection.table_views import View
+from ampjax.sparse.rewrite import control_flow
+
+Known = Mapping[Path, Any]
+"""By read and segment, int32 positions of its rows among the pulled ones; one axis more for each scan around it."""
+
+Found = dict[Path, Any]
+"""By read and segment, int32 row ids, with the same axes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """How a jaxpr is walked.
+
+    Args:
+      n_rows: By sparse leaf, the rows of its table.
+      sites: By place and segment, the leaf of every read of a sparse leaf.
+      collecting: Whether ids are wanted, or the result.
+    """
+
+    n_rows: Mapping[int, int]
+    sites: Mapping[Path, int]
+    collecting: bool
+
+    def run(self, jaxpr: Any, args: Sequence[Any], known: Known, path: Path = ()) -> tuple[list[Any], Found]:
+        """Walks a jaxpr.
+
+        Args:
+          jaxpr: A closed jaxpr, or a pair of a jaxpr and its constants.
+          args: Values of its inputs; a `View` for each table.
+          known: Positions of the reads in it, empty where ids are collected.
+          path: Where the jaxpr stands.
+
+        Returns:
+          The values of its outputs, and the ids that were found, empty where none are collected.
+        """
+        body, consts = jaxpr if isinstance(jaxpr, tuple) else primitives.opened(jaxpr)
+        env = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
+        found: Found = {}
+        for i, eqn in enumerate(body.eqns):
+            ins = [primitives.value_of(v, env) for v in eqn.invars]
+            outs, more = self._step(eqn, ins, known, (*path, i))
+            env.update(zip(eqn.outvars, outs, strict=True))
+            found.update(more)
+        return [primitives.value_of(v, env) for v in body.outvars], found
+
+    def below(self, path: Path) -> dict[Path, int]:
+        """The reads inside an equation, with their leaves."""
+        return {site: leaf for site, leaf in self.sites.items() if site[: len(path)] == path}
+
+    def _step(self, eqn: Any, ins: list[Any], known: Known, path: Path) -> tuple[list[Any], Found]:
+        touched = any(isinstance(v, View) for v in ins)
+        rule = control_flow.RULES.get(eqn.primitive)
+        if rule is not None and (touched or (self.collecting and eqn.effects)):
+            inside = {site: known[site] for site in self.below(path) if site in known}
+            return rule(self, eqn, ins, inside, path)
+        if not touched:
+            silent = self.collecting and eqn.primitive.name in primitives.CALLBACKS
+            return [primitives.blank(v.aval) for v in eqn.outvars] if silent else primitives.bind(eqn, ins), {}
+        if isinstance(ins[0], View) and row_reads.is_read(eqn, ins[0]):
+            return self._read(eqn, ins, known, path)
+        outs = table_views.moved(eqn, ins) or [row_reads.write_rows(eqn, ins)]
+        if outs[0] is None:
+            raise InvariantError(
+                f"{eqn.primitive.name} at {path}", "a read of rows", "another use", "Please report this program."
+            )
+        return outs, {}
+
+    def _read(self, eqn: Any, ins: list[Any], known: Known, path: Path) -> tuple[list[Any], Found]:
+        if self.collecting:
+            ids = row_reads.row_ids(eqn, ins, self.n_rows)
+            return [primitives.blank(eqn.outvars[0].aval)], {(*path, k): own for k, own in ids.items()}
+        own = {k: known[(*path, k)] for k, segment in enumerate(ins[0].segments) if segment.leaf is not None}
+        return [row_reads.read_rows(eqn, ins, own)], {}

@@ -1,0 +1,235 @@
+"""The step of a single-device loss function on pulled rows (Parallax §4.2, the transformation of the user's graph).
+
+A table never enters the step. Before it, a small program tells which rows the step reads; the step gets those rows, and where
+each read finds its own among them; it gives back gradients of the rows. No array with the table's rows is made on the way,
+forward or backward, unless the user's program makes one of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import ParameterError
+from ampjax.jaxprs import primitives
+from ampjax.sparse.detection.loss_jaxpr import Leaf, LossFn, MappedAxes, Tree, abstract, signature, trace_loss
+from ampjax.sparse.detection.row_axes import LEADING, from_table, to_table
+from ampjax.sparse.rewrite import input_checks
+from ampjax.sparse.rewrite.split_loss import Plan, make_plan
+
+MAX_PLANS = 32
+"""Batch shapes whose traces a program keeps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseProgram:
+    """A loss function on pulled rows. All its functions are pure and may be jitted, differentiated or mapped over devices.
+
+    Paths are those of `jax.tree_util.keystr`. *Dense parameters* are the parameters with None at the sparse leaves.
+    Batches of other sizes than the first are traced when they first come.
+
+    Args:
+      loss_fn: The single-device loss function.
+      params: The parameters' shapes and dtypes.
+      tables: By path, the shape and dtype of each sparse leaf's table, in the parameters' order: rows lead (see `ampjax.sparse.detection.row_axes`).
+      axes: By path, the axes of the leaf along which its rows are counted.
+      batch: The first batch's shapes and dtypes.
+      mapped: Names and sizes of the axes over which its functions are mapped; `ids` need not be.
+    """
+
+    loss_fn: LossFn
+    params: Tree
+    tables: Mapping[str, Leaf]
+    axes: Mapping[str, tuple[int, ...]]
+    batch: Tree
+    mapped: MappedAxes = ()
+    _plans: dict[Hashable, Plan] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+    def ids(self, dense_params: Tree, batch: Tree) -> dict[str, jax.Array]:
+        """The row ids that a step reads, by path: int32 `[n]`, in the order in which the program reads, duplicates and all.
+
+        They depend on the batch and on integer parameters only. Ids that a read clips are clipped here. An id that reads no
+        row (it is outside the table and filled, or its branch is not taken) is the table's number of rows.
+
+        Raises:
+          ParameterError: If the dense parameters don't fit.
+          DataError: If the batch has another structure, other dtypes or ranks than the first one.
+        """
+        plan, leaves = self.plan(batch), input_checks.dense_leaves(self.params, self.tables, dense_params)
+        ids = plan.ids([*leaves, *jax.tree.leaves(batch)])
+        return {plan.traced.leaves[leaf].path: found for leaf, found in ids.items()}
+
+    def n_ids(self, batch: Tree) -> dict[str, int]:
+        """How many ids a step reads of each table: the n of `ids`. It depends on the batch's shapes only."""
+        plan = self.plan(batch)
+        return {plan.traced.leaves[leaf].path: plan.n_ids(leaf) for leaf in plan.axes}
+
+    def loss(
+        self, dense_params: Tree, rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None = None
+    ) -> Any:
+        """What the loss function returns, out of pulled rows.
+
+        Args:
+          dense_params: The parameters, None at sparse leaves.
+          rows: By path, `[m, *row]`. In a narrower dtype than the table's they are widened first.
+          batch: A batch.
+          inverse: By path, int `[n]`: where in `rows` each of `ids` lies. Without it, rows are those of `ids`, one by one.
+
+        Raises:
+          ParameterError: If the dense parameters or the rows don't fit.
+          DataError: If the batch does not fit the first one, or `inverse` the ids.
+        """
+        return self._loss(input_checks.dense_leaves(self.params, self.tables, dense_params), rows, batch, inverse)
+
+    def value_and_grad(
+        self, dense_params: Tree, rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None = None
+    ) -> tuple[Any, tuple[Tree, dict[str, jax.Array]]]:
+        """The loss and its gradients, like `jax.value_and_grad`.
+
+        Args:
+          dense_params: As for `loss`.
+          rows: As for `loss`.
+          batch: As for `loss`.
+          inverse: As for `loss`.
+
+        Returns:
+          What the loss function returns (`loss` or `(loss, aux)`), and the gradients: a tree like `dense_params` with None
+          also at leaves that are not floats; and by path the gradients of `rows`, of their shapes and dtypes. Rows that occur
+          several times get the sum; rows that are not read, and padding, get zero.
+
+        Raises:
+          ParameterError: As `loss` does.
+          DataError: As `loss` does.
+        """
+        leaves = input_checks.dense_leaves(self.params, self.tables, dense_params)
+        floats = {i: x for i, x in enumerate(leaves) if x is not None and primitives.is_inexact(jnp.result_type(x))}
+
+        def loss(floats: dict[int, Any], rows: dict[str, Any]) -> Any:
+            return self._loss([floats.get(i, x) for i, x in enumerate(leaves)], rows, batch, inverse)
+
+        step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=self.plan(batch).traced.has_aux)
+        out, (grads, row_grads) = step(floats, dict(rows))
+        treedef = jax.tree.structure(self.params)
+        return out, (jax.tree.unflatten(treedef, [grads.get(i) for i in range(len(leaves))]), row_grads)
+
+    def split(self, params: Tree) -> tuple[Tree, dict[str, Any]]:
+        """Parameters, or a tree like them, as the dense ones, and the sparse leaves' tables by path.
+
+        Raises:
+          ParameterError: If the structure is not the parameters'.
+        """
+        whole = input_checks.by_path(self.params, params)
+        dense = [None if path in self.tables else leaf for path, leaf in whole.items()]
+        tables = {path: to_table(whole[path], axes) for path, axes in self.axes.items()}
+        return jax.tree.unflatten(jax.tree.structure(self.params), dense), tables
+
+    def join(self, dense_params: Tree, tables: Mapping[str, Any]) -> Tree:
+        """The parameters, out of what `split` gave.
+
+        Raises:
+          ParameterError: If a table is missing, or the structure is not the parameters'.
+        """
+        missing = [path for path in self.tables if path not in tables]
+        if missing:
+            raise ParameterError("join", f"a table for `{missing[0]}`", f"{list(tables)}", "Pass every sparse leaf.")
+        whole = input_checks.by_path(self.params, dense_params)
+        shapes = (leaf.shape for leaf in jax.tree.leaves(self.params))
+        joined = [
+            from_table(tables[path], shape, self.axes[path]) if path in self.tables else leaf
+            for (path, leaf), shape in zip(whole.items(), shapes, strict=True)
+        ]
+        return jax.tree.unflatten(jax.tree.structure(self.params), joined)
+
+    def as_tables(self, params: Tree) -> Tree:
+        """Parameters with tables in the places of the sparse leaves: an optimizer for rows is made for these."""
+        dense, tables = self.split(params)
+        leaves = [tables.get(path, leaf) for path, leaf in input_checks.by_path(self.params, dense).items()]
+        return jax.tree.unflatten(jax.tree.structure(self.params), leaves)
+
+    def as_leaves(self, path: str, tables: Sequence[Any]) -> list[Any]:
+        """Arrays like a leaf's table, such as an optimizer's state of its rows, with the leaf's axes."""
+        shape = input_checks.by_path(self.params, self.params)[path].shape
+        return [from_table(table, shape, self.axes[path]) for table in tables]
+
+    @property
+    def turned(self) -> dict[str, tuple[int, ...]]:
+        """By path the axes along which rows are counted, for tables that have other axes than their leaves."""
+        return {path: axes for path, axes in self.axes.items() if axes != LEADING}
+
+    def plan(self, batch: Tree) -> Plan:
+        """The program for batches of this one's shapes; traced when they first come.
+
+        Raises:
+          DataError: If the batch has another structure, other dtypes or ranks than the first one.
+          ParameterError: If a leaf is not sparse for batches of these shapes.
+        """
+        key = signature(batch)
+        if key not in self._plans:
+            input_checks.check_batch(self.batch, batch)
+            if len(self._plans) >= MAX_PLANS:
+                del self._plans[next(iter(self._plans))]
+            traced = trace_loss(self.loss_fn, self.params, batch, self.mapped)
+            self._plans[key] = make_plan(traced, self.axes)
+        return self._plans[key]
+
+    def _loss(
+        self, leaves: Sequence[Any], rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None
+    ) -> Any:
+        plan, n_ids = self.plan(batch), self.n_ids(batch)
+        if inverse is None:
+            inverse = {path: jnp.arange(n, dtype=jnp.int32) for path, n in n_ids.items()}
+        for path, table in self.tables.items():
+            input_checks.check_rows(table, rows.get(path), inverse.get(path), n_ids[path])
+        numbers = plan.tables
+        wide = {i: jnp.asarray(rows[leaf.path]).astype(leaf.dtype) for i, leaf in numbers.items()}
+        where = {i: inverse[leaf.path] for i, leaf in numbers.items()}
+        return plan.loss([*leaves, *jax.tree.leaves(batch)], wide, where)
+
+
+def rewrite(
+    loss_fn: LossFn,
+    params: Tree,
+    batch: Tree,
+    sparse: Sequence[str] | Mapping[str, tuple[int, ...]] | None = None,
+    mapped: MappedAxes = (),
+) -> SparseProgram:
+    """Rewrites a single-device loss function into a step on pulled rows.
+
+    Losses, aux, and gradients are those of `jax.value_and_grad(loss_fn)`: also for ids outside a table, by the rule of each read
+    (see `ampjax.sparse.detection.row_reads`).
+
+    Args:
+      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`.
+      params: The parameters, or their shapes and dtypes.
+      batch: A batch, or its shapes and dtypes.
+      sparse: The leaves to be pulled, by path; or for each the axes along which its rows are counted. All that `find_sparse` finds, where it
+        is None.
+      mapped: Names and sizes of the axes over which the step will be mapped.
+
+    Raises:
+      ParameterError: If a path is unknown or names a dense leaf, or as `find_sparse` does.
+      DataError: As `find_sparse` does.
+      SettingsError: As `find_sparse` does.
+
+    >>> import numpy as np
+    >>> def loss(params, ids):
+    ...     return jnp.sum(params["table"][ids] @ params["w"])
+    >>> params = {"table": np.ones((100, 2), np.float32), "w": np.ones(2, np.float32)}
+    >>> program = rewrite(loss, params, np.array([5, 7, 5]))
+    >>> dense, tables = program.split(params)
+    >>> ids = program.ids(dense, np.array([5, 7, 5]))["['table']"]
+    >>> rows = {"['table']": tables["['table']"][ids]}
+    >>> value, (dense_grads, row_grads) = program.value_and_grad(dense, rows, np.array([5, 7, 5]))
+    >>> ids.tolist(), float(value), row_grads["['table']"].shape
+    ([5, 7, 5], 6.0, (3, 2))
+    """
+    plan = make_plan(trace_loss(loss_fn, params, batch, mapped), sparse)
+    tables = {table.path: table for table in plan.tables.values()}
+    axes = {table.path: plan.axes[i] for i, table in plan.tables.items()}
+    program = SparseProgram(loss_fn, abstract(params), tables, axes, abstract(batch), mapped)
+    program._plans[signature(batch)] = plan
+    return program

@@ -1,0 +1,157 @@
+"""A traced loss function split in two: a small program of row ids, and the loss as a function of pulled rows.
+
+Works on flat lists of leaves. Knows nothing of the user's trees, of names, or of where rows come from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import eval_jaxpr
+from jax.interpreters import partial_eval
+
+from ampjax.errors import InvariantError, ParameterError
+from ampjax.jaxprs import primitives
+from ampjax.jaxprs.primitives import Path
+from ampjax.sparse.detection.detect import Variable, analyse, follow
+from ampjax.sparse.detection.loss_jaxpr import Leaf, Traced
+from ampjax.sparse.detection.row_axes import table_shape
+from ampjax.sparse.detection.table_views import View, whole
+from ampjax.sparse.rewrite.evaluate import Found, Replay
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The two programs for batches of one shape.
+
+    Args:
+      traced: The loss function.
+      axes: By sparse leaf, the axes along which its rows are counted.
+      sites: The reads in the order of their places and segments, which is the order of the ids, with their leaves.
+      shapes: By read, the shape of its ids.
+      ids_jaxpr: The ids of all reads, from those inputs that they need.
+      ids_consts: The values of its constants.
+      ids_inputs: Which of the traced function's inputs these are.
+    """
+
+    traced: Traced
+    axes: Mapping[int, tuple[int, ...]]
+    sites: Mapping[Path, int]
+    shapes: Mapping[Path, tuple[int, ...]]
+    ids_jaxpr: Any
+    ids_consts: Sequence[Any]
+    ids_inputs: tuple[int, ...]
+
+    @property
+    def tables(self) -> dict[int, Leaf]:
+        """By sparse leaf its table: rows lead."""
+        leaves = {i: self.traced.leaves[i] for i in self.axes}
+        return {i: Leaf(leaf.path, table_shape(leaf.shape, self.axes[i]), leaf.dtype) for i, leaf in leaves.items()}
+
+    def n_ids(self, leaf: int) -> int:
+        """How many ids a step reads of a table, duplicates counted."""
+        return sum(math.prod(self.shapes[site]) for site in self._reads_of(leaf))
+
+    def ids(self, inputs: Sequence[Any]) -> dict[int, jax.Array]:
+        """By sparse leaf the ids that it reads, int32 `[n]`; `n_rows` where no row is read.
+
+        Args:
+          inputs: The leaves of parameters and batch; anything at sparse leaves and float parameters.
+        """
+        flat = eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
+        found = dict(zip(self.sites, flat, strict=True))
+        return {leaf: jnp.concatenate([found[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.axes}
+
+    def loss(self, inputs: Sequence[Any], rows: Mapping[int, Any], inverse: Mapping[int, Any]) -> Any:
+        """What the loss function returns, out of pulled rows.
+
+        Args:
+          inputs: The leaves of parameters and batch; anything at sparse leaves.
+          rows: By sparse leaf, `[m, ...]` rows of its table.
+          inverse: By sparse leaf, int `[n]`: where in `rows` each of `ids` lies.
+        """
+        args = [_whole(self.traced, i, self.axes, rows[i]) if i in rows else value for i, value in enumerate(inputs)]
+        replay = Replay({i: table.shape[0] for i, table in self.tables.items()}, self.sites, collecting=False)
+        known = {site: part for leaf in self.axes for site, part in self._parts(leaf, inverse[leaf])}
+        outs, _ = replay.run((self.traced.jaxpr, self.traced.consts), args, known)
+        return jax.tree.unflatten(self.traced.out_tree, outs)
+
+    def _reads_of(self, leaf: int) -> list[Path]:
+        return [site for site, of in self.sites.items() if of == leaf]
+
+    def _parts(self, leaf: int, inverse: Any) -> list[tuple[Path, Any]]:
+        """The positions of each read of a table."""
+        parts, start = [], 0
+        for site in self._reads_of(leaf):
+            shape = self.shapes[site]
+            stop = start + math.prod(shape)
+            parts.append((site, jnp.asarray(inverse[start:stop], jnp.int32).reshape(shape)))
+            start = stop
+        return parts
+
+
+def make_plan(traced: Traced, sparse: Iterable[str] | Mapping[str, tuple[int, ...]] | None = None) -> Plan:
+    """Splits a traced loss function.
+
+    Args:
+      traced: The loss function.
+      sparse: The leaves to be pulled, by path, or their axes, too; all sparse ones where it is None.
+
+    Raises:
+      ParameterError: If a path is unknown, or of a dense leaf.
+    """
+    variables = analyse(traced, min_rows=2, known=sparse if isinstance(sparse, Mapping) else None)
+    wanted = {v.path for v in variables if v.sparse} if sparse is None else set(sparse)
+    _check_sparse(variables, wanted)
+    axes = {i: v.axes for i, v in enumerate(variables) if v.path in wanted}
+    n_rows = {i: variables[i].n_rows for i in axes}
+    sites = {site: read.leaf for site, read in sorted(follow(traced, axes).reads.items())}
+    jaxpr, consts, shapes = _ids_program(traced, axes, Replay(n_rows, sites, collecting=True))
+    slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    inputs = tuple(i for i, needed in enumerate(used) if needed)
+    _check_known(traced, inputs)
+    return Plan(traced, axes, sites, shapes, slim, consts, inputs)
+
+
+def _whole(traced: Traced, leaf: int, axes: Mapping[int, tuple[int, ...]], rows: Any = None) -> View:
+    return whole(leaf, traced.leaves[leaf].shape, axes[leaf], rows)
+
+
+def _ids_program(
+    traced: Traced, axes: Mapping[int, tuple[int, ...]], replay: Replay
+) -> tuple[Any, Sequence[Any], dict[Path, tuple[int, ...]]]:
+    """The walk that collects ids, as a jaxpr of the leaves of parameters and batch; and the ids' shapes."""
+
+    def collect(*inputs: Any) -> Found:
+        args = [_whole(traced, i, axes) if i in axes else value for i, value in enumerate(inputs)]
+        return replay.run((traced.jaxpr, traced.consts), args, {})[1]
+
+    # Tables are no inputs of this program: a number stands in the place of each.
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    avals = [number if i in axes else v.aval for i, v in enumerate(traced.jaxpr.invars)]
+    closed, found = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(*avals)
+    return *primitives.opened(closed), {site: ids.shape for site, ids in found.items()}
+
+
+def _check_sparse(variables: Sequence[Variable], wanted: Iterable[str]) -> None:
+    by_path = {v.path: v for v in variables}
+    for path in wanted:
+        if path not in by_path:
+            raise ParameterError("sparse", f"paths among {list(by_path)}", f"`{path}`", "Use a path of the parameters.")
+        if not by_path[path].sparse:
+            raise ParameterError(
+                f"sparse, `{path}`", "a sparse leaf", f"a dense one ({by_path[path].reason})", "Leave it dense."
+            )
+
+
+def _check_known(traced: Traced, inputs: Sequence[int]) -> None:
+    for leaf in (traced.leaves[i] for i in inputs if i < len(traced.leaves)):
+        if primitives.is_inexact(leaf.dtype):
+            raise InvariantError(
+                "row ids", "to depend on no float parameter", f"`{leaf.path}`", "Please report this program."
+            )

@@ -1,0 +1,1 @@
+"""What a server does with rows: it holds partitions and updates them."""

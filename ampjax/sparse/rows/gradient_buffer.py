@@ -1,0 +1,42 @@
+"""Row gradients that a server has received for one update, from one client or several."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.sparse.rows.row_gradients import check_finite, merge
+
+Rows = tuple[np.ndarray, np.ndarray]
+"""A partition's rows, `[n]`, and their gradients, `[n, *row]`."""
+
+
+class Received:
+    """One update's row gradients, partition by partition.
+
+    Args:
+      dtype: The table's dtype, in which gradients are applied.
+    """
+
+    def __init__(self, dtype: np.dtype):
+        self._dtype = dtype
+        self._received: dict[int, list[Rows]] = {}
+
+    def add(self, partition: int, local: np.ndarray, grads: np.ndarray) -> None:
+        """Adds one client's gradients for a partition."""
+        self._received.setdefault(partition, []).append((local, grads))
+
+    def rows(self) -> dict[int, Rows]:
+        """For each touched partition its rows, each once in rising order, and the sums of their gradients, which the table's dtype holds.
+
+        Raises:
+          TableError: If a sum has overflowed.
+        """
+        for partition, parts in self._received.items():
+            if len(parts) > 1 or not np.can_cast(parts[0][1].dtype, self._dtype):
+                local, grads = merge(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+                with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+                    grads = grads.astype(self._dtype, copy=False)
+                self._received[partition] = [
+                    (local, check_finite(grads, local, f"apply, gradients of partition {partition}"))
+                ]
+        return {partition: parts[0] for partition, parts in sorted(self._received.items())}

@@ -1,0 +1,98 @@
+"""One partition of a table: its rows and their optimizer state, as NumPy arrays in host memory or in mapped files.
+
+Knows its rows by their numbers within the partition. What has been checked and merged comes in; it does not know the table,
+other partitions, or servers. `Selection` is rows of several partitions that are worked on together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from ampjax.optim.row_rule import RowTypes
+
+
+class Partition:
+    """Rows, their state, and where rows catch up, how many updates each of them has seen.
+
+    Args:
+      index: Its number in the table.
+      n_rows: Its number of rows.
+      types: What they and their state are.
+      seen: Updates that its rows have seen so far; None where rows that are left out of updates need not catch up.
+      folder: Where its arrays are mapped files; None for ordinary memory.
+    """
+
+    def __init__(self, index: int, n_rows: int, types: RowTypes, seen: int | None, folder: Path | None = None):
+        arrays = types.arrays
+        files = [folder and folder / f"{index}-{i}.rows" for i in range(len(arrays))]
+        self.index, self.n_rows = index, n_rows
+        self.arrays = [_allocate(f, (n_rows, *shape), dtype) for f, (shape, dtype) in zip(files, arrays, strict=True)]
+        self.seen = None if seen is None else np.full(n_rows, seen, np.int64)
+
+    @property
+    def everything(self) -> list[np.ndarray]:
+        """All arrays, to be read or filled: parameters, states, and how many updates each row has seen."""
+        return self.arrays + ([] if self.seen is None else [self.seen])
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Some rows of some partitions, in order: the rows of one kernel call.
+
+    Args:
+      parts: Partitions, and rows of each, `[n]`, each row once.
+    """
+
+    parts: tuple[tuple[Partition, np.ndarray], ...]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where the rows of each partition end."""
+        return np.cumsum([len(local) for _, local in self.parts], dtype=np.int64).tolist()
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.parts else 0
+
+    def take(self, size: int) -> list[np.ndarray]:
+        """Fresh arrays of parameters and states, `[size, ...]`; the last row again where there are fewer rows."""
+        result = [np.empty((size, *array.shape[1:]), array.dtype) for array in self.parts[0][0].arrays]
+        for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
+            for rows, array in zip(result, part.arrays, strict=True):
+                np.take(array, local, 0, out=rows[start:end], mode="clip")  # `raise` would copy once more
+        for rows in result:
+            rows[len(self) :] = rows[len(self) - 1]
+        return result
+
+    def write(self, new: Sequence[np.ndarray], version: int) -> None:
+        """Stores rows and their state.
+
+        Args:
+          new: Parameters, then states, each `[len(self) or more, ...]`.
+          version: How many updates they have seen now.
+        """
+        for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
+            for array, rows in zip(part.arrays, new, strict=True):
+                array[local] = rows[start:end]
+            if part.seen is not None:
+                part.seen[local] = version
+
+    def seen(self) -> np.ndarray | None:
+        """How many updates each row has seen, `[len(self)]`; None where rows don't catch up."""
+        counts = [part.seen[local] for part, local in self.parts if part.seen is not None]
+        return np.concatenate(counts) if counts else None
+
+    def at(self, places: np.ndarray) -> Selection:
+        """Some of its rows, by their rising places."""
+        cuts = np.searchsorted(places, self.ends[:-1])
+        starts = [0, *self.ends[:-1]]
+        pieces = zip(self.parts, starts, np.split(places, cuts), strict=True)
+        return Selection(tuple((part, local[own - start]) for (part, local), start, own in pieces if len(own)))
+
+
+def _allocate(file: Path | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return np.zeros(shape, dtype) if file is None else np.asarray(np.memmap(file, dtype, "w+", shape=shape))

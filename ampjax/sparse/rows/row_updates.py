@@ -1,0 +1,99 @@
+"""Updates of selected rows: reductions of their gradients, new rows, and what rows have missed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ampjax.sparse.rows.partition import Selection
+from ampjax.sparse.rows.row_kernels import Kernels, padded_size
+from ampjax.sparse.rows.shared_history import History
+
+CHUNK = 16384
+"""Rows that are caught up in one call at most."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel call's share of an update.
+
+    Args:
+      rows: The rows.
+      grads: Their gradients, in parts, in the rows' order.
+    """
+
+    rows: Selection
+    grads: tuple[np.ndarray, ...]
+
+    def padded_grads(self, kernels: Kernels, size: int) -> np.ndarray:
+        """The gradients in the table's dtype, `[size, *row]`, and zeros."""
+        result = np.zeros((size, *kernels.types.shape), kernels.types.dtype)
+        if self.grads:
+            np.concatenate(self.grads, out=result[: len(self.rows)], casting="unsafe")
+        return result
+
+    @property
+    def nbytes(self) -> int:
+        """The gradients' bytes."""
+        return sum(grads.nbytes for grads in self.grads)
+
+
+def partials(kernels: Kernels, job: Job, turn: int, shared: Sequence[Any], n_untouched: int) -> list[np.ndarray]:
+    """One round's reductions over a job's rows, and over rows that were not touched: their gradient is zero.
+
+    Args:
+      kernels: The optimizer's compiled functions.
+      job: The rows.
+      turn: The round.
+      shared: Shared values for the round.
+      n_untouched: How many rows were not touched.
+    """
+    n = len(job.rows)
+    weights = np.zeros(padded_size(n + 1), np.int32)
+    weights[:n], weights[n] = 1, n_untouched
+    return kernels.partials(turn, shared, job.padded_grads(kernels, len(weights)), weights)
+
+
+def compute(kernels: Kernels, job: Job, shared: Sequence[Any]) -> list[np.ndarray]:
+    """New parameters and states of a job's rows, padded, for `Selection.write`; changes nothing.
+
+    Args:
+      kernels: The optimizer's compiled functions.
+      job: At least one row.
+      shared: The update's shared values.
+    """
+    size = padded_size(len(job.rows))
+    rows, *state = job.rows.take(size)
+    return kernels.update(shared, rows, state, job.padded_grads(kernels, size))
+
+
+def catch_up(kernels: Kernels, history: History, rows: Selection) -> None:
+    """Makes up for the updates that rows were left out of: their gradient was zero in each.
+
+    Args:
+      kernels: The optimizer's compiled functions.
+      history: Shared values of past updates.
+      rows: The rows; those that missed nothing stay as they are.
+    """
+    seen = rows.seen()
+    if seen is None:
+        return
+    late = np.flatnonzero(seen < history.version)
+    # Rows of similar lag go together: then no group does more than twice the updates that its rows need.
+    group = np.frexp((history.version - seen[late]).astype(np.float64))[1]
+    for g in np.unique(group):
+        places = late[group == g]
+        for start in range(0, len(places), CHUNK):
+            some = places[start : start + CHUNK]
+            _catch_up(kernels, history, rows.at(some), seen[some])
+
+
+def _catch_up(kernels: Kernels, history: History, rows: Selection, seen: np.ndarray) -> None:
+    size = padded_size(len(rows))
+    first = np.full(size, history.length, np.int32)
+    first[: len(rows)] = seen - history.base
+    old, *state = rows.take(size)
+    rows.write(kernels.catch_up(history.values, first, history.length, old, state), history.version)

@@ -1,0 +1,1 @@
+"""Servers of rows, in this process or in processes of their own."""

@@ -1,0 +1,72 @@
+"""An optimizer's functions on rows as bytes: so they get to a server process, which knows neither the optimizer nor its program.
+
+What travels is the lowered program (StableHLO) for arguments of given shapes, the very one that the client would have compiled, with
+JAX's settings: both ends compute the same bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import export
+
+from ampjax.optim.row_rule import RowRule
+from ampjax.sparse.rows.row_kernels import Function, functions_of
+
+Shapes = tuple[Any, ...]
+"""Arguments with a `ShapeDtypeStruct` for each array, in tuples."""
+
+
+_SETTINGS = ("jax_enable_x64", "jax_disable_most_optimizations", "jax_optimization_level")
+"""Settings of JAX that change what becomes of a program, and may have been changed since this process began."""
+
+
+def exported(rule: RowRule, name: str, shapes: Shapes) -> bytes:
+    """One of a rule's functions for arguments of some shapes.
+
+    Args:
+      rule: The optimizer's rule for a table.
+      name: As `kernels.functions_of` names it.
+      shapes: Of its arguments.
+    """
+    return _exported(rule, name, shapes, tuple((setting, _value(setting)) for setting in _SETTINGS))
+
+
+@functools.lru_cache(maxsize=256)
+def _exported(rule: RowRule, name: str, shapes: Shapes, settings: tuple[tuple[str, Any], ...]) -> bytes:
+    program = export.export(functions_of(rule)[name], platforms=("cpu",))(*shapes)
+    # Not `serialize`, which needs one more package for what both ends, of one version, can do without. Nobody differentiates it.
+    return pickle.dumps((settings, dataclasses.replace(program, _get_vjp=None)))
+
+
+def _value(setting: str) -> Any:
+    """JAX reads settings that a `with` block may change in another way than the others."""
+    return getattr(jax.config, setting) if hasattr(jax.config, setting) else jax.config.read(setting)
+
+
+class Imports:
+    """A rule's functions at a server process, each asked for when it is first called with arguments of some shapes.
+
+    Args:
+      fetch: Gives what `exported` made of a function's name and its arguments' shapes.
+    """
+
+    def __init__(self, fetch: Callable[[str, Shapes], bytes]):
+        self._fetch = fetch
+        self._known: dict[Any, Function] = {}
+
+    def __call__(self, name: str, args: tuple[Any, ...]) -> Function:
+        """The function of that name for such arguments."""
+        key = name, *((array.shape, array.dtype) for array in jax.tree.leaves(args))
+        if key not in self._known:
+            shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), args)
+            settings, program = pickle.loads(self._fetch(name, shapes))
+            for setting, value in settings:
+                jax.config.update(setting, value)
+            self._known[key] = jax.jit(program.call)
+        return self._known[key]

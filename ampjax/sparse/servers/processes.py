@@ -1,0 +1,167 @@
+"""Servers that are processes of their own on this machine (the paper's parameter servers), as their clients see them.
+
+All that a call concerns are asked at the same time. Knows tables by their numbers; what it takes to start, ask and end one process is
+`process`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ampjax.errors import AmpError, ServerError
+from ampjax.optim.row_rule import RowRule
+from ampjax.sparse.rows.byte_counts import Traffic
+from ampjax.sparse.rows.server_part import PartSettings
+from ampjax.sparse.servers.all_servers import Call
+from ampjax.sparse.servers.process import CLOSED, ServerProcess
+from ampjax.sparse.servers.server import Key
+from ampjax.sparse.servers.serving import Request
+from ampjax.utils.interrupts import uninterrupted
+from ampjax.utils.setting_checks import at_least
+
+
+class ServerProcesses:
+    """Server processes, each started when a table is first opened on it, for any number of tables.
+
+    They end with `close`, with the `with` block, when nobody holds this object any more, and with this process, however that ends. Where
+    one of them has ended by itself, what was on it is lost; opening or loading a table there starts it anew.
+
+    Args:
+      n: How many.
+
+    Raises:
+      SettingsError: If `n` is no integer of at least 1.
+
+    >>> import numpy as np, optax
+    >>> from ampjax.sparse import Table
+    >>> with ServerProcesses(1) as servers:
+    ...     table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), processes=servers)
+    ...     table.push([1], np.ones((1, 2), np.float32)), table.pull([1]).tolist()
+    (1, [[0.5, 0.5]])
+    """
+
+    def __init__(self, n: int):
+        at_least("servers", n, 1)
+        self._lock = threading.RLock()
+        self._rules: list[RowRule] = []  # by their numbers at the servers
+        self._on: dict[Key, tuple[int, ...]] = {}  # by split the servers that have a part of it
+        self._is_closed = False
+        self._servers = [ServerProcess(number) for number in range(n)]
+        self._end = weakref.finalize(self, _end_all, self._servers, os.getpid())
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    def __repr__(self) -> str:
+        return f"ServerProcesses({len(self)}, process ids {self.ids})"
+
+    def __enter__(self) -> ServerProcesses:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    @property
+    def ids(self) -> list[int | None]:
+        """The id of each process; None where there is none."""
+        return [server.id for server in self._servers]
+
+    def close(self) -> None:
+        """Ends all processes. What is on them is lost."""
+        with self._lock, uninterrupted():
+            self._is_closed = True
+            self._end()
+
+    # ---- what tables ask ---------------------------------------------------------------------------------------------
+
+    def open_parts(self, key: Key, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+        """Makes a part on each server that is named, and starts those that do not run.
+
+        Raises:
+          ServerError: If they have been closed, or one can't be started.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise ServerError("server processes", "open ones", "closed ones", "Make new ones for this table.")
+            if rule not in self._rules:
+                self._rules.append(rule)
+            number = self._rules.index(rule)
+            self._on[key] = tuple(parts)
+            for server in parts:
+                self._servers[server].start()
+            self._ask({server: Request(key, "open", (settings, number)) for server, settings in parts.items()})
+
+    def ask(self, key: Key, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+        """What parts answer; servers work at the same time.
+
+        Raises:
+          TableError: A part's.
+          ServerError: If a server's process has ended, before this call or in it.
+        """
+        del nbytes  # they are parallel whatever there is to do
+        return self._ask({server: Request(key, method, args) for server, (method, *args) in calls.items()})
+
+    def traffic(self, table: int, server: int) -> Traffic:
+        """A table's bytes, as a server's process counted them until its last answer."""
+        return self._servers[server].traffic.get(table, Traffic())
+
+    def drop_update(self, key: Key, update: int) -> None:
+        """Lets all servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request."""
+        for server in self._running(self._on.get(key, ())):
+            server.dropped.append((key, update))
+
+    def close_parts(self, key: Key) -> None:
+        """Lets the servers that have a split forget it with their next requests; safe in a finalizer."""
+        for server in self._running(self._on.pop(key, ())):
+            server.closed.append(key)
+
+    def forget_table(self, table: int) -> None:
+        """Lets all servers forget a table with their next requests; safe in a finalizer."""
+        for server in self._running(range(len(self._servers))):
+            server.forgotten.append(table)
+
+    def _running(self, numbers: Iterable[int]) -> list[ServerProcess]:
+        """Those of some servers that have a process: on another nothing is left that it could forget."""
+        return [self._servers[number] for number in numbers if self._servers[number].is_running]
+
+    def _ask(self, requests: Mapping[int, Request]) -> dict[int, Any]:
+        with self._lock, uninterrupted():
+            servers = {number: self._servers[number] for number in requests}
+            try:
+                return self._exchange(servers, requests)
+            except AmpError:
+                raise
+            except BaseException as error:
+                # A message may be cut off, or its answer still come: neither could be told from the next one.
+                for server in servers.values():
+                    server.end(f"{type(error).__name__} in the midst of a call")
+                raise
+
+    def _exchange(self, servers: Mapping[int, ServerProcess], requests: Mapping[int, Request]) -> dict[int, Any]:
+        """All requests first, then all answers; errors when every server has answered."""
+        errors: list[AmpError] = []
+        sent, results = [], {}
+        for number, request in requests.items():
+            try:
+                servers[number].send(request)
+                sent.append(number)
+            except AmpError as error:
+                errors.append(error)
+        for number in sent:
+            try:
+                results[number] = servers[number].receive(self._rules, requests[number])
+            except AmpError as error:
+                errors.append(error)
+        if errors:
+            raise next((error for error in errors if isinstance(error, ServerError)), errors[0])
+        return results
+
+
+def _end_all(servers: Sequence[ServerProcess], owner: int) -> None:
+    """Ends the servers' processes; not in a process that was forked from theirs."""
+    for server in servers if os.getpid() == owner else ():
+        server.end(CLOSED)

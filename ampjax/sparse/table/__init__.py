@@ -1,0 +1,1 @@
+"""The sharded table, as its user and its client see it."""

@@ -1,0 +1,458 @@
+"""The sharded sparse table: rows and their optimizer state on the host, in partitions, on servers (Parallax §3, §4).
+
+Owns what a table's calls mean: checks, what travels between clients and servers, the transform's shared state. Rows are the
+shards', arithmetic is the rule's. Knows nothing of models, replicas or devices.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jaxtyping import Float, Int
+
+from ampjax.errors import TableError
+from ampjax.optim.row_rule import RowRule, Values
+from ampjax.optim.split_rows import ALONE
+from ampjax.optim.split_transform import Split
+from ampjax.sparse.rows import row_blocks
+from ampjax.sparse.rows.byte_counts import Columns, Traffic
+from ampjax.sparse.rows.own_transform import OwnRows, rule_of
+from ampjax.sparse.rows.pending_update import Pending
+from ampjax.sparse.rows.row_gradients import check_finite, checked_grads, checked_ids, merge
+from ampjax.sparse.rows.row_kernels import kernels_of
+from ampjax.sparse.rows.shared_history import History
+from ampjax.sparse.servers.all_servers import LocalServers, Servers, numbers
+from ampjax.sparse.servers.processes import ServerProcesses
+from ampjax.sparse.table import table_files
+from ampjax.sparse.table.shards import Shards
+from ampjax.sparse.table.table_settings import (
+    TableSettings,
+    check_values,
+    checked_columns,
+    checked_partitions,
+    checked_wire,
+    of_saved,
+)
+from ampjax.sparse.table.whole_step import update_all
+from ampjax.utils.interrupts import uninterrupted
+
+
+class Table:
+    """A table `[n_rows, *row]` of which each step touches few rows.
+
+    `pull` gives rows, `push` updates rows by an optax transform. Row r lies in partition `r % P`; partitions are dealt
+    to servers evenly by size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, but for a `ServerError`: where one
+    server has ended, others may have made an update already, and the table is good for `load` only.
+
+    Args:
+      values: The first rows, `[n_rows, *row]`, float32, bfloat16 or float16: an array or anything with `shape`, `dtype` and
+        slices of rows. It is read in blocks and copied.
+      tx: An optax transform that works row by row; or a `RowRule` of `optim.split_rows`, where the table is one of many
+        variables under one transform. Then `apply` needs that transform's shared values.
+      partitions: P, in `[1, n_rows]`.
+      servers: A number of servers, or for each partition its server.
+      mode: What becomes of rows that an update does not touch. `lazy`: nothing, as in other frameworks' sparse
+        optimizers. `faithful`: they are caught up when they are next used, so that the table always equals plain optax on
+        the whole array. Where a zero gradient changes nothing (SGD, Adagrad) both are the same.
+      wire_dtype: The dtype of rows and gradients between client and server; the table's, if None. `bfloat16` halves bytes.
+      folder: A folder for arrays larger than memory: they are mapped files in a folder of their own in there, which goes
+        when the table does. None: ordinary memory.
+      max_lag: In `faithful` mode, updates that a row may miss: after so many, all rows are caught up.
+      processes: Server processes, of which server s of the table is number s; what the table does is the same. None: its servers
+        are in this process.
+
+    Raises:
+      TableError: If values, settings or the transform do not fit.
+      ServerError: As all calls that need rows, if a server's process has ended.
+
+    >>> table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), partitions=2)
+    >>> table.push([1, 3, 1], np.ones((3, 2), np.float32))
+    1
+    >>> table.pull([1, 2]).tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        values: Any,
+        tx: optax.GradientTransformation | RowRule,
+        *,
+        partitions: int = 1,
+        servers: int | Sequence[int] = 1,
+        mode: str = "lazy",
+        wire_dtype: Any = None,
+        folder: str | Path | None = None,
+        max_lag: int = 1024,
+        processes: ServerProcesses | None = None,
+    ):
+        check_values(values)
+        n_rows, dtype = values.shape[0], np.dtype(values.dtype)
+        settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes)
+        self._start(settings, *rule_of(tx, tuple(values.shape), dtype))
+        self._shards.fill(row_blocks.of_values(values, kernels_of(self.rule)))
+
+    def _start(self, settings: TableSettings, split: Split | None, rule: RowRule, version: int = 0) -> None:
+        """Sets everything but the rows."""
+        self._settings, self._split, self._rule, self._version = settings, split, rule, version
+        self._state = split.init(split.params.fill([])) if split else None
+        self._lock = threading.RLock()
+        self._clients: list[Traffic] = []
+        self._servers: Servers = settings.processes or LocalServers()
+        self._number = next(numbers)
+        weakref.finalize(self, self._servers.forget_table, self._number).atexit = False
+        catches_up = settings.mode == "faithful" and not rule.keeps_still
+        self._shards = self._split_by(
+            settings, settings.partitions, History(settings.max_lag if catches_up else 0, version)
+        )
+
+    def _split_by(self, settings: TableSettings, partitions: int, history: History) -> Shards:
+        """A new split, empty; there are as many servers as there ever were."""
+        self._clients += [Traffic() for _ in range(settings.n_servers - len(self._clients))]
+        return Shards(settings, partitions, self._rule, self._servers, self._number, history, self._clients)
+
+    # ---- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`[n_rows, *row]`."""
+        return (self.n_rows, *self._rule.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The rows' dtype."""
+        return self._settings.dtype
+
+    @property
+    def n_rows(self) -> int:
+        """Rows in the table."""
+        return self._settings.n_rows
+
+    @property
+    def n_partitions(self) -> int:
+        """P."""
+        return self._shards.layout.n_partitions
+
+    @property
+    def n_servers(self) -> int:
+        """The number of servers."""
+        return len(self._clients)
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """For each partition its server."""
+        return self._shards.placement
+
+    @property
+    def version(self) -> int:
+        """Updates applied so far."""
+        return self._version
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How it keeps rows now: the settings that `load` takes."""
+        kept = self._settings
+        names = ("mode", "wire_dtype", "folder", "max_lag", "processes")
+        placed = {"partitions": self.n_partitions, "servers": self.placement}
+        return placed | {name: getattr(kept, name) for name in names}
+
+    @property
+    def rule(self) -> RowRule:
+        """What the optimizer does to rows."""
+        return self._rule
+
+    @property
+    def traffic(self) -> tuple[list[Traffic], list[Traffic]]:
+        """Bytes so far for each server, as its clients counted them, and as it did."""
+        with self._lock:
+            servers = [self._servers.traffic(self._number, server) for server in range(self.n_servers)]
+            return [count.copy() for count in self._clients], [count.copy() for count in servers]
+
+    def __repr__(self) -> str:
+        shape = " x ".join(str(n) for n in self.shape)
+        where = f"partitions {self.n_partitions}, servers {self.n_servers}"
+        return f"Table({shape} {self.dtype}, {where}, {self._settings.mode}, version {self.version})"
+
+    # ---- rows out ----------------------------------------------------------------------------------------------------
+
+    def pull(
+        self, row_ids: Int[np.ndarray, " n"], wire_dtype: Any = None, columns: Columns = None
+    ) -> Float[np.ndarray, "n ..."]:
+        """Rows as they are after all updates so far. An id that comes twice travels once.
+
+        Args:
+          row_ids: `[n]`, integers in `[0, n_rows)`.
+          wire_dtype: What the rows travel in, where the client casts them anyway; the table's wire dtype, if None.
+          columns: From and to where along the rows' last axis they travel, where the client looks at no more; the rest is zero.
+
+        Returns:
+          `[n, *row]` in the table's dtype, rounded to the wire's; a fresh array that may be handed to JAX.
+
+        Raises:
+          TableError: If ids are wrong, or the dtype, or the columns.
+        """
+        ids = checked_ids(row_ids, self.n_rows, "pull")
+        wire = self._settings.wire if wire_dtype is None else checked_wire(wire_dtype)
+        once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
+        columns = checked_columns(columns, self._rule.shape)
+        with self._lock:
+            rows = self._shards.pull(once, wire, columns)
+        return rows if inverse is None else rows[inverse]
+
+    def dense(self) -> Float[np.ndarray, "n_rows ..."]:
+        """All rows, `[n_rows, *row]`: a copy."""
+        return self._whole()[0]
+
+    @property
+    def opt_state(self) -> Any:
+        """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
+        with self._lock:
+            rows = self._whole()[1:]
+            return self._split.state.fill(jax.tree.leaves(self._state), {ALONE: rows}) if self._split else rows
+
+    def settle(self) -> None:
+        """Catches up all rows that were left out of updates; nothing to do in `lazy` mode."""
+        with self._lock:
+            self._shards.settle()
+
+    def _whole(self) -> list[np.ndarray]:
+        with self._lock:
+            self.settle()
+            return self._shards.whole()
+
+    # ---- updates -----------------------------------------------------------------------------------------------------
+
+    def push(self, row_ids: Int[np.ndarray, " n"], grads: Float[np.ndarray, "n ..."]) -> int:
+        """Updates some rows with their gradients: `aggregate` and `apply` in one.
+
+        Args:
+          row_ids: `[n]`, integers in `[0, n_rows)`. Gradients of an id that comes twice are summed first.
+          grads: `[n, *row]`, in the table's dtype, the wire's or float32.
+
+        Returns:
+          The version after the update.
+
+        Raises:
+          TableError: If ids or gradients are wrong, or the table needs shared values.
+        """
+        with self._lock:
+            return self.apply(self.aggregate(row_ids, grads))
+
+    def aggregate(
+        self,
+        row_ids: Int[np.ndarray, " n"],
+        grads: Float[np.ndarray, "n ..."],
+        into: Pending | None = None,
+        columns: Columns = None,
+    ) -> Pending:
+        """Sends one client's row gradients to their partitions, where they wait for `apply`.
+
+        Args:
+          row_ids: `[n]`, integers in `[0, n_rows)`. Duplicates are summed before they travel.
+          grads: `[n, *row]`, in the table's dtype, the wire's or float32.
+          into: What other clients have sent for the same update; None starts a new one.
+          columns: Those that travel, as for `pull`; the others' gradients are zero, whatever `grads` says of them.
+
+        Returns:
+          All gradients of the update so far.
+
+        Raises:
+          TableError: If ids, gradients or columns are wrong, or `into` is of an update that is over; `into` stays as it was.
+        """
+        ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self._rule.shape)
+        wire = self._settings.wire
+        grads = checked_grads(grads, ids, self._rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
+        ids, sums = merge(ids, grads)
+        sums = sums.astype(wire, copy=False)
+        if sums is not grads:  # a sum or a cast may have overflowed
+            check_finite(sums, ids, "push, gradients")
+        with self._lock:
+            pending = self._shards.pending() if into is None else into
+            self._shards.own(pending)
+            self._shards.push(pending, ids, sums, columns)
+            return pending
+
+    def check(self, pending: Pending) -> None:
+        """Whether gradients can be applied.
+
+        Raises:
+          TableError: If they have been, a sum has overflowed, or the table was split anew since.
+        """
+        with self._lock:
+            self._shards.own(pending)
+            self._shards.check(pending, self._settings.wire)
+
+    def partials(self, turn: int, pending: Pending, shared: Values) -> list[np.ndarray]:
+        """One round's reductions over the whole table: each server's own, put together.
+
+        Args:
+          turn: The round, below `Split.n_rounds`.
+          pending: The update's gradients.
+          shared: As `Split.shared` made them for this table.
+        """
+        with self._lock:
+            return self._shards.partials(turn, pending, _on_host(shared))
+
+    def gradients(self, pending: Pending) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
+        """What an update has gathered, for whoever wants to read it.
+
+        Returns:
+          Row ids `[n]`, each once, and the sums of their gradients, `[n, *row]`, in the wire's dtype; counted as pulled.
+        """
+        with self._lock:
+            return self._shards.gradients(pending, self._settings.wire)
+
+    def merged(self, pending: Pending) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """What the servers have made of an update's gradients: for each partition its rows' numbers and sums; not counted.
+
+        Raises:
+          TableError: If a sum has overflowed.
+        """
+        with self._lock:
+            return self._shards.rows(pending)
+
+    def apply(self, pending: Pending, shared: Values | None = None) -> int:
+        """Makes one update of everything that was aggregated, of nothing too: the version goes up by one.
+
+        Args:
+          pending: The update's gradients.
+          shared: As `Split.update` made them for this table; None where the table has its transform for itself.
+
+        Returns:
+          The version after the update.
+
+        Raises:
+          TableError: If the gradients can't be applied, or shared values are missing or not wanted.
+        """
+        with self._lock, uninterrupted():
+            if shared is not None:
+                return self.prepare(pending, shared)()
+            if self._split is None:
+                raise _shared_values(has_its_own=False)
+            nothing = self._split.params.fill([])
+            own = {ALONE: OwnRows(self.check, self.partials, self._prepare)}
+            _, self._state = update_all(self._split, own, nothing, self._state, nothing, {ALONE: pending})
+            return self.version
+
+    def prepare(self, pending: Pending, shared: Values) -> Callable[[], int]:
+        """Computes an update and changes nothing: so that several tables can be updated all together, or not at all.
+
+        Args:
+          pending: The update's gradients.
+          shared: As `Split.update` made them for this table.
+
+        Returns:
+          What makes the update and gives the version after it; to be called before anything else changes the table.
+
+        Raises:
+          TableError: As `apply` does.
+        """
+        if self._split is not None:
+            raise _shared_values(has_its_own=True)
+        return self._prepare(pending, shared)
+
+    def _prepare(self, pending: Pending, shared: Values) -> Callable[[], int]:
+        with self._lock:
+            self._shards.own(pending)
+            commit = self._shards.prepare(pending, _on_host(shared))
+
+        def update() -> int:
+            with self._lock, uninterrupted():
+                commit()
+                pending.is_applied = True
+                self._version += 1
+                return self._version
+
+        return update
+
+    # ---- partitions and files ----------------------------------------------------------------------------------------
+
+    def resplit(self, partitions: int, servers: int | Sequence[int] | None = None) -> None:
+        """Deals all rows out to another number of partitions; rows, state and version stay what they are.
+
+        Args:
+          partitions: P, in `[1, n_rows]`.
+          servers: A number of servers, or for each partition its server; None keeps the servers, evenly by size.
+
+        Raises:
+          TableError: If these are no such numbers.
+        """
+        partitions = checked_partitions(partitions, self.n_rows)
+        kept = self._settings
+        settings = kept if servers is None else replace(kept, partitions=partitions, servers=servers)
+        with self._lock:
+            shards = self._split_by(settings, partitions, self._shards.history())
+            shards.fill(self._shards.blocks())
+            old, self._shards, self._settings = self._shards, shards, settings
+            old.close()
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the table to a folder; if that is cut off, what was saved there before still holds.
+
+        Args:
+          folder: Made if it is missing.
+        """
+        with self._lock:
+            self.settle()
+            n_arrays = 1 + len(self._rule.state)
+            rows = ((start, arrays[:n_arrays]) for start, arrays in self._shards.blocks())
+            facts = self._facts() | {"version": self.version, "settings": self._settings.to_keep(self.n_partitions)}
+            table_files.save(folder, facts, rows, [np.asarray(leaf) for leaf in jax.tree.leaves(self._state)])
+
+    @classmethod
+    def load(cls, folder: str | Path, tx: optax.GradientTransformation | RowRule, /, **settings: Any) -> Table:
+        """A table as it was saved, after a check of every byte.
+
+        Args:
+          folder: What `save` wrote.
+          tx: The transform or rule that it was made with.
+          settings: Any of `partitions`, `servers`, `mode`, `wire_dtype`, `folder`, `max_lag`, `processes`, in place of the saved ones.
+
+        Raises:
+          TableError: If files are missing, cut off or altered, or the transform keeps other state than was saved.
+        """
+        saved = table_files.read_manifest(folder, shape=list, dtype=str, settings=dict, version=int)
+        arrays, others = table_files.read_arrays(folder, saved)
+        kept = of_saved(
+            folder, saved, arrays, settings
+        )  # before a table is made: the files hold as many rows as it will have
+        table = cls.__new__(cls)
+        table._start(kept, *rule_of(tx, arrays[0].shape, kept.dtype), version=saved["version"])
+        came = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
+        if (facts := table._facts()) != {name: saved.get(name) for name in facts} or came != table._types():
+            fix = "Pass the transform that it was saved with."
+            raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved.get('state')}", fix)
+        table._state = jax.tree.unflatten(jax.tree.structure(table._state), others)
+        table._shards.fill(row_blocks.of_arrays(arrays))
+        table_files.sweep(folder)
+        return table
+
+    def _types(self) -> tuple[list[Any], list[Any]]:
+        """Shapes and dtypes of what is saved: arrays of rows, and shared state."""
+        rows = [((self.n_rows, *shape), np.dtype(dtype)) for shape, dtype in self._rule.types.arrays]
+        return rows, [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(self._state)]
+
+    def _facts(self) -> dict[str, Any]:
+        """What a table and the one that it is loaded as must have in common, in JSON's types."""
+        rows = [[state.name, list(state.shape), str(state.dtype)] for state in self._rule.state]
+        shared = [[list(leaf.shape), str(leaf.dtype)] for leaf in jax.tree.leaves(self._state)]
+        return {"shape": list(self.shape), "dtype": str(self.dtype), "state": [rows, shared]}
+
+
+def _on_host(shared: Values) -> list[np.ndarray]:
+    return [np.asarray(value) for value in shared]
+
+
+def _shared_values(has_its_own: bool) -> TableError:
+    if has_its_own:
+        return TableError("apply, shared values", "None: the table has a transform", "some", "Leave them out.")
+    return TableError(
+        "apply, shared values", "those of the rule", "None", "Take them from `Split.update`; `push` can't."
+    )

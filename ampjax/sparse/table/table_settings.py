@@ -1,0 +1,204 @@
+"""A table's settings, checked."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import TableError
+from ampjax.sparse.rows.partition_layout import Layout, place
+from ampjax.sparse.servers.processes import ServerProcesses
+
+DTYPES = tuple(np.dtype(dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16))
+"""What rows may be, in the table and on the wire."""
+MOST_PARTS = 1 << 20
+"""Partitions and servers of a saved table at most: each is an object in memory."""
+_KEPT = {"partitions", "servers", "mode", "max_lag", "wire_dtype", "folder"}
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """How a table keeps its rows; see `Table` for what each means.
+
+    Args:
+      n_rows: Rows in the table.
+      dtype: The rows' dtype.
+      partitions: The number of partitions.
+      servers: A number of servers, or for each partition its server.
+      mode: `lazy` or `faithful`.
+      wire_dtype: None, or the dtype of rows between client and server.
+      folder: None, or where mapped files go.
+      max_lag: Updates that a row may miss.
+      processes: None, or server processes.
+
+    Raises:
+      TableError: If one of them is wrong.
+    """
+
+    n_rows: int
+    dtype: np.dtype
+    partitions: int
+    servers: int | Sequence[int]
+    mode: str
+    wire_dtype: Any
+    folder: str | Path | None
+    max_lag: int
+    processes: ServerProcesses | None = None
+
+    def __post_init__(self):
+        # NumPy's integers are as good, but JSON does not take them.
+        object.__setattr__(self, "partitions", checked_partitions(self.partitions, self.n_rows))
+        object.__setattr__(self, "servers", _checked_servers(self.servers))
+        if self.mode not in ("lazy", "faithful"):
+            raise TableError("mode", "`lazy` or `faithful`", f"{self.mode!r}", "Choose one of the two.")
+        if not (isinstance(self.max_lag, int) and self.max_lag > 0):
+            raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "1024 is the default.")
+        if self.wire_dtype is not None:
+            checked_wire(self.wire_dtype)
+        if self.folder is not None and Path(self.folder).is_file():
+            raise TableError("folder", "a folder for mapped files", f"the file `{self.folder}`", "Name another one.")
+        self.placement(self.partitions)
+        if self.processes is not None:
+            _check_processes(self.processes, self.n_servers)
+
+    @property
+    def wire(self) -> np.dtype:
+        """The dtype of rows and gradients between client and server."""
+        return self.dtype if self.wire_dtype is None else np.dtype(self.wire_dtype)
+
+    @property
+    def n_servers(self) -> int:
+        """The number of servers."""
+        return self.servers if isinstance(self.servers, int) else max(self.servers, default=0) + 1
+
+    def placement(self, n_partitions: int) -> tuple[int, ...]:
+        """For each partition its server: as given, where that fits, else evenly by size.
+
+        Raises:
+          TableError: If `servers` is no such thing.
+        """
+        if isinstance(self.servers, int):
+            if self.servers < 1:
+                raise TableError("servers", "at least 1", f"{self.servers}", "A table lives on one server or more.")
+        elif len(self.servers) == n_partitions and min(self.servers) >= 0:
+            return tuple(self.servers)
+        elif n_partitions == self.partitions:
+            raise TableError(
+                "servers",
+                f"a number, or {n_partitions} servers' numbers",
+                f"{list(self.servers)}",
+                "Name one server for each partition.",
+            )
+        layout = Layout(self.n_rows, n_partitions)
+        return place([layout.size(p) for p in range(n_partitions)], self.n_servers)
+
+    def to_keep(self, n_partitions: int) -> dict[str, Any]:
+        """What is saved of them, in JSON's types; a folder of mapped files and processes are this run's and are left out."""
+        wire = None if self.wire_dtype is None else str(self.wire)
+        kept = {"partitions": n_partitions, "servers": self.n_servers, "mode": self.mode, "max_lag": self.max_lag}
+        return kept | {"wire_dtype": wire, "folder": None}
+
+
+def of_saved(
+    where: str | Path, saved: Mapping[str, Any], arrays: Sequence[np.ndarray], given: Mapping[str, Any]
+) -> TableSettings:
+    """The settings of a saved table, once its files are known to hold as many rows as it says.
+
+    Args:
+      where: Its folder, for error messages.
+      saved: Its manifest.
+      arrays: Its files' rows.
+      given: Settings in place of the saved ones.
+
+    Raises:
+      TableError: If what was saved does not fit the files, or is nothing that a table saves; or if a given setting is wrong.
+    """
+    first = [list(array.shape) for array in arrays[:1]], [str(array.dtype) for array in arrays[:1]]
+    if first != ([saved["shape"]], [saved["dtype"]]) or not saved["shape"] or arrays[0].dtype not in DTYPES:
+        claimed = f"rows of shape {saved['shape']}, {saved['dtype']}"
+        raise TableError(f"{where}", claimed, f"files of shape {first[0]}, {first[1]}", "Load another copy.")
+    sizes = [saved["settings"].get(name) for name in ("partitions", "servers")]
+    names = set(saved["settings"]) == _KEPT and saved["settings"]["folder"] is None
+    if not names or not all(type(n) is int and 1 <= n <= MOST_PARTS for n in sizes):
+        expected = f"a table's settings, with 1 to {MOST_PARTS} partitions and servers"
+        raise TableError(f"{where}, `settings`", expected, f"{saved['settings']!r:.100}", "Load another copy.")
+    return TableSettings(saved["shape"][0], arrays[0].dtype, **(saved["settings"] | given))
+
+
+def checked_partitions(n_partitions: Any, n_rows: int) -> int:
+    """A number of partitions; a `TableError` if the table can't be split so."""
+    if not isinstance(n_partitions, int | np.integer) or not 1 <= n_partitions <= n_rows:
+        raise TableError(
+            "partitions", f"an integer in [1, {n_rows}]", f"{n_partitions!r}", "A partition holds one row at least."
+        )
+    return int(n_partitions)
+
+
+def _checked_servers(servers: Any) -> int | tuple[int, ...]:
+    """A number of servers, or servers' numbers, as integers of Python; a `TableError` if it is neither."""
+    try:
+        return tuple(map(operator.index, servers)) if np.iterable(servers) else operator.index(servers)
+    except TypeError:
+        fix = "A table lives on one server or more."
+        raise TableError("servers", "an integer, or one for each partition", f"{servers!r}", fix) from None
+
+
+def _check_processes(processes: Any, n_servers: int) -> None:
+    if not isinstance(processes, ServerProcesses):
+        fix = "Write `with ServerProcesses(1) as processes:`."
+        raise TableError("processes", "ServerProcesses or None", f"{processes!r}", fix)
+    if len(processes) < n_servers:
+        fix = "Make as many as the table has servers."
+        raise TableError("processes", f"at least {n_servers}, one for each server", f"{len(processes)}", fix)
+
+
+def checked_wire(dtype: Any) -> np.dtype:
+    """The dtype of rows that travel; a `TableError` if it is none."""
+    try:
+        wire = np.dtype(dtype)
+    except TypeError:
+        wire = np.dtype(object)
+    if wire not in DTYPES:
+        raise TableError("wire_dtype", "float32, bfloat16 or float16", f"{dtype}", "None takes the table's own.")
+    return wire
+
+
+def checked_columns(columns: Any, row: tuple[int, ...]) -> tuple[int, int] | None:
+    """From and to where along the last axis of rows; a `TableError` if they have none such."""
+    if columns is None:
+        return None
+    width = row[-1] if row else 0
+    try:
+        first, end = map(operator.index, columns)
+    except (TypeError, ValueError):
+        first, end = 0, 0
+    if not 0 <= first < end <= width:
+        raise TableError(
+            "columns", f"None, or two integers that rise in [0, {width}]", f"{columns!r}", "None takes whole rows."
+        )
+    return first, end
+
+
+def check_values(values: Any) -> None:
+    """Raises a `TableError` unless values can be a table's rows."""
+    shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
+    if shape is None or dtype is None or not hasattr(values, "__getitem__"):
+        raise TableError(
+            "values",
+            "an array [n_rows, *row], or what has shape, dtype and slices",
+            type(values).__name__,
+            "Wrap it with `np.asarray`.",
+        )
+    if len(shape) < 1 or 0 in shape:
+        raise TableError(
+            "values", "shape [n_rows, *row], nothing of it 0", f"shape {tuple(shape)}", "Give one row for each id."
+        )
+    if np.dtype(dtype) not in DTYPES:
+        fix = "Cast them; float64 is not kept. Of complex ones, keep real and imaginary parts as two columns, or an ordinary array."
+        raise TableError("values", "float32, bfloat16 or float16", f"{dtype}", fix)

@@ -1,0 +1,96 @@
+"""Who watches a run: progress, journals, traces, tests. One protocol for all of them, as trio has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.sched.decisions.dispatch import Dispatch
+
+
+class Instrument:
+    """Is told what happens in a run. Each method does nothing by default; one that is not overridden costs nothing."""
+
+    def decided(self, dispatch: Dispatch) -> bool | None:
+        """A worker got a dispatch; nothing of it has been issued. True: it is to be issued by itself, once what was decided before has been."""
+
+    def before_kernels(self, dispatches: Sequence[Dispatch]) -> None:
+        """The kernels of some dispatches, in one call, are issued next; where only control runs, they would be."""
+
+    def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
+        """Their kernels have been issued; the parameter changes of the last of them have not."""
+
+    def after_changes(self, dispatches: Sequence[Dispatch]) -> None:
+        """Their parameter changes have been issued, too."""
+
+    def carried_out(self) -> None:
+        """What had been decided has been issued, all of it or all but the latest."""
+
+    def done(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
+        """A dispatch's messages travel on, with what was read from their payloads, if anything was."""
+
+    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
+        """Instances have ended (number, and whether it was training), and others been admitted (or loops have pumped)."""
+
+    def data_ended(self) -> None:
+        """The end of the data has led to updates."""
+
+    def idle(self, worker: int) -> None:
+        """A worker has asked in vain."""
+
+
+HOOKS = [name for name in vars(Instrument) if not name.startswith("_")]
+
+
+class Instruments:
+    """The instruments of a run: for each hook, the methods that are there.
+
+    Args:
+      instruments: They are told in this order.
+    """
+
+    decided: list[Callable[[Dispatch], bool | None]]
+    before_kernels: list[Callable[[Sequence[Dispatch]], Any]]
+    after_kernels: list[Callable[[Sequence[Dispatch]], Any]]
+    after_changes: list[Callable[[Sequence[Dispatch]], Any]]
+    carried_out: list[Callable[[], Any]]
+    done: list[Callable[[Dispatch, np.ndarray | None], Any]]
+    settled: list[Callable[[Sequence[tuple[int, bool]], int], Any]]
+    data_ended: list[Callable[[], Any]]
+    idle: list[Callable[[int], Any]]
+
+    def __init__(self, instruments: Iterable[Instrument] = ()):
+        self._all = list(instruments)
+        self._collect()
+
+    def add(self, instrument: Instrument) -> None:
+        """From now on it is told, too."""
+        self._all.append(instrument)
+        self._collect()
+
+    def remove(self, instrument: Instrument) -> None:
+        """From now on it is told nothing."""
+        self._all.remove(instrument)
+        self._collect()
+
+    def _collect(self) -> None:
+        for hook in HOOKS:
+            told = [one for one in self._all if getattr(type(one), hook) is not getattr(Instrument, hook)]
+            setattr(self, hook, [getattr(one, hook) for one in told])
+
+
+class Ended(Instrument):
+    """Tells how many instances have ended.
+
+    Args:
+      advance: `advance(n)`: `n` more have.
+    """
+
+    def __init__(self, advance: Callable[[int], Any]):
+        self._advance = advance
+
+    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
+        """Instances have ended."""
+        self._advance(len(ended))

@@ -1,0 +1,284 @@
+"""What ran where and when: the record that all pictures of a run are made from. Knows no devices and no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampjax.errors import SettingsError
+from ampjax.trace import trace_file
+from ampjax.trace.trace_records import KINDS, QueueSample, Slice, StalenessSample, Wait
+
+
+class Trace:
+    """A record of runs: slices of workers' time in the order in which they were added, and more.
+
+    Of each kind of record the first `max_slices` are kept.
+
+    Args:
+      slices: Slices to begin with.
+      max_slices: The most that are kept, so that a long run does not fill the memory (a slice of 64 messages takes about 1 kB).
+      every: On real devices: one dispatch in so many, or fewer, is waited for and timed; the others' times are worked out from these and
+        from when the host issued them (see `drivers.sampling_timer`). 1 waits for every dispatch before its messages travel on: exact, and slow.
+
+    Attributes:
+      runs: Start and end of each run, in nanoseconds.
+      stages: Which nodes run together, by the name of their stage.
+      histograms: Gradient rows of each staleness `[128]`, by node; the last counts all above, too.
+
+    Raises:
+      SettingsError: If `max_slices` or `every` is less than 1.
+
+    >>> trace = Trace()
+    >>> trace.add(0, "linear1", "forward", 0, 600, (3, 4))
+    >>> trace.add(1, "linear2", "forward", 600, 1_000, (3, 4))
+    >>> trace
+    Trace(2 slices on 2 workers over 1 us: 2 forward; busy 0: 60 %, 1: 40 %)
+    """
+
+    def __init__(self, slices: Iterable[Slice] = (), max_slices: int = 1_000_000, every: int = 64):
+        for name, value in (("max_slices", max_slices), ("every", every)):
+            if value < 1:
+                raise SettingsError(
+                    f"trace, {name}", "at least 1", f"{value}", "Leave the trace out if nothing is to be recorded."
+                )
+        self.max_slices, self.every, self._n_dropped = max_slices, every, 0
+        self.runs: list[tuple[int, int]] = []
+        self.stages: dict[str, tuple[str, ...]] = {}
+        self.histograms: dict[str, np.ndarray] = {}
+        self._put_off: list[Callable[[Trace], None]] = []
+        self._rows: list[tuple[int, str, str, int, int, Any, int, int]] = []
+        self._waits: list[tuple[int, str, int, int]] = []
+        self._queues: list[tuple[int, int, Any]] = []
+        self._updates: list[tuple[str, int, int, float]] = []
+        for s in slices:
+            self.add(s.worker, s.node, s.kind, s.start_ns, s.end_ns, s.instances, s.rows, s.messages)
+
+    # -- recording; cheap, since checks and conversions wait until the trace is read
+
+    def add(
+        self,
+        worker: int,
+        node: str,
+        kind: str,
+        start_ns: int,
+        end_ns: int,
+        instances: Iterable[int] = (),
+        rows: int = 0,
+        messages: int = 0,
+    ) -> None:
+        """Records a slice.
+
+        Args:
+          worker: The worker's number.
+          node: The stage that ran, or the nodes that were updated.
+          kind: `forward`, `backward`, `update`, `transfer` or `infer`.
+          start_ns: When it began.
+          end_ns: When it ended.
+          instances: A sequence or integer array that nobody writes to afterwards; may repeat.
+          rows: Rows of payload.
+          messages: Messages.
+        """
+        if len(self._rows) < self.max_slices:
+            self._rows.append((worker, node, kind, start_ns, end_ns, instances, rows, messages))
+        else:
+            self.drop()
+
+    def drop(self, n: int = 1) -> None:
+        """Counts slices that are not kept."""
+        self._n_dropped += n
+
+    def add_wait(self, worker: int, reason: str, start_ns: int, end_ns: int) -> None:
+        """Records a time in which a worker had nothing to do; see `Wait`."""
+        if end_ns > start_ns and len(self._waits) < self.max_slices:
+            self._waits.append((worker, reason, start_ns, end_ns))
+
+    def add_queues(self, worker: int, time_ns: int, queues: Iterable[tuple[str, str, int]]) -> None:
+        """Records what waits for a worker; see `QueueSample`."""
+        if len(self._queues) < self.max_slices:
+            self._queues.append((worker, time_ns, queues))
+
+    def add_staleness(self, node: str, time_ns: int, rows: int, mean: float) -> None:
+        """Records how stale an update's gradients were; see `StalenessSample`."""
+        if len(self._updates) < self.max_slices:
+            self._updates.append((node, time_ns, rows, mean))
+
+    def put_off(self, add: Callable[[Trace], None]) -> None:
+        """Leaves work until the trace is read: `add` then adds to it."""
+        self._put_off.append(add)
+
+    def add_histogram(self, node: str, counts: np.ndarray) -> None:
+        """Adds to a node's gradient rows of each staleness `[128]`."""
+        before = self.histograms.get(node)
+        self.histograms[node] = np.array(counts, np.int64) if before is None else before + counts
+
+    # -- reading
+
+    def _read(self) -> list[tuple[int, str, str, int, int, Any, int, int]]:
+        """The slices' rows, after all that was put off."""
+        put_off, self._put_off = self._put_off, []
+        for add in put_off:
+            add(self)
+        return self._rows
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __iter__(self) -> Iterator[Slice]:
+        for worker, node, kind, start, end, instances, rows, messages in self._read():
+            different = tuple(dict.fromkeys(int(i) for i in instances))
+            yield Slice(int(worker), node, kind, int(start), int(end), different, int(rows), int(messages))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trace) and self._contents() == other._contents()
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def _contents(self) -> tuple[Any, ...]:
+        counts = {node: values.tolist() for node, values in self.histograms.items()}
+        lists = self.slices, self.waits, self.queues, self.staleness
+        return *lists, self.runs, self.stages, counts, self.n_dropped
+
+    @property
+    def slices(self) -> list[Slice]:
+        """All slices.
+
+        Raises:
+          SettingsError: If one of them was added with a wrong kind or with times the wrong way round.
+        """
+        return list(self)
+
+    @property
+    def waits(self) -> list[Wait]:
+        """The times in which workers had nothing to do, in order for each worker."""
+        return [Wait(int(worker), reason, int(start), int(end)) for worker, reason, start, end in self._waits]
+
+    @property
+    def queues(self) -> list[QueueSample]:
+        """What waited for workers, in order of time."""
+        self._read()
+        return [
+            QueueSample(int(worker), int(time), tuple((stage, way, int(n)) for stage, way, n in found))
+            for worker, time, found in self._queues
+        ]
+
+    @property
+    def staleness(self) -> list[StalenessSample]:
+        """How stale each update's gradients were."""
+        self._read()
+        return [StalenessSample(node, int(time), int(n), float(mean)) for node, time, n, mean in self._updates]
+
+    @property
+    def n_dropped(self) -> int:
+        """Slices that were not kept."""
+        self._read()
+        return self._n_dropped
+
+    @property
+    def start_ns(self) -> int:
+        """The first start, of a run or a slice."""
+        starts = [run[0] for run in self.runs] + [row[3] for row in self._read()]
+        return min(starts, default=0)
+
+    @property
+    def span_ns(self) -> int:
+        """From the first slice's start to the last one's end."""
+        return max((row[4] for row in self._read()), default=0) - min((row[3] for row in self._read()), default=0)
+
+    def busy_fraction(self) -> dict[int, float]:
+        """The part of the span in which each worker had at least one slice, by worker; slices at the same time count once."""
+        busy: dict[int, int] = {}
+        until: dict[int, int] = {}
+        for worker, _, _, start, end, *_ in sorted(self._read(), key=lambda row: row[3]):
+            begin = max(start, until.get(worker, start))
+            busy[worker] = busy.get(worker, 0) + max(end - begin, 0)
+            until[worker] = max(end, begin)
+        return {int(worker): busy[worker] / self.span_ns if self.span_ns else 0.0 for worker in sorted(busy)}
+
+    # -- files
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Writes a JSON object per record, a line each; folders are made.
+
+        Args:
+          path: The file.
+        """
+        trace_file.write(path, self)
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path) -> Trace:
+        """Reads what `to_jsonl` wrote.
+
+        Args:
+          path: The file.
+
+        Returns:
+          An equal trace.
+
+        Raises:
+          DataError: If the file is missing, or a line is not a record.
+        """
+        found = trace_file.read(path)
+        trace = cls(found.slices, max_slices=max(len(found.slices), len(found.queues), len(found.waits), 1_000_000))
+        for wait in found.waits:
+            trace.add_wait(wait.worker, wait.reason, wait.start_ns, wait.end_ns)
+        for sample in found.queues:
+            trace.add_queues(sample.worker, sample.time_ns, sample.queues)
+        for s in found.staleness:
+            trace.add_staleness(s.node, s.time_ns, s.rows, s.mean)
+        trace.runs, trace.stages = found.runs, found.stages
+        trace.drop(found.n_dropped)
+        trace.histograms = {node: np.array(counts, np.int64) for node, counts in found.histograms.items()}
+        return trace
+
+    def __repr__(self) -> str:
+        kinds = Counter(row[2] for row in self._read())
+        span, unit = scaled(self.span_ns)
+        busy = self.busy_fraction()
+        shown = ", ".join(f"{worker}: {100 * part:.0f} %" for worker, part in list(busy.items())[:8]) + ", ..." * (
+            len(busy) > 8
+        )
+        counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kinds[kind]) or "nothing"
+        dropped = f"; {self.n_dropped} more not kept" if self.n_dropped else ""
+        return f"Trace({len(self)} slices on {len(busy)} workers over {span:.3g} {unit}: {counts}; busy {shown or 'none'}{dropped})"
+
+
+def in_lanes(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
+    """Slices by start, each with a lane of its worker, 0 the first: slices of a worker that overlap in time are in different lanes."""
+    free_at: dict[int, list[int]] = {}
+    chosen: list[tuple[Slice, int]] = []
+    for s in sorted(slices, key=lambda s: (s.start_ns, s.end_ns)):
+        lanes = free_at.setdefault(s.worker, [])
+        lane = next((i for i, end in enumerate(lanes) if end <= s.start_ns), len(lanes))
+        lanes[lane : lane + 1] = [s.end_ns]
+        chosen.append((s, lane))
+    return chosen
+
+
+def scaled(time_ns: float) -> tuple[float, str]:
+    """A time in the unit that suits it.
+
+    Args:
+      time_ns: Nanoseconds.
+
+    Returns:
+      The value and its unit: `ns`, `us`, `ms` or `s`.
+    """
+    for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(time_ns) >= factor:
+            return time_ns / factor, unit
+    return float(time_ns), "ns"
+
+
+def duration(time_ns: float) -> str:
+    """A time for a picture: three digits, in the unit that suits it.
+
+    >>> duration(2_500_000), duration(2_171_000_000_000)
+    ('2.5 ms', '2,170 s')
+    """
+    value, unit = scaled(time_ns)
+    return f"{float(f'{value:.3g}'):,g} {unit.replace('us', 'µs')}"

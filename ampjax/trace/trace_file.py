@@ -1,0 +1,154 @@
+"""Traces as JSON Lines: a slice is an object of its fields; every other record says what it is by its only key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ampjax.errors import DataError
+from ampjax.trace.trace_records import QueueSample, Slice, StalenessSample, Wait
+from ampjax.utils.bounded_reading import parse_json
+
+if TYPE_CHECKING:
+    from ampjax.trace.trace import Trace
+
+LONGEST = 1 << 24
+"""Bytes of a line at most; the longest are histograms, some bytes for each number of updates that a gradient was stale."""
+
+R = TypeVar("R")
+
+
+@dataclass
+class Contents:
+    """What a trace's file holds; the fields are a `Trace`'s."""
+
+    slices: list[Slice] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    queues: list[QueueSample] = field(default_factory=list)
+    staleness: list[StalenessSample] = field(default_factory=list)
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    stages: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    histograms: dict[str, list[int]] = field(default_factory=dict)
+    n_dropped: int = 0
+
+
+def write(path: str | Path, trace: Trace) -> None:
+    """Writes a trace; folders are made.
+
+    Args:
+      path: The file.
+      trace: The trace.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in _lines(trace))
+
+
+def read(path: str | Path) -> Contents:
+    """Reads what `write` wrote.
+
+    Args:
+      path: The file.
+
+    Returns:
+      Its contents.
+
+    Raises:
+      DataError: If the file is missing, or a line is not a record.
+    """
+    contents, number = Contents(), 0
+    try:
+        with Path(path).open("rb") as file:
+            while line := file.readline(LONGEST + 1):
+                number += 1
+                _take_line(path, number, line, contents)
+    except OSError as error:
+        raise DataError(f"trace `{path}`", "a readable file", f"{error}", "Write one with `Trace.to_jsonl`.") from error
+    return contents
+
+
+def _take_line(path: str | Path, number: int, line: bytes, contents: Contents) -> None:
+    """Adds a line to what has been read, or tells that it is none of a trace."""
+    try:
+        if len(line) > LONGEST:
+            raise ValueError(f"more than {LONGEST} bytes")
+        if line.strip():
+            _take(contents, parse_json(line.decode()))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise DataError(
+            f"trace `{path}`, line {number}",
+            "a record of a trace as JSON",
+            f"{line[:60].decode(errors='replace').strip()!r} ({error})",
+            "Write the file with `Trace.to_jsonl`.",
+        ) from error
+
+
+def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
+    yield from (asdict(s) for s in trace)
+    yield from ({"wait": asdict(w)} for w in trace.waits)
+    yield from ({"queues": asdict(q)} for q in trace.queues)
+    yield from ({"staleness": asdict(s)} for s in trace.staleness)
+    yield from ({"histogram": {"node": node, "rows": n.tolist()}} for node, n in trace.histograms.items())
+    yield from ({"stage": {"name": name, "nodes": nodes}} for name, nodes in trace.stages.items())
+    yield from ({"run": run} for run in trace.runs)
+    if trace.n_dropped:
+        yield {"n_dropped": trace.n_dropped}
+
+
+def _take(contents: Contents, row: dict[str, Any]) -> None:
+    """Adds a line to what has been read."""
+    value: Any = row
+    what = ""
+    if len(row) == 1:
+        what, value = next(iter(row.items()))
+    if what == "wait":
+        contents.waits.append(_record(Wait, value))
+    elif what == "queues":
+        queues = tuple((_text(stage), _text(way), _integer(n)) for stage, way, n in value["queues"])
+        contents.queues.append(_record(QueueSample, {**value, "queues": queues}))
+    elif what == "staleness":
+        contents.staleness.append(_record(StalenessSample, value))
+    elif what == "histogram":
+        contents.histograms[_text(value["node"])] = [_integer(n) for n in value["rows"]]
+    elif what == "stage":
+        contents.stages[_text(value["name"])] = tuple(_text(node) for node in value["nodes"])
+    elif what == "run":
+        start, end = value
+        contents.runs.append((_integer(start), _integer(end)))
+    elif what == "n_dropped":
+        contents.n_dropped = _integer(value)
+    else:
+        instances = tuple(_integer(i) for i in value["instances"])
+        contents.slices.append(_record(Slice, {**value, "instances": instances}))
+
+
+def _record(kind: type[R], values: dict[str, Any]) -> R:
+    """A record whose fields have the types that it declares."""
+    for entry in fields(kind):  # type: ignore[arg-type]
+        if entry.name in values and entry.type in _CHECKS:
+            _CHECKS[entry.type](values[entry.name])
+    return kind(**values)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"{str(value)[:20]!r} is no integer of 64 bits")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:20]!r} is no text")
+    return value
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, float) else _integer(value)
+
+
+_CHECKS = {"int": _integer, "str": _text, "float": _number}
+"""By the name of a field's type."""

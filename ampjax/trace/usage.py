@@ -1,0 +1,70 @@
+"""Where workers' time went: at work on what, or waiting for what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ampjax.trace.trace import Trace
+from ampjax.trace.trace_records import KINDS, REASONS, Slice
+
+HOST = "host"
+"""A worker's time in which its device did nothing and the scheduler was not known to lack work for it: the host was busy elsewhere."""
+
+USES = (*KINDS, *REASONS, HOST)
+"""All that a worker's time can go to."""
+
+Span = tuple[int, int, int, str]
+"""A worker, from when until when, and one of `USES`; in nanoseconds."""
+
+
+def usage(trace: Trace) -> dict[int, dict[str, int]]:
+    """Where each worker's time went, over all runs of a trace.
+
+    Where slices of a worker overlap, the one that began first counts; waits count only where there is no slice.
+
+    Args:
+      trace: The trace.
+
+    Returns:
+      By worker, nanoseconds by what they went to (`USES`, without what took none). They add up to the time of the runs.
+    """
+    times: dict[int, dict[str, int]] = {}
+    for worker, start, end, use in spans(trace):
+        own = times.setdefault(worker, {})
+        own[use] = own.get(use, 0) + end - start
+    return {worker: {use: own[use] for use in USES if use in own} for worker, own in sorted(times.items())}
+
+
+def spans(trace: Trace) -> Iterator[Span]:
+    """A trace's runs without gaps: for each worker, in order of time, what each moment went to."""
+    slices: dict[int, list[Slice]] = defaultdict(list)
+    for s in trace:
+        slices[s.worker].append(s)
+    waits: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for w in trace.waits:
+        waits[w.worker].append((w.start_ns, w.end_ns, w.reason))
+    runs = sorted(trace.runs) or [(trace.start_ns, trace.start_ns + trace.span_ns)]
+    for worker in sorted({*slices, *waits}):
+        busy = sorted((s.start_ns, s.end_ns, s.kind) for s in slices[worker])
+        found = _filled(_filled([(*run, HOST) for run in runs], sorted(waits[worker])), busy)
+        yield from ((worker, *span) for span in found)
+
+
+def _filled(ground: list[tuple[int, int, str]], pieces: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Puts pieces over a ground of intervals that do not overlap, both in order; of pieces that overlap the first counts."""
+    found: list[tuple[int, int, str]] = []
+    i = 0
+    for start, end, what in ground:
+        at = start
+        while i < len(pieces) and pieces[i][0] < end:
+            begin, until, use = max(pieces[i][0], at), min(pieces[i][1], end), pieces[i][2]
+            if until > begin:
+                found += [(at, begin, what)] * (begin > at) + [(begin, until, use)]
+                at = until
+            if pieces[i][1] > end:
+                break
+            i += 1
+        if end > at:
+            found.append((at, end, what))
+    return found

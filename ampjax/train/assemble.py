@@ -1,0 +1,157 @@
+"""From a graph and settings to a scheduler's settings and an executor: what the trainer and the simulator share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
+
+import optax
+
+from ampjax.devices.allreduce import Device
+from ampjax.engine.executor import Executor
+from ampjax.engine.parameters import NodeTraining
+from ampjax.errors import GraphError, SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import InstanceList, Instances
+from ampjax.plan.affinity import assign
+from ampjax.plan.device_packing import Memory
+from ampjax.plan.node_memory import kept_bytes
+from ampjax.plan.planner import Plan, make_plan
+from ampjax.sched.decisions.policy import find_policy
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.train.initial_params import initial_params
+from ampjax.train.settings import Settings
+
+
+def require_closed(where: str, graph: Graph) -> None:
+    """Checks that a graph can be run.
+
+    Raises:
+      GraphError: If it is still being built.
+    """
+    if not isinstance(graph, Graph):
+        fix = "Pass the graph first, then the optax transform."
+        raise GraphError(f"{where}, `graph`", "an `amp.Graph`", f"{type(graph).__name__}", fix)
+    if not graph.closed:
+        raise GraphError(
+            where, "a closed graph", "one that is still being built", "Leave the `with amp.Graph()` block first."
+        )
+
+
+def require_transform(tx: Any) -> None:
+    """Checks an optimizer.
+
+    Raises:
+      SettingsError: If it is no optax transform.
+    """
+    if tx is not None and not (hasattr(tx, "init") and hasattr(tx, "update")):
+        raise SettingsError(
+            "setting `tx`", "an optax transform", f"{type(tx).__name__}", "Pass for example `optax.adam(1e-3)`."
+        )
+
+
+def as_instances(graph: Graph, data: Instances | Sequence[Any], what: str = "data") -> Instances:
+    """A data set, from one or from a list of dictionaries; `what` is what an error calls it.
+
+    Raises:
+      SettingsError: If it is neither, or empty.
+    """
+    if isinstance(data, Instances):
+        require_some(data, what)
+        return data
+    return InstanceList(require_sequence(data, what), ragged_pumps(graph))
+
+
+def ragged_pumps(graph: Graph) -> list[str]:
+    """The names of a graph's ragged pumps."""
+    return [name for name, node in graph.pumps.items() if node.op.type.ragged]
+
+
+def require_sequence(data: Any, what: str = "data") -> Sequence[Any]:
+    """Checks that examples can be counted and picked by number, and that there are any.
+
+    Raises:
+      SettingsError: If not.
+    """
+    if isinstance(data, Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise SettingsError(
+            what,
+            "a data set, or a sequence of examples",
+            f"{type(data).__name__}",
+            'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.',
+        )
+    require_some(data, what)
+    return data
+
+
+def require_some(data: Sized, what: str = "data") -> None:
+    """Checks that there is data.
+
+    Raises:
+      SettingsError: If it is empty.
+    """
+    if not len(data):
+        raise SettingsError(what, "at least one instance", "none", "Pass a data set that is not empty.")
+
+
+def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
+    """What the scheduler needs to know: a node's own options win over the common settings."""
+    s, nodes = settings, graph.parameterised
+    return SchedulerSettings(
+        max_active_keys=s.in_flight,
+        min_admission=min(s.min_admission, s.in_flight),
+        max_dispatch_size=s.max_dispatch_size,
+        intervals={n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()},
+        stashed=tuple(n for n, node in nodes.items() if (node.options.weights or s.weights) == "stashed"),
+        policy=find_policy(s.policy),
+        flush_every=s.flush_every,
+        sync=s.sync_rule,
+    )
+
+
+def plan_for(
+    graph: Graph, settings: Settings, tx: optax.GradientTransformation | None, device_of: Sequence[int]
+) -> Plan:
+    """Places a graph's nodes on workers and cuts it into stages.
+
+    Args:
+      graph: A closed graph.
+      settings: The common settings.
+      tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
+      device_of: The device of each worker.
+
+    Raises:
+      SettingsError: If a placement is wrong, or needs more memory than devices have.
+    """
+    s, limit = settings, settings.device_memory
+    memory = None if limit is None else Memory(limit, kept_bytes(graph, tx), device_of)
+    return make_plan(graph, assign(graph, s.workers, s.affinity, s.seed, memory=memory), device_of, s.fuse)
+
+
+def make_executor(
+    plan: Plan,
+    settings: Settings,
+    tx: optax.GradientTransformation | None,
+    params: Mapping[str, Any],
+    devices: Sequence[Device],
+) -> Executor:
+    """An executor whose nodes are trained as their options, or else the settings, say.
+
+    Args:
+      plan: The plan.
+      settings: The common settings.
+      tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
+      params: Parameters by node name; the others are initialised from the seed.
+      devices: The device of each memory space.
+
+    Raises:
+      ParameterError: If parameters do not fit the graph, or are not finite.
+    """
+    default = tx if tx is not None else optax.adam(1e-3)
+    nodes = plan.graph.parameterised
+    training = {
+        n: NodeTraining(node.options.tx or default, node.options.gradient or settings.gradient)
+        for n, node in nodes.items()
+    }
+    start = initial_params(plan.graph, params, settings.seed)
+    return Executor(plan, start, training, devices, scheduler_settings(plan.graph, settings).stashed)

@@ -1,0 +1,89 @@
+"""A trainer in files: parameters, optimizer states, gradients that wait for an update, and where the run stands.
+
+The files are those of a hybrid runner without tables: with checksums, and replaced in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.parameters import ParameterStore
+from ampjax.errors import DataError
+from ampjax.parallel import runner_files
+from ampjax.sched.updates.counters import Counters
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands.
+
+    Args:
+      epochs: Epochs begun so far.
+      virtual_ns: The time on a simulated machine's clock, nanoseconds.
+    """
+
+    epochs: int
+    virtual_ns: int
+
+
+def save(
+    folder: str | Path, store: ParameterStore, updates: Counters, rng: np.random.Generator, standing: Standing
+) -> None:
+    """Writes everything; a checkpoint that the folder holds is replaced.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      DataError: If the folder holds anything else, or is the one in which the program runs.
+    """
+    notes = {"updates": updates.state(), "rng": rng.bit_generator.state, "virtual_ns": standing.virtual_ns}
+    runner_files.save(folder, standing.epochs, dict(store.params), _beside(store), {}, notes)
+
+
+def restore(folder: str | Path, store: ParameterStore, updates: Counters, rng: np.random.Generator) -> Standing:
+    """Reads everything, and checks it before anything changes.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      DataError: If what was saved is of another graph or other optimizers, or is no trainer.
+      TableError: If files are missing, cut off or altered.
+    """
+    saved = runner_files.load(folder, dict(store.params), _beside(store), {})
+    notes = _checked_notes(folder, saved.notes, updates.state(), rng)
+    store.restore(saved.params, saved.state["optimizers"], saved.state["gradients"])
+    updates.resume(notes["updates"])
+    rng.bit_generator.state = notes["rng"]
+    return Standing(saved.step, notes["virtual_ns"])
+
+
+def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """What a trainer noted, checked: counters as this one has them, and a state that its generator takes.
+
+    Raises:
+      DataError: If it is anything else.
+    """
+    try:
+        if not _same_form(notes["updates"], like) or type(notes["virtual_ns"]) is not int:
+            raise ValueError(f"{notes!r:.100}")
+        type(rng.bit_generator)().state = notes["rng"]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        fix = "Restore what `Trainer.save` wrote, into a trainer of the same graph and settings."
+        got = f"something else ({type(error).__name__}: {error})"
+        raise DataError(f"checkpoint `{folder}`, notes", "those of a trainer like this one", got, fix) from error
+    return notes
+
+
+def _same_form(value: Any, like: Any) -> bool:
+    """Whether both have the same names on every level, and numbers where the other has numbers."""
+    if isinstance(like, Mapping):
+        same = isinstance(value, Mapping) and value.keys() == like.keys()
+        return same and all(_same_form(value[name], part) for name, part in like.items())
+    return type(value) in (int, float, bool) if isinstance(like, int | float) else isinstance(value, type(like))
+
+
+def _beside(store: ParameterStore) -> dict[str, Any]:
+    return {"optimizers": dict(store.opt_state), "gradients": dict(store.accumulators)}

@@ -1,0 +1,174 @@
+"""What a training run leaves: one record per epoch, on screen, as data, and as JSON Lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ampjax.utils.text_tables import compact, html_table
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of training and its validation.
+
+    Args:
+      epoch: Its number, from 1.
+      train: Training metrics by name: `loss`, and what the losses' bodies return.
+      valid: Validation metrics by name; empty if there was no validation.
+      train_per_s: Training examples per second.
+      valid_per_s: Validation examples per second.
+      seconds: Seconds of training and validation, those of earlier epochs included. What is done between epochs is left out: compiling ahead of
+        them, callbacks.
+      staleness_mean: Mean staleness over the epoch's gradient rows.
+      staleness_max: Largest staleness.
+      messages: Messages dispatched in training.
+      dispatches: Dispatches in training.
+      updates: Updates of all nodes.
+      compilations: Kernels compiled in this epoch, warm-up aside.
+    """
+
+    epoch: int
+    train: Mapping[str, float]
+    valid: Mapping[str, float]
+    train_per_s: float
+    valid_per_s: float
+    seconds: float
+    staleness_mean: float
+    staleness_max: int
+    messages: int
+    dispatches: int
+    updates: int
+    compilations: int
+
+    def record(self) -> dict[str, Any]:
+        """One flat dictionary: metrics are called `train_loss`, `valid_accuracy`, ..."""
+        flat = {k: v for k, v in vars(self).items() if k not in ("train", "valid")}
+        metrics = {
+            f"{part}_{name}": value for part in ("train", "valid") for name, value in getattr(self, part).items()
+        }
+        return {"epoch": flat.pop("epoch"), **metrics, **flat}
+
+    def line(self) -> str:
+        """What a person wants to see of it while the run goes on."""
+        metrics = [
+            f"{part} {name} {value:.4f}" for part in ("train", "valid") for name, value in getattr(self, part).items()
+        ]
+        rate, staleness = f"{self.train_per_s:,.0f}/s", f"staleness {self.staleness_mean:.1f}"
+        return "  ".join([f"epoch {self.epoch:3d}", *metrics, rate, staleness, f"{self.seconds:.1f} s"])
+
+
+@dataclass
+class History:
+    """The epochs of a run.
+
+    Args:
+      epochs: One record per epoch.
+      interrupted: True if the run was ended by Ctrl-C.
+      settings: The run's settings, for the record.
+    """
+
+    epochs: list[Epoch] = field(default_factory=list)
+    interrupted: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def __getitem__(self, i: int) -> Epoch:
+        return self.epochs[i]
+
+    def best(self, metric: str = "accuracy") -> float:
+        """The best validation value of a metric: the smallest of losses and errors, the largest of all others.
+
+        Raises:
+          KeyError: If no epoch has the metric.
+        """
+        values = [e.valid[metric] for e in self.epochs if metric in e.valid]
+        if not values:
+            raise KeyError(
+                f"no validation metric {metric!r}; there are {sorted({k for e in self.epochs for k in e.valid})}"
+            )
+        return best(values, metric)
+
+    def first_to(self, target: float, metric: str = "accuracy") -> Epoch | None:
+        """The first epoch whose validation metric has reached `target`, from above for losses and errors; None if there is none."""
+        return next((e for e in self.epochs if metric in e.valid and reaches(e.valid[metric], target, metric)), None)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One dictionary per epoch, with the settings."""
+        return [{**self.settings, **epoch.record()} for epoch in self.epochs]
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """Appends one JSON object per epoch to a file."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a", encoding="utf-8") as file:
+            for record in self.records():
+                file.write(json.dumps(record) + "\n")
+
+    def table(self) -> Table:
+        """The epochs as a table for the terminal; of more than four metrics, the training loss and those of validation."""
+        headers, rows = self._cells()
+        table = compact(*headers)
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    def _repr_html_(self) -> str:
+        headers, rows = self._cells()
+        return html_table(headers, rows, "interrupted" if self.interrupted else None)
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        """The table's headers and rows."""
+        names = list(
+            dict.fromkeys(
+                f"{part} {name}" for e in self.epochs for part in ("train", "valid") for name in getattr(e, part)
+            )
+        )
+        if len(names) > 4:
+            names = [name for name in names if name == "train loss" or name.startswith("valid ")]
+        headers = [name.replace(" ", "\n").replace("_", "\n") for name in names]
+        rows = []
+        for e in self.epochs:
+            cells = [_number(getattr(e, part).get(name)) for part, name in (n.split(" ", 1) for n in names)]
+            staleness = f"{e.staleness_mean:.1f}, {e.staleness_max:3d}"
+            rows.append([str(e.epoch), *cells, f"{e.train_per_s:,.0f}", staleness, _seconds(e.seconds)])
+        return ["epoch", *headers, "train/s", "staleness\nmean, max", "seconds"], rows
+
+    def __repr__(self) -> str:
+        last = self.epochs[-1].record() if self.epochs else {}
+        shown = ", ".join(
+            f"{k}={_number(v)}"
+            for k, v in last.items()
+            if k.startswith(("train_", "valid_")) and not k.endswith("per_s")
+        )
+        return f"History({len(self.epochs)} epochs{', interrupted' if self.interrupted else ''}{'; last: ' + shown if shown else ''})"
+
+
+def falls(metric: str) -> bool:
+    """Whether smaller values of a metric are better: those of losses and errors."""
+    return "loss" in metric or "error" in metric
+
+
+def best(values: Iterable[float], metric: str) -> float:
+    """The best of a metric's values: the smallest of losses and errors, the largest of all others."""
+    return min(values) if falls(metric) else max(values)
+
+
+def reaches(value: float, target: float, metric: str) -> bool:
+    """Whether a metric's value is as good as the target."""
+    return value <= target if falls(metric) else value >= target
+
+
+def _seconds(value: float) -> str:
+    """Tenths, and of less than a second two digits: virtual time may be short."""
+    return f"{value:.1f}" if value >= 1 or not value else f"{value:.2g}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

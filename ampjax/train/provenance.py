@@ -1,0 +1,140 @@
+"""Where a run comes from: what must be the same for another to repeat it, and what may explain it if that one departs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.engine.parameters import ParameterStore
+from ampjax.errors import ReplayError
+from ampjax.plan.planner import Plan
+from ampjax.plan.row_seeds import RowSeeds
+from ampjax.sched.updates.counters import Counters
+from ampjax.trace.journal import digest
+from ampjax.train.settings import Settings
+
+PACKAGES = ("jax", "jaxlib", "numpy", "ampjax")
+
+FREE = ("policy", "run_ahead", "compile_ahead", "check")
+"""Settings that a replay may choose: the policy's choices are recorded, the others change no decision."""
+
+_HEADER = {"epochs": int, "graph": str, "settings": dict, "start": dict, "made with": dict, "made on": dict}
+_KIND_NAMES = {int: "a number", str: "text", dict: "values by name"}
+_FOREIGN = "Pass a file that `fit(..., record=...)` has written."
+
+
+def provenance(
+    plan: Plan, settings: Settings, store: ParameterStore, updates: Counters, rng: np.random.Generator, seeds: RowSeeds
+) -> dict[str, Any]:
+    """What a recording's header says of a run that is about to start; JSON can hold it."""
+    placed = dict(plan.worker_of) if callable(settings.affinity) else settings.affinity
+    named = {"affinity": placed, "policy": getattr(settings.policy, "__name__", str(settings.policy))}
+    return {
+        "graph": _hex(f"{plan.graph!r}\n{plan!r}\n{plan.spaces}".encode()),
+        "settings": {**vars(settings), **named},
+        "start": {
+            "parameters": digest(store.params).hex(),
+            "optimizer states": digest(store.opt_state).hex(),
+            "gradients": digest((store.accumulators, updates.counts, updates.versions)).hex(),
+            "random numbers": _hex(repr((rng.bit_generator.state, seeds)).encode()),
+        },
+        "made with": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "made on": {
+            "machine": platform.machine(),
+            "devices": sorted({d.device_kind for d in jax.devices()}),
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        },
+    }
+
+
+def settings_of(path: Path, header: Mapping[str, Any]) -> Settings:
+    """The settings of a recorded run; lists have been tuples. A policy that was the user's own is not known, and not needed.
+
+    Raises:
+      ReplayError: If the header has none such.
+    """
+    require_whole(path, header)
+    recorded: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in header["settings"].items() if k not in FREE
+    }
+    try:
+        return Settings(**recorded)
+    except (TypeError, ValueError) as error:
+        raise ReplayError(f"recording `{path}`, settings", "those of a trainer", f"{error}", _FOREIGN) from error
+
+
+def require_whole(path: Path, header: Mapping[str, Any]) -> None:
+    """Checks that a recording's header has all that a replay looks at.
+
+    Raises:
+      ReplayError: If something is missing, or is something else.
+    """
+    for name, kind in _HEADER.items():
+        value = header.get(name)
+        if type(value) is not kind:
+            raise ReplayError(f"recording `{path}`, {name}", _KIND_NAMES[kind], f"{value!r:.60}", _FOREIGN)
+
+
+def require_same(path: Path, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Checks that a run is about to start as the recorded one did.
+
+    Args:
+      path: The recording.
+      recorded: Its header.
+      now: The same of the run that is about to start.
+
+    Raises:
+      ReplayError: If graph, settings, or what the run starts from differ, or the header is not whole; names the first.
+    """
+    require_whole(path, recorded)
+    fixes = {
+        "graph": "Build the graph, and place it on workers and devices, as it was.",
+        "settings": "Give the trainer the settings of the recorded run.",
+        "start": "Start from a trainer like the recorded one: the same seed, `params` and `tx`, and as many runs before.",
+    }
+    for part, fix in fixes.items():
+        for name, was, is_ in _pairs(recorded[part], now[part]):
+            if was != is_ and name not in FREE:
+                raise ReplayError(f"recording `{path}`, {part}{name and f', {name}'}", f"{was!r}", f"{is_!r}", fix)
+
+
+def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """A sentence that names what of versions and machine differs; empty if nothing does."""
+    found = [
+        f"{name} {was} and now {is_}"
+        for part in ("made with", "made on")
+        for name, was, is_ in _pairs(recorded[part], now[part])
+        if was != is_
+    ]
+    return f" It was recorded with {', '.join(found)}." if found else ""
+
+
+def _pairs(recorded: Any, now: Any) -> list[tuple[str, Any, Any]]:
+    """Names and values, side by side, as JSON keeps them."""
+    if not isinstance(recorded, Mapping):
+        return [("", recorded, now)]
+    names = dict.fromkeys([*recorded, *now])
+    return [(name, recorded.get(name), _plain(now.get(name))) for name in names]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # imported from a folder
+        return "not installed"
+
+
+def _hex(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]

@@ -1,0 +1,61 @@
+"""Replays recorded runs: `fit(..., record=...)` wrote what was decided, and here it is decided again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.trace.recording import Recording
+from ampjax.train.history import History
+from ampjax.train.provenance import settings_of
+from ampjax.train.trainer import Callback, Data, Trainer
+
+
+def replay(
+    path: str | Path,
+    trainer: Trainer | Graph,
+    train: Data,
+    valid: Data | None = None,
+    *,
+    partial: bool = False,
+    callbacks: Iterable[Callback] = (),
+    progress: bool = True,
+    **options: Any,
+) -> History:
+    """Runs a recorded `fit` again, decision by decision, to bitwise the same parameters (same machine, same versions).
+
+    The recording holds the order of all that happened; messages and numbers are computed anew, and compared with its checksums on
+    the way: each dispatch's messages, and all parameters after each pass.
+
+    Args:
+      path: What `fit(..., record=path)` has written.
+      trainer: A trainer as the recorded one was when its `fit` began. Or the graph: then a trainer is made with the recorded settings.
+      train: The training instances of the recorded run.
+      valid: Its validation instances.
+      partial: Whether a recording that was cut off (by a killed run) is replayed up to there; the history says `interrupted` then.
+      callbacks: The callbacks of the recorded run, as far as they ran or changed something.
+      progress: Whether to show progress.
+      **options: With a graph: what the recorded trainer was given beside its settings: `tx`, `params`, `controller`, `devices`.
+
+    Returns:
+      The history, with the times of the replay. The trainer has the parameters of the recorded run.
+
+    Raises:
+      ReplayError: If the file is no recording, or cut off, or not of such a trainer; or at the first decision that differs.
+      SettingsError: If options come with a trainer.
+      Exception: What the recorded run raised.
+    """
+    if isinstance(trainer, Graph):
+        recording = Recording(path, partial)
+        trainer = Trainer(trainer, settings=settings_of(recording.path, recording.header), **options)
+    elif options:
+        raise SettingsError(
+            f"replay, option `{next(iter(options))}`",
+            "none beside a trainer",
+            f"{next(iter(options.values()))!r}",
+            "Give it to the trainer, or pass the graph instead.",
+        )
+    return trainer.replay(path, train, valid, partial=partial, callbacks=callbacks, progress=progress)

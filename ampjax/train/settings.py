@@ -1,0 +1,152 @@
+"""How a graph is trained: one frozen object, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ampjax.errors import SettingsError
+from ampjax.sched.decisions.parameter_changes import ReplicaSync
+from ampjax.sched.decisions.policy import Policy, find_policy
+from ampjax.utils.setting_checks import at_least, one_of
+
+MODES = ("async", "pipeline", "sync")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a graph is trained.
+
+    Args:
+      max_active_keys: Instances in flight at most.
+      min_admission: Instances enter when there is room for so many at once, so that they travel in step and fill dispatches; 1 lets each
+        enter as soon as it can (the paper). At most `max_active_keys`: then they come and go in waves.
+      group_by_size: Instances of about the same size (by the data set's `sizes`, or the messages and ragged rows that are pumped) follow one another, so many
+        at a time, in an otherwise random order: with as many let in at once, dispatches stay full to the end of a wave. Evaluation goes from
+        small to large. 1: all in random order.
+      min_update_interval: Gradient rows that a node accumulates at least before it updates (asynchronous mode).
+      mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates
+        (figure 1b). `sync`: one instance, then every node updates (figure 1a).
+      workers: Number of workers; each has a device if there are enough, else they share.
+      affinity: Which worker hosts which node: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`).
+      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront`, `one_forward_one_backward`, or a
+        function (see `sched.decisions.policy`).
+      max_dispatch_size: Rows in one dispatch at most; 1 is the paper's Algorithm 1.
+      weights: `current` or `stashed` parameters in the adjoint.
+      gradient: `mean` or `sum` over the accumulated gradient rows.
+      replica_sync: `epoch`, `none`, `("every_k", k)` or `("message", k)`: see `ReplicaSync`.
+      memory_limit: Bytes for the payloads on one device at most; by default half of what it has (CPU devices share the host's memory).
+      device_memory: Bytes of one device for what nodes keep there: parameters, gradients and optimizer state (with Adam four times the
+        weights). Nodes are placed so that they fit, or refused. None: no limit.
+      arena_rows: Rows that each arena starts with; by default a dry run of the first instances tells. Arenas grow by doubling.
+      fuse: Whether chains of payload nodes run as one kernel.
+      compile_ahead: Whether all kernels are compiled before the first epoch, so that rates are true from then on (`warm_up` does so, too). False: each when
+        it is first needed, and before the second epoch those that nobody has needed: the first step comes sooner, the numbers are the same.
+      run_ahead: Dispatches that may be issued to a device before it has done them, about.
+      seed: Of parameters, the order of instances, random bodies, and the random affinity rule.
+      check: Check the scheduler's invariants after every event (slow).
+
+    Raises:
+      SettingsError: If a setting is outside what it can be.
+    """
+
+    max_active_keys: int = 16
+    min_admission: int = 1
+    group_by_size: int = 1
+    min_update_interval: int = 1
+    mode: str = "async"
+    workers: int = 1
+    affinity: str | Mapping[str, int] | Callable[..., Mapping[str, int]] = "default"
+    policy: str | Policy = "balanced"
+    max_dispatch_size: int = 64
+    weights: str = "current"
+    gradient: str = "mean"
+    replica_sync: str | tuple[str, int] = "epoch"
+    memory_limit: int | None = None
+    device_memory: int | None = None
+    arena_rows: int | None = None
+    fuse: bool = True
+    compile_ahead: bool = False
+    run_ahead: int = 64
+    seed: int = 0
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_active_keys",
+            "min_admission",
+            "group_by_size",
+            "min_update_interval",
+            "workers",
+            "max_dispatch_size",
+            "run_ahead",
+        ):
+            at_least(name, getattr(self, name), 1)
+        at_least("seed", self.seed, 0)
+        if self.memory_limit is not None:
+            at_least("memory_limit", self.memory_limit, 1)
+        if self.min_admission > self.max_active_keys:
+            raise SettingsError(
+                "setting `min_admission`",
+                f"at most `max_active_keys`, {self.max_active_keys}",
+                f"{self.min_admission}",
+                "Lower it, or raise `max_active_keys`.",
+            )
+        for name, least in (("arena_rows", 2), ("device_memory", 1)):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), least)
+        one_of("mode", self.mode, MODES)
+        one_of("weights", self.weights, ("current", "stashed"))
+        one_of("gradient", self.gradient, ("mean", "sum"))
+        find_policy(self.policy)
+        self.sync_rule  # noqa: B018 (raises if it is not one)
+
+    @property
+    def sync_rule(self) -> ReplicaSync:
+        """How replicas are kept together.
+
+        Raises:
+          SettingsError: If `replica_sync` is none of the rules.
+        """
+        if self.replica_sync in ("epoch", "none"):
+            return ReplicaSync(str(self.replica_sync))
+        rule = self.replica_sync
+        if (
+            isinstance(rule, tuple)
+            and len(rule) == 2
+            and rule[0] in ("every_k", "message")
+            and isinstance(rule[1], int)
+            and rule[1] > 0
+        ):
+            return ReplicaSync(rule[0], rule[1])
+        raise SettingsError(
+            "setting `replica_sync`",
+            "`epoch`, `none`, ('every_k', k) or ('message', k) with k >= 1",
+            f"{rule!r}",
+            "Choose one of these.",
+        )
+
+    @property
+    def flush_every(self) -> int | None:
+        """Instances between the controller's updates; None in asynchronous mode."""
+        return {"async": None, "pipeline": self.max_active_keys, "sync": 1}[self.mode]
+
+    @property
+    def in_flight(self) -> int:
+        """Instances in flight at most, given the mode."""
+        return 1 if self.mode == "sync" else self.max_active_keys
+
+
+def settings_from(options: Mapping[str, Any], base: Settings | None = None) -> Settings:
+    """Settings from keyword options; `min_update_frequency`, the arXiv version's word, means `min_update_interval`.
+
+    Raises:
+      SettingsError: If an option is unknown, or outside what it can be.
+    """
+    named = {"min_update_interval" if k == "min_update_frequency" else k: v for k, v in options.items()}
+    known = sorted(Settings.__dataclass_fields__)
+    for name in named:
+        if name not in known:
+            raise SettingsError(f"setting `{name}`", f"one of {known}", "an unknown setting", "Check its spelling.")
+    return replace(base if base is not None else Settings(), **named)

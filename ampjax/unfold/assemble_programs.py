@@ -1,0 +1,191 @@
+"""From columns in the order of unfolding to programs: sorted by instance, numbered within each, and indexed in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.ir.state import SLOT
+from ampjax.plan.planner import Plan
+from ampjax.unfold.programs import Programs
+from ampjax.unfold.rules.arrival_ranks import Ranks
+from ampjax.unfold.rules.invocation_chunks import Chunk
+from ampjax.unfold.rules.message_columns import MessageTable, resolve, spread
+from ampjax.unfold.rules.row_counts import Topologies, edge_counts
+
+DIGIT = 16
+"""Bits by which NumPy sorts in one go: it sorts numbers of 16 bits by counting them."""
+
+
+def assemble(
+    ranks: Ranks, ids: np.ndarray, chunks: Sequence[Chunk], table: MessageTable, held: np.ndarray, maps: Topologies
+) -> Programs:
+    """Makes programs.
+
+    Args:
+      ranks: The order in which messages reach ports.
+      ids: The instances' numbers.
+      chunks: All invocations, in the order in which they were unfolded.
+      table: All messages.
+      held: The messages that wait for others.
+      maps: Topologies of the instances.
+    """
+    plan, k = ranks.plan, len(ids)
+    by_instance = _ByInstance(plan, chunks, k)
+    first, place, stage = by_instance.first, by_instance.place, by_instance.stage
+    entries, fan_in, ports = by_instance.inputs()
+    consumer = np.repeat(np.arange(len(stage)), fan_in)
+    owner = by_instance.new[table.owner[entries]]
+    in_row, picks, pick_first = by_instance.input_rows(table, entries, place[consumer])
+    rank = ranks.of(stage[owner], stage[consumer], ports)
+    by_owner = stable_order(owner * (int(rank.max(initial=0)) + 1) + rank)
+    consumed = np.bincount(owner, minlength=len(stage))
+    local = np.repeat(first[:-1], np.diff(first))  # numbers count within each instance
+    asking = [s.number for s in plan.stages if s.route_by is not None]
+    return Programs(
+        ids=ids,
+        first=first,
+        pick_first=pick_first,
+        n_rows=_small(by_instance.n_rows),
+        stage=_small(stage),
+        states=by_instance.states,
+        rows=by_instance.rows,
+        row=_small(by_instance.row),
+        size=by_instance.sizes,
+        in_start=_small(starts(fan_in)),
+        in_from=_small(owner - local[consumer]),
+        in_row=_small(in_row),
+        in_size=_small(table.size[entries]),
+        out_start=_small(starts(consumed)),
+        out_to=_small((consumer - local[consumer])[by_owner]),
+        out_rank=rank[by_owner],
+        owed=_small(consumed + np.bincount(by_instance.new[table.owner[held]], minlength=len(stage))),
+        asks=np.isin(stage, asking) if asking else np.zeros(len(stage), bool),
+        picks=_small(picks),
+        edges={s.number: edge_counts(s, maps, k) for s in plan.stages if s.chain is not None},
+    )
+
+
+class _ByInstance:
+    """All invocations in the order of instances.
+
+    Attributes:
+      first: `[k + 1]`: where each instance's invocations begin.
+      new: `[n]`: the line of each invocation, by its number in the unfolding.
+      place: `[n]`: the instance of each line.
+      stage, states, rows, sizes: Columns of lines.
+      row: `[n]`: the first row of each line within its instance.
+      n_rows: `[k]`: rows of each instance.
+    """
+
+    def __init__(self, plan: Plan, chunks: Sequence[Chunk], k: int):
+        columns = Columns(plan, chunks)
+        self._k, self._columns, unsorted = k, columns, columns.slots
+        self._order = order = stable_order(unsorted)
+        self.first = starts(np.bincount(unsorted, minlength=k))
+        self.place = np.repeat(np.arange(k), np.diff(self.first))
+        self.new = np.empty(len(order), np.int64)
+        self.new[order] = np.arange(len(order))
+        self.stage, self.states = columns.stage[order], columns.states.take(order, axis=0)
+        self.rows, self.sizes = columns.rows[order], columns.sizes[order]
+        self._made, self._old_row = (columns.outputs * columns.sizes)[order], columns.row[order]
+        row = starts(self._made)
+        base = row[self.first]
+        self.n_rows = np.diff(base)
+        self.row = row[:-1] - base[self.place]
+
+    def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The input messages of all lines, one after the other, how many each line has `[n]`, and their ports."""
+        return self._columns.inputs_of(self._order)
+
+    def input_rows(
+        self, table: MessageTable, entries: np.ndarray, place: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The first row of each input within its instance, or `~i` for picks; the picks `[p]`; and where each instance's picks begin `[k + 1]`.
+
+        Args:
+          table: The messages.
+          entries: The input messages.
+          place: The place of each one's instance.
+        """
+        number = np.zeros(
+            int(self._made.sum()) + 1, np.int64
+        )  # of each row; a message without rows may stand at the end
+        number[spread(self._old_row, self._made)] = spread(self.row, self._made)
+        first = table.first[entries]
+        picked = np.flatnonzero(first < 0)
+        own = number[np.maximum(first, 0)]
+        sizes = table.size[entries[picked]]
+        picks = number[resolve(first[picked], sizes, table.picks)]
+        pick_first = starts(np.bincount(place[picked], sizes, self._k).astype(np.int64))
+        own[picked] = ~(np.cumsum(sizes) - sizes - pick_first[place[picked]])
+        return own, picks, pick_first
+
+
+class Columns:
+    """The columns of all chunks, one after the other: what a `Chunk` holds, and the outputs of each invocation."""
+
+    def __init__(self, plan: Plan, chunks: Sequence[Chunk]):
+        counts = [len(chunk.states) for chunk in chunks]
+        n, n_inputs = sum(counts), sum(chunk.inputs.size for chunk in chunks)
+        self.stage, self.row, self.fan_in, self.slots = (np.empty(n, np.int64) for _ in range(4))
+        self.states = np.empty((n, plan.layout.width - 2), _width(chunks))
+        self.rows, self.sizes = np.ones(n, np.int32), np.ones(n, np.int32)
+        self.inputs, self.ports = np.empty(n_inputs, np.int64), np.empty(n_inputs, np.int16)
+        outputs = [len(plan.stages[c.stage].outputs) if c.stage >= 0 else 1 for c in chunks]
+        self.outputs = np.repeat(np.array(outputs, np.int64), counts)
+        at = entry = 0
+        for chunk, count in zip(chunks, counts, strict=True):
+            end = entry + chunk.inputs.size
+            self._fill(chunk, slice(at, at + count), slice(entry, end))
+            at, entry = at + count, end
+
+    def inputs_of(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The input messages of invocations in some order, one after the other, how many each has `[n]`, and their ports."""
+        fan_in = self.fan_in[order]
+        places = spread((np.cumsum(self.fan_in) - self.fan_in)[order], fan_in)
+        return self.inputs[places], fan_in, self.ports[places]
+
+    def _fill(self, chunk: Chunk, own: slice, inputs: slice) -> None:
+        """Writes a chunk's columns into their places."""
+        self.stage[own], self.row[own], self.states[own] = chunk.stage, chunk.row, chunk.states[:, 2:]
+        self.slots[own] = chunk.states[:, SLOT]
+        self.fan_in[own] = chunk.n_ports if chunk.fan_in is None else chunk.fan_in
+        self.inputs[inputs], self.ports[inputs] = chunk.inputs.reshape(-1), chunk.ports
+        if chunk.rows is not None and chunk.sizes is not None:
+            self.rows[own], self.sizes[own] = chunk.rows, chunk.sizes
+
+
+def stable_order(keys: np.ndarray) -> np.ndarray:
+    """The order that sorts numbers of at least 0; equal ones stay as they are. By digits: ten times as fast as NumPy's sorts of large numbers that keep order."""
+    order = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
+    most, shift = int(keys.max(initial=0)), DIGIT
+    while most >> shift:
+        digit = ((keys >> shift) & 0xFFFF).astype(np.uint16)
+        order = order[np.argsort(digit[order], kind="stable")]
+        shift += DIGIT
+    return order
+
+
+def starts(counts: np.ndarray) -> np.ndarray:
+    """Where each of some ranges begins, and where the last one ends.
+
+    >>> starts(np.array([2, 0, 3])).tolist()
+    [0, 2, 2, 5]
+    """
+    begin = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=begin[1:])
+    return begin
+
+
+def _small(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.int32)
+
+
+def _width(chunks: Sequence[Chunk]) -> type[np.signedinteger[Any]]:
+    """The narrower of two dtypes that hold all state fields."""
+    small = np.iinfo(np.int32)
+    fits = all(c.states.min(initial=0) >= small.min and c.states.max(initial=0) <= small.max for c in chunks)
+    return np.int32 if fits else np.int64

@@ -1,0 +1,88 @@
+"""Who waits for what: messages in joins, and groups that are not complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ampjax.ir.state import State
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import Stage
+from ampjax.unfold.rules.groups import Groups
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """A message that waits in a join, or an open group.
+
+    Args:
+      stage: Where.
+      state: Its state (one row); of a group, its first member's or its opener's.
+      port: Where it stands.
+      missing: The ports on which messages are missing.
+      what: What it waits for, in words.
+    """
+
+    stage: Stage
+    state: State
+    port: int
+    missing: tuple[int, ...]
+    what: str
+
+    def __str__(self) -> str:
+        if self.stage.kind == "group":
+            return f"group `{self.stage.name}` with {self.state!r} waits for {self.what}"
+        return f"node `{self.stage.name}` has {self.state!r} on port {self.stage.ports[self.port].name} and waits for {self.what}"
+
+
+def missing_ports(stage: Stage, ports: Iterable[int]) -> str:
+    """What a message in a join waits for, in words: on which ports messages of its key are missing."""
+    return "the same key on port " + " or ".join(stage.ports[port].name for port in ports)
+
+
+def missing_members(n: int, size: int | None) -> str:
+    """What an open group waits for, in words: `n` of its `size` members, or its opener, where that is None."""
+    return "its opener" if size is None else f"{n} more of {size} member(s)"
+
+
+class Pending(Protocol):
+    """A join, as far as it tells what waits in it."""
+
+    def pending(self) -> list[tuple[int, np.ndarray, int]]:
+        """`(port, state [width], message)` of each message that waits, by port and key."""
+        ...
+
+    def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
+        """The key of a message at a port."""
+        ...
+
+
+def find_waiting(plan: Plan, joins: Mapping[int, Pending], groups: Mapping[int, Groups]) -> list[Waiting]:
+    """The messages that wait in joins, one for each key, and the open groups."""
+    found = []
+    for number, join in joins.items():
+        stage = plan.stages[number]
+        by_key: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
+        for port, state, _ in join.pending():
+            by_key.setdefault(join.key(port, state), {})[port] = state
+        for there in by_key.values():
+            port = min(there)
+            missing = tuple(i for i in range(len(stage.ports)) if i not in there)
+            state = _state(plan, stage, port, there[port])
+            found.append(Waiting(stage, state, port, missing, missing_ports(stage, missing)))
+    for collecting in groups.values():
+        stage = collecting.stage
+        for group in collecting.open.values():
+            missing = (1,) if group.size is None else (0,)
+            what = missing_members((group.size or 0) - len(group.members), group.size)
+            port, array = (0, group.members[0][0]) if group.members else (1, group.state)
+            assert array is not None
+            found.append(Waiting(stage, _state(plan, stage, port, array), port, missing, what))
+    return found
+
+
+def _state(plan: Plan, stage: Stage, port: int, array: np.ndarray) -> State:
+    return State(array[None], plan.layout, stage.ports[port].type.fields)

@@ -1,0 +1,1 @@
+"""The rules of control flow, each on columns of messages: routes, joins, groups, topologies."""

@@ -1,0 +1,65 @@
+"""Ranks: in which order the messages of one dispatch reach the ports that they are routed to.
+
+Messages that travel together are routed together: all of them to one port, then all to the next. So of two messages for one stage that which comes by
+an earlier route stands first there, whatever its place in the dispatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import Leaf, Targets
+
+UNKNOWN = -1
+
+
+class Ranks:
+    """The ranks of all ports, for each producer; found when they are first asked for.
+
+    Args:
+      plan: The plan.
+    """
+
+    def __init__(self, plan: Plan):
+        self.plan, self._pumps = plan, list(plan.graph.pumps)
+        ports = [len(stage.ports) for stage in plan.stages]
+        self._first_port = np.cumsum([0, *ports])
+        self._table = np.full((len(self._pumps) + len(plan.stages), sum(ports) + 1), UNKNOWN, np.int16)
+
+    def of(self, producers: np.ndarray, consumers: np.ndarray, ports: np.ndarray) -> np.ndarray:
+        """The ranks `[n]` of ports `(consumers, ports)` among those that messages of `producers` (stages, or `-1 - p` for pumps) reach."""
+        lines, columns = producers + len(self._pumps), self._first_port[consumers] + ports
+        ranks = self._table[lines, columns]
+        if ranks.min(initial=0) == UNKNOWN:
+            for producer in np.unique(producers[ranks == UNKNOWN]).tolist():
+                self._find(producer)
+            ranks = self._table[lines, columns]
+        return ranks
+
+    def _find(self, producer: int) -> None:
+        """Fills in a producer's line."""
+        plan = self.plan
+        routes = [plan.pumps[self._pumps[-1 - producer]]] if producer < 0 else plan.stages[producer].routes
+        for leaf, rank in in_order(routes).items():
+            self._table[producer + len(self._pumps), self._first_port[leaf.stage] + leaf.port] = rank
+
+
+def in_order(routes: Sequence[Targets]) -> dict[Leaf, int]:
+    """The ports that messages reach along some routes, numbered in the order in which the router comes to them."""
+    ranks: dict[Leaf, int] = {}
+    for route in routes:
+        stack, seen = [route], set[int]()
+        while stack:
+            targets = stack.pop()
+            if id(targets) in seen:
+                continue
+            seen.add(id(targets))
+            for target in targets:
+                if isinstance(target, Leaf):
+                    ranks.setdefault(target, len(ranks))
+                else:
+                    stack.extend(target.targets)
+    return ranks

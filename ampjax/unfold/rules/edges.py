@@ -1,0 +1,141 @@
+"""The edges of a dispatch: where its rows are sent and added up, by the topologies of its instances.
+
+A topology is indexed once, however often its instance comes by; a dispatch of instances that were together before finds its edges ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ampjax.errors import MessageError
+from ampjax.ir.instances import EdgeList, Topology
+from ampjax.plan.stages import Stage
+from ampjax.unfold.rules.routes import find_topology
+
+REMEMBERED = 8
+"""Dispatches whose edges are remembered, for each stage."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The edges of some messages, those of the first way before those of the second, and so on.
+
+    Args:
+      senders: `[edges]`: rows of the dispatch's input.
+      receivers: `[edges]`: rows of its output.
+      counts: `[messages, ways]`: how many each message has.
+      n_rows: `[messages]`: rows that are collected for each.
+    """
+
+    senders: np.ndarray
+    receivers: np.ndarray
+    counts: np.ndarray
+    n_rows: np.ndarray
+
+    @cached_property
+    def totals(self) -> np.ndarray:
+        """`[ways]`: the edges of each way."""
+        return self.counts.sum(axis=0)
+
+
+class EdgeIndex:
+    """Looks up the edges of a stage's dispatches.
+
+    Args:
+      stage: An `edges` stage.
+      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
+    """
+
+    def __init__(self, stage: Stage, topologies: Mapping[str, Mapping[int, Topology]]):
+        assert stage.chain is not None
+        self._stage, self._topologies = stage, topologies
+        self._collect, self._distribute = stage.chain.collect, stage.chain.distribute
+        self._outputs = tuple(way.output for way in stage.chain.ways)
+        self._known: dict[int, tuple[Topology, EdgeList]] = {}
+        self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[EdgeList], Edges]] = {}
+
+    def of(self, slots: np.ndarray, sizes: np.ndarray) -> Edges:
+        """The edges of messages of the instances in the slots `[n]`, of so many rows `[n]`.
+
+        Raises:
+          MessageError: If a topology does not fit the graph, or the rows of its message.
+        """
+        parts = [self._find(slot) for slot in slots.tolist()]
+        key = (tuple(map(id, parts)), sizes.tobytes())
+        found = self._joined.get(key)
+        if found is None:
+            self._check_rows(parts, sizes)
+            if len(self._joined) == REMEMBERED:
+                del self._joined[next(iter(self._joined))]
+            found = self._joined[key] = parts, _joined(parts, sizes)
+        return found[1]
+
+    def n_rows(self, slots: np.ndarray) -> np.ndarray:
+        """`[n]`: the rows that are collected for messages of the instances in the slots `[n]`."""
+        return np.array([self._find(slot).n_rows for slot in slots.tolist()], np.int64)
+
+    def _find(self, slot: int) -> EdgeList:
+        topology = find_topology(self._distribute, str(self._stage.topology), self._topologies, slot)
+        known = self._known.get(slot)
+        if known is None or known[0] is not topology:
+            known = self._known[slot] = topology, self._indexed(topology)
+        return known[1]
+
+    def _indexed(self, topology: Topology) -> EdgeList:
+        """A topology's maps, checked against the graph."""
+        n_outputs = len(self._distribute.outputs)
+        where = f"node `{{}}`, topology `{self._stage.topology}`"
+        if len(topology.gather) != n_outputs:
+            raise MessageError(
+                where.format(self._distribute.name),
+                f"{n_outputs} gather maps, one per output",
+                f"{len(topology.gather)}",
+                "Make the Topology with one map per wire.",
+            )
+        counts = [len(topology.gather[output]) for output in self._outputs]
+        got = [len(places) for places in topology.scatter[: len(counts)]]
+        if got != counts:
+            raise MessageError(
+                where.format(self._collect.name),
+                f"scatter maps of {counts} places, one map per port",
+                f"{len(topology.scatter)} maps, of {got} places",
+                "Make the Topology with one place per row.",
+            )
+        return topology.edges(self._outputs)
+
+    def _check_rows(self, parts: list[EdgeList], sizes: np.ndarray) -> None:
+        for part, size in zip(parts, sizes.tolist(), strict=True):
+            if part.n_senders > size:
+                raise MessageError(
+                    f"node `{self._distribute.name}`, topology `{self._stage.topology}`",
+                    f"row numbers below {size}, the rows of the message",
+                    f"{part.n_senders - 1}",
+                    "Give the message a row for each node of the topology.",
+                )
+            if self._stage.aligned and part.n_rows != size:
+                raise MessageError(
+                    f"node `{self._stage.name}`, topology `{self._stage.topology}`",
+                    f"{size} rows, as the message that is distributed",
+                    f"{part.n_rows}",
+                    "Let collect make a row for each row of the message, or put a node of its own between them.",
+                )
+
+
+def _joined(parts: list[EdgeList], sizes: np.ndarray) -> Edges:
+    """The edges of several messages side by side: from message by message to way by way."""
+    counts = np.stack([part.counts for part in parts])
+    n_rows = np.array([part.n_rows for part in parts], np.int64)
+    ends = np.concatenate([part.ends for part in parts], axis=1)
+    first = np.stack([np.cumsum(sizes) - sizes, np.cumsum(n_rows) - n_rows]).astype(np.int32)
+    ends += np.repeat(first, counts.sum(axis=1), axis=1)
+    by_way = counts.T.reshape(-1)
+    starts = (np.cumsum(by_way) - by_way).reshape(counts.shape[::-1]).T.reshape(-1)
+    own = counts.reshape(-1)
+    places = np.arange(len(ends[0])) + np.repeat(starts - (np.cumsum(own) - own), own)
+    ordered = np.empty_like(ends)
+    ordered[:, places] = ends
+    return Edges(ordered[0], ordered[1], counts, n_rows)

@@ -1,0 +1,119 @@
+"""Groups: messages that share a key become one ragged message, whose rows are theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ampjax.errors import MessageError
+from ampjax.ir.control_nodes import Group
+from ampjax.ir.state import INSTANCE, SLOT, Layout, State, apply, column
+from ampjax.plan.stages import Stage
+from ampjax.unfold.rules.key_numbers import KeyNumbers
+
+
+@dataclass(eq=False, slots=True)
+class Open:
+    """A group that is not complete yet."""
+
+    size: int | None = None
+    opener: int = 0
+    state: np.ndarray | None = None
+    members: list[tuple[np.ndarray, int]] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Closed:
+    """A complete group: its state `[width]`, its members' cells in row order, and its opener's cell (0 for none)."""
+
+    state: np.ndarray
+    members: np.ndarray
+    opener: int
+
+
+class Groups:
+    """The open groups of one group node.
+
+    Args:
+      stage: The group's stage.
+      layout: Where state fields stand.
+    """
+
+    def __init__(self, stage: Stage, layout: Layout):
+        self.stage, self._layout = stage, layout
+        self._op: Group = stage.nodes[0].op
+        self._where = f"node `{stage.name}`"
+        self._fields = tuple(port.type.fields for port in stage.ports)
+        self._keys = KeyNumbers(self._op.by, self._fields[0], layout, stage.name)
+        self.open: dict[tuple[int, ...], Open] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait in open groups."""
+        return sum(len(g.members) + (g.opener > 0) for g in self.open.values())
+
+    def put(self, port: int, states: np.ndarray, cells: np.ndarray) -> list[Closed]:
+        """Takes messages at a port (0: members, 1: openers); returns the groups that are complete now.
+
+        Raises:
+          MessageError: If a group is opened twice, gets more members than its size, or its size is negative or not agreed on.
+        """
+        sizes = None
+        if port == 1 or not self._op.opened:
+            where = f"{self._where}, size"
+            state = State(states, self._layout, self._fields[port])
+            sizes = column(where, apply(where, self._op.size, state), len(cells)).tolist()
+        closed = []
+        keys = self._keys.values(states, self._fields[port])
+        for i, (key, cell) in enumerate(zip(map(tuple, keys.tolist()), cells.tolist(), strict=True)):
+            group = self.open.setdefault(key, Open())
+            if port == 1:
+                if group.opener:
+                    raise self._error(port, states[i], "one opener per key", "a second one")
+                group.opener, group.state = cell, states[i]
+            else:
+                group.members.append((states[i], cell))
+            if sizes is not None:
+                if sizes[i] < 0 or (group.size not in (None, sizes[i])):
+                    raise self._error(
+                        port,
+                        states[i],
+                        "one size of at least 0 for all of a group",
+                        f"{sizes[i]}" + ("" if group.size is None else f" after {group.size}"),
+                    )
+                group.size = sizes[i]
+            if group.size is not None and len(group.members) > group.size:
+                raise self._error(port, states[i], f"{group.size} members, the group's size", f"{len(group.members)}")
+            if group.size == len(group.members):
+                del self.open[key]
+                closed.append(self._close(group))
+        return closed
+
+    def _close(self, group: Open) -> Closed:
+        cells = np.array([cell for _, cell in group.members], np.int64)
+        states = np.array([state for state, _ in group.members], np.int64).reshape(len(cells), self._layout.width)
+        if self._op.order is not None and len(cells):
+            where = f"{self._where}, order"
+            by = column(where, apply(where, self._op.order, State(states, self._layout, self._fields[0])), len(cells))
+            rows = np.argsort(by, kind="stable")
+        else:
+            rows = np.lexsort(states.T[::-1])
+        if group.state is not None:
+            state = group.state
+        elif isinstance(self._op.by, tuple):
+            keep = [INSTANCE, SLOT, *(self._layout.column(f) for f in self._op.by if f != "instance")]
+            state = np.zeros(self._layout.width, np.int64)
+            state[keep] = states[0, keep]
+        else:
+            state = states[rows[0]]
+        return Closed(state, cells[rows], group.opener)
+
+    def _error(self, port: int, state: np.ndarray, expected: str, got: str) -> MessageError:
+        shown = State(state[None], self._layout, self._fields[port])
+        return MessageError(
+            f"{self._where}, port {self.stage.ports[port].name}",
+            expected,
+            f"{got}, with {shown!r}",
+            "Check the group's key and size.",
+        )

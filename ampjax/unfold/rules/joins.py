@@ -1,0 +1,165 @@
+"""Joins while control flow is evaluated: a node with several inputs runs on messages that share a key, once each port has one.
+
+Keys are small integers (`key_numbers`). What a key has at each port is a message's number in a table; states are kept for those messages alone that wait.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.errors import MessageError
+from ampjax.ir.state import Layout, State
+from ampjax.plan.stages import Stage
+from ampjax.unfold.rules.key_numbers import KeyNumbers
+
+Waiting = tuple[np.ndarray, np.ndarray]
+"""States `[n, width]` and messages `[n]` that have come to a port and had to wait; some of them may be gone."""
+
+
+class WaveJoin:
+    """What waits at one stage's ports.
+
+    Args:
+      stage: The stage.
+      layout: Where state fields stand.
+    """
+
+    def __init__(self, stage: Stage, layout: Layout):
+        self._where, self._layout, self._n = stage.name, layout, len(stage.ports)
+        self._ports = tuple(port.name for port in stage.ports)
+        self._fields = tuple(port.type.fields for port in stage.ports)
+        self._keys = KeyNumbers(stage.join, self._fields[0], layout, stage.name)
+        self._here = [np.zeros(0, np.int32) for _ in range(self._n)]
+        self._place = np.zeros(0, np.int32)  # of each key: where the state of port 0's message is kept
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets states; nothing may wait."""
+        self._states = np.zeros((0, self._layout.width), np.int64)
+        self._n_states = 0
+        self._waiting: list[list[Waiting]] = [[] for _ in range(self._n)]
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait."""
+        return sum(int(np.count_nonzero(here)) for here in self._here)
+
+    def put(self, port: int, states: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Takes messages at a port; returns those that are complete now: port 0's states `[m, width]`, the messages of all ports `[m, ports]`.
+
+        Raises:
+          MessageError: If a message with the same key waits at the port already.
+        """
+        numbers = self._numbers(port, states)
+        here = self._here[port]
+        if np.count_nonzero(occupied := here.take(numbers)):
+            self._refuse(port, states[occupied != 0])
+        if len(cells) > 1:  # by place: copies of one message share its number
+            places = np.arange(len(cells), dtype=np.int32)
+            here[numbers] = places
+            double = here.take(numbers) != places
+            if np.count_nonzero(double):
+                here[numbers] = 0
+                self._refuse(port, states[double])
+        here[numbers] = cells
+        inputs = np.empty((len(cells), self._n), np.int64)
+        complete: np.ndarray | None = None
+        for other in range(self._n):
+            inputs[:, other] = found = cells if other == port else self._here[other].take(numbers)
+            if other != port:
+                complete = found != 0 if complete is None else complete & (found != 0)
+        assert complete is not None
+        n_complete = np.count_nonzero(complete)
+        if n_complete == 0:
+            self._keep(port, numbers, states, cells)
+            return states[:0], inputs[:0]
+        if n_complete < len(cells):
+            waits = ~complete
+            self._keep(port, numbers[waits], states.compress(waits, axis=0), cells[waits])
+            states, numbers = states.compress(complete, axis=0), numbers[complete]
+            inputs = inputs.compress(complete, axis=0)
+        for here in self._here:
+            here[numbers] = 0
+        if self._keys.in_dictionary:
+            self._keys.forget(self._keys.values(states, self._fields[port]))
+        return states if port == 0 else self._states.take(self._place.take(numbers), axis=0), inputs
+
+    def pending(self) -> list[tuple[int, np.ndarray, int]]:
+        """What waits: `(port, state [width], message)`, by port and key."""
+        found = []
+        for port in range(self._n):
+            states, cells = self._still_here(port)
+            order = np.lexsort(self._keys.values(states, self._fields[port]).T[::-1])
+            found += [(port, states[i], int(cells[i])) for i in order.tolist()]
+        return found
+
+    def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
+        """The key of a message at a port."""
+        return tuple(self._keys.values(state[None], self._fields[port])[0].tolist())
+
+    def _keep(self, port: int, numbers: np.ndarray, states: np.ndarray, cells: np.ndarray) -> None:
+        """Notes messages that wait."""
+        self._waiting[port].append((states, cells))
+        if port:
+            return
+        end = self._n_states + len(states)
+        if end > len(self._states):
+            more = np.empty((max(end, 2 * len(self._states)), self._layout.width), np.int64)
+            more[: self._n_states] = self._states[: self._n_states]
+            self._states = more
+        self._states[self._n_states : end] = states
+        self._place[numbers] = np.arange(self._n_states, end)
+        self._n_states = end
+
+    def _still_here(self, port: int) -> Waiting:
+        """The messages that wait at a port, in the order in which they came."""
+        kept = [(np.zeros((0, self._layout.width), np.int64), np.zeros(0, np.int64)), *self._waiting[port]]
+        states, cells = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+        if not len(cells):
+            return states, cells
+        numbers = self._numbers(port, states)
+        here = (
+            self._here[port][numbers] == cells
+        )  # by key: copies of one message share its number, and some may be gone
+        return states[here], cells[here]
+
+    def _numbers(self, port: int, states: np.ndarray) -> np.ndarray:
+        """The numbers of the messages' keys, within the tables."""
+        values = self._keys.values(states, self._fields[port])
+        numbers = self._keys.numbers(values)
+        if numbers is None:
+            self._widen(values)
+            numbers = self._keys.numbers(values)
+            assert numbers is not None
+        if self._keys.size > len(self._place):
+            self._grow(self._keys.size)
+        return numbers
+
+    def _widen(self, values: np.ndarray) -> None:
+        """Makes room for keys outside the ranges: what waits gets new numbers."""
+        waiting = [self._still_here(port) for port in range(self._n)]
+        known = [self._keys.values(states, self._fields[port]) for port, (states, _) in enumerate(waiting)]
+        self._keys.fit(np.concatenate([values, *known]))
+        for table in (*self._here, self._place):
+            table[:] = 0
+        self.forget()
+        for port, (states, cells) in enumerate(waiting):
+            if len(cells):
+                numbers = self._numbers(port, states)
+                self._here[port][numbers] = cells
+                self._keep(port, numbers, states, cells)
+
+    def _grow(self, size: int) -> None:
+        """Makes the tables `size` lines long."""
+        more = np.zeros(size - len(self._place), np.int32)
+        self._here = [np.concatenate([here, more]) for here in self._here]
+        self._place = np.concatenate([self._place, more])
+
+    def _refuse(self, port: int, states: np.ndarray) -> None:
+        state = State(states[:1], self._layout, self._fields[port])
+        raise MessageError(
+            f"node `{self._where}`, port {self._ports[port]}",
+            "one message per key",
+            f"a second one with {state!r}",
+            "Make states unique with an isu, or join on more fields.",
+        )

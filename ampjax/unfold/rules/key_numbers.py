@@ -1,0 +1,154 @@
+"""Numbers of keys: what makes messages belong together, as small integers that index tables.
+
+There are three ways, from fast to general. *Direct*: the instance's slot times the ranges of the key's fields as seen so far. *Coded*: where these
+multiply beyond a bound, the combinations of fields that have come are counted (a sequence of 10 steps has 54 pairs of step and length, not 256),
+and instances times combinations make the number. *Dictionary*: where even that is too much, a dictionary numbers the keys one by one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.ir.control_nodes import Key
+from ampjax.ir.state import SLOT, Layout, State, apply, column
+
+DIRECT_LIMIT = 1 << 18
+"""Numbers that the ranges of fields may make, and combinations of fields that may be looked up."""
+
+CODED_LIMIT = 1 << 20
+"""Numbers that instances and combinations may make."""
+
+FEWEST_CODES = 32
+"""Combinations for which there must be room, if there may be as many: with less it would have to be made again and again."""
+
+FIRST = 64
+"""Numbers that a dictionary has room for at first."""
+
+UNKNOWN = -1
+
+
+class KeyNumbers:
+    """Numbers the keys of states: equal keys get equal numbers, small ones.
+
+    Args:
+      by: The key's fields, a keying function of the state, or None for the whole state; the instance is always part of it.
+      fields: The state fields of the messages.
+      layout: Where the fields stand.
+      where: The node's name, for messages.
+      room: Numbers at most, beyond which a dictionary gives them: each is a line of a table.
+    """
+
+    def __init__(self, by: Key, fields: tuple[str, ...], layout: Layout, where: str, room: int = CODED_LIMIT):
+        room = 1 << (room.bit_length() - 1) if room else 0  # sizes are powers of two
+        self._direct_limit, self._coded_limit = min(DIRECT_LIMIT, room), min(CODED_LIMIT, room)
+        self._function = by if callable(by) else None
+        self._layout, self._where = layout, where
+        names = by if isinstance(by, tuple) else fields
+        columns = sorted({SLOT, *(layout.column(f) for f in names if f != "instance")})
+        together = columns == list(range(columns[0], columns[-1] + 1))
+        self._columns: slice | list[int] = slice(columns[0], columns[-1] + 1) if together else columns
+        self._low = self._outside = self._strides = np.zeros(0, np.int64)
+        self._codes: np.ndarray | None = None
+        self._n_codes = self._n_slots = 0
+        self._dictionary: dict[bytes, int] | None = None
+        self._free: list[int] = []
+        self._negative = False
+        self.size = 0
+
+    def values(self, states: np.ndarray, fields: tuple[str, ...]) -> np.ndarray:
+        """The key columns `[n, k]` of states; the first is the instance's slot."""
+        if self._function is None:
+            return states[:, self._columns]
+        where = f"node `{self._where}`, key"
+        result = apply(where, self._function, State(states, self._layout, fields))
+        parts = result if isinstance(result, tuple) else (result,)
+        return np.stack([states[:, SLOT], *(column(where, part, len(states)) for part in parts)], axis=1)
+
+    def numbers(self, values: np.ndarray) -> np.ndarray | None:
+        """The numbers `[n]`, below `size`, of key columns; None if there is no room for a value, which `fit` makes."""
+        if self._dictionary is not None:
+            return self._from_dictionary(values)
+        if not self.size:
+            return None
+        shifted = values - self._low if self._negative else values
+        if np.count_nonzero(shifted & self._outside):
+            return None
+        if self._codes is None:
+            return shifted[:, 0] if shifted.shape[1] == 1 else shifted @ self._strides
+        places = shifted @ self._strides
+        codes = self._codes.take(places)
+        if codes.min(initial=0) < 0:
+            if not self._add_codes(places[codes < 0]):
+                return None
+            codes = self._codes.take(places)
+        return codes * self._n_slots + values[:, 0]
+
+    @property
+    def in_dictionary(self) -> bool:
+        """Whether a dictionary numbers the keys."""
+        return self._dictionary is not None
+
+    def fit(self, values: np.ndarray) -> None:
+        """Makes room for all of `values` `[n, k]`; all numbers given before become invalid."""
+        low, high = values.min(axis=0), values.max(axis=0)
+        if self.size:
+            low, high = np.minimum(low, self._low), np.maximum(high, self._low + ~self._outside)
+        low = np.where(low >= 0, 0, low)
+        # Python's integers: the span of a column can exceed 64 bits.
+        spans = [1 << (top - bottom).bit_length() for top, bottom in zip(high.tolist(), low.tolist(), strict=True)]
+        self._negative = bool(low.any())
+        self._low = low
+        n_slots, combinations = spans[0], float(np.prod([float(span) for span in spans[1:]]))
+        if n_slots * combinations > self._direct_limit:
+            few = combinations <= self._direct_limit and n_slots * min(combinations, FEWEST_CODES) <= self._coded_limit
+            if not (few and self._fit_codes(values - low, n_slots, int(combinations), spans)):
+                self._codes, self._dictionary, self.size = None, {}, FIRST
+                self._free = list(range(FIRST - 1, -1, -1))
+            return
+        self._outside = ~(np.array(spans, np.int64) - 1)
+        # The instances' slots vary fastest: messages that travel together stand together, and lines of keys that never come are never touched.
+        self._strides = np.cumprod([1, *spans[:-1]], dtype=np.int64)
+        self.size = int(np.prod(spans))
+
+    def forget(self, values: np.ndarray) -> None:
+        """Lets a dictionary's numbers of keys that are done be used again."""
+        assert self._dictionary is not None
+        for value in np.ascontiguousarray(values):
+            self._free.append(self._dictionary.pop(value.tobytes()))
+
+    def _fit_codes(self, values: np.ndarray, n_slots: int, combinations: int, spans: list[int]) -> bool:
+        """Counts the combinations of `values`, from which the lowest values have been taken; False if there are too many."""
+        self._outside = ~(np.array(spans, np.int64) - 1)
+        self._strides = np.cumprod([1, *spans[:0:-1]], dtype=np.int64)[::-1].copy()
+        self._strides[0] = 0
+        self._n_slots, self._n_codes = n_slots, 0
+        self._codes, self.size = np.full(combinations, UNKNOWN, np.int64), n_slots
+        fits = self._add_codes(values @ self._strides)
+        # Half of the room is kept for combinations to come: else it would soon have to be fitted again, and again.
+        return fits and 2 * self._n_codes * n_slots <= self._coded_limit
+
+    def _add_codes(self, places: np.ndarray) -> bool:
+        """Gives combinations that are new their codes; False if there is no room for them."""
+        assert self._codes is not None
+        new = np.unique(places)
+        n_codes = self._n_codes + len(new)
+        if n_codes * self._n_slots > self._coded_limit:
+            return False
+        self._codes[new] = np.arange(self._n_codes, n_codes)
+        self._n_codes = n_codes
+        self.size = self._n_slots * (1 << (n_codes - 1).bit_length())
+        return True
+
+    def _from_dictionary(self, values: np.ndarray) -> np.ndarray:
+        assert self._dictionary is not None
+        known, out = self._dictionary, np.empty(len(values), np.int64)
+        for i, value in enumerate(np.ascontiguousarray(values)):
+            key = value.tobytes()
+            number = known.get(key)
+            if number is None:
+                if not self._free:
+                    self._free = list(range(2 * self.size - 1, self.size - 1, -1))
+                    self.size *= 2
+                number = known[key] = self._free.pop()
+            out[i] = number
+        return out

@@ -1,0 +1,225 @@
+"""Routing: messages pass chains of control nodes until they reach stages. No payload is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampjax.errors import MessageError
+from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Repeat, Ungroup
+from ampjax.ir.graph import Node
+from ampjax.ir.instances import Topology
+from ampjax.ir.state import SLOT, Layout, State, apply, column, columns_of
+from ampjax.plan.stages import Leaf, Step, Targets
+from ampjax.unfold.rules.message_columns import MessageTable
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Messages on their way, as columns.
+
+    Args:
+      states: `[n, width]` integers.
+      cells: `[n]`: the messages, by their numbers in the table.
+    """
+
+    states: np.ndarray
+    cells: np.ndarray
+
+    def take(self, mask: np.ndarray) -> Batch:
+        """Those of the messages for which `mask` `[n]` is true."""
+        return Batch(self.states.compress(mask, axis=0), self.cells[mask])
+
+
+ENDLESS = 100_000
+"""Control nodes, one after the other, from which on a message is said to be in a loop that it never leaves."""
+
+Deliver = Callable[[Leaf, Batch], None]
+
+Parts = list[tuple[int, Batch]]
+"""What comes out of a control node: outputs, and the messages there."""
+
+
+class Router:
+    """Applies control nodes to batches.
+
+    Args:
+      layout: Where state fields stand.
+      cells: The table of messages; ungrouping, repeating and distributing make views in it.
+      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
+      deliver: Gets what arrives at each stage's port.
+    """
+
+    def __init__(
+        self, layout: Layout, cells: MessageTable, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
+    ):
+        self._layout, self._cells, self._topologies, self._deliver = layout, cells, topologies, deliver
+        self._apply: dict[type, Callable[[Step, Batch], Parts]] = {
+            Cond: self._cond,
+            Phi: lambda step, batch: [(0, batch)],
+            Isu: self._isu,
+            Bcast: lambda step, batch: [(output, batch) for output in range(step.node.op.n)],
+            Flatmap: self._flatmap,
+            Repeat: self._repeat,
+            Ungroup: self._ungroup,
+            Distribute: self._distribute,
+        }
+
+    def route(self, targets: Targets, batch: Batch) -> None:
+        """Sends a batch along a route.
+
+        Raises:
+          MessageError: If a state function fails or gives something unusable, a topology does not fit, or a loop of control nodes never ends.
+        """
+        stack, passed = [(targets, batch)], 0
+        while stack:
+            targets, batch = stack.pop()
+            passed += 1
+            if passed > ENDLESS and isinstance(targets[0], Step):
+                self._refuse(targets[0], batch)
+            for target in targets:
+                if isinstance(target, Leaf):
+                    self._deliver(target, batch)
+                    continue
+                for output, part in self._apply[target.kind](target, batch):
+                    if len(part.cells):
+                        stack.append((target.targets[output], part))
+
+    def _refuse(self, step: Step, batch: Batch) -> None:
+        state = State(batch.states[:1], self._layout, step.fields)
+        raise MessageError(
+            f"node `{step.node.name}`",
+            "messages that reach a payload node, a group or a sink",
+            f"one that has passed {ENDLESS} control nodes, {state!r}",
+            "Mend the condition that should let it out of the loop.",
+        )
+
+    def _state(self, step: Step, batch: Batch) -> State:
+        return State(batch.states, self._layout, step.fields)
+
+    def _cond(self, step: Step, batch: Batch) -> Parts:
+        op = step.node.op
+        chosen = op.choose(step.where, self._state(step, batch))
+        first = int(chosen[0])
+        if len(chosen) == 1 or not np.count_nonzero(chosen != first):
+            return [(first, batch)]
+        if op.n == 2:
+            return [(output, batch.take(chosen == output)) for output in range(op.n)]
+        return _dealt_out(batch, chosen)
+
+    def _isu(self, step: Step, batch: Batch) -> Parts:
+        after = apply(step.where, step.node.op.function, self._state(step, batch))
+        return [(0, Batch(self._checked(step, after, batch.states), batch.cells))]
+
+    def _flatmap(self, step: Step, batch: Batch) -> Parts:
+        of, i = self._counted(step, batch)
+        return [(0, Batch(self._new_states(step, batch.states[of], i), batch.cells[of]))]
+
+    def _repeat(self, step: Step, batch: Batch) -> Parts:
+        of, _ = self._counted(step, batch)
+        slots = self._cells.row[batch.cells]
+        views = self._cells.view(batch.cells, None)
+        sizes = np.bincount(of, minlength=len(views))
+        self._cells.set_rows(views, np.repeat(slots, sizes), sizes)
+        return [(0, Batch(batch.states, views))]
+
+    def _ungroup(self, step: Step, batch: Batch) -> Parts:
+        slots, sizes = self._cells.rows_of(batch.cells)
+        if not len(slots):
+            return []
+        of = np.repeat(np.arange(len(sizes)), sizes)
+        i = np.arange(len(slots)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        states = self._new_states(step, batch.states[of], i)
+        return [(0, Batch(states, self._cells.view(batch.cells[of], slots)))]
+
+    def _distribute(self, step: Step, batch: Batch) -> Parts:
+        node = step.node
+        wire = node.inputs[1]
+        assert wire is not None
+        outputs: list[list[np.ndarray]] = [[] for _ in range(node.op.n)]
+        for cell, slot in zip(batch.cells.tolist(), batch.states[:, SLOT].tolist(), strict=True):
+            rows = self._cells.rows[cell]
+            maps = find_topology(node, wire.source.name, self._topologies, slot).gather
+            if len(maps) != node.op.n:
+                raise MessageError(
+                    f"node `{node.name}`, topology `{wire.name}`",
+                    f"{node.op.n} gather maps, one per output",
+                    f"{len(maps)}",
+                    "Make the Topology with one map per wire.",
+                )
+            for output, picks in enumerate(maps):
+                if len(picks) and picks.max() >= len(rows):
+                    raise MessageError(
+                        f"node `{node.name}`, topology `{wire.name}`",
+                        f"row numbers below {len(rows)}, the rows of the message",
+                        f"{int(picks.max())}",
+                        "Give the message a row for each node of the topology.",
+                    )
+                outputs[output].append(rows[picks])
+        result = []
+        for output, parts in enumerate(outputs):
+            views = self._cells.view(batch.cells, None)
+            self._cells.set_parts(views, parts)
+            result.append((output, Batch(batch.states, views)))
+        return result
+
+    def _counted(self, step: Step, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """For `count(s)` copies of each message: which message each copy is of, and its number among them."""
+        where, state = f"node `{step.node.name}`, count", self._state(step, batch)
+        counts = column(where, apply(where, step.node.op.count, state), len(batch.cells)).astype(np.int64)
+        if (counts < 0).any():
+            bad = state.take(np.flatnonzero(counts < 0)[:1])
+            raise MessageError(
+                where, "a count of at least 0", f"{int(counts.min())} for {bad!r}", "Mend the count function."
+            )
+        of = np.repeat(np.arange(len(counts)), counts)
+        return of, np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+    def _new_states(self, step: Step, states: np.ndarray, i: np.ndarray) -> np.ndarray:
+        before = State(states, self._layout, step.fields)
+        return self._checked(step, apply(step.where, lambda s: step.node.op.state(s, i), before), states)
+
+    def _checked(self, step: Step, after: State, before: np.ndarray) -> np.ndarray:
+        if (
+            not isinstance(after, State)
+            or columns_of(after).shape != before.shape
+            or (after.fields != step.new_fields and set(after.fields) != set(step.new_fields))
+        ):
+            raise MessageError(
+                f"node `{step.node.name}`",
+                f"states with the fields {sorted(step.new_fields)}, as when the graph was built",
+                f"{after!r}",
+                "Let the function return the same fields for every state.",
+            )
+        return columns_of(after)
+
+
+def _dealt_out(batch: Batch, chosen: np.ndarray) -> Parts:
+    """What goes to each output that any message has chosen, however many outputs there are."""
+    order = np.argsort(chosen, kind="stable")
+    chosen = chosen[order]
+    starts = [0, *(np.flatnonzero(chosen[1:] != chosen[:-1]) + 1).tolist()]
+    parts = []
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        rows = order[start:end]
+        parts.append((int(chosen[start]), Batch(batch.states.take(rows, axis=0), batch.cells[rows])))
+    return parts
+
+
+def find_topology(node: Node, pump: str, topologies: Mapping[str, Mapping[int, Topology]], slot: int) -> Topology:
+    """The topology of the instance in a slot.
+
+    Raises:
+      MessageError: If it has not been pumped.
+    """
+    found = topologies.get(pump, {}).get(slot)
+    if found is None:
+        raise MessageError(
+            f"node `{node.name}`",
+            f"a topology on pump `{pump}` before the message",
+            "none for this instance",
+            "Pump the topology with the instance.",
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of graphs and messages: files, progress, tables, event loops."""

@@ -1,0 +1,209 @@
+"""Dispatches of one kernel, carried out in one call: they do what they do one by one."""
+
+import asyncio
+import re
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import graphs
+from support.engines import NEVER, engine
+
+import ampjax as amp
+from ampjax.drivers.asyncio_driver import AsyncioDriver
+from ampjax.drivers.run import Loop
+from ampjax.drivers.sampling_timer import Sampled
+from ampjax.drivers.tracer import Tracer
+from ampjax.engine.kernels.ladders import ladder_for
+from ampjax.engine.kernels.looped import COUNTS, STREAK, kernel
+from ampjax.trace.trace import Trace
+
+CAPACITY, FEATURES = 211, 8
+
+
+def step(weights, arena, total, read, slots, added):
+    """What kernels do: rows are read from arenas, and those of an arena written."""
+    rows = jnp.tanh(arena[slots[0]] @ weights + read[slots[0]] + added)
+    return arena.at[slots[1]].set(rows), total + rows.sum()
+
+
+KERNEL = kernel(changed=(1, 2), brought=(4, 5))(step)
+
+
+def arguments(seed):
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(FEATURES, FEATURES)).astype(np.float32)
+    arena, read = rng.normal(size=(2, CAPACITY, FEATURES)).astype(np.float32)
+    slots = rng.integers(0, CAPACITY, (STREAK, 2, 4)).astype(np.int32)
+    added = rng.normal(size=(STREAK, 4, FEATURES)).astype(np.float32)
+    return weights, arena, read, slots, added
+
+
+@given(st.integers(0, STREAK), st.integers(0, 1000))
+def test_as_one_by_one(n, seed):
+    """Each reads what those before it have written; what lies behind the last of them is not looked at."""
+    weights, arena, read, slots, added = arguments(seed)
+    slots[:, 1] = 1 + np.arange(4)  # distinct
+    added[n:] = np.nan
+    one = jnp.array(arena), jnp.float32(0)
+    for i in range(n):
+        one = KERNEL.once(weights, *one, read, slots[i], added[i])
+    many = KERNEL.in_a_row(COUNTS[n], weights, jnp.array(arena), jnp.float32(0), read, slots, added)
+    for a, b in zip(one, many, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_one_value_is_given_back_as_it_is():
+    add = kernel(changed=(0,), brought=(1,))(lambda a, b: a + b)
+    assert float(add.in_a_row(COUNTS[3], jnp.float32(1), np.arange(STREAK, dtype=np.float32))) == 4.0
+
+
+def test_arenas_are_not_copied():
+    weights, arena, read, slots, added = arguments(0)
+    lowered = KERNEL.in_a_row.lower(COUNTS[2], weights, jnp.array(arena), jnp.float32(0), read, slots, added)
+    whole = re.findall(rf"= f32\[{CAPACITY},{FEATURES}\]\S* ([\w-]+)\(", lowered.compile().as_text())
+    assert whole and "copy" not in whole
+
+
+def watched(e, monkeypatch):
+    """The launches of every call of an executor, in order."""
+    calls, run = [], e.executor.run
+
+    def noted(streak):
+        calls.append(list(streak))
+        return run(streak)
+
+    monkeypatch.setattr(e.executor, "run", noted)
+    return calls
+
+
+@pytest.mark.parametrize("interval", [NEVER, 5, 1])
+def test_a_loop_learns_the_same(monkeypatch, interval):
+    lengths = [5, 5, 5, 2, 7, 5, 1, 9, 4]
+    settings = {"interval": interval, "max_active_keys": 3, "tx": optax.adam(0.05)}
+    one, many = (engine(graphs.rnn(), **settings) for _ in range(2))
+    dispatches = []
+    one.virtual(graphs.rnn_data(lengths), on_dispatch=dispatches.append)
+    calls = watched(many, monkeypatch)
+    many.wall(graphs.rnn_data(lengths))
+    assert len([d for call in calls for d in call]) == len(dispatches)
+    assert max(map(len, calls)) > 1, "nothing was called together"
+    for before, after in ((one.executor.store.params, many.executor.store.params), (one.gradients, many.gradients)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), before, after)
+    for name, value in one.metrics().items():
+        assert many.metrics().get(name, value) == pytest.approx(value, rel=1e-5)
+
+
+def test_what_is_called_together_has_one_kernel(monkeypatch):
+    """One stage, one direction, one size; parameters change behind the last one only."""
+    e = engine(graphs.rnn(), interval=7, max_active_keys=4)
+    calls = watched(e, monkeypatch)
+    e.wall(graphs.rnn_data([6, 6, 3, 6, 8, 2, 6, 6]))
+    for call in calls:
+        assert len({(d.stage, d.direction, ladder_for(e.plan.stages[d.stage])(d.n_rows)) for d in call}) == 1
+        assert not any(d.changes for d in call[:-1]) and len(call) <= STREAK
+
+
+def test_what_fails_is_undone_as_a_whole(monkeypatch):
+    e = engine(graphs.rnn(), max_active_keys=2)
+    loop = Loop(e.scheduler, e.executor, e.sources(graphs.rnn_data([8, 8])))
+    run, failed = e.executor.run, []
+
+    def fails(streak):
+        if len(streak) > 2:
+            failed.append([d.number for d in streak])
+            raise MemoryError
+        return run(streak)
+
+    monkeypatch.setattr(e.executor, "run", fails)
+    with pytest.raises(MemoryError):
+        asyncio.run(AsyncioDriver(loop).run())
+    assert failed and [d.number for d in loop.queue.undone][: len(failed[0])] == failed[0]
+
+
+def plus():
+    """`loss(p + x)`: the gradient of each row is 1."""
+    with amp.Graph() as g:
+        x = amp.pump("x")
+        y = amp.ppt("f", lambda p, x: p + x, params=graphs.one())(x)
+        amp.loss("loss", lambda y: y)(y)
+    return g
+
+
+ROWS = [{"x": np.float32(i)} for i in range(40)]
+
+
+def failing(trace=None, change_at=None, run_at=None):
+    """A run that fails at a parameter change, or at a call that brings gradients; what remains of it, and the loop."""
+    e = engine(plus(), gradient="mean", interval=8, max_active_keys=40, max_dispatch_size=1, fuse=False)
+    loop = Loop(e.scheduler, e.executor, e.sources(ROWS))
+    change, run, counts = e.executor.change, e.executor.run, {"change": 0, "run": 0}
+
+    def raises(name, at):
+        counts[name] += 1
+        if counts[name] == at:
+            raise MemoryError
+
+    def fails_to_change(what):
+        raises("change", change_at)
+        change(what)
+
+    def fails_to_run(streak):
+        if streak[0].direction == "backward":
+            raises("run", run_at)
+        return run(streak)
+
+    e.executor.change, e.executor.run = fails_to_change, fails_to_run
+    with pytest.raises(MemoryError):
+        asyncio.run(AsyncioDriver(loop, trace=trace).run())
+    loop.queue.abandon()
+    return e
+
+
+@pytest.mark.parametrize(
+    "how",
+    [*({"change_at": n} for n in (1, 2)), *({"run_at": n} for n in (1, 2, 3))],
+    ids=lambda how: "-".join(map(str, *how.items())),
+)
+@pytest.mark.parametrize("every", [None, 1000, 1])
+def test_nodes_have_counted_what_they_have_accumulated(how, every):
+    e = failing(None if every is None else Trace(every=every), **how)
+    assert float(e.gradients["f"]) == e.scheduler.updates.counts["f"]
+
+
+class Calls:
+    """An executor that notes what it is asked to run."""
+
+    def __init__(self):
+        self.calls, self.fences, self.sinks = [], self, ()
+
+    def can_coalesce(self, before, launch):
+        return True
+
+    def run(self, streak):
+        self.calls.append([d.number for d in streak])
+        return 0
+
+    def is_idle(self, worker):
+        return True
+
+    def wait_for(self, worker):
+        pass
+
+
+def test_one_that_is_timed_is_called_alone():
+    e, calls = engine(graphs.rnn(), max_active_keys=2), Calls()
+    loop = Loop(e.scheduler, calls, e.sources(graphs.rnn_data([4, 4])))
+    calls.feed = lambda feeds: None
+    loop.instruments.add(Sampled(Tracer(Trace(), loop, time.perf_counter_ns), calls, every=1000))
+    loop.settle()
+    for _ in range(4):
+        loop.done(loop.decide(0))
+    loop.queue.carry_out()
+    (first, *rest) = calls.calls
+    assert len(first) == 1 and len(rest[0]) > 1

@@ -1,0 +1,324 @@
+"""One contract for all node kinds, and what the builder functions promise beside it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import ampjax as amp
+from ampjax.ir.control_nodes import CONTROL
+from ampjax.ir.graph import PAYLOAD, infer
+from ampjax.ir.payload_nodes import Pump
+from ampjax.ir.wires import WireType
+from ampjax.testing import init_params, reference
+
+D = 4
+ROW = WireType((D,), np.dtype("float32"), ("t",))
+ROWS = WireType((D,), np.dtype("float32"), ("t",), ragged=True)
+
+
+def square(x):
+    return 0.5 * jnp.sum(x * x)
+
+
+def number(s, i):
+    return s.replace(i=i)
+
+
+def of(wire, **changes):
+    return WireType(**{**vars(wire), **changes})
+
+
+# kind: how to build it from an ordinary wire, a ragged wire and a topology; and the types that it should emit.
+KINDS = {
+    "Pump": (lambda x, r, m: x, (ROW,)),
+    "PPT": (lambda x, r, m: amp.ppt("node", amp.nn.Linear(D, 2))(x), (of(ROW, shape=(2,)),)),
+    "NPT": (lambda x, r, m: amp.npt("node", lambda x: (x, x.sum()), outputs=2)(x), (ROW, of(ROW, shape=()))),
+    "Concat": (lambda x, r, m: amp.concat(x, x), (of(ROW, shape=(2 * D,)),)),
+    "Split": (lambda x, r, m: amp.split(x, (1, 3)), (of(ROW, shape=(1,)), of(ROW, shape=(3,)))),
+    "RouteBy": (
+        lambda x, r, m: amp.route_by(x, amp.npt("choose", jnp.argmax)(x), "way", name="node"),
+        (of(ROW, fields=("t", "way")),),
+    ),
+    "Reduce": (lambda x, r, m: amp.reduce("node", jax.ops.segment_sum, r), (ROW,)),
+    "Collect": (lambda x, r, m: amp.collect([r, r], m), (ROWS,)),
+    "Loss": (lambda x, r, m: amp.loss("node", square)(x), ()),
+    "Sink": (lambda x, r, m: amp.sink("node", x), ()),
+    "Cond": (lambda x, r, m: amp.cond(x, lambda s: s.t % 3, 3), (ROW, ROW, ROW)),
+    "Phi": (lambda x, r, m: amp.phi("node", *amp.cond(x, lambda s: s.t > 0)), (ROW,)),
+    "Isu": (
+        lambda x, r, m: amp.isu(x, lambda s: s.replace(u=s.t), lambda s: s.drop("u")),
+        (of(ROW, fields=("t", "u")),),
+    ),
+    "Bcast": (lambda x, r, m: amp.bcast(x, 2), (ROW, ROW)),
+    "Flatmap": (lambda x, r, m: amp.flatmap(x, lambda s: s.t, number), (of(ROW, fields=("t", "i")),)),
+    "Repeat": (lambda x, r, m: amp.repeat(x, lambda s: s.t), (ROWS,)),
+    "Ungroup": (lambda x, r, m: amp.ungroup(r, "i"), (of(ROW, fields=("t", "i")),)),
+    "Group": (lambda x, r, m: amp.group(x, size=lambda s: 1), (of(ROWS, fields=()),)),
+    "Distribute": (lambda x, r, m: amp.distribute(r, m, 2), (ROWS, ROWS)),
+}
+
+
+def build(kind):
+    """A closed graph with one node of this kind, and that node."""
+    make, _ = KINDS[kind]
+    with amp.Graph() as g:
+        x = amp.pump("x", (D,), fields=("t",))
+        make(x, amp.pump("rows", (D,), fields=("t",), ragged=True), amp.topology("map"))
+        for node in list(g.nodes.values()):
+            for wire in node.outputs:
+                if not wire.consumers:
+                    if wire.source.name == "map":
+                        empty = amp.pump("empty", (D,), ragged=True)
+                        wire = amp.distribute(empty, wire, 1, name="unused")[0]
+                    amp.sink(f"end {wire.name}", wire)
+    return g, next(node for node in g.nodes.values() if node.kind == kind)
+
+
+def test_the_table_has_every_kind():
+    payload = {*KINDS} - {op.kind for op in CONTROL} - {"Pump"}
+    assert payload == {op.kind for op in PAYLOAD if hasattr(op, "kind")} | {"PPT", "NPT", "Concat", "Split"}
+    assert {op.kind for op in CONTROL} <= {*KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_contract(kind):
+    g, node = build(kind)
+    _, types = KINDS[kind]
+    assert tuple(wire.type for wire in node.outputs) == types
+    assert [(wire.source, wire.port) for wire in node.outputs] == [(node, i) for i in range(len(types))]
+    assert g.nodes[node.name] is node and list(g.walk()).count(node) == 1
+    # Every wire knows its consumers, and they know it.
+    for wire in node.outputs:
+        assert wire.consumers and all(consumer.inputs[port] is wire for consumer, port in wire.consumers)
+    for port, wire in enumerate(node.inputs):
+        assert (node, port) in wire.consumers
+        assert node.source_name(port) == wire.name
+    # What it is: control moves states only; a payload node has a body or a function; parameters only at a PPT.
+    assert node.is_control == isinstance(node.op, CONTROL)
+    assert node.is_control + isinstance(node.op, PAYLOAD) + isinstance(node.op, Pump) == 1
+    assert node.has_params == (kind == "PPT")
+    # Types are inferred once, and again the same.
+    assert not infer(node)
+    again = node.op.infer(node, tuple(wire.type for wire in node.inputs))
+    assert tuple(again) == types
+    # It prints as a line, and describes itself the same way in a graph built anew.
+    assert repr(node).startswith(f"{kind} `{node.name}`") and "0x" not in repr(node)
+    assert repr(build(kind)[1]) == repr(node)
+    assert type(node.op).__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_runs(kind):
+    g, node = build(kind)
+    rows = amp.messages(np.ones((3, D), np.float32), t=2)
+    instance = {"x": amp.messages(np.ones((1, D), np.float32), t=2), "rows": rows}
+    instance |= {"map": amp.Topology(([0, 1, 2],) * 2, ([0, 1, 0],) * 2, 2), "empty": np.zeros((0, D), np.float32)}
+    if any(n.name == "unused" for n in g.nodes.values()):
+        instance["map"] = amp.Topology(([],), ([],), 0)
+    instance = {name: value for name, value in instance.items() if name in g.pumps}
+    got = reference(g, init_params(g), [instance])
+    ports = {"Pump": 0, "Phi": 1}.get(kind, sum(not wire.type.topology for wire in node.inputs))
+    assert got.messages[node.name] == ports
+
+
+def test_a_wire_used_twice_is_a_bcast():
+    with amp.Graph() as g:
+        x = amp.pump("x", (D,))
+        amp.loss("loss", lambda a, b: jnp.sum(a * b))(x, amp.npt("double", lambda x: 2 * x)(x))
+    assert [(node.name, port) for node, port in x.consumers] == [("double", 0), ("loss", 0)]
+    assert reference(g, {}, [{"x": np.ones(D, np.float32)}]).loss == 2 * D
+
+
+def test_types_of_a_loop_are_found_when_the_graph_is_closed():
+    with amp.Graph() as g:
+        h = amp.phi("h")
+        y = amp.ppt("layer", amp.nn.Linear(D, D))(h)
+        assert y.type is None
+        y = amp.isu(y, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        more, done = amp.cond(y, lambda s: s.t < 3)
+        h.connect(amp.pump("x", (D,), fields=("t",)), more)
+        amp.sink("y", done)
+    assert y.type == h.type == done.type == ROW
+    assert g.layout.fields == ("t",)
+
+
+def test_a_join_takes_the_state_of_port_0():
+    with amp.Graph():
+        x, label = amp.pump("x", (D,), fields=("t", "n")), amp.pump("label", (D,), fields=("t",))
+        y = amp.npt("add", lambda a, b: a + b, join=("t",))(x, label)
+        amp.sink("y", y)
+    assert y.type.fields == ("t", "n")
+
+
+def test_ports_have_the_names_of_the_body_s_arguments():
+    with amp.Graph() as g:
+        x = amp.pump("x", (D,))
+        amp.sink("y", amp.ppt("gate", lambda p, left, right: left * right * p, params=jnp.ones(D))(x, x))
+    node = g.nodes["gate"]
+    assert [node.port_name(i) for i in range(2)] == ["left", "right"]
+
+
+def test_automatic_names_are_free():
+    with amp.Graph() as g:
+        x = amp.pump("cond1", (D,))
+        for wire in amp.cond(x, lambda s: s.instance > 0):
+            amp.sink(f"end{wire.port}", wire)
+        amp.sink("end", amp.concat(x, x))
+    assert set(g.nodes) == {"cond1", "cond2", "end0", "end1", "concat1", "end"}
+
+
+# Bodies.
+
+
+def plain(p, x):
+    return x @ p["w"]
+
+
+BODIES = {
+    "plain function, params": (plain, {"params": {"w": np.ones((D, 2), np.float32)}}),
+    "plain function, init": (plain, {"params": lambda key: {"w": jax.random.normal(key, (D, 2))}}),
+    "layer": (amp.nn.Linear(D, 2), {}),
+    "nnx module": (nnx.Linear(D, 2, rngs=nnx.Rngs(0)), {}),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies(name):
+    body, options = BODIES[name]
+    with amp.Graph() as g:
+        amp.loss("loss", square)(amp.ppt("layer", body, **options)(amp.pump("x", (D,))))
+    params = init_params(g)
+    assert g.parameterised.keys() == params.keys() == {"layer"}
+    x = np.arange(D, dtype=np.float32)
+    got = reference(g, params, [{"x": x}])
+    p = params["layer"]
+    w = p["kernel"] if "kernel" in p else p["w"]
+    np.testing.assert_allclose(got.loss, square(x @ w + p.get("b", p.get("bias", 0.0))), rtol=1e-6)
+    assert jax.tree.structure(got.grads["layer"]) == jax.tree.structure(p)
+
+
+# Replicas.
+
+
+def test_replicate_builds_copies_between_a_cond_per_input_and_a_phi():
+    with amp.Graph() as g:
+        x, y = amp.pump("x", (D,)), amp.pump("y", (D,))
+        layer = amp.ppt("gate", lambda p, a, b: p * a * b, params=jnp.ones(D), min_update_interval=7)
+        z = amp.replicate(layer, 3)(x, y)
+        amp.sink("z", z)
+    copies = [n for n in g.nodes.values() if n.options.replica_of == "gate"]
+    assert [n.name for n in copies] == ["gate/0", "gate/1", "gate/2"]
+    assert {n.options.min_update_interval for n in copies} == {7}
+    assert [n.name for n in g.nodes.values() if n.kind == "Cond"] == ["gate/route", "gate/route1"]
+    assert z.source.kind == "Phi"
+    one = np.ones(D, np.float32)
+    got = reference(g, init_params(g), [{"x": i * one, "y": one} for i in range(5)])
+    assert got.rows == {"gate/0": 2, "gate/1": 2, "gate/2": 1}
+    assert [state["instance"] for state, _ in got.outputs["z"]] == [int(z[0]) for _, z in got.outputs["z"]]
+
+
+def test_replicate_by_a_state_function():
+    with amp.Graph() as g:
+        x = amp.pump("x", (D,), fields=("t",))
+        amp.sink("y", amp.replicate(amp.ppt("layer", amp.nn.Linear(D, D)), 2, route=lambda s: s.t % 2)(x))
+    data = [{"x": amp.messages(np.zeros((3, D), np.float32), t=[1, 3, 4])}]
+    assert reference(g, init_params(g), data).rows == {"layer/0": 1, "layer/1": 2}
+
+
+def test_replicate_joins_each_output_of_its_own():
+    with amp.Graph() as g:
+        x = amp.pump("x", (D,))
+        both = amp.replicate(amp.ppt("both", lambda p, x: (p * x, x - p), params=jnp.ones(D), outputs=2), 2)(x)
+        for name, wire in zip(("times", "minus"), both, strict=True):
+            amp.sink(name, wire)
+    got = reference(
+        g, {name: jnp.full(D, 3.0) for name in ("both/0", "both/1")}, [{"x": np.full(D, 2.0, np.float32)}] * 3
+    )
+    assert got.rows == {"both/0": 2, "both/1": 1}
+    assert {name: {float(y[0]) for _, y in outputs} for name, outputs in got.outputs.items()} == {
+        "times": {6},
+        "minus": {-1},
+    }
+
+
+def parted(n, inner=1):
+    """A loop with a loss and an output, `n` times."""
+
+    def network(x, label):
+        h = amp.phi("h")
+        z = amp.replicate(amp.ppt("times", lambda p, a: p * a, params=jnp.full(D, 0.5)), inner)(h)
+        z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        more, done = amp.cond(z, lambda s: s.t < 3)
+        h.connect(x, more)
+        amp.loss("far", lambda a, b: jnp.sum((a - b) ** 2))(done, label)
+        amp.sink("inside", done)
+        return done
+
+    with amp.Graph() as g:
+        fields = ("t",)
+        x, label = amp.pump("x", (D,), fields=fields), amp.pump("label", (D,), fields=fields)
+        amp.sink("y", amp.replicate(network, n)(x, label))
+    return g
+
+
+PARTED = [
+    {
+        "x": amp.messages(np.full((1, D), i, np.float32), t=i % 3),
+        "label": amp.messages(np.ones((1, D), np.float32), t=3),
+    }
+    for i in range(7)
+]
+
+
+def test_copies_of_a_part_have_a_number_in_their_names_and_are_replicas():
+    g = parted(2)
+    assert {*g.parameterised} == {"times/0", "times/1"}
+    options = {n.name: (n.options.replica_of, n.part) for n in g.nodes.values()}
+    assert options["times/1"] == ("times", "network/1") and options["far/0"] == ("far", "network/0")
+    assert options["h/1"] == ("h", "network/1") and options["network/route"] == options["network/join"] == (None, None)
+    assert {"isu1/0", "isu1/1", "cond1/0", "cond1/1", "network/route1"} <= {*g.nodes}
+
+
+@pytest.mark.parametrize("inner", [1, 3])
+def test_copies_of_a_part_compute_what_the_part_does(inner):
+    """Loss, outputs and the sum of the copies' gradients, by the reference interpreter."""
+    one, g = parted(1), parted(2, inner)
+    params = {name: jnp.linspace(0.5, 1, D) for name in g.parameterised}
+    got, want = reference(g, params, PARTED), reference(one, {"times": jnp.linspace(0.5, 1, D)}, PARTED)
+    assert got.loss == pytest.approx(want.loss)
+    np.testing.assert_allclose(sum(got.grads.values()), want.grads["times"], rtol=1e-5)
+    assert sum(got.rows.values()) == want.rows["times"] and len(got.rows) == 2 * inner
+    for sink in ("y", "inside"):
+        rows = [{s["instance"]: np.asarray(y) for s, y in run.outputs[sink]} for run in (got, want)]
+        assert {*rows[0]} == {*rows[1]} == {*range(7)} and all(np.array_equal(rows[0][i], rows[1][i]) for i in range(7))
+
+
+def test_parts_of_one_name_get_numbers_and_topologies_are_not_routed():
+    with amp.Graph() as g:
+        x, rows, edges = amp.pump("x", (D,)), amp.pump("rows", (D,), ragged=True), amp.topology("edges")
+        y = amp.replicate(lambda x: amp.npt("same", lambda x: x)(x), 2)(x)
+        amp.sink("y", amp.replicate(lambda x: amp.npt("again", lambda x: x)(x), 2)(y))
+        amp.sink("z", amp.replicate(lambda r, e: amp.collect(amp.distribute(r, e, 1), e), 2, name="over")(rows, edges))
+    assert {"part/route", "part2/route", "over/route", "collect1/1"} <= {*g.nodes} and "over/route1" not in g.nodes
+    data = {"x": np.ones(D, np.float32), "rows": np.ones((2, D), np.float32)}
+    instances = [data | {"edges": amp.Topology(([0, 1],), ([0, 0],), 1)}] * 3
+    got = reference(g, {}, instances).outputs
+    assert [float(z[0][0]) for _, z in got["z"]] == [2.0] * 3 and len(got["y"]) == 3
+
+
+def test_a_part_without_outputs_and_one_copy():
+    with amp.Graph() as g:
+        x = amp.pump("x", (D,))
+        assert amp.replicate(lambda x: amp.loss("sum", jnp.sum)(x), 2)(x) is None
+        assert amp.replicate(tuple, 1)([x]) == (x,)
+    assert {"sum/0", "sum/1"} <= {*g.nodes}
+
+
+@pytest.mark.parametrize("text", ["tree", "mermaid", "dot"])
+def test_every_kind_has_a_text(text):
+    for kind in KINDS:
+        g, node = build(kind)
+        shown = {"tree": repr, "mermaid": lambda g: g.to_mermaid(), "dot": lambda g: g.to_dot()}[text](g)
+        assert node.name in shown

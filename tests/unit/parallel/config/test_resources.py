@@ -1,0 +1,132 @@
+import jax
+import pytest
+
+from ampjax.errors import SettingsError
+from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
+from ampjax.parallel.config.partitioner import groups_of, partitioner
+from ampjax.parallel.config.resources import Resources, find_resources
+from ampjax.parallel.homes.placement import place_variables
+from ampjax.sparse.rows.partition_layout import Layout
+
+
+def test_no_file_means_all_local_devices_as_one_machine():
+    resources = find_resources()
+    assert resources.devices == tuple(jax.local_devices())
+    assert (resources.homes, resources.servers) == ((0, 0, 0, 0), (0,))
+
+
+def test_a_file_names_machines(tmp_path):
+    path = tmp_path / "resources.yaml"
+    path.write_text("machines:\n  - {host: a, devices: [2, 0], servers: 2}\n  - devices: [1]\n    servers: 0\n")
+    resources = find_resources(path)
+    assert [device.id for device in resources.devices] == [2, 0, 1]
+    assert (resources.homes, resources.servers) == ((0, 0, 1), (0, 0))
+    assert [machine.host for machine in resources.machines] == ["a", "machine-1"]
+    assert resources.replicas_of(0) == [0, 1]
+    assert find_resources(resources) is resources
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("machines: [", "expected YAML"),
+        ("[" * 50_000, "expected YAML, got more than 8 brackets within each other"),
+        (
+            "a: &a [x, x]\nb: &b [*a, *a]\nmachines: [*b, *b]",
+            "expected YAML, got an alias",
+        ),
+        ("machines: 2001-99-99", "expected YAML, got month must be in"),
+        ("#" * (1 << 16) + "\n", "expected YAML, got more than 65536 bytes"),
+        ("- 1", "a mapping with the one key `machines`, got list"),
+        ("machines: []\nextra: 1", "the one key `machines`, got the keys \\['extra', 'machines'\\]"),
+        ("machines: 3", "`machines`: expected a list, got int"),
+        ("machines: []", "at least one machine, got none"),
+        ("machines: [{devices: [0], gpus: 3}]", "machine 0: expected `devices`"),
+        ("machines: [{devices: 2}]", "a list of numbers, got 2"),
+        ("machines: [{devices: [7]}]", "numbers from 0 to 3, this process's devices, got 7"),
+        ("machines: [{devices: []}]", "at least one device, got none"),
+        ("machines: [{devices: [0]}, {devices: [0]}]", "each device once"),
+        ("machines: [{host: a, devices: [0]}, {host: a, devices: [1]}]", "each host once, got `a` twice"),
+        ("machines: [{devices: [0], servers: -1}]", "a number of at least 0, got -1"),
+        ("machines: [{devices: [0], servers: 0}]", "at least one server, got none"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_wrong_files(tmp_path, text, message):
+    path = tmp_path / "resources.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=message):
+        find_resources(path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(SettingsError, match="a file that can be read, got No such file"):
+        find_resources(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"run_option": "HYBRID"}, "setting `run_option`: expected one of"),
+        ({"average_dense": "median"}, "setting `average_dense`: expected one of"),
+        ({"sync": 1}, "setting `sync`: expected a bool"),
+        ({"sync": False, "run_option": "ar"}, "True where run_option is `ar`"),
+        ({"max_staleness": -1}, "an integer of at least 0, got -1"),
+        ({"partitions": 0}, "an integer of at least 1, got 0"),
+        ({"alpha_threshold": 0.0}, "a number above 0"),
+        ({"sample": 100}, "setting `sample`: expected a SampleTimes"),
+        ({"checkpoint": "folder"}, "setting `checkpoint`: expected a Checkpoints or None"),
+        ({"wire_dtype": "float16"}, "setting `wire_dtype`"),
+    ],
+)
+def test_wrong_settings(options, message):
+    with pytest.raises(SettingsError, match=message):
+        ParallaxConfig(**options)
+
+
+def test_wrong_parts_of_settings():
+    with pytest.raises(SettingsError, match="fewer than `iterations`, 5, got 5"):
+        SampleTimes(iterations=5, discarded=5)
+    with pytest.raises(SettingsError, match="at least 1, got 0"):
+        Checkpoints("folder", every_steps=0)
+    assert ParallaxConfig(sync=False).dense_at_servers
+
+
+def test_partitioners_group_variables():
+    rows = {"enc/emb": 100, "dec/emb": 50, "softmax/rows": 30}
+    parts = [partitioner("enc/emb,dec/*", min_partitions=2), partitioner("softmax", max_partitions=4)]
+    groups = groups_of(parts, rows, [*rows, "w"])
+    assert [(g.label, g.paths, g.low, g.high) for g in groups] == [
+        ("enc/emb,dec/*", ("enc/emb", "dec/emb"), 2, 50),
+        ("softmax", ("softmax/rows",), 1, 4),
+    ]
+    assert [g.label for g in groups_of([], rows, list(rows))] == ["others"]
+    assert groups_of([partitioner("w")], {}, ["w"]) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([partitioner("embed")], "expected a name in one of"),
+        ([partitioner("emb"), partitioner("enc")], "variable `enc/emb`: expected one partitioner at most"),
+        ([partitioner("emb", min_partitions=11)], "at most 10, the rows of `enc/emb`"),
+    ],
+)
+def test_wrong_partitioners(parts, message):
+    with pytest.raises(SettingsError, match=message):
+        groups_of(parts, {"enc/emb": 10}, ["enc/emb"])
+    with pytest.raises(SettingsError, match="names of a leaf's path"):
+        partitioner("")
+
+
+def test_placement_is_even_by_size():
+    sizes = {f"v{i}": (100, (i * 37) % 101 + 1) for i in range(10)} | {"dense": (1, 7000)}
+    partitions = {f"v{i}": i + 1 for i in range(10)}
+    servers = place_variables(sizes, partitions, 3)
+    assert {path: len(own) for path, own in servers.items()} == partitions | {"dense": 1}
+    loads = [0, 0, 0]
+    for path, own in servers.items():
+        for part, server in enumerate(own):
+            loads[server] += Layout(sizes[path][0], len(own)).size(part) * sizes[path][1]
+    assert max(loads) - min(loads) <= 7000
+    assert Resources(find_resources().machines) == find_resources()

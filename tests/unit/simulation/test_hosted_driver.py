@@ -1,0 +1,143 @@
+"""A host that is a serial resource, and cores that it shares with devices."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import graphs
+from support.control import assert_empty, scheduler_for
+from support.engines import Told
+
+import ampjax as amp
+from ampjax.drivers.controller import Source
+from ampjax.drivers.run import Loop
+from ampjax.errors import DeadlockError, SettingsError
+from ampjax.ir.instances import InstanceList
+from ampjax.plan.passes import Pass
+from ampjax.simulation.hosted_driver import HostedDriver
+from ampjax.simulation.profile import Profile
+from ampjax.simulation.profile_cost import HostedCost
+from ampjax.simulation.shared_cores import Cores
+from ampjax.trace.trace import Trace
+
+MANY = 100.0
+
+
+def test_devices_and_host_work_at_once_where_there_are_cores():
+    cores = Cores(2, MANY)
+    cores.issue(0, 50)
+    cores.issue(1, 30)
+    cores.work(40)
+    assert cores.now_ns == 40 and [cores.queued(d) for d in (0, 1)] == [1, 0]
+    cores.wait()
+    assert cores.now_ns == 50 and not cores.busy
+
+
+def test_who_shares_cores_takes_longer():
+    """Three at work on two cores have two thirds of one each."""
+    cores = Cores(2, 2)
+    cores.issue(0, 20)
+    cores.issue(1, 20)
+    cores.work(20)
+    assert cores.now_ns == pytest.approx(30)
+    alone = Cores(1, 2)
+    alone.issue(0, 20)
+    alone.work(20)
+    assert alone.now_ns == 20
+
+
+def test_a_device_works_in_order():
+    cores = Cores(1, MANY)
+    for ns in (10, 20, 30):
+        cores.issue(0, ns)
+    ends = []
+    while cores.busy:
+        cores.wait()
+        ends.append(cores.now_ns)
+    assert ends == [10, 30, 60]
+
+
+def test_a_job_waits_for_what_another_device_was_given_before():
+    cores = Cores(2, MANY)
+    cores.issue(0, 100)
+    cores.issue(1, 10, after=0)
+    cores.issue(0, 100)
+    cores.wait()
+    assert cores.now_ns == 100
+    cores.wait()
+    assert cores.now_ns == 110
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 50)), max_size=30),
+    st.sampled_from([1.0, 2.0, MANY]),
+)
+@settings(max_examples=60)
+def test_no_work_is_lost_and_none_is_done_faster_than_the_cores_allow(jobs, n_cores):
+    """Between the longest of host and devices and the sum of all over the cores, and never longer than one after the other."""
+    cores, work = Cores(3, n_cores), [0, 0, 0, 0]
+    for device, host_ns, device_ns in jobs:
+        cores.work(host_ns)
+        cores.issue(device, device_ns)
+        work[3] += host_ns
+        work[device] += device_ns
+    while cores.busy:
+        cores.wait()
+    least = max(*work, sum(work) / n_cores)
+    assert least - 1e-6 <= cores.now_ns <= sum(work) + 1e-6
+
+
+def profile(host_ns, device_ns):
+    """Every stage of a chain of two takes so long of host and device."""
+    names = [f"{way} {stage}" for stage in ("f0", "f1+loss", "f0+f1+loss") for way in ("forward", "backward")]
+    names += ["forward f0→1", "backward f0→1", "forward feed x→0", "forward feed label→1"]
+    total = {name: {1: float(host_ns + device_ns)} for name in [*names, "update f0", "update f1"]}
+    issue = {name: {1: float(host_ns)} for name in total}
+    kernels = {name: {1: float(device_ns)} for name in total}
+    return Profile(total, kernels, issue, {name: {1: 0.0} for name in total})
+
+
+def simulated(host_ns, device_ns, workers, cores=MANY):
+    return amp.simulate(
+        graphs.chain(2),
+        graphs.chain_data(40),
+        cost=lambda plan: HostedCost(plan, profile(host_ns, device_ns), cores),
+        workers=workers,
+        max_dispatch_size=1,
+        max_active_keys=8,
+        min_update_interval=1 << 30,
+    )
+
+
+def test_a_slow_host_gains_nothing_from_a_second_device():
+    one, two = simulated(100, 1, 1), simulated(100, 1, 2)
+    assert one.seconds == pytest.approx(one.stats.dispatches * 100e-9, rel=0.02)
+    assert two.seconds == pytest.approx(two.stats.dispatches * 100e-9, rel=0.02)
+
+
+def test_a_fast_host_keeps_both_devices_busy_if_they_have_a_core_each():
+    one, two, shared = simulated(1, 1000, 1), simulated(1, 1000, 2), simulated(1, 1000, 2, cores=1)
+    assert one.seconds == pytest.approx(one.stats.dispatches * 1000e-9, rel=0.02)
+    assert two.seconds < 0.8 * shared.seconds
+    assert shared.seconds == pytest.approx(shared.stats.dispatches * 1001e-9, rel=0.02)
+
+
+@pytest.mark.parametrize("spaces", [(0,), (0, 1)])
+def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data(spaces):
+    s = scheduler_for(
+        graphs.chain(2), {"f1": spaces[-1], "loss": spaces[-1]}, spaces, True, flush_every=4, max_active_keys=4
+    )
+    data, issued = InstanceList(graphs.chain_data(10)), []
+    loop = Loop(s, None, [Source(s, Pass(data, np.arange(10)))], [Told(s, issued.append)])
+    HostedDriver(loop, HostedCost(s.plan, profile(1, 1), 2)).run()
+    assert sorted(change.node for dispatch in issued for change in dispatch.changes) == 3 * ["f0"] + 3 * ["f1"]
+    assert_empty(s)
+
+
+def test_what_a_hosted_machine_can_not_do_is_told():
+    with pytest.raises(SettingsError, match="simulate, `trace`: expected none with a `HostedCost`"):
+        amp.simulate(
+            graphs.chain(1), graphs.chain_data(1), cost=lambda plan: HostedCost(plan, profile(1, 1), 1), trace=Trace()
+        )
+    with pytest.raises(DeadlockError):
+        amp.simulate(graphs.chain(1), [{"x": 1.0}], cost=lambda plan: HostedCost(plan, profile(1, 1), 1))

@@ -1,0 +1,97 @@
+"""Progress in a terminal and where there is none."""
+
+import io
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import optax
+import pytest
+from rich.console import Console
+from support import graphs
+
+import ampjax as amp
+from ampjax.train.preparation import as_needed
+from ampjax.utils.progress import AS_NEEDED, COMPILING, Reporter
+
+
+def seen(jumps, name=COMPILING, total=120, show=True, terminal=False):
+    """What is shown where a unit of work ends after each of some seconds."""
+    out, clock = io.StringIO(), SimpleNamespace(seconds=0.0)
+    console = Console(file=out, force_terminal=terminal, width=200)
+    with Reporter(show, console, lambda: clock.seconds) as reporter, reporter.part(name, total) as advance:
+        for seconds in jumps:
+            clock.seconds += seconds
+            advance(1)
+    return out.getvalue()
+
+
+def test_without_a_terminal_a_line_tells_how_far_the_compilations_are():
+    assert seen([2.0] * 4) == "compiling 3 of 120 kernels, about 234 s left\n"
+
+
+def test_what_is_compiled_as_needed_may_be_less():
+    assert seen([2.0] * 4, AS_NEEDED) == "compiling 3 of at most 120 kernels, about 234 s left at most\n"
+
+
+def test_passes_are_told_by_their_names():
+    assert seen([6.0], "epoch 2", 11) == "epoch 2: 1 of 11, about 60 s left\n"
+
+
+def test_an_hour_gives_few_lines():
+    lines = seen([1.0] * 3600, total=3601).splitlines()
+    assert 30 < len(lines) < 40
+
+
+@pytest.mark.parametrize(("jumps", "show"), [([1.0] * 4, True), ([100.0] * 4, False)])
+def test_what_is_short_or_switched_off_tells_nothing(jumps, show):
+    assert seen(jumps, show=show) == ""
+
+
+def test_what_is_done_needs_no_line():
+    assert seen([100.0], total=1) == ""
+
+
+def test_a_terminal_has_a_bar_and_no_lines():
+    shown = seen([10.0] * 5, terminal=True)
+    assert "compiling" in shown and "kernels" not in shown
+
+
+def test_a_trainer_tells_of_its_compilations_where_output_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("ampjax.utils.progress.FIRST_S", 0.0)
+    monkeypatch.setattr("rich.get_console", lambda: Console(width=200))
+    amp.Trainer(graphs.chain(1), optax.sgd(1e-2)).warm_up(graphs.chain_data(4))
+    assert capsys.readouterr().out.startswith("compiling 1 of ")
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """Gives what has been shown, a line for each step, as where output is no terminal."""
+    monkeypatch.setattr("ampjax.utils.progress.FIRST_S", 0.0)
+    monkeypatch.setattr("ampjax.utils.progress.MOST_S", 0.0)
+    monkeypatch.setattr("rich.get_console", lambda: Console(width=200))
+    return lambda: capsys.readouterr().out
+
+
+def test_compilations_are_counted_as_they_come(shown):
+    with Reporter(True) as reporter, as_needed(reporter, 3):
+        for _ in range(2):
+            jax.jit(lambda x: x + 1)(1.0)
+    jax.jit(lambda x: x + 2)(1.0)
+    assert [line[:24] for line in shown().splitlines()] == ["compiling 1 of at most 3", "compiling 2 of at most 3"]
+
+
+def test_the_first_epoch_tells_of_its_compilations(shown):
+    with amp.Graph() as g:
+        amp.loss("loss", lambda x: x * x)(amp.ppt("f", lambda p, x: p * x, params=graphs.one())(amp.pump("x")))
+    trainer = amp.Trainer(g, optax.sgd(1e-2))
+    trainer.fit([{"x": np.float32(1.0)}] * 4)
+    first, *_ = shown().splitlines()
+    assert first.startswith("compiling 1 of at most ")
+
+
+def test_verify_tells_how_far_it_is(shown):
+    instances = graphs.chain_data(2)
+    assert amp.verify(graphs.chain(1), instances, quick=True)
+    assert shown().startswith("reference: 1 of 2, about ")
+    assert amp.verify(graphs.chain(1), instances, quick=True, progress=False) and shown() == ""
