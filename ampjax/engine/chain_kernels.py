@@ -1,9 +1,10 @@
 """Kernels of chains: a dispatch's graphs in one call, from the rows that come in to the rows that go out.
 
-Messages over edges exist in here only. The edges of all ways come in one array, padded to a size for each way: padding edges repeat a real edge
-(or row 0, where a way has none) and have a receiver out of range, so that they are dropped; their cotangents are removed with `where`.
-Of the forward pass, what was collected is recorded beside the output rows, with what else the row-wise nodes' adjoint needs; an edge's adjoint
-needs its sender's row only.
+Messages over edges exist in here only. A way's bodies work once on each row that is sent over it, however many edges it leaves by, so edges carry nothing
+but sums of rows that are there. What is sent comes in one array, padded to a size for each way: padding repeats a real sender (or row 0, where a way has
+none), and is carried by no edge; its cotangents are removed with `where`. Padding edges have a receiver out of range, so that they are dropped.
+Of the forward pass, what was collected is recorded beside the output rows, with what else the row-wise nodes' adjoint needs; the adjoint of
+what is sent needs its sender's row only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ampjax.engine.edge_sizes import PaddedEdges, Sizes
 from ampjax.engine.kernels import (
     TRASH,
     Wiring,
@@ -34,18 +36,15 @@ from ampjax.engine.scatter import set_rows
 from ampjax.engine.shared import shared
 from ampjax.engine.streaks import Kernel, kernel
 
-Sizes = tuple[int, ...]
-"""The padded number of edges of each way."""
-
 Seeds = tuple[Array | None, tuple[Array | None, ...]]
-"""Random numbers of the rows, and of the edges of each way."""
+"""Random numbers of the rows, and of what is sent on each way."""
 
 
 @shared
 def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
     """`kernel(params, written, read, host, pack, edges, sizes) -> written`: a chain in inference.
 
-    `edges` is `[2, sum(sizes)]`: senders and receivers. The other arguments are those of `kernels.forward`.
+    `edges` is a `PaddedEdges` of these sizes. The other arguments are those of `kernels.forward`.
     """
 
     @kernel(changed=(1,), static=(6,))
@@ -135,44 +134,46 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
     return backward
 
 
-def _collected(program: ChainProgram, params: list[Any], rows: Array, edges: Array, sizes: Sizes, seeds: Any) -> Array:
+def _collected(
+    program: ChainProgram, params: list[Any], rows: Array, edges: PaddedEdges, sizes: Sizes, seeds: Any
+) -> Array:
     """What arrives at each row, `[k, ...]`: the senders' rows, sent along each way, and added up in the order of ways and edges."""
-    senders, receivers = edges
+    parts = _parts(rows[edges.senders], sizes)
     sent = [
         over_rows(way, _seeds(way, seeds, number))(own, (part,))[0]
-        for number, (way, own, part) in enumerate(zip(program.ways, params, _parts(rows[senders], sizes), strict=True))
+        for number, (way, own, part) in enumerate(zip(program.ways, params, parts, strict=True))
     ]
-    everything = jnp.concatenate(sent)
-    empty = jnp.zeros((len(rows), *everything.shape[1:]), everything.dtype)
-    return empty.at[receivers].add(everything, mode="drop")
+    places, receivers = edges.ends
+    carried = jnp.concatenate(sent)[places]
+    return jnp.zeros((len(rows), *carried.shape[1:]), carried.dtype).at[receivers].add(carried, mode="drop")
 
 
 def _to_senders(
-    program: ChainProgram, params: list[Any], rows: Array, back: Array, edges: Array, sizes: Sizes, seeds: Any
+    program: ChainProgram, params: list[Any], rows: Array, back: Array, edges: PaddedEdges, sizes: Sizes, seeds: Any
 ) -> tuple[list[Any], Array | None]:
     """The adjoint of `_collected`: weight gradients of the nodes on each way, and the rows' cotangents (None for rows that take none)."""
-    senders, receivers = edges
-    real = receivers < len(rows)
-    returned = masked(real, back.at[receivers].get(mode="clip"))
+    places, receivers = edges.ends
+    carried = masked(receivers < len(rows), back.at[receivers].get(mode="clip"))
+    returned = jnp.zeros((len(edges.senders), *back.shape[1:]), back.dtype).at[places].add(carried)
+    there = [jnp.arange(size) < total for size, total in zip(sizes, edges.totals, strict=False)]
     weights: list[Any] = []
     sent_back: list[Array] = []
-    parts = zip(
-        program.ways, params, _parts(rows[senders], sizes), _parts(returned, sizes), _parts(real, sizes), strict=True
-    )
-    for number, (way, own, part, cotangent, there) in enumerate(parts):
+    parts = zip(program.ways, params, _parts(rows[edges.senders], sizes), _parts(returned, sizes), there, strict=True)
+    for number, (way, own, part, cotangent, real) in enumerate(parts):
         _, pull = row_vjp(way, own, (part,), _seeds(way, seeds, number))
         own_grads, *to_rows = over_one_axis(functools.partial(pull, (cotangent,)), (part, cotangent))
-        # A way without a real edge repeats a row that may be none of its kind: what comes of that is dropped.
-        weights += jax.tree.map(functools.partial(_if, there.any()), own_grads)
-        sent_back += to_rows
+        # A way on which nothing is sent repeats a row that may be none of its kind: what comes of that is dropped.
+        weights += jax.tree.map(functools.partial(_if, edges.totals[number] > 0), own_grads)
+        sent_back += [masked(real, x) for x in to_rows]
     if not program.float_ports[0]:
         return weights, None
-    total = masked(real, jnp.concatenate(sent_back))
-    return weights, jnp.zeros_like(rows).at[senders].add(total)
+    return weights, jnp.zeros_like(rows).at[edges.senders].add(jnp.concatenate(sent_back))
 
 
 def _parts(rows: Array, sizes: Sizes) -> list[Array]:
-    return jnp.split(rows, np.cumsum(sizes)[:-1].tolist())
+    """What is sent, `[sum(sent), ...]`, way by way."""
+    *of_ways, _ = sizes
+    return jnp.split(rows, np.cumsum(of_ways)[:-1].tolist())
 
 
 def _seeds(way: Program, seeds: Any, number: int) -> Array | None:

@@ -239,14 +239,16 @@ class StageRunner:
         if not self._random:
             return None
         rows, *ways = launch.seeds
-        return _padded(rows, k, True), tuple(_padded(way, size, True) for way, size in zip(ways, sizes, strict=True))
+        return _padded(rows, k, True), tuple(
+            _padded(way, size, True) for way, size in zip(ways, sizes[:-1], strict=True)
+        )
 
     def _fit(self, launch: Launch, edges: Edges) -> tuple[int, tuple[int, ...]]:
         """The padded sizes of a chain's dispatch; what it expects is told from the first one, if nobody has told before."""
         if self.edge_sizes is None:
             assert launch.sizes is not None
-            self.edge_sizes = EdgeSizes.of([(launch.sizes, edges.counts)])
-        return self.edge_sizes.fit(self._ladder, max(launch.n_rows, len(launch.out_rows[0])), edges.totals)
+            self.edge_sizes = EdgeSizes.of([(launch.sizes, edges.loads(launch.sizes))])
+        return self.edge_sizes.fit(self._ladder, max(launch.n_rows, len(launch.out_rows[0])), edges)
 
     def _records(self, params: tuple[Any, ...]) -> tuple[jax.Array, ...]:
         """The arrays that hold what the adjoint needs of the activations: as long as the first output's arena."""
