@@ -32,7 +32,7 @@ from ampjax.engine.learning import accumulate
 from ampjax.engine.products import over_one_axis
 from ampjax.engine.program import ChainProgram, Program
 from ampjax.engine.residuals import Kept, over_rows, row_vjp
-from ampjax.engine.scatter import set_rows
+from ampjax.engine.scatter import INSIDE, set_rows
 from ampjax.engine.shared import shared
 from ampjax.engine.streaks import Kernel, kernel
 
@@ -81,7 +81,6 @@ def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
         collected = _collected(program, ways, inputs[0], edges, sizes, of_edges)
         outs: tuple[Array, ...] = (collected,)
         if program.rows is not None:
-            collected = _repeated(_real(wiring, pack), collected)
             outs, values = kept.forward(program.rows, own, (collected, *inputs), of_rows)
             values = (collected, *values) if records else ()
             records = [set_rows(r, pack[wiring.device_ports], x) for r, x in zip(records, values, strict=True)]
@@ -117,11 +116,11 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
             (back,) = cotangents(wiring, grads, pack, real, inputs[:1])
         else:
             slots = pack[wiring.device_ports]
-            collected, *rest = (r[jnp.where(real, slots, slots[0])] for r in records)
+            slots = jnp.where(real, slots, slots[0])
+            collected, *rest = (r.at[slots].get(**INSIDE) for r in records)
             outs, pull = kept.backward(program.rows, own, (collected, *inputs), of_rows, rest)
             returned = cotangents(wiring, grads, pack, real, outs)
             row_grads, back, *to_inputs = over_one_axis(lambda: pull(returned), (collected, *inputs, *outs))
-            back = masked(real, back)
         way_grads, to_senders = _to_senders(program, ways, inputs[0], back, edges, sizes, of_edges)
         if to_senders is not None:
             to_inputs[:1] = [to_inputs[0] + to_senders if to_inputs else to_senders]
@@ -138,13 +137,13 @@ def _collected(
     program: ChainProgram, params: list[Any], rows: Array, edges: PaddedEdges, sizes: Sizes, seeds: Any
 ) -> Array:
     """What arrives at each row, `[k, ...]`: the senders' rows, sent along each way, and added up in the order of ways and edges."""
-    parts = _parts(rows[edges.senders], sizes)
+    parts = _senders(rows, edges, sizes)
     sent = [
         over_rows(way, _seeds(way, seeds, number))(own, (part,))[0]
         for number, (way, own, part) in enumerate(zip(program.ways, params, parts, strict=True))
     ]
     places, receivers = edges.ends
-    carried = jnp.concatenate(sent)[places]
+    carried = jnp.concatenate(sent).at[places].get(**INSIDE)
     return jnp.zeros((len(rows), *carried.shape[1:]), carried.dtype).at[receivers].add(carried, mode="drop")
 
 
@@ -154,11 +153,18 @@ def _to_senders(
     """The adjoint of `_collected`: weight gradients of the nodes on each way, and the rows' cotangents (None for rows that take none)."""
     places, receivers = edges.ends
     carried = masked(receivers < len(rows), back.at[receivers].get(mode="clip"))
-    returned = jnp.zeros((len(edges.senders), *back.shape[1:]), back.dtype).at[places].add(carried)
+    returned = jnp.zeros((len(edges.senders), *back.shape[1:]), back.dtype).at[places].add(carried, **INSIDE)
     there = [jnp.arange(size) < total for size, total in zip(sizes, edges.totals, strict=False)]
     weights: list[Any] = []
     sent_back: list[Array] = []
-    parts = zip(program.ways, params, _parts(rows[edges.senders], sizes), _parts(returned, sizes), there, strict=True)
+    parts = zip(
+        program.ways,
+        params,
+        _senders(rows, edges, sizes),
+        _parts(returned, sizes),
+        there,
+        strict=True,
+    )
     for number, (way, own, part, cotangent, real) in enumerate(parts):
         _, pull = row_vjp(way, own, (part,), _seeds(way, seeds, number))
         own_grads, *to_rows = over_one_axis(functools.partial(pull, (cotangent,)), (part, cotangent))
@@ -167,10 +173,15 @@ def _to_senders(
         sent_back += [masked(real, x) for x in to_rows]
     if not program.float_ports[0]:
         return weights, None
-    return weights, jnp.zeros_like(rows).at[edges.senders].add(jnp.concatenate(sent_back))
+    return weights, jnp.zeros_like(rows).at[edges.senders].add(jnp.concatenate(sent_back), **INSIDE)
 
 
-def _parts(rows: Array, sizes: Sizes) -> list[Array]:
+def _senders(rows: Array, edges: PaddedEdges, sizes: Sizes) -> list[Array]:
+    """The rows that are sent, way by way: gathered for each way, as XLA would copy the parts of one array."""
+    return [rows.at[senders].get(**INSIDE) for senders in _parts(edges.senders, sizes)]
+
+
+def _parts(rows: Any, sizes: Sizes) -> list[Array]:
     """What is sent, `[sum(sent), ...]`, way by way."""
     *of_ways, _ = sizes
     return jnp.split(rows, np.cumsum(of_ways)[:-1].tolist())
@@ -183,11 +194,6 @@ def _seeds(way: Program, seeds: Any, number: int) -> Array | None:
 def _real(wiring: Wiring, pack: Array) -> Array:
     """Which rows of the outputs are no padding: padding goes to the trash slot."""
     return pack[wiring.device_ports] != TRASH
-
-
-def _repeated(real: Array, rows: Array) -> Array:
-    """Rows with the first one in place of padding."""
-    return jnp.where(real.reshape(real.shape + (1,) * (rows.ndim - 1)), rows, rows[:1])
 
 
 def _if(some: Array, gradient: Array) -> Array:

@@ -80,6 +80,14 @@ class EdgeSizes:
         return step, self.room(step)
 
 
+def fitted_edges(
+    expected: EdgeSizes, ladder: Callable[[int], int], rows: int, edges: Edges
+) -> tuple[int, Sizes, PaddedEdges]:
+    """The padded rows of a dispatch of so many, its padded sizes, and its edges as kernels take them."""
+    k, sizes = expected.fit(ladder, rows, edges)
+    return k, sizes, padded_edges(edges, k, sizes)
+
+
 def padded_edges(edges: Edges, rows: int, sizes: Sizes) -> PaddedEdges:
     """A dispatch's edges, padded.
 

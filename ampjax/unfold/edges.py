@@ -94,7 +94,7 @@ class EdgeIndex:
         self._outputs = tuple(way.output for way in stage.chain.ways)
         self._random = any(way.random for way in stage.chain.ways)
         self._known: dict[int, tuple[Topology, EdgeList]] = {}
-        self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[EdgeList], Edges]] = {}
+        self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[Topology | None], Edges]] = {}
 
     def of(self, slots: np.ndarray, sizes: np.ndarray) -> Edges:
         """The edges of messages of the instances in the slots `[n]`, of so many rows `[n]`.
@@ -102,14 +102,16 @@ class EdgeIndex:
         Raises:
           MessageError: If a topology does not fit the graph, or the rows of its message.
         """
-        parts = [self._find(slot) for slot in slots.tolist()]
-        key = (tuple(map(id, parts)), sizes.tobytes())
-        found = self._joined.get(key)
+        maps = self._topologies.get(str(self._stage.topology), {})
+        topologies = [*map(maps.get, slots.tolist())]
+        key = (tuple(map(id, topologies)), sizes.tobytes())
+        found = self._joined.get(key)  # holds the topologies, so that no others have their numbers
         if found is None:
+            parts = [self._find(slot) for slot in slots.tolist()]
             self._check_rows(parts, sizes)
             if len(self._joined) == REMEMBERED:
                 del self._joined[next(iter(self._joined))]
-            found = self._joined[key] = parts, _joined(parts, sizes, self._random)
+            found = self._joined[key] = topologies, _joined(parts, sizes, self._random)
         return found[1]
 
     def n_rows(self, slots: np.ndarray) -> np.ndarray:
