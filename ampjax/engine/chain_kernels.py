@@ -1,8 +1,8 @@
 """Kernels of chains: a dispatch's graphs in one call, from the rows that come in to the rows that go out.
 
-Messages over edges exist in here only. A way's bodies work once on each row that is sent over it, however many edges it leaves by, so edges carry nothing
-but sums of rows that are there. What is sent comes in one array, padded to a size for each way: padding repeats a real sender (or row 0, where a way has
-none), and is carried by no edge; its cotangents are removed with `where`. Padding edges have a receiver out of range, so that they are dropped.
+Messages over edges exist in here only. A way's bodies work once on each row that is sent over it, however many edges it leaves by; what arrives is a sum
+of such rows. Senders come in one array, padded to a size for each way: padding repeats a real sender (or row 0, where a way has none), and no edge carries
+what is made of it; its cotangents are removed with `where`. Padding edges have a receiver out of range, so that they are dropped.
 Of the forward pass, what was collected is recorded beside the output rows, with what else the row-wise nodes' adjoint needs; the adjoint of
 what is sent needs its sender's row only.
 """
@@ -154,17 +154,10 @@ def _to_senders(
     places, receivers = edges.ends
     carried = masked(receivers < len(rows), back.at[receivers].get(mode="clip"))
     returned = jnp.zeros((len(edges.senders), *back.shape[1:]), back.dtype).at[places].add(carried, **INSIDE)
-    there = [jnp.arange(size) < total for size, total in zip(sizes, edges.totals, strict=False)]
+    there = [jnp.arange(size) < total for size, total in zip(sizes[:-1], edges.totals, strict=True)]
     weights: list[Any] = []
     sent_back: list[Array] = []
-    parts = zip(
-        program.ways,
-        params,
-        _senders(rows, edges, sizes),
-        _parts(returned, sizes),
-        there,
-        strict=True,
-    )
+    parts = zip(program.ways, params, _senders(rows, edges, sizes), _parts(returned, sizes), there, strict=True)
     for number, (way, own, part, cotangent, real) in enumerate(parts):
         _, pull = row_vjp(way, own, (part,), _seeds(way, seeds, number))
         own_grads, *to_rows = over_one_axis(functools.partial(pull, (cotangent,)), (part, cotangent))
@@ -183,8 +176,7 @@ def _senders(rows: Array, edges: PaddedEdges, sizes: Sizes) -> list[Array]:
 
 def _parts(rows: Any, sizes: Sizes) -> list[Array]:
     """What is sent, `[sum(sent), ...]`, way by way."""
-    *of_ways, _ = sizes
-    return jnp.split(rows, np.cumsum(of_ways)[:-1].tolist())
+    return jnp.split(rows, np.cumsum(sizes[:-1])[:-1].tolist())
 
 
 def _seeds(way: Program, seeds: Any, number: int) -> Array | None:

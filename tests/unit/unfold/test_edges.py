@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import chains
+from support.control import plan_for
 
-from ampjax.unfold.edges import Edges
+from ampjax.unfold.edges import EdgeIndex, Edges
 
 
 @st.composite
@@ -54,3 +56,15 @@ def test_no_edges_send_nothing(random):
     edges = Edges(nothing, nothing, np.zeros((2, 3), np.int64), np.ones(2, np.int64), random)
     assert len(edges.sent.senders) == 0 and edges.sent.totals.tolist() == [0, 0, 0]
     assert edges.loads(np.ones(2, np.int64)).tolist() == [[0, 0, 0, 0]] * 2
+
+
+def test_remembered_edges_are_those_of_the_topologies_not_of_the_slots():
+    (stage,) = (s for s in plan_for(chains.propagation(), fuse=True).stages if s.kind == "edges")
+    first, other = (chains.instance(np.random.default_rng(seed), 3, 5)["edges"] for seed in (0, 1))
+    maps, slots, sizes = {0: first, 1: other}, np.array([0]), np.array([3])
+    index = EdgeIndex(stage, {"edges": maps})
+    found = index.of(slots, sizes)
+    assert index.of(slots, sizes) is found
+    maps[0] = other
+    assert np.array_equal(index.of(slots, sizes).senders, index.of(np.array([1]), sizes).senders)
+    assert index.of(slots, sizes) is not found
