@@ -4,6 +4,8 @@ from ampjax.numerics import guard as _guard  # first: it sets a flag that XLA re
 
 # isort: split
 from ampjax import nn
+from ampjax.engine.cost import FlopsCost, Stragglers
+from ampjax.engine.profile_cost import HostedCost, ProfileCost
 from ampjax.engine.trace import Trace
 from ampjax.ir.build import (
     bcast,
@@ -40,12 +42,16 @@ from ampjax.testing.verify import verify
 from ampjax.train import Trainer
 
 __all__ = [
+    "FlopsCost",
     "Graph",
+    "HostedCost",
     "InstanceList",
     "Instances",
     "Messages",
+    "ProfileCost",
     "Settings",
     "State",
+    "Stragglers",
     "Subset",
     "Topology",
     "Trace",

@@ -3,3 +3,21 @@
 from ampjax.models.losses import labelled_cross_entropy
 from ampjax.models.mlp import mlp
 from ampjax.models.rnn import list_reduction_rnn
+
+__all__ = [
+    "act",
+    "ggnn",
+    "inception",
+    "labelled_cross_entropy",
+    "list_reduction_rnn",
+    "lm",
+    "mixture",
+    "mlp",
+    "nmt",
+    "permutation",
+    "resnet",
+    "scores",
+    "tagger",
+    "tiled",
+    "tree_lstm",
+]

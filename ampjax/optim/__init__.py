@@ -6,3 +6,16 @@ from ampjax.optim.rule import RowRule, RowState
 from ampjax.optim.split import Split
 from ampjax.optim.staleness import scale_by_staleness
 from ampjax.optim.update import combine, make_update, trainable
+
+__all__ = [
+    "RowRule",
+    "RowState",
+    "Split",
+    "averaged",
+    "combine",
+    "make_update",
+    "parameter_average",
+    "scale_by_staleness",
+    "split_rows",
+    "trainable",
+]

@@ -2,3 +2,8 @@
 
 from ampjax.sparse.processes import ServerProcesses
 from ampjax.sparse.table import Table
+
+__all__ = [
+    "ServerProcesses",
+    "Table",
+]
