@@ -42,6 +42,14 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return _mend_links(markdown, "docs/decisions", uri) if uri.startswith("decisions/") else markdown
 
 
+def on_post_build(config: MkDocsConfig, **_: Any) -> None:
+    """Looks for anything that a page would load from elsewhere."""
+    for page in Path(config.site_dir).rglob("*.html"):
+        for tag in re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text(encoding="utf-8")):
+            if re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag) and 'rel="canonical"' not in tag:
+                log.warning("%s loads something from elsewhere: %s", page.name, tag)
+
+
 def _notebook(source: Path) -> dict[str, str | bytes]:
     """A notebook's page and its pictures, by their place in the site."""
     notebook, executed = jupytext.read(source), EXECUTED / f"{source.stem}.ipynb"
@@ -49,7 +57,10 @@ def _notebook(source: Path) -> dict[str, str | bytes]:
     if written is not None and [c.source for c in written.cells] == [c.source for c in notebook.cells]:
         notebook = written
     else:
-        log.warning("%s has not been executed as it is: AMPJAX_NOTEBOOKS=build/notebooks pytest tests/docs/test_notebooks.py", source.name)
+        log.warning(
+            "%s has not been executed as it is: AMPJAX_NOTEBOOKS=build/notebooks pytest tests/docs/test_notebooks.py",
+            source.name,
+        )
     text, resources = MarkdownExporter().from_notebook_node(notebook)
     page, pictures = f"tutorials/{source.stem}.md", resources["outputs"]
     for name in pictures:

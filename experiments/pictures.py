@@ -89,7 +89,13 @@ def looks(usage: Path, stale: Path, n: int = 400) -> None:
     data = list_reduction.Sequences(list_reduction.generate(n, seed=0), hidden=32)
     trace = amp.Trace()
     amp.simulate(
-        list_reduction_rnn(hidden=32), data, workers=2, max_active_keys=16, min_update_interval=16, max_dispatch_size=4, trace=trace
+        list_reduction_rnn(hidden=32),
+        data,
+        workers=2,
+        max_active_keys=16,
+        min_update_interval=16,
+        max_dispatch_size=4,
+        trace=trace,
     )
     time_spent(trace, usage)
     staleness(trace, stale)

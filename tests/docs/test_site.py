@@ -11,7 +11,10 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if "```python" in path.read_text(encoding="utf-8")]
-PACKAGES = ["ampjax", *(f"ampjax.{name}" for name in "parallel sparse optim viz data models testing".split())]
+PACKAGES = [
+    "ampjax",
+    *(f"ampjax.{name}" for name in ["parallel", "sparse", "optim", "viz", "data", "models", "testing"]),
+]
 BLOCK = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
@@ -24,7 +27,9 @@ def test_programs_of_a_page(path):
         block = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
         if kind == "text":
             flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-            assert doctest.OutputChecker().check_output(block, printed, flags), f"printed:\n{printed}\nthe page:\n{block}"
+            assert doctest.OutputChecker().check_output(block, printed, flags), (
+                f"printed:\n{printed}\nthe page:\n{block}"
+            )
             continue
         line = page[: page.index(block.splitlines()[0])].count("\n")
         with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -48,7 +53,11 @@ def test_every_public_name_is_in_the_reference(package):
 
 @pytest.mark.parametrize("module", ["ampjax.errors", "ampjax.nn"])
 def test_every_class_of_a_public_module_is_in_the_reference(module):
-    own = {name for name, thing in vars(importlib.import_module(module)).items() if getattr(thing, "__module__", "") == module}
+    own = {
+        name
+        for name, thing in vars(importlib.import_module(module)).items()
+        if getattr(thing, "__module__", "") == module
+    }
     assert {name for name in references() if name.startswith(f"{module}.")} == {f"{module}.{name}" for name in own}
 
 
