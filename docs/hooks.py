@@ -18,6 +18,7 @@ import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 log = logging.getLogger("mkdocs.hooks.ampjax")
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,12 +62,31 @@ def _notebook(source: Path) -> dict[str, str | bytes]:
             "%s has not been executed as it is: AMPJAX_NOTEBOOKS=build/notebooks pytest tests/docs/test_notebooks.py",
             source.name,
         )
-    text, resources = MarkdownExporter().from_notebook_node(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [_for_a_page(output) for output in cell.get("outputs", ()) if not _is_progress(output)]
+    exporter = MarkdownExporter(preprocessors=[CoalesceStreamsPreprocessor])
+    text, resources = exporter.from_notebook_node(notebook)
     page, pictures = f"tutorials/{source.stem}.md", resources["outputs"]
     for name in pictures:
         text = text.replace(f"({name})", f"({source.stem}/{name})")
     text = re.sub(r"\]\((\d\d_\w+)\.py\)", r"](\1.md)", text)
+    text = f"---\nhide: [toc]\n---\n\n{text}"  # the code is wide
     return {page: text, **{f"tutorials/{source.stem}/{name}": data for name, data in pictures.items()}}
+
+
+def _is_progress(output: Any) -> bool:
+    """Whether an output is what a progress bar leaves where it can't be shown as a widget."""
+    plain = output.get("data", {}).get("text/plain")
+    return plain is not None and output.output_type == "display_data" and (not plain or "ipywidgets" in plain)
+
+
+def _for_a_page(output: Any) -> Any:
+    """An output whose HTML, an `<svg>` included, is a block that Markdown leaves alone."""
+    data = output.get("data", {})
+    if "text/html" in data:
+        data["text/html"] = f'<div class="output">{data["text/html"]}</div>'
+    return output
 
 
 def _mend_links(text: str, folder: str, page: str) -> str:
