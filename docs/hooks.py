@@ -65,11 +65,14 @@ def _notebook(source: Path) -> dict[str, str | bytes]:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [_for_a_page(output) for output in cell.get("outputs", ()) if not _is_progress(output)]
-    exporter = MarkdownExporter(preprocessors=[CoalesceStreamsPreprocessor])
-    text, resources = exporter.from_notebook_node(notebook)
+    notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
+    text, resources = MarkdownExporter().from_notebook_node(notebook)
     page, pictures = f"tutorials/{source.stem}.md", resources["outputs"]
     for name in pictures:
-        text = text.replace(f"({name})", f"({source.stem}/{name})")
+        _, cell, output = Path(name).stem.split("_")
+        width = notebook.cells[int(cell)].outputs[int(output)].metadata.get("image/png", {}).get("width")
+        size = f'{{ width="{width}" }}' if width else ""
+        text = text.replace(f"({name})", f"({source.stem}/{name}){size}")
     text = re.sub(r"\]\((\d\d_\w+)\.py\)", r"](\1.md)", text)
     text = f"---\nhide: [toc]\n---\n\n{text}"  # the code is wide
     return {page: text, **{f"tutorials/{source.stem}/{name}": data for name, data in pictures.items()}}
