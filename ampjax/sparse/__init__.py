@@ -2,3 +2,8 @@
 
 from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table.sharded_table import Table
+
+__all__ = [
+    "ServerProcesses",
+    "Table",
+]

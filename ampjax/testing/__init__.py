@@ -3,3 +3,13 @@
 from ampjax.testing.differences import compare, difference_table
 from ampjax.testing.random_graphs import Case, random_case
 from ampjax.testing.reference import Reference, init_params, reference
+
+__all__ = [
+    "Case",
+    "Reference",
+    "compare",
+    "difference_table",
+    "init_params",
+    "random_case",
+    "reference",
+]
