@@ -4,6 +4,7 @@ from ampjax.numerics import guard as _guard  # first: it sets a flag that XLA re
 
 # isort: split
 from ampjax import nn
+from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.ir.builders import (
     bcast,
     collect,
@@ -32,6 +33,7 @@ from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topol
 from ampjax.ir.state import State
 from ampjax.numerics.check import check_numerics
 from ampjax.sched.decisions.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
+from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile, simulate
 from ampjax.testing.verify import verify
 from ampjax.trace.trace import Trace
@@ -40,12 +42,16 @@ from ampjax.train.settings import Settings
 from ampjax.train.trainer import Trainer
 
 __all__ = [
+    "FlopsCost",
     "Graph",
+    "HostedCost",
     "InstanceList",
     "Instances",
     "Messages",
+    "ProfileCost",
     "Settings",
     "State",
+    "Stragglers",
     "Subset",
     "Topology",
     "Trace",

@@ -1,4 +1,4 @@
-"""The pictures of the README: `python -m experiments.pictures` makes them anew in `docs/pictures`."""
+"""The pictures of the README and of the documentation: `python -m experiments.pictures` makes them anew in `docs/pictures`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import optax
 import tyro
 
 import ampjax as amp
-from ampjax.data import sst
+from ampjax.data import list_reduction, sst
 from ampjax.data.mnist import N_PIXELS, Batches, Digits
 from ampjax.models.mlp import mlp
+from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.viz.gantt import gantts
 from ampjax.viz.graph_picture import draw
+from ampjax.viz.staleness_histogram import staleness
+from ampjax.viz.worker_usage import time_spent
 from experiments.common import start_up
 
 BATCH, N_BATCHES, IN_FLIGHT = 100, 12, 6
@@ -37,6 +40,7 @@ def main(folder: Path = Path("docs/pictures")) -> None:
     start_up()
     schedules(folder / "schedules.png")
     graph_after_a_run(folder / "graph.svg")
+    looks(folder / "time_spent.png", folder / "staleness.png")
 
 
 def schedules(path: Path) -> None:
@@ -72,6 +76,29 @@ def graph_after_a_run(path: Path, n: int = 1_000, max_dispatch_size: int = 64) -
     trainer.fit(data, progress=False)
     trainer.fit(data, progress=False, trace=trace)
     draw(graph, path, trace=trace)
+
+
+def looks(usage: Path, stale: Path, n: int = 400) -> None:
+    """Where the time of two workers goes, and how stale gradients are: list reduction in virtual time.
+
+    Args:
+      usage: The file of the first picture.
+      stale: The file of the second one.
+      n: Sequences.
+    """
+    data = list_reduction.Sequences(list_reduction.generate(n, seed=0), hidden=32)
+    trace = amp.Trace()
+    amp.simulate(
+        list_reduction_rnn(hidden=32),
+        data,
+        workers=2,
+        max_active_keys=16,
+        min_update_interval=16,
+        max_dispatch_size=4,
+        trace=trace,
+    )
+    time_spent(trace, usage)
+    staleness(trace, stale)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
       replicas: Copies of `step` behind Cond and Phi, by instance.
 
     Returns:
-      The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost` (metric `ponder`: `N + R` of an
+      The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost` (metric `ponder`, which is `N + R` of an
       input on average), and the sink `logits`.
     """
     most = ponder.max_steps

@@ -149,7 +149,7 @@ def profile(
       **options: The settings that the simulation will have.
 
     Returns:
-      The profile: give `simulate` a cost `lambda plan: ProfileCost(plan, profile)`.
+      The profile. Give `simulate` a cost `lambda plan: ProfileCost(plan, profile)`.
 
     Raises:
       GraphError: If the graph is not closed.

@@ -16,6 +16,7 @@ PUBLIC = {
         cond  phi  isu  bcast  route_by  replicate
         flatmap  repeat  group  ungroup  distribute  collect  reduce
         Trainer  Settings  Trace  replay  verify  check_numerics  simulate  profile
+        FlopsCost  ProfileCost  HostedCost  Stragglers
         balanced  backward_first  largest  wavefront  one_forward_one_backward
     """,
     "ampjax.parallel": """

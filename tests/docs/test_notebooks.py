@@ -1,13 +1,19 @@
-"""Every notebook runs from top to bottom, quietly, and shows its pictures; both `.ipynb` and jupytext's `.py` are notebooks."""
+"""Every notebook runs from top to bottom, quietly, and shows its pictures; both `.ipynb` and jupytext's `.py` are notebooks.
 
+The documentation shows them with their outputs: with `AMPJAX_NOTEBOOKS` set, what has been executed goes to that folder.
+"""
+
+import os
 import re
 from pathlib import Path
 
 import jupytext
 import nbclient
+import nbformat
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *FOLDER.glob("*.py"), *FOLDER.glob("*.md")])
 NOTEBOOKS = [path for path in NOTEBOOKS if path.name != "README.md"]
 
@@ -43,6 +49,9 @@ def test_notebook_runs(path, tmp_path):
         assert not bare, f"shows an object that does not say what it is: {bare}"
     assert sum("picture" in cell.metadata.get("tags", ()) for cell in cells) >= 3
     assert not list(tmp_path.iterdir()), "leaves files behind"
+    if folder := os.environ.get("AMPJAX_NOTEBOOKS"):
+        (ROOT / folder).mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, ROOT / folder / f"{path.stem}.ipynb")
 
 
 def test_the_list_of_notebooks_has_them_all():

@@ -1,6 +1,6 @@
-"""The README's pictures can be made anew."""
+"""The pictures of the README and of the documentation can be made anew."""
 
-from experiments.pictures import WAYS, graph_after_a_run, schedules
+from experiments.pictures import WAYS, graph_after_a_run, looks, schedules
 
 
 def test_schedules(tmp_path):
@@ -14,3 +14,9 @@ def test_the_graph_after_a_run(tmp_path):
     graph_after_a_run(tmp_path / "graph.svg", n=3, max_dispatch_size=1)
     text = (tmp_path / "graph.svg").read_text(encoding="utf-8")
     assert ">3 messages<" in text and "→" in text
+
+
+def test_looks_at_a_run(tmp_path):
+    looks(tmp_path / "usage.svg", tmp_path / "staleness.svg", n=20)
+    assert "starved" in (tmp_path / "usage.svg").read_text(encoding="utf-8")
+    assert "staleness" in (tmp_path / "staleness.svg").read_text(encoding="utf-8")

@@ -1,0 +1,71 @@
+"""The pages of the documentation site: their programs run, every public name has its place, and every decision is in the index."""
+
+import contextlib
+import doctest
+import importlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [path for path in sorted(DOCS.rglob("*.md")) if "```python" in path.read_text(encoding="utf-8")]
+PACKAGES = [
+    "ampjax",
+    *(f"ampjax.{name}" for name in ["parallel", "sparse", "optim", "viz", "data", "models", "testing"]),
+]
+BLOCK = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_programs_of_a_page(path):
+    """The page's programs run from top to bottom in one namespace; a text behind a program is what it prints."""
+    names, printed = {"__name__": "page"}, ""
+    page = path.read_text(encoding="utf-8")
+    for indent, kind, block in BLOCK.findall(page):
+        block = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
+        if kind == "text":
+            flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            assert doctest.OutputChecker().check_output(block, printed, flags), (
+                f"printed:\n{printed}\nthe page:\n{block}"
+            )
+            continue
+        line = page[: page.index(block.splitlines()[0])].count("\n")
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile("\n" * line + block, str(path), "exec"), names)
+        printed = out.getvalue()
+
+
+def references():
+    """What the reference has entries for."""
+    pages = (path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md"))
+    return [name for page in pages for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_in_the_reference(package):
+    exported = importlib.import_module(package).__all__
+    entries = {name.removeprefix(f"{package}.") for name in references() if name.rpartition(".")[0] == package}
+    assert set(exported) - {"nn"} <= entries, "a public name without an entry in docs/reference"
+    assert entries <= set(exported), "an entry in docs/reference that is not public"
+
+
+@pytest.mark.parametrize("module", ["ampjax.errors", "ampjax.nn"])
+def test_every_class_of_a_public_module_is_in_the_reference(module):
+    own = {
+        name
+        for name, thing in vars(importlib.import_module(module)).items()
+        if getattr(thing, "__module__", "") == module
+    }
+    assert {name for name in references() if name.startswith(f"{module}.")} == {f"{module}.{name}" for name in own}
+
+
+def test_the_reference_has_each_name_once():
+    assert len(references()) == len(set(references()))
+
+
+def test_every_decision_is_in_the_index():
+    index = (DOCS / "decisions" / "index.md").read_text(encoding="utf-8")
+    files = sorted(path.name for path in (DOCS / "decisions").glob("0*.md"))
+    assert re.findall(r"^\| \[\d+\. [^]]+\]\((\S+)\)", index, re.MULTILINE) == files
