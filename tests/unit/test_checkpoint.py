@@ -14,6 +14,8 @@ import ampjax as amp
 from ampjax.errors import DataError, TableError
 from ampjax.sparse import store
 
+pytestmark = pytest.mark.slow
+
 QUIET = {"progress": False}
 
 

@@ -19,6 +19,8 @@ from ampjax.errors import DeadlockError, ReplayError, SettingsError
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tree_lstm import Cells, tree_lstm
 
+pytestmark = pytest.mark.slow
+
 QUIET = {"progress": False}
 CHAIN = graphs.chain(2)
 DATA = graphs.chain_data(12)

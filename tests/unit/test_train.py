@@ -24,6 +24,8 @@ from ampjax.history import Epoch, History
 from ampjax.ir.instances import Subset
 from ampjax.optim import scale_by_staleness
 
+pytestmark = pytest.mark.slow
+
 NEVER = 1 << 40
 QUIET = {"progress": False}
 

@@ -22,6 +22,8 @@ from ampjax.errors import DeadlockError, MessageError
 from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.passes import Pass
 
+pytestmark = pytest.mark.slow
+
 
 def within(turns, coroutine):
     """A coroutine's result; an error if it has not ended after so many turns of the event loop."""

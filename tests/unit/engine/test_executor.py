@@ -17,6 +17,8 @@ from ampjax.errors import MessageError
 from ampjax.sched.dry_run import dry_run
 from ampjax.sched.updates import Average, Contribute, Merge, ReplicaSync, Update
 
+pytestmark = pytest.mark.slow
+
 
 def mlp(n_in=6, width=16):
     with amp.Graph() as g:

@@ -16,6 +16,8 @@ from ampjax.engine.learning import ACCUMULATING, Updating
 from ampjax.engine.program import make_program
 from ampjax.engine.residuals import find_kept, shapes_of
 
+pytestmark = pytest.mark.slow
+
 
 def by_staleness():
     """A rule that uses what optax calls extra arguments."""

@@ -16,6 +16,8 @@ from ampjax.errors import DataError, SettingsError
 from ampjax.models.mlp import mlp
 from ampjax.simulate import profile
 
+pytestmark = pytest.mark.slow
+
 TIMES = {"forward a": {1: 100.0, 4: 400.0, 8: 500.0}, "update a": {1: 50.0}}
 
 

@@ -16,6 +16,8 @@ from ampjax.engine.virtual_driver import VirtualDriver
 from ampjax.errors import DeadlockError, ReplayError
 from ampjax.sched.passes import Pass
 
+pytestmark = pytest.mark.slow
+
 DATA = graphs.chain_data(3)
 FIX = ". Replay with the graph, data, optimizer, callbacks and versions of the recorded run."
 

@@ -19,6 +19,8 @@ from ampjax.engine.kernels import Reduction, Wiring
 from ampjax.engine.shared import KERNELS, SharedKernels
 from ampjax.engine.streaks import Kernel, kernel
 
+pytestmark = pytest.mark.slow
+
 WIRING = Wiring((0,), (0,))
 
 

@@ -23,6 +23,8 @@ from ampjax.engine.streaks import COUNTS, STREAK, kernel
 from ampjax.engine.trace import Trace
 from ampjax.engine.tracing import Tracer
 
+pytestmark = pytest.mark.slow
+
 CAPACITY, FEATURES = 211, 8
 
 

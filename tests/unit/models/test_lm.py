@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data import zipf
 from ampjax.data.text import Contiguous
 from ampjax.errors import SettingsError
 from ampjax.models import functional, lm
 from ampjax.optim.average import averaged
+
+pytestmark = pytest.mark.slow
 
 CONFIG = lm.Config(40, None, 6, 8, 5, samples=12, batch=4, steps=6, dropout=0.0)
 BATCH = next(Contiguous(zipf.tokens(200, 40), 4, 6).epoch())

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data.text import END, START
 from ampjax.errors import SettingsError
 from ampjax.models import functional, nmt
 from ampjax.models.dropout import Dropout
 from ampjax.models.translate import _search, make_translate
+
+pytestmark = pytest.mark.slow
 
 LOGITS = np.random.default_rng(4).normal(scale=2, size=(2, 5, 5)).astype(np.float32)
 """Of two sentences: the next word's logits after each word."""

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import SettingsError
@@ -14,6 +13,8 @@ from ampjax.parallel.reading import Readings
 from ampjax.parallel.resources import Machine, Resources
 from ampjax.sparse.layout import Layout
 from ampjax.sparse.rewrite import rewrite
+
+pytestmark = pytest.mark.slow
 
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.1), optax.adagrad(0.1))
 

@@ -23,6 +23,8 @@ from ampjax.sparse.interrupts import uninterrupted
 from ampjax.sparse.serving import Request, Service, Wanted
 from ampjax.sparse.shards import Shards
 
+pytestmark = pytest.mark.slow
+
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
 ONES = np.ones((3, 3), np.float32)
 

@@ -12,6 +12,8 @@ from ampjax.sparse.detect import find_sparse
 from ampjax.sparse.rewrite import MAX_PLANS, rewrite
 from ampjax.sparse.unique import pad_rows, padded_size, unique_rows
 
+pytestmark = pytest.mark.slow
+
 PATH = "['T']"
 
 

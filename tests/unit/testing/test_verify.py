@@ -16,6 +16,8 @@ from ampjax.settings import Settings
 from ampjax.testing.engine_run import outputs_apart
 from ampjax.testing.verify import SCHEDULES, verify
 
+pytestmark = pytest.mark.slow
+
 SINGLE, FULL = Settings(max_dispatch_size=1, fuse=False, arena_rows=ROWS), Settings(arena_rows=ROWS)
 
 
