@@ -1,6 +1,10 @@
 """The pictures of the README and of the documentation can be made anew."""
 
+import pytest
+
 from experiments.pictures import WAYS, graph_after_a_run, looks, schedules
+
+pytestmark = pytest.mark.slow
 
 
 def test_schedules(tmp_path):

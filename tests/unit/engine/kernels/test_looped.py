@@ -23,6 +23,8 @@ from ampjax.engine.kernels.looped import COUNTS, STREAK, kernel
 from ampjax.plan.ladders import ladder_for
 from ampjax.trace.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 CAPACITY, FEATURES = 211, 8
 
 

@@ -15,6 +15,8 @@ import ampjax as amp
 from ampjax.plan.ladders import VERY_WIDE, WIDE, fine_ladder, ladder, ladder_for, narrow_ladder, wide_ladder
 from ampjax.plan.stage_kinds import ROWS
 
+pytestmark = pytest.mark.slow
+
 BODIES = {
     "sqrt": lambda w, x: jnp.sqrt(w * x * x),
     "log": lambda w, x: jnp.log(w * x * x),
