@@ -116,6 +116,7 @@ def mapped_step(
     tx: optax.GradientTransformation,
     devices: Sequence[Device],
     reduction: Reduction,
+    *,
     check_finite: bool,
     keep: bool,
 ) -> Any:

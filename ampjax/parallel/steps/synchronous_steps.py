@@ -82,7 +82,13 @@ class DenseStep:
     def _programs(self) -> dict[bool, Any]:
         return {
             keep: mapped_step(
-                self.loss_fn, self.has_aux, self.tx, self.devices, self.reduction, self.check_finite, keep
+                self.loss_fn,
+                self.has_aux,
+                self.tx,
+                self.devices,
+                self.reduction,
+                check_finite=self.check_finite,
+                keep=keep,
             )
             for keep in (False, True)
         }
