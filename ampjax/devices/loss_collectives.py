@@ -59,6 +59,9 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
       axis: The axes; the axis of the examples must be among them. None takes all.
       keepdims: Whether axes stay, with size 1.
 
+    Returns:
+      `[...]` without those axes, in the dtype of `x`; of integers, in JAX's float dtype.
+
     >>> mean(jnp.array([[1.0, 2.0], [3.0, 6.0]]), axis=0).tolist()
     [2.0, 4.0]
     """
@@ -106,12 +109,23 @@ class Weighted:
 
 
 def is_weighted(out: Any) -> bool:
-    """Whether what a loss function returns is `Weighted`, or a pair of that and aux."""
+    """Whether what a loss function returns is `Weighted`, or a pair of that and aux.
+
+    Args:
+      out: What a loss function has returned.
+    """
     return isinstance(out[0] if isinstance(out, tuple) and len(out) == 2 else out, Weighted)
 
 
 def scalar(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss function that gives a scalar, or a pair with aux, where this one gives `Weighted`."""
+    """A loss function that returns a scalar in the place of `Weighted`.
+
+    Args:
+      loss_fn: A loss function; it may return `Weighted`, a scalar, or a pair of one of them and aux.
+
+    Returns:
+      The loss function, which returns a scalar or `(scalar, aux)`.
+    """
 
     def loss(*args: Any) -> Any:
         out = loss_fn(*args)

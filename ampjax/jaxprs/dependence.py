@@ -72,16 +72,24 @@ class Dependence:
     producer: dict[Var, Equation] = field(default_factory=dict)
 
     def is_aligned(self, atom: Any, table: str) -> bool:
-        """Whether an operand has, or can be given, one entry for each of any number of the table's rows."""
+        """Whether an operand has, or can be given, one entry for each of any number of the table's rows.
+
+        Args:
+          atom: A variable or a literal.
+          table: The table.
+        """
         return not is_literal(atom) and (self.table_of.get(atom) == table or atom in self.uniform)
 
 
 def find_dependence(flat: FlatProgram, inputs: Sequence[RowInput | None]) -> Dependence:
-    """Marks a program's variables.
+    """Finds how each of a program's variables depends on tables.
 
     Args:
       flat: The program.
       inputs: For each input whose rows it has, or None where it is shared.
+
+    Returns:
+      What was found; variables in none of its tables are shared.
 
     Raises:
       TableError: If an operation on rows is not row-wise, joins rows of two tables, or folds parameters or states.

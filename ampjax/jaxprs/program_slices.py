@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.jaxprs.dependence import Dependence
-from ampjax.jaxprs.flat_program import Equation, FlatProgram, Var, bind, is_literal
+from ampjax.jaxprs.flat_program import Equation, FlatProgram, Var, is_literal
+from ampjax.jaxprs.primitives import bind
 from ampjax.jaxprs.rowwise import bind_rows
 
 

@@ -63,7 +63,11 @@ class Guard:
 
 
 def set_flag() -> Guard:
-    """Adds the flag to `XLA_FLAGS` where it is needed; whatever stands there stays."""
+    """Adds the flag to `XLA_FLAGS` where it is needed; whatever stands there stays.
+
+    Returns:
+      What was done.
+    """
     in_time, flags = not _backend_has_started(), _flags()
     value = flag_value(flags)
     if value is not None:
@@ -79,13 +83,25 @@ def set_flag() -> Guard:
 
 
 def flag_value(flags: str) -> str | None:
-    """The flag's value among XLA's flags, of which the last one counts; None if it is not there."""
+    """The flag's value among XLA's flags, of which the last one counts; None if it is not there.
+
+    Args:
+      flags: XLA's flags, as `XLA_FLAGS` holds them.
+    """
     found = re.findall(rf"(?:^|\s)--{FLAG}=(\S*)", flags)
     return found[-1] if found else None
 
 
 def with_flag(flags: str, value: str) -> str:
-    """XLA's flags with this value of the flag, in place of another one that may stand there."""
+    """XLA's flags with this value of the flag, in place of another one that may stand there.
+
+    Args:
+      flags: XLA's flags, as `XLA_FLAGS` holds them.
+      value: The flag's value.
+
+    Returns:
+      The flags, with this value in the place of another one.
+    """
     others = [flag for flag in flags.split() if not flag.startswith(f"--{FLAG}=")]
     return " ".join([*others, f"--{FLAG}={value}"])
 

@@ -25,6 +25,9 @@ def parameter_average(decay: float) -> optax.GradientTransformation:
     Args:
       decay: At least 0 and below 1.
 
+    Returns:
+      The transform, whose state holds the average.
+
     Raises:
       SettingsError: If `decay` is outside of that.
 
@@ -57,6 +60,9 @@ def averaged(params: Any, opt_state: Any) -> Any:
     Args:
       params: The parameters.
       opt_state: The state of a chain that holds one `parameter_average`.
+
+    Returns:
+      A tree like `params`.
 
     Raises:
       KeyError: If the state holds none, or several.

@@ -76,7 +76,20 @@ def split_rows(
 
 @functools.lru_cache(maxsize=64)
 def split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> Split:
-    """`split_rows` for a table that is all of the parameters; it is called `ALONE`."""
+    """`split_rows` for a table that is all of the parameters. The table is called `ALONE`.
+
+    Args:
+      tx: An optax transform.
+      shape: The table's shape, `[n_rows, *row]`.
+      dtype: Its dtype.
+
+    Returns:
+      The parts.
+
+    Raises:
+      SettingsError: As `split_rows` does.
+      TableError: As `split_rows` does.
+    """
     return split_rows(tx, jax.ShapeDtypeStruct(shape, dtype), [ALONE])
 
 

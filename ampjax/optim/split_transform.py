@@ -53,6 +53,9 @@ class Split:
 
         Args:
           params: The dense parameters.
+
+        Returns:
+          A tree with None in place of row-wise leaves.
         """
         inputs, program = self._init
         return self.state.fill(program(dict(zip(inputs, self.params.shared(params, "params"), strict=True))))
@@ -66,6 +69,9 @@ class Split:
           state: The shared state.
           grads: The dense gradients.
           totals: The reductions of earlier rounds.
+
+        Returns:
+          By table, its values.
         """
         results = iter(self._rounds[turn](self._values(params, state, grads, totals)))
         return {t: [next(results) for _ in rule.rounds[turn][1].shared] for t, rule in self.rules.items()}

@@ -165,7 +165,7 @@ class _Losses:
         traced: tuple[TracedLoss, TracedLoss],
         batches: tuple[Tree, Sequence[Tree]],
     ):
-        (whole, part), (joined, parts) = traced, batches
+        (whole, _), (joined, parts) = traced, batches
         self._setup, self._plan, self._part = setup, plan, parts[0]
         self._whole = whole
         devices = setup.resources.devices

@@ -108,6 +108,9 @@ def find_sparse(
       min_rows: A leaf with fewer rows is dense.
       mapped: Names and sizes of the axes over which the loss function will be mapped.
 
+    Returns:
+      One entry for each leaf, in the order of the flattened parameters: whether it is sparse, and why or why not.
+
     Raises:
       ParameterError: If no parameter leaf is a float array, or one is no array.
       DataError: If a leaf of the batch is no array.
@@ -125,7 +128,15 @@ def find_sparse(
 
 
 def follow(traced: TracedLoss, axes: Mapping[int, Axes]) -> TableFlow:
-    """Follows some leaves through a loss function, whose rows are counted along the axes that are given."""
+    """Follows some leaves through a loss function.
+
+    Args:
+      traced: The loss function.
+      axes: By leaf, the axes along which its rows are counted.
+
+    Returns:
+      The reads and other uses that were found.
+    """
     flow = TableFlow()
     params: list[Value] = [_start(i, leaf, axes) for i, leaf in enumerate(traced.leaves)]
     others: list[Value] = [frozenset()] * (len(traced.jaxpr.invars) - len(params))
@@ -141,6 +152,9 @@ def analyse(traced: TracedLoss, min_rows: int, known: Mapping[str, Axes] | None 
       traced: The loss function.
       min_rows: A leaf with fewer rows is dense.
       known: By path the axes along which rows must be counted.
+
+    Returns:
+      One entry for each leaf, in their order.
     """
     search = _Search(traced, max(min_rows, 2))
     search.run(known or {})

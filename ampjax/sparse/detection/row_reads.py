@@ -37,6 +37,10 @@ def is_read(eqn: Any, view: View) -> bool:
     """Whether an equation reads whole rows of its first operand: a gather by row ids, or a slice of one row.
 
     A slice of several rows is none: that is how a matrix is cut in parts, and each step would read the same rows.
+
+    Args:
+      eqn: The equation.
+      view: The view that is its first operand.
     """
     if eqn.primitive not in (prim.gather_p, prim.dynamic_slice_p, prim.slice_p) or not view.row_axes:
         return False
@@ -46,7 +50,14 @@ def is_read(eqn: Any, view: View) -> bool:
 
 
 def read_mode(eqn: Any) -> str:
-    """What the read does with ids outside the table, in JAX's words: `clip`, `fill` or `promise_in_bounds`."""
+    """What a read does with ids outside the table, in JAX's words.
+
+    Args:
+      eqn: A read.
+
+    Returns:
+      `clip`, `fill` or `promise_in_bounds`.
+    """
     if eqn.primitive is not prim.gather_p:
         return "clip"
     return {GatherMode.FILL_OR_DROP: "fill", GatherMode.CLIP: "clip"}.get(eqn.params["mode"], "promise_in_bounds")
@@ -118,6 +129,9 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
     Args:
       eqn: Any equation.
       operands: Its operands, or what they depend on; the first is a view.
+
+    Returns:
+      The view after the write; None for any other equation.
     """
     if eqn.primitive is not prim.scatter_p or not isinstance(operands[0], View):
         return None

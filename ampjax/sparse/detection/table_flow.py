@@ -70,7 +70,15 @@ class TableFlow:
         return [value(v) for v in body.outvars]
 
     def used(self, value: Value, how: str) -> Deps:
-        """Notes that a table is used as a whole; gives what the value depends on."""
+        """Notes that tables are used as wholes.
+
+        Args:
+          value: What stands for a value: a view, or what it depends on.
+          how: The use, for the leaf's reason.
+
+        Returns:
+          What the value depends on.
+        """
         if not isinstance(value, View):
             return value
         for leaf in value.leaves:

@@ -97,7 +97,11 @@ class View:
         return itertools.accumulate((s.n_rows for s in self.segments[:-1]), initial=0)
 
     def tangent(self, of: View) -> View:
-        """The view of the tangents of rows. Numbers have none, so they are this view's."""
+        """The view of the tangents of rows. Row numbers have no tangents, so they are this view's.
+
+        Args:
+          of: The view that stands for the tangents.
+        """
         writes = tuple(Write(own.rows, t.values) for own, t in zip(self.writes, of.writes, strict=True))
         return dataclasses.replace(of, writes=writes, is_tangent=True)
 

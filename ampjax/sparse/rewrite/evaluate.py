@@ -61,7 +61,14 @@ class RowInterpreter:
         return [primitives.value_of(v, env) for v in body.outvars], found
 
     def below(self, path: Path) -> dict[Path, int]:
-        """The reads inside an equation, with their leaves."""
+        """The reads inside an equation.
+
+        Args:
+          path: The equation's place.
+
+        Returns:
+          By the read's place its leaf.
+        """
         return {site: leaf for site, leaf in self.sites.items() if site[: len(path)] == path}
 
     def _step(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:

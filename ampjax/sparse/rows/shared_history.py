@@ -36,7 +36,11 @@ class SharedHistory:
         return 0 < self.capacity == self.length
 
     def append(self, shared: Sequence[Any]) -> None:
-        """Adds one update's shared values."""
+        """Adds one update's shared values.
+
+        Args:
+          shared: The values, of the same shapes and dtypes in every update.
+        """
         if not self.capacity:
             self.base += 1
             return

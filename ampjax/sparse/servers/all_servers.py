@@ -53,19 +53,37 @@ class Servers(Protocol):
         ...
 
     def traffic(self, table: int, server: int) -> ByteCounts:
-        """The bytes of a table that a server has counted."""
+        """The bytes of a table that a server has counted.
+
+        Args:
+          table: The table's number.
+          server: The server's.
+        """
         ...
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Forgets an update."""
+        """Forgets an update's gradients.
+
+        Args:
+          key: The table and split.
+          update: The update's number.
+        """
         ...
 
     def close_parts(self, key: SplitKey) -> None:
-        """Forgets a split."""
+        """Forgets a split with all its rows.
+
+        Args:
+          key: The table and split.
+        """
         ...
 
     def forget_table(self, table: int) -> None:
-        """Forgets a table."""
+        """Forgets a table with all its splits, and its counts.
+
+        Args:
+          table: The table's number.
+        """
         ...
 
 

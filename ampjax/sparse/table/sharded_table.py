@@ -50,6 +50,9 @@ class Table:
     to servers evenly by size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, but for a `ServerError`: where one
     server has ended, others may have made an update already, and the table is good for `load` only.
 
+    It has many methods since it is all that users of tables hold, and ten of them only say what it is. Rows at servers are `Shards`' work,
+    updates under way `PendingUpdate`'s.
+
     Args:
       values: The first rows, `[n_rows, *row]`, float32, bfloat16 or float16: an array or anything with `shape`, `dtype` and
         slices of rows. It is read in blocks and copied.
