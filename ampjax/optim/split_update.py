@@ -118,15 +118,36 @@ class SharedVariables:
     state: Tree
 
     def shared(self, turn: int, grads: Tree, totals: Totals) -> Mapping[str, Values]:
-        """Computes, by table, the values that one round of reductions needs."""
+        """Computes, by table, the values that one round of reductions needs.
+
+        Args:
+          turn: The round.
+          grads: Dense gradients.
+          totals: The reductions of earlier rounds.
+
+        Returns:
+          By table, its values.
+        """
         return self.split.jitted[0](turn, self.params, self.state, grads, totals)
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
-        """Computes the update and changes nothing."""
+        """Computes the update and changes nothing.
+
+        Args:
+          grads: Dense gradients.
+          totals: The reductions of all rounds.
+
+        Returns:
+          The update, for `adopt`.
+        """
         return Proposal(*self.split.jitted[1](self.params, self.state, grads, totals))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Replaces parameters and state by the proposed ones."""
+        """Replaces parameters and state by the proposed ones.
+
+        Args:
+          proposal: What `propose` gave.
+        """
         self.params, self.state = proposal.params, proposal.state
 
 

@@ -33,7 +33,11 @@ class StepTotals:
     alpha: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def add(self, alpha: Mapping[str, float]) -> None:
-        """Adds one step."""
+        """Adds one step.
+
+        Args:
+          alpha: By table, the share of its rows that a replica touched in the step.
+        """
         self.steps += 1
         self.alpha.update(alpha)
 

@@ -138,6 +138,9 @@ class Runner:
         Args:
           batch: As `run` takes it.
 
+        Returns:
+          The runner itself.
+
         Raises:
           SettingsError: As `run`.
           ParameterError: As `run`.
@@ -182,9 +185,12 @@ class Runner:
             self._model.settle().wait()
 
     def keys(self) -> jax.Array:
-        """Random keys for the next step, one for each replica, `[n]`: made of the seed and the step's number.
+        """Random keys for the next step, one for each replica, made of the seed and the step's number.
 
         Put them into the batch, where a program draws at random: each replica gets `[1]` of them.
+
+        Returns:
+          `[n]`.
         """
         key = jax.random.fold_in(jax.random.key(self.setup.config.seed), self.steps)
         return jax.random.split(key, len(self.setup.resources.devices))
@@ -225,6 +231,9 @@ class Runner:
 
         Args:
           compiled: Whether the bytes of AllReduce are read from the compiled program, which is compiled once more for that.
+
+        Returns:
+          A table to print, with one entry for each variable.
 
         Raises:
           SettingsError: Before the first batch.

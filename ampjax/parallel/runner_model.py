@@ -62,6 +62,9 @@ class InitialModel:
     def restore(self, path: str | Path) -> int:
         """Goes on from a checkpoint, of which only the parameters' shapes are compared now.
 
+        Args:
+          path: A folder that `BuiltModel.save` wrote.
+
         Returns:
           The steps that had been taken.
 
@@ -122,6 +125,9 @@ class BuiltModel:
     def reset(self, params: Tree) -> None:
         """Puts other parameters in the place of these, with fresh optimizer state; tables stay split as they are.
 
+        Args:
+          params: Parameters like the first ones.
+
         Raises:
           ParameterError: If they have another structure, other shapes or dtypes, or are not finite.
         """
@@ -130,7 +136,12 @@ class BuiltModel:
         restart_step(self.setup, self.plan, self.step, params)
 
     def resplit(self, group: Group, count: int) -> None:
-        """Gives a group of tables its number of partitions, if it has another one."""
+        """Gives a group of tables its number of partitions, if it has another one.
+
+        Args:
+          group: The tables.
+          count: The number of partitions that each shall have.
+        """
         if isinstance(self.step, DenseStep):
             return
         homes, counts = self.step.homes, dict.fromkeys(group.paths, count)
@@ -157,6 +168,9 @@ class BuiltModel:
     def restore(self, path: str | Path) -> Saved:
         """Reads a checkpoint into the homes, once all of it was checked. Gradients under way are dropped.
 
+        Args:
+          path: A folder that `save` wrote.
+
         Returns:
           What was read; its steps and notes are the runner's.
 
@@ -170,6 +184,13 @@ class BuiltModel:
         return saved
 
     def readable(self, by_path: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by path, with paths as names with `/` between them."""
+        """Writes paths as names with `/` between them.
+
+        Args:
+          by_path: Values by path, as `jax.tree_util.keystr` writes it.
+
+        Returns:
+          The values by name.
+        """
         text = names(self.plan.program.params)
         return {text.get(path, path): value for path, value in by_path.items()}

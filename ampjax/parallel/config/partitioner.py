@@ -43,7 +43,11 @@ class Partitioner:
             at_least("max_partitions", self.max_partitions, self.min_partitions)
 
     def names(self, path: str) -> bool:
-        """Whether it names a leaf."""
+        """Whether the pattern names a leaf.
+
+        Args:
+          path: The leaf's path, names with `/` between them.
+        """
         return any(matches(part.strip(), path) for part in self.pattern.split(","))
 
 

@@ -72,6 +72,9 @@ def explain_difference(
       config: The settings.
       nearby: Whether the losses are those at parameters that were moved a little.
       find: Finds the equations that bring examples together; called if nothing simpler explains the difference.
+
+    Returns:
+      The error.
     """
     at = " (at parameters nearby, where it shows)" if nearby else ""
     average = config.average_dense

@@ -73,13 +73,23 @@ class VariableHomes:
         return {path: home.tables for path, home in self.rows.items()}
 
     def write(self, params: Tree, state: Tree, tables: Mapping[str, list[Table]]) -> None:
-        """Replaces all variables and the optimizer's state."""
+        """Replaces all variables and the optimizer's state.
+
+        Args:
+          params: Dense parameters, None in place of tables.
+          state: The optimizer's shared state.
+          tables: By path, the copies of its table.
+        """
         self.dense.write(params, state)
         for path, home in self.rows.items():
             home.tables = tables[path]
 
     def is_split(self, counts: Mapping[str, int]) -> bool:
-        """Whether some tables have so many partitions already."""
+        """Whether some tables have these numbers of partitions already.
+
+        Args:
+          counts: By table its number of partitions.
+        """
         return all(self.rows[path].table.n_partitions == count for path, count in counts.items())
 
     def resplit(self, counts: Mapping[str, int]) -> None:
@@ -97,7 +107,15 @@ class VariableHomes:
                 home.resplit(counts[path], servers[path])
 
     def gradients(self, grads: Tree, waiting: Waiting) -> dict[str, Any]:
-        """Aggregated gradients by path, for whoever wants to read them."""
+        """Reads aggregated gradients.
+
+        Args:
+          grads: Dense gradients, as `dense.push` gave them.
+          waiting: By table its row gradients.
+
+        Returns:
+          By path an array, or `RowGrads` for a table.
+        """
         return by_path(self.dense.fetch(grads)) | {
             path: RowGrads(*home.fetch(waiting[path])) for path, home in self.rows.items()
         }
@@ -138,10 +156,17 @@ class _HomeRows:
 
 
 def naming_variable(path: str, call: Any) -> Any:
-    """What a call to a table gives; a mistake tells whose table it was.
+    """Calls a function of a table; an error names the variable whose table it is.
+
+    Args:
+      path: The variable.
+      call: The function, without arguments.
+
+    Returns:
+      What the function returns.
 
     Raises:
-      TableError: The call's, with the variable's path.
+      TableError: The function's, with the variable's path.
     """
     try:
         return call()

@@ -37,7 +37,14 @@ class Readings:
         self._known: dict[Any, dict[str, Reading]] = {}
 
     def for_batch(self, batch: Tree) -> dict[str, Reading]:
-        """By table what a program reads for such a batch."""
+        """What a program reads of each table for batches of this one's shapes.
+
+        Args:
+          batch: The batch.
+
+        Returns:
+          By table the dtype and the columns that have to travel.
+        """
         shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch)) if self._narrow else ()
         if shapes not in self._known:
             self._known[shapes] = {path: self._read(path, batch) for path in self._program.tables}

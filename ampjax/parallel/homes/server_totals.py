@@ -60,7 +60,12 @@ class ServerTotals:
         return totals
 
     def announce(self, home: RowHome, shared: Values) -> None:
-        """Sends the chief's shared values (step sizes, a clipping factor) to a table's servers."""
+        """Sends the chief's shared values (step sizes, a clipping factor) to a table's servers.
+
+        Args:
+          home: The table's home.
+          shared: The values.
+        """
         for machine in self._machines(home):
             for value in shared:
                 self.wire.send(self.chief, machine, np.asarray(value), SCALARS)

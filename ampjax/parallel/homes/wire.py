@@ -37,6 +37,9 @@ class Wire:
           target: The machine that gets it.
           array: Any array.
           what: What it is of, for the counters: a variable's path, or `scalars`.
+
+        Returns:
+          The array.
         """
         if source == target:
             return array
@@ -48,7 +51,14 @@ class Wire:
         return array
 
     def count(self, end: str, machine: int, what: str, nbytes: int) -> None:
-        """Counts bytes at one end only, for what goes over another way (a collective)."""
+        """Counts bytes at one end only, for what goes another way (a collective, a server process).
+
+        Args:
+          end: `sent`, `received` or `ids`.
+          machine: The machine at that end.
+          what: What the bytes are of: a variable's path, or `scalars`.
+          nbytes: How many.
+        """
         self.ends[end, machine, what] += nbytes
 
     def traffic(self) -> MachineBytes:
@@ -72,13 +82,22 @@ class MachineBytes:
         return MachineBytes(self.n_machines, {end: n - earlier.ends.get(end, 0) for end, n in self.ends.items()})
 
     def of_machine(self, machine: int, what: str | None = None) -> int:
-        """Bytes that a machine sent and received, of one thing or of all; without ids."""
+        """The bytes that a machine sent and received, without row ids.
+
+        Args:
+          machine: The machine's number.
+          what: A variable's path, or `scalars`; None for all.
+        """
         return sum(
             n for (way, m, name), n in self.ends.items() if way != "ids" and m == machine and what in (None, name)
         )
 
     def per_machine(self, what: str | None = None) -> float:
-        """The mean of `of_machine` over machines."""
+        """The mean of `of_machine` over machines.
+
+        Args:
+          what: A variable's path, or `scalars`; None for all.
+        """
         return sum(self.of_machine(m, what) for m in range(self.n_machines)) / self.n_machines
 
     @property

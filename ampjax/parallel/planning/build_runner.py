@@ -60,13 +60,16 @@ class RunnerSetup:
 
 
 def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequence[Tree]) -> Step:
-    """The step of a planned model, with its parameters in their homes.
+    """Makes the step of a planned model, with its parameters in their homes.
 
     Args:
       setup: What it is trained with.
       plan: What becomes of each variable.
       params: The first parameters.
       parts: By replica its part of the first batch.
+
+    Returns:
+      The step.
 
     Raises:
       TableError: If the optimizer does not work row by row on a table.

@@ -63,12 +63,15 @@ class Rates:
 
 
 def step_seconds(load: Load, rates: Rates, compute: float) -> float:
-    """The seconds of a step: the computation, then one way after the other; not less than the network card takes for all of it.
+    """The seconds of a step: the computation, then one way after the other, and not less than the network card takes for all bytes.
 
     Args:
       load: The step's bytes.
       rates: The cluster's.
       compute: Seconds of the forward and backward pass on one device.
+
+    Returns:
+      Seconds.
 
     >>> rates = Rates(reduce=4e9, gather=1e9, stream=1e9, merge=1e9, link=1e10)
     >>> step_seconds(Load(reduced=2e9, network=2e9), rates, compute=0.25)

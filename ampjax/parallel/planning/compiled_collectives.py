@@ -43,6 +43,9 @@ class Collective:
 
         An AllReduce of w bytes takes 4·w·(n-1)/n; an AllGather to buffers of n·w bytes takes 2·w·(n-1). Others are not
         used here and count 0.
+
+        Args:
+          n: Participants.
         """
         if self.kind == "all-reduce":
             return all_reduce_bytes(self.nbytes, n)
@@ -54,6 +57,9 @@ def collectives(text: str) -> list[Collective]:
 
     Args:
       text: As `jax.stages.Compiled.as_text()` gives it.
+
+    Returns:
+      The collectives, sorted.
 
     >>> collectives("  %x = (f32[3,5]{1,0}, f32[]) all-reduce(%a, %b), channel_id=1")
     [Collective(kind='all-reduce', dtype='f32', shape=()), Collective(kind='all-reduce', dtype='f32', shape=(3, 5))]

@@ -59,7 +59,10 @@ class Searches:
         return group, count
 
     def record(self, seconds: float) -> tuple[Group, int] | None:
-        """One step's time, with the partitions that were wanted.
+        """Takes one step's time, with the partitions that were wanted.
+
+        Args:
+          seconds: The time.
 
         Returns:
           The group and its number of partitions, if this ended its search.

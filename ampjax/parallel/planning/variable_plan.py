@@ -56,7 +56,11 @@ class VariablePlan:
         return tuple(self.program.tables)
 
     def load(self, n_servers: int) -> list[int]:
-        """Bytes of dense variables at each server; these stay where they are."""
+        """Bytes of dense variables at each server. They stay where they are when tables are split anew.
+
+        Args:
+          n_servers: The number of servers.
+        """
         result = [0] * n_servers
         for path, (server, *_) in self.servers.items():
             result[server] += 0 if path in self.tables else _nbytes(self.analysis[path])
@@ -80,6 +84,9 @@ def plan_variables(
       resources: The machines.
       config: The settings.
       partitioners: The user's partitioners.
+
+    Returns:
+      What becomes of each variable.
 
     Raises:
       ParameterError: If parameters don't fit the loss function.
@@ -150,6 +157,9 @@ def measure_alpha(program: SparseProgram, params: Tree, parts: Sequence[Tree]) -
       program: The loss on pulled rows.
       params: The parameters.
       parts: By replica its batch.
+
+    Returns:
+      By table, a number from 0 to 1.
     """
     if not program.tables:
         return {}

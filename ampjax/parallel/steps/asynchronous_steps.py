@@ -75,12 +75,15 @@ class AsyncStep(HomedStep):
         return jax.jit(lambda batch: self.loss.ids(shapes, batch))
 
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
-        """Every replica begins with its part; gradients are applied as the bound demands. Those that can't be are dropped.
+        """Lets every replica begin with its part, and applies gradients as the bound demands. Those that can't be applied are dropped.
 
         Args:
           number: The step's, for messages.
           parts: By replica its batch.
           keep: Whether gradients will be asked for; there are no aggregated ones.
+
+        Returns:
+          The losses and the staleness of each update that was made; and why gradients were dropped, if some were.
         """
         del keep
         staleness, results, alpha, dropped = [], [], collections.Counter(), []
@@ -93,7 +96,13 @@ class AsyncStep(HomedStep):
         return StepOutcome([result.loss for result in results], aux, dict(alpha), dict, staleness, dropped)
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
-        """Replaces all variables and the optimizer's state; gradients of the old ones are dropped."""
+        """Replaces all variables and the optimizer's state. Gradients of the old ones are dropped.
+
+        Args:
+          params: Dense parameters, None in place of tables.
+          state: The optimizer's shared state.
+          tables: By path, the copies of its table.
+        """
         super().write(params, state, tables)
         self._underway.clear()
 

@@ -39,24 +39,37 @@ class PaddedSizes:
         self._sizes: dict[str, int] = {}
 
     def at_least(self, path: str, n: int) -> int:
-        """The size for n rows of a table: that of the largest step so far, or a larger one."""
+        """The padded size for n rows of a table: that of the largest step so far, or a larger one.
+
+        Args:
+          path: The table.
+          n: The number of rows.
+        """
         self._sizes[path] = max(self._sizes.get(path, 0), padded_size(n))
         return self._sizes[path]
 
 
 def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -> ReplicaRows:
-    """Each replica's unique rows.
+    """Finds the distinct rows that each replica reads.
 
     Args:
       program: The rewritten loss.
       ids: By replica, what `program.ids` gave.
+
+    Returns:
+      By table, one entry for each replica.
     """
     tables = {path: leaf.shape[0] for path, leaf in program.tables.items()}
     return {path: [unique_rows(np.asarray(own[path]), n) for own in ids] for path, n in tables.items()}
 
 
 def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
-    """The share of rows that a replica touches, by table, the mean over replicas."""
+    """The share of its rows that a replica touches, by table: the mean over replicas.
+
+    Args:
+      program: The rewritten loss.
+      workers: By table, the rows that each replica reads.
+    """
     return {
         path: float(np.mean([len(own.ids) for own in each])) / program.tables[path].shape[0]
         for path, each in workers.items()
@@ -66,14 +79,33 @@ def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
 def pull(
     rows: Mapping[str, RowHome], workers: ReplicaRows, readings: Mapping[str, Reading]
 ) -> dict[str, list[PulledRows]]:
-    """All replicas' rows of all tables, as far as they are read."""
+    """Pulls the rows of all tables for all replicas, as far as they are read.
+
+    Args:
+      rows: By table its home.
+      workers: By table, the rows that each replica reads.
+      readings: By table, what of its rows has to travel.
+
+    Returns:
+      By table, one entry for each replica.
+    """
     return {path: home.pull(workers[path], readings[path]) for path, home in rows.items()}
 
 
 def inputs(
     n: int, program: SparseProgram, pulled: Mapping[str, Sequence[PulledRows]], sizes: PaddedSizes
 ) -> list[Inputs]:
-    """The inputs of n replicas, of equal shapes."""
+    """The inputs of all replicas' programs, of equal shapes.
+
+    Args:
+      n: The number of replicas.
+      program: The rewritten loss.
+      pulled: By table, what each replica has pulled.
+      sizes: The padded sizes so far.
+
+    Returns:
+      One entry for each replica.
+    """
     result = [Inputs({}, {}, {}) for _ in range(n)]
     for path, each in pulled.items():
         size = sizes.at_least(path, max(len(own.unique.ids) for own in each))

@@ -86,6 +86,9 @@ def norms(grads: Mapping[str, Any]) -> dict[str, float]:
 
     Args:
       grads: By path an array, or `RowGrads`.
+
+    Returns:
+      By path, the norm.
     """
     values = {path: grad.values if isinstance(grad, RowGrads) else grad for path, grad in grads.items()}
     wide = {path: np.asarray(value, np.result_type(value.dtype, np.float32)) for path, value in values.items()}
@@ -98,6 +101,9 @@ def fetched(names: Sequence[str], grads: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       names: Of `gradients`, `norms` and `global_norm`.
       grads: Aggregated gradients by path.
+
+    Returns:
+      By name, what was asked for.
     """
     own = norms(grads)
     known = {"gradients": dict(grads), "norms": own, "global_norm": float(np.linalg.norm(list(own.values())))}

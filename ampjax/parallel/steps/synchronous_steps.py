@@ -94,7 +94,11 @@ class DenseStep:
         }
 
     def program(self, keep: bool = False) -> Any:
-        """The pmapped step; with gradients in its result, if they are kept."""
+        """The pmapped step.
+
+        Args:
+          keep: Whether its result holds the gradients.
+        """
         return self._programs[keep]
 
     @property
@@ -103,7 +107,13 @@ class DenseStep:
         return {}
 
     def write(self, params: Tree, state: Tree, tables: Any = None) -> None:
-        """Replaces parameters and optimizer state."""
+        """Replaces parameters and optimizer state.
+
+        Args:
+          params: The parameters.
+          state: The optimizer's state.
+          tables: Not used: there are none.
+        """
         del tables  # there are none
         self.params, self.state = replicate(params, self.devices), replicate(state, self.devices)
 
@@ -122,6 +132,9 @@ class DenseStep:
           number: The step's, for messages.
           parts: By replica its batch.
           keep: Whether gradients will be asked for.
+
+        Returns:
+          The step's loss, aux and gradients.
 
         Raises:
           ParameterError: If a gradient is not finite; nothing has changed.
@@ -175,7 +188,13 @@ class HomedStep:
         return self.homes.tables
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
-        """Replaces all variables and the optimizer's state."""
+        """Replaces all variables and the optimizer's state.
+
+        Args:
+          params: Dense parameters, None in place of tables.
+          state: The optimizer's shared state.
+          tables: By path, the copies of its table.
+        """
         self.homes.write(params, state, tables)
 
     def read(self) -> tuple[Tree, Tree]:
@@ -209,7 +228,11 @@ class SparseStep(HomedStep):
         return mapped_gradients(self.loss, self.has_aux, self.devices, self.reduction)
 
     def program(self, keep: bool = False) -> Any:
-        """The pmapped forward and backward pass, which always gives gradients."""
+        """The pmapped forward and backward pass, which always gives gradients.
+
+        Args:
+          keep: Not used.
+        """
         del keep
         return self._program
 
@@ -219,7 +242,14 @@ class SparseStep(HomedStep):
         return jax.jit(lambda batch: self.loss.ids(shapes, batch))
 
     def arguments(self, parts: Sequence[Tree]) -> tuple[tuple[Any, ...], Any, dict[str, float]]:
-        """What the program takes for a batch, what was pulled for it, and its alphas."""
+        """Pulls rows for a batch and makes the program's arguments.
+
+        Args:
+          parts: By replica its batch.
+
+        Returns:
+          The arguments; what was pulled, by table and replica; and by table the share of its rows that a replica touches.
+        """
         parts = [jax.tree.map(on_host, part) for part in parts]
         workers = self._touched(parts)
         pulled = batch_rows.pull(self.homes.rows, workers, self.readings.for_batch(parts[0]))
@@ -243,6 +273,9 @@ class SparseStep(HomedStep):
           number: The step's, for messages.
           parts: By replica its batch.
           keep: Whether gradients will be asked for: they always can be.
+
+        Returns:
+          The step's losses, aux and gradients.
 
         Raises:
           ParameterError: If a dense gradient is not finite; nothing has changed.
