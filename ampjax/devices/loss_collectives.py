@@ -67,8 +67,8 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
     """
     x = jnp.asarray(x)
     dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
-    own = jnp.mean(x, axis, jnp.promote_types(dtype, jnp.float32), keepdims=keepdims)
-    return (jax.lax.pmean(own, AXIS) if _is_replica() else own).astype(dtype)
+    local = jnp.mean(x, axis, jnp.promote_types(dtype, jnp.float32), keepdims=keepdims)
+    return (jax.lax.pmean(local, AXIS) if _is_replica() else local).astype(dtype)
 
 
 @jax.tree_util.register_dataclass

@@ -88,8 +88,8 @@ def flag_value(flags: str) -> str | None:
     Args:
       flags: XLA's flags, as `XLA_FLAGS` holds them.
     """
-    found = re.findall(rf"(?:^|\s)--{FLAG}=(\S*)", flags)
-    return found[-1] if found else None
+    values = re.findall(rf"(?:^|\s)--{FLAG}=(\S*)", flags)
+    return values[-1] if values else None
 
 
 def with_flag(flags: str, value: str) -> str:
@@ -149,8 +149,8 @@ def _wrong_without_flag() -> list[str]:
 def _installation() -> str:
     """A digest of what the answer depends on: the libraries, and the processor, which chooses kernels."""
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _xla_libraries()]
-    told = repr((_version("jax"), _version("jaxlib"), files, platform.machine(), _instruction_sets()))
-    return hashlib.sha256(told.encode()).hexdigest()
+    facts = repr((_version("jax"), _version("jaxlib"), files, platform.machine(), _instruction_sets()))
+    return hashlib.sha256(facts.encode()).hexdigest()
 
 
 def _instruction_sets() -> str:
@@ -171,8 +171,8 @@ def _version(package: str) -> str:
 
 def _known_to_xla() -> bool:
     """Whether every XLA of this installation knows the flag: XLA ends the process over a flag that it does not know."""
-    found = [_contains(path, FLAG.encode()) for path in _xla_libraries()]
-    return bool(found) and all(found)
+    are_known = [_contains(path, FLAG.encode()) for path in _xla_libraries()]
+    return bool(are_known) and all(are_known)
 
 
 def _xla_libraries() -> Iterator[Path]:

@@ -67,10 +67,10 @@ def averaged(params: Any, opt_state: Any) -> Any:
     Raises:
       KeyError: If the state holds none, or several.
     """
-    found = optax.tree_utils.tree_get(opt_state, "average", _MISSING)
-    if found is _MISSING:
+    averages = optax.tree_utils.tree_get(opt_state, "average", _MISSING)
+    if averages is _MISSING:
         raise KeyError("the optimizer's state holds no `parameter_average`")
-    return jax.tree.map(lambda p, a: p if isinstance(a, optax.MaskedNode) else a, params, found)
+    return jax.tree.map(lambda p, a: p if isinstance(a, optax.MaskedNode) else a, params, averages)
 
 
 _MISSING = object()

@@ -135,13 +135,13 @@ def _is_float(leaf: Any) -> bool:
 
 
 def _check_accumulator(params: Tree, accumulator: Tree) -> None:
-    wanted, came = (dict(_shapes(tree)) for tree in (params, accumulator))
-    for path in [*wanted, *came]:
-        if wanted.get(path) != came.get(path):
+    wanted, given = (dict(_shapes(tree)) for tree in (params, accumulator))
+    for path in [*wanted, *given]:
+        if wanted.get(path) != given.get(path):
             raise ParameterError(
                 f"gradient accumulator, leaf `{path or 'params'}`",
                 f"shape {wanted[path]}" if path in wanted else "no such leaf",
-                f"shape {came[path]}" if path in came else "none",
+                f"shape {given[path]}" if path in given else "none",
                 "Make accumulators like `trainable(params)`.",
             )
 

@@ -52,27 +52,27 @@ class RowUpdate:
           count: A float scalar, the number of gradient rows.
         """
         state = self._split.state
-        shared, own = state.split(opt_state)
-        of_rows = own.get(ALONE, [])
+        shared, by_table = state.split(opt_state)
+        of_rows = by_table.get(ALONE, [])
         n_calls = max(1, -(-len(rows) // CHUNK))
         all_rows = np.zeros(n_calls * CHUNK, np.int32)
         all_rows[: len(rows)] = rows
         for chunk in all_rows.reshape(n_calls, CHUNK):
-            table, of_rows, accumulator, gone_on = self._step(table, of_rows, accumulator, shared, chunk, count)
+            table, of_rows, accumulator, new_shared = self._step(table, of_rows, accumulator, shared, chunk, count)
             n_calls -= 1
-            leaves = jax.tree.leaves(shared if n_calls else gone_on)
+            leaves = jax.tree.leaves(shared if n_calls else new_shared)
             yield table, state.fill(leaves, {ALONE: of_rows} if of_rows else None), accumulator
 
     def _update_rows(
         self, table: Any, of_rows: list[Any], accumulator: Any, shared: Any, rows: Any, count: Any
     ) -> tuple[Any, list[Any], Any, Any]:
-        _, gone_on, told = self._split.update(None, shared, None, [])
+        _, new_shared, shared_values = self._split.update(None, shared, None, [])
 
         old, totals, *states = (array[rows] for array in (table, accumulator, *of_rows))
         grads = gradient_of(old, totals, count, self._gradient)
-        new, changed = self._rule.update(told[ALONE], old, states, grads)
+        new, changed = self._rule.update(shared_values[ALONE], old, states, grads)
         values = new, changed, jnp.zeros_like(totals)
-        return *_put((table, of_rows, accumulator), rows, values), gone_on
+        return *_put((table, of_rows, accumulator), rows, values), new_shared
 
 
 def _put(arrays: Any, rows: Any, values: Any) -> Any:

@@ -88,12 +88,12 @@ class TableLeaves:
                 leaves[place] = value
         return jax.tree.unflatten(self.structure, leaves)
 
-    def shared(self, tree: Tree, what: str) -> list[Any]:
+    def shared(self, tree: Tree, name: str) -> list[Any]:
         """The leaves of a tree that has None in place of tables' leaves.
 
         Args:
           tree: The tree.
-          what: What it is called in messages.
+          name: What it is called in messages.
 
         Raises:
           TableError: If it has another number of leaves.
@@ -101,6 +101,6 @@ class TableLeaves:
         leaves, n = jax.tree.leaves(tree), len(self.places(None))
         if len(leaves) != n:
             raise TableError(
-                what, f"{n} leaves, and None in place of tables", f"{len(leaves)}", "Take the tables out with `split`."
+                name, f"{n} leaves, and None in place of tables", f"{len(leaves)}", "Take the tables out with `split`."
             )
         return leaves

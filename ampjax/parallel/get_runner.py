@@ -82,7 +82,7 @@ def get_runner(
         raise SettingsError(
             "config", "a ParallaxConfig or None", type(config).__name__, 'Write `ParallaxConfig(run_option="ps")`.'
         )
-    if not isinstance(partitioners, Sequence) or not all(isinstance(own, Partitioner) for own in partitioners):
+    if not isinstance(partitioners, Sequence) or not all(isinstance(each, Partitioner) for each in partitioners):
         raise SettingsError(
             "partitioners", "a list of partitioners", f"{partitioners!r}", 'Write `[partitioner("embedding")]`.'
         )

@@ -130,8 +130,8 @@ def steps(folder: str | Path, params: Tree) -> int:
     known = names(params)
     for number, key in enumerate(facts["tables"]):
         shapes[known.get(key, key)] = table_files.read_manifest(folder / _table(number), shape=list)["shape"]
-    turned: dict[str, list[int]] = facts["axes"]
-    axes = {known.get(key, key): own for key, own in turned.items()}
+    saved_axes: dict[str, list[int]] = facts["axes"]
+    axes = {known.get(key, key): leaf_axes for key, leaf_axes in saved_axes.items()}
     wanted = {path: np.shape(random_keys.data_of(leaf)) for path, leaf in by_path(params).items()}
     _check_axes(folder, axes, wanted)
     wanted = {path: list(table_shape(shape, axes.get(path, LEADING))) for path, shape in wanted.items()}
@@ -160,18 +160,18 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
         return saved.params, saved.state
     leaves = {key: leaf for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True)}
     _check_axes(folder, axes, {key: np.shape(leaf) for key, leaf in leaves.items()})
-    turned = [to_table(leaf, axes.get(key, LEADING)) for key, leaf in leaves.items()]
-    split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), turned), tables, axes)
+    as_tables = [to_table(leaf, axes.get(key, LEADING)) for key, leaf in leaves.items()]
+    split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), as_tables), tables, axes)
     dense, _ = split.params.split(params)
-    shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, turned, strict=True)}
+    shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, as_tables, strict=True)}
     like = {key: [Like(split.rules[key], {}, shapes[key])] for key in tables if key in shapes}
     saved = load(folder, dense, split.init(dense), like, axes)
 
     def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
         return [from_table(table, np.shape(leaves[path]), axes.get(path, LEADING)) for table in tables]
 
-    rows = {path: as_leaves(path, [own.dense()]) for path, (own,) in saved.tables.items()}
-    states = {path: as_leaves(path, own.opt_state) for path, (own,) in saved.tables.items()}
+    rows = {path: as_leaves(path, [table.dense()]) for path, (table,) in saved.tables.items()}
+    states = {path: as_leaves(path, table.opt_state) for path, (table,) in saved.tables.items()}
     return (
         split.params.fill(jax.tree.leaves(saved.params), rows),
         split.state.fill(jax.tree.leaves(saved.state), states),
@@ -205,10 +205,10 @@ def load(
     _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(facts["axes"].items()))
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = table_files.read_arrays(folder / _DENSE, facts)
-    came = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
-    _check(folder, "files of dense leaves", [kind for _, *kind in facts["leaves"]], came)
+    on_disk = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
+    _check(folder, "files of dense leaves", [kind for _, *kind in facts["leaves"]], on_disk)
     tables = {
-        path: [_load_table(folder / _table(number), path, own) for own in copies]
+        path: [_load_table(folder / _table(number), path, copy) for copy in copies]
         for number, (path, copies) in enumerate(like.items())
     }
     first, structure = jax.tree.flatten((params, state))
@@ -240,17 +240,17 @@ def _are_axes(axes: Any, tables: Sequence[str]) -> bool:
     """Whether this gives, for some of the tables, different axes of a parameter, in their order."""
     return isinstance(axes, dict) and all(
         path in tables
-        and isinstance(own, list)
-        and len(own) > 0
-        and all(type(axis) is int and axis >= 0 for axis in own)
-        and own == sorted(set(own))
-        for path, own in axes.items()
+        and isinstance(leaf_axes, list)
+        and len(leaf_axes) > 0
+        and all(type(axis) is int and axis >= 0 for axis in leaf_axes)
+        and leaf_axes == sorted(set(leaf_axes))
+        for path, leaf_axes in axes.items()
     )
 
 
 def _listed(axes: Axes) -> dict[str, list[int]]:
     """As JSON knows them."""
-    return {path: list(own) for path, own in axes.items()}
+    return {path: list(leaf_axes) for path, leaf_axes in axes.items()}
 
 
 def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -259,11 +259,11 @@ def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -
     Raises:
       DataError: If one has fewer.
     """
-    for path, own in axes.items():
-        if path in shapes and own[-1] >= len(shapes[path]):
+    for path, leaf_axes in axes.items():
+        if path in shapes and leaf_axes[-1] >= len(shapes[path]):
             fix = "Restore into the same model."
             where = f"checkpoint `{folder}`, table `{path}`, axes of rows"
-            raise DataError(where, f"axes of {list(shapes[path])}", f"{list(own)}", fix)
+            raise DataError(where, f"axes of {list(shapes[path])}", f"{list(leaf_axes)}", fix)
 
 
 def _load_table(folder: Path, path: str, like: Table | Like) -> Table:
@@ -280,14 +280,14 @@ def _described(params: Tree, state: Tree) -> list[list[Any]]:
     return [[path, str(data.dtype), list(data.shape)] for path, data in leaves.items()]
 
 
-def _check(folder: Path, what: str, wanted: Sequence[Any], came: Any) -> None:
-    if came != wanted:
-        missing = [entry for entry in wanted if entry not in (came or [])]
-        foreign = [entry for entry in came or [] if entry not in wanted]
+def _check(folder: Path, part: str, wanted: Sequence[Any], saved: Any) -> None:
+    if saved != wanted:
+        missing = [entry for entry in wanted if entry not in (saved or [])]
+        foreign = [entry for entry in saved or [] if entry not in wanted]
         raise DataError(
-            f"checkpoint `{folder}`, {what}",
+            f"checkpoint `{folder}`, {part}",
             f"{missing or wanted}",
-            f"{foreign or came}",
+            f"{foreign or saved}",
             "Restore into the same model with the same optimizer and choice of tables.",
         )
 

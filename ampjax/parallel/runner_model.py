@@ -163,7 +163,7 @@ class BuiltModel:
         """
         step = self.settle()
         tables = {name: copies[0] for name, copies in step.tables.items()}
-        runner_files.save(path, steps, *step.read(), tables, notes, axes=self.plan.program.turned)
+        runner_files.save(path, steps, *step.read(), tables, notes, axes=self.plan.program.transposed)
 
     def restore(self, path: str | Path) -> Saved:
         """Reads a checkpoint into the homes, once all of it was checked. Gradients under way are dropped.
@@ -179,7 +179,7 @@ class BuiltModel:
           TableError: If files are missing, cut off or altered.
         """
         step = self.step
-        saved = runner_files.load(path, *step.read(), step.tables, self.plan.program.turned)
+        saved = runner_files.load(path, *step.read(), step.tables, self.plan.program.transposed)
         step.write(saved.params, saved.state, saved.tables)
         return saved
 

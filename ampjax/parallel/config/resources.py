@@ -181,7 +181,7 @@ def _device(where: str, index: Any) -> Device:
     return local[index]
 
 
-def _once(what: str, names: list[Any]) -> None:
+def _once(kind: str, names: list[Any]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise SettingsError("resources", f"each {what} once", f"`{name}` twice", f"Name each {what} once.")
+            raise SettingsError("resources", f"each {kind} once", f"`{name}` twice", f"Name each {kind} once.")

@@ -54,13 +54,13 @@ def check_like(params: Tree, first: Tree) -> None:
     Raises:
       ParameterError: If a leaf differs in path, shape or dtype; it names the first.
     """
-    wanted, came = ({path: _described(leaf) for path, leaf in by_path(tree).items()} for tree in (first, params))
-    for path in [*wanted, *came]:
-        if wanted.get(path) != came.get(path):
+    wanted, given = ({path: _described(leaf) for path, leaf in by_path(tree).items()} for tree in (first, params))
+    for path in [*wanted, *given]:
+        if wanted.get(path) != given.get(path):
             raise ParameterError(
                 f"parameter `{path}`",
                 wanted.get(path, "no such leaf"),
-                came.get(path, "no such leaf"),
+                given.get(path, "no such leaf"),
                 "Pass parameters like the first ones.",
             )
 

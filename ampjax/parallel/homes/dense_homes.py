@@ -243,8 +243,8 @@ class DenseAtServers:
         """
         arrived = []
         for machine, replicas in self._clients():
-            own = [jax.tree.map(lambda leaf, r=r: shard_of(leaf, r), grads) for r in replicas]
-            arrived.append(self.push_from(machine, jax.tree.map(_sum, *own)))
+            replica_grads = [jax.tree.map(lambda leaf, r=r: shard_of(leaf, r), grads) for r in replicas]
+            arrived.append(self.push_from(machine, jax.tree.map(_sum, *replica_grads)))
         return jax.tree.map(_sum, *arrived)
 
     def push_from(self, machine: int, grads: Tree) -> Tree:
@@ -315,7 +315,9 @@ class DenseAtServers:
         return self._resources.clients(self._together)
 
     def _for_replicas(self, pulled: list[Tree]) -> list[Tree]:
-        places = {replica: tree for (_, own), tree in zip(self._clients(), pulled, strict=True) for replica in own}
+        places = {
+            replica: tree for (_, replicas), tree in zip(self._clients(), pulled, strict=True) for replica in replicas
+        }
         return [places[replica] for replica in range(len(places))]
 
 

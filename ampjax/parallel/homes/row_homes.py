@@ -185,9 +185,11 @@ class RowsAtServers:
         pending = None
         for machine, replicas in self._clients():
             first = pulled[replicas[0]]
-            own = [np.asarray(grads(replica))[: len(first.unique.ids)] for replica in replicas]
-            wide = np.result_type(own[0].dtype, np.float32)  # half precision is rounded once, when the sum travels
-            total = own[0] if len(own) == 1 else np.sum(np.stack(own), axis=0, dtype=wide)
+            replica_grads = [np.asarray(grads(replica))[: len(first.unique.ids)] for replica in replicas]
+            wide = np.result_type(
+                replica_grads[0].dtype, np.float32
+            )  # half precision is rounded once, when the sum travels
+            total = replica_grads[0] if len(replica_grads) == 1 else np.sum(np.stack(replica_grads), axis=0, dtype=wide)
             pending = self.push_from(machine, first, total, pending)
         return [] if pending is None else [pending]
 
@@ -300,7 +302,9 @@ class RowsOnEveryMachine:
         """
         del reading
         homes = self._resources.homes
-        return [PulledRows(own, self.tables[home].pull(own.ids)) for own, home in zip(workers, homes, strict=True)]
+        return [
+            PulledRows(unique, self.tables[home].pull(unique.ids)) for unique, home in zip(workers, homes, strict=True)
+        ]
 
     def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
         """Lets every machine take all replicas' gradients, as they were gathered on its first replica's device.
@@ -329,16 +333,16 @@ class RowsOnEveryMachine:
         ids, rows = grads(self._resources.replicas_of(machine)[0])
         self._count(machine, ids.nbytes, rows.nbytes)
         pending = None
-        for replica, own in enumerate(pulled):
-            n = len(own.unique.ids)
+        for replica, rows_of_replica in enumerate(pulled):
+            n = len(rows_of_replica.unique.ids)
             pending = self.tables[machine].aggregate(ids[replica, :n], rows[replica, :n], pending)
         assert pending is not None  # there is a replica
         return pending
 
     def _count(self, machine: int, ids: int, rows: int) -> None:
         """A ring AllGather: each replica sends and receives all entries but one; inside a machine nothing travels."""
-        n, own = len(self._resources.homes), len(self._resources.replicas_of(machine))
-        if own == n:
+        n, n_local = len(self._resources.homes), len(self._resources.replicas_of(machine))
+        if n_local == n:
             return
         for end in ("sent", "received"):
             self._wire.count(end, machine, self._path, rows * (n - 1) // n)

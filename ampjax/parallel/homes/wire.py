@@ -29,37 +29,37 @@ class Wire:
     n_machines: int
     ends: Counter[End] = field(default_factory=Counter)
 
-    def send(self, source: int, target: int, array: np.ndarray, what: str) -> np.ndarray:
+    def send(self, source: int, target: int, array: np.ndarray, name: str) -> np.ndarray:
         """An array as it arrives at another machine.
 
         Args:
           source: The machine that sends it.
           target: The machine that gets it.
           array: Any array.
-          what: What it is of, for the counters: a variable's path, or `scalars`.
+          name: What it is of, for the counters: a variable's path, or `scalars`.
 
         Returns:
           The array.
         """
         if source == target:
             return array
-        self.count("sent", source, what, array.nbytes)
-        return self._receive(target, array, what)
+        self.count("sent", source, name, array.nbytes)
+        return self._receive(target, array, name)
 
-    def _receive(self, target: int, array: np.ndarray, what: str) -> np.ndarray:
-        self.count("received", target, what, array.nbytes)
+    def _receive(self, target: int, array: np.ndarray, name: str) -> np.ndarray:
+        self.count("received", target, name, array.nbytes)
         return array
 
-    def count(self, end: str, machine: int, what: str, nbytes: int) -> None:
+    def count(self, end: str, machine: int, name: str, nbytes: int) -> None:
         """Counts bytes at one end only, for what goes another way (a collective, a server process).
 
         Args:
           end: `sent`, `received` or `ids`.
           machine: The machine at that end.
-          what: What the bytes are of: a variable's path, or `scalars`.
+          name: What the bytes are of: a variable's path, or `scalars`.
           nbytes: How many.
         """
-        self.ends[end, machine, what] += nbytes
+        self.ends[end, machine, name] += nbytes
 
     def traffic(self) -> MachineBytes:
         """The counters as they are now."""
@@ -81,24 +81,22 @@ class MachineBytes:
     def __sub__(self, earlier: MachineBytes) -> MachineBytes:
         return MachineBytes(self.n_machines, {end: n - earlier.ends.get(end, 0) for end, n in self.ends.items()})
 
-    def of_machine(self, machine: int, what: str | None = None) -> int:
+    def of_machine(self, machine: int, name: str | None = None) -> int:
         """The bytes that a machine sent and received, without row ids.
 
         Args:
           machine: The machine's number.
-          what: A variable's path, or `scalars`; None for all.
+          name: A variable's path, or `scalars`; None for all.
         """
-        return sum(
-            n for (way, m, name), n in self.ends.items() if way != "ids" and m == machine and what in (None, name)
-        )
+        return sum(n for (way, m, of), n in self.ends.items() if way != "ids" and m == machine and name in (None, of))
 
-    def per_machine(self, what: str | None = None) -> float:
+    def per_machine(self, name: str | None = None) -> float:
         """The mean of `of_machine` over machines.
 
         Args:
-          what: A variable's path, or `scalars`; None for all.
+          name: A variable's path, or `scalars`; None for all.
         """
-        return sum(self.of_machine(m, what) for m in range(self.n_machines)) / self.n_machines
+        return sum(self.of_machine(m, name) for m in range(self.n_machines)) / self.n_machines
 
     @property
     def balanced(self) -> bool:

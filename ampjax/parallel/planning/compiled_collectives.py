@@ -64,7 +64,9 @@ def collectives(text: str) -> list[Collective]:
     >>> collectives("  %x = (f32[3,5]{1,0}, f32[]) all-reduce(%a, %b), channel_id=1")
     [Collective(kind='all-reduce', dtype='f32', shape=()), Collective(kind='all-reduce', dtype='f32', shape=(3, 5))]
     """
-    return sorted(found for line in text.splitlines() if (match := _LINE.match(line)) for found in _arrays(match))
+    return sorted(
+        collective for line in text.splitlines() if (match := _LINE.match(line)) for collective in _arrays(match)
+    )
 
 
 def _arrays(match: re.Match[str]) -> list[Collective]:

@@ -97,14 +97,14 @@ def plan_variables(
     analysis = find_sparse(loss_fn, params, parts[0], mapped=mapped)
     text = names(params)
     _check_patterns(config.keep_dense, text)
-    found = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
-    program = rewrite(loss_fn, params, parts[0], found, mapped)
+    sparse = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
+    program = rewrite(loss_fn, params, parts[0], sparse, mapped)
     traced = program.split_loss(parts[0]).traced
     _check_reductions(traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
     is_hybrid = config.run_option == "hybrid"
-    tables = {path: axes for path, axes in found.items() if not is_hybrid or alpha[path] < config.alpha_threshold}
-    program = program if tables == found else rewrite(loss_fn, params, parts[0], tables, mapped)
+    tables = {path: axes for path, axes in sparse.items() if not is_hybrid or alpha[path] < config.alpha_threshold}
+    program = program if tables == sparse else rewrite(loss_fn, params, parts[0], tables, mapped)
     groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
     partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
     return VariablePlan(

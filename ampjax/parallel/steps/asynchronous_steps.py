@@ -89,8 +89,8 @@ class AsyncStep(HomedStep):
         staleness, results, alpha, dropped = [], [], collections.Counter(), []
         for replica, part in enumerate(parts):
             staleness += self._make_room(replica, dropped)
-            own, alphas = self._begin(number, replica, part)
-            results.append(own)
+            result, alphas = self._begin(number, replica, part)
+            results.append(result)
             alpha.update({path: value / len(parts) for path, value in alphas.items()})
         aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[r.aux for r in results])
         return StepOutcome([result.loss for result in results], aux, dict(alpha), dict, staleness, dropped)
@@ -132,10 +132,10 @@ class AsyncStep(HomedStep):
         workers = batch_rows.rows_of_replicas(self.loss, [self._ids(batch)])
         readings = self.readings.for_batch(part)
         pulled = {
-            path: PulledRows(own, self._served(path).pull_for(machine, own.ids, readings[path]), readings[path])
-            for path, (own,) in workers.items()
+            path: PulledRows(unique, self._served(path).pull_for(machine, unique.ids, readings[path]), readings[path])
+            for path, (unique,) in workers.items()
         }
-        (given,) = batch_rows.inputs(1, self.loss, {path: [own] for path, own in pulled.items()}, self._sizes)
+        (given,) = batch_rows.inputs(1, self.loss, {path: [rows] for path, rows in pulled.items()}, self._sizes)
         dense = jax.device_put(self._dense.pull_for(machine), device)
         result = self._gradients(dense, *jax.device_put((given.rows, given.inverse), device), batch)
         self._underway.append(InFlight(number, replica, self.version, pulled, result))
@@ -164,10 +164,10 @@ class AsyncStep(HomedStep):
             require_finite(work.number, lambda: work.result.loss, np.asarray(work.result.finite), work.result.grads)
         machine = self.resources.homes[work.replica]
         waiting = {}
-        for path, own in work.pulled.items():
-            grads = np.asarray(work.result.rows[path])[: len(own.unique.ids)]
+        for path, rows in work.pulled.items():
+            grads = np.asarray(work.result.rows[path])[: len(rows.unique.ids)]
             served = self._served(path)
-            waiting[path] = [naming_variable(path, lambda s=served, own=own, g=grads: s.push_from(machine, own, g))]
+            waiting[path] = [naming_variable(path, lambda s=served, rows=rows, g=grads: s.push_from(machine, rows, g))]
         grads = self._dense.push_from(machine, jax.tree.map(np.asarray, work.result.grads))
         self.homes.update(grads, waiting)
 

@@ -60,7 +60,7 @@ def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -
       By table, one entry for each replica.
     """
     tables = {path: leaf.shape[0] for path, leaf in program.tables.items()}
-    return {path: [unique_rows(np.asarray(own[path]), n) for own in ids] for path, n in tables.items()}
+    return {path: [unique_rows(np.asarray(ids_of[path]), n) for ids_of in ids] for path, n in tables.items()}
 
 
 def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
@@ -71,7 +71,7 @@ def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
       workers: By table, the rows that each replica reads.
     """
     return {
-        path: float(np.mean([len(own.ids) for own in each])) / program.tables[path].shape[0]
+        path: float(np.mean([len(unique.ids) for unique in each])) / program.tables[path].shape[0]
         for path, each in workers.items()
     }
 
@@ -108,12 +108,12 @@ def inputs(
     """
     result = [Inputs({}, {}, {}) for _ in range(n)]
     for path, each in pulled.items():
-        size = sizes.at_least(path, max(len(own.unique.ids) for own in each))
+        size = sizes.at_least(path, max(len(replica_rows.unique.ids) for replica_rows in each))
         # Replicas of a machine share rows: they are padded once.
-        padded = {id(own.rows): pad_rows(own.rows, size) for own in each}
-        for own, given in zip(each, result, strict=True):
-            given.rows[path], given.inverse[path] = padded[id(own.rows)], own.unique.inverse
-            given.ids[path] = _padded_ids(own.unique.ids, size, program.tables[path].shape[0])
+        padded = {id(replica_rows.rows): pad_rows(replica_rows.rows, size) for replica_rows in each}
+        for replica_rows, given in zip(each, result, strict=True):
+            given.rows[path], given.inverse[path] = padded[id(replica_rows.rows)], replica_rows.unique.inverse
+            given.ids[path] = _padded_ids(replica_rows.unique.ids, size, program.tables[path].shape[0])
     return result
 
 

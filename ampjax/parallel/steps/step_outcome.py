@@ -105,6 +105,6 @@ def fetched(names: Sequence[str], grads: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
       By name, what was asked for.
     """
-    own = norms(grads)
-    known = {"gradients": dict(grads), "norms": own, "global_norm": float(np.linalg.norm(list(own.values())))}
+    norm_of = norms(grads)
+    known = {"gradients": dict(grads), "norms": norm_of, "global_norm": float(np.linalg.norm(list(norm_of.values())))}
     return {name: known[name] for name in names}

@@ -117,15 +117,15 @@ def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[De
         dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], ids: dict[str, Any], batch: Tree
     ) -> GradientResult:
         result = local(dense_params, rows, inverse, batch)
-        own = {path: _share(leaf, reduction.n, reduction.sparse) for path, leaf in result.rows.items()}
+        row_grads = {path: _share(leaf, reduction.n, reduction.sparse) for path, leaf in result.rows.items()}
         if reduction.across:
             loss, grads = reduced(result.loss, result.grads, reduction)
             result = result._replace(loss=loss, grads=grads, finite=_finite(loss, grads))
         else:
             result = result._replace(grads=_divided(result.grads, reduction))
         if reduction.gather:
-            own = {path: jax.lax.all_gather((ids[path], leaf), AXIS) for path, leaf in own.items()}
-        return result._replace(rows=own)
+            row_grads = {path: jax.lax.all_gather((ids[path], leaf), AXIS) for path, leaf in row_grads.items()}
+        return result._replace(rows=row_grads)
 
     return jax.pmap(step, axis_name=AXIS, devices=list(devices))
 

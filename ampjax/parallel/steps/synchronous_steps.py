@@ -255,8 +255,8 @@ class SparseStep(HomedStep):
         pulled = batch_rows.pull(self.homes.rows, workers, self.readings.for_batch(parts[0]))
         given = batch_rows.inputs(len(parts), self.loss, pulled, self._sizes)
         if not self.reduction.gather:  # only an AllGatherv sends ids from device to device
-            given = [own._replace(ids={}) for own in given]
-        inputs = spread_inputs([(*own, part) for own, part in zip(given, parts, strict=True)], self.devices)
+            given = [inputs_of._replace(ids={}) for inputs_of in given]
+        inputs = spread_inputs([(*inputs_of, part) for inputs_of, part in zip(given, parts, strict=True)], self.devices)
         return (self.homes.dense.pull(), *inputs), pulled, batch_rows.alphas(self.loss, workers)
 
     def _touched(self, parts: Sequence[Tree]) -> batch_rows.ReplicaRows:

@@ -201,16 +201,20 @@ class _Search:
 
     def _try(self, axes: Mapping[int, Axes]) -> TableFlow:
         """Follows leaves along some axes, beside those that are found, and keeps what is learned of each."""
-        barred = {i: why for i, own in axes.items() if (why := _barred(self._traced.leaves[i], own, self._min_rows))}
-        flow = follow(self._traced, self.found | {i: own for i, own in axes.items() if i not in barred})
-        for i, own in axes.items():
-            is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, own, self._traced.leaves, flow)
+        barred = {
+            i: why
+            for i, leaf_axes in axes.items()
+            if (why := _barred(self._traced.leaves[i], leaf_axes, self._min_rows))
+        }
+        flow = follow(self._traced, self.found | {i: leaf_axes for i, leaf_axes in axes.items() if i not in barred})
+        for i, leaf_axes in axes.items():
+            is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, leaf_axes, self._traced.leaves, flow)
             # Of those axes that don't serve, the ones along which most is read tell most, or whose rows are lost elsewhere.
             reached = len(_reads_of(i, flow)), i in flow.uses and not flow.uses[i].startswith(_READS)
             if is_sparse or i not in self.reasons or (i not in self.found and reached > self._reached[i]):
                 self.reasons[i], self._reached[i] = reason, reached
             if is_sparse:
-                self.found[i] = own
+                self.found[i] = leaf_axes
         return flow
 
     def _settle(self) -> None:
@@ -255,17 +259,17 @@ def _start(index: int, leaf: Leaf, axes: Mapping[int, Axes]) -> Value:
 
 
 def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: TableFlow) -> tuple[bool, str]:
-    own = _reads_of(index, flow)
+    reads = _reads_of(index, flow)
     if index in flow.uses:
-        return False, f"used by {flow.uses[index]}" + (f", beside {_counted(own)}" if own else "")
-    unknown = next((read for read in own if read.deps), None)
+        return False, f"used by {flow.uses[index]}" + (f", beside {_counted(reads)}" if reads else "")
+    unknown = next((read for read in reads if read.deps), None)
     if unknown is not None:
         return False, f"row ids of {_read_text(unknown)} depend on {_origins(index, unknown.deps, leaves)}"
-    if not own:
+    if not reads:
         return False, "not used by the loss"
-    places = ", ".join(dict.fromkeys(_read_text(read) for read in own))
+    places = ", ".join(dict.fromkeys(_read_text(read) for read in reads))
     return True, "; ".join(
-        [f"{_counted(own)}: {places}", *describe_form(leaves, index, axes, [read.view for read in own])]
+        [f"{_counted(reads)}: {places}", *describe_form(leaves, index, axes, [read.view for read in reads])]
     )
 
 
@@ -273,8 +277,8 @@ def _reads_of(index: int, flow: TableFlow) -> list[Read]:
     return [read for read in flow.reads.values() if read.leaf == index]
 
 
-def _counted(own: list[Read]) -> str:
-    return f"{len(own)} read" + ("s" if len(own) != 1 else "")
+def _counted(reads: list[Read]) -> str:
+    return f"{len(reads)} read" + ("s" if len(reads) != 1 else "")
 
 
 def _read_text(read: Read) -> str:
@@ -284,6 +288,6 @@ def _read_text(read: Read) -> str:
 def _origins(index: int, deps: Deps, leaves: tuple[Leaf, ...]) -> str:
     """Parameters and causes, in the order of the leaves."""
     causes = sorted({d.text for d in deps if isinstance(d, Cause)})
-    own = ["its own rows"] if index in deps else []
+    itself = ["its own rows"] if index in deps else []
     others = [f"parameter `{leaves[i].path}`" for i in sorted(d for d in deps if isinstance(d, int)) if i != index]
-    return ", ".join([*own, *others[:3], *causes])
+    return ", ".join([*itself, *others[:3], *causes])

@@ -84,9 +84,9 @@ def row_ids(eqn: Any, operands: Sequence[Any], n_rows: Mapping[int, int]) -> dic
     ids = {}
     for k, (segment, start) in enumerate(zip(view.segments, view.starts, strict=True)):
         if segment.leaf is not None:
-            own = number - start
-            is_here = (own >= 0) & (own < segment.n_rows)
-            ids[k] = own + segment.first
+            offset = number - start
+            is_here = (offset >= 0) & (offset < segment.n_rows)
+            ids[k] = offset + segment.first
             ids[k] = ids[k] if is_plain else jnp.where(is_here, ids[k], n_rows[segment.leaf])
     return ids
 
@@ -107,8 +107,8 @@ def read_rows(eqn: Any, operands: Sequence[Any], positions: Mapping[int, jax.Arr
     rows: Any = None
     for k, (segment, start) in enumerate(zip(view.segments, view.starts, strict=True)):
         if segment.n_rows:
-            own = jnp.take(segment.value, positions.get(k, number - start), axis=0, mode="clip")
-            rows = own if rows is None else _where(number >= start, own, rows)
+            segment_rows = jnp.take(segment.value, positions.get(k, number - start), axis=0, mode="clip")
+            rows = segment_rows if rows is None else _where(number >= start, segment_rows, rows)
     for write in view.writes:
         hits = _hits(number, write)
         last = hits.shape[-1] - 1 - jnp.argmax(hits[..., ::-1], axis=-1)

@@ -52,8 +52,8 @@ def _custom_jvp(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions
         return interpreter.run((rule, consts), [*primals[skip:], *tangents], positions, inner)
 
     if interpreter.collecting:
-        outs, found = _call(interpreter, eqn, ins, positions, path)
-        return outs, found | (along(ins, ins, positions)[1] if rule is not None else {})
+        outs, ids = _call(interpreter, eqn, ins, positions, path)
+        return outs, ids | (along(ins, ins, positions)[1] if rule is not None else {})
 
     @jax.custom_jvp
     def function(ins: list[Any], positions: Positions) -> list[Any]:
@@ -91,8 +91,8 @@ def _cond(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Posi
 
     def filled(branch: Callable[..., Result]) -> Callable[..., Result]:
         def run(operands: list[Any], positions: Positions) -> Result:
-            outs, found = branch(operands, positions)
-            return outs, blanks | found
+            outs, ids = branch(operands, positions)
+            return outs, blanks | ids
 
         return run
 
@@ -109,12 +109,12 @@ def _scan(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Posi
     start, whole = _moving(init)
 
     def step(carry: list[Any], x: tuple[list[Any], Positions]) -> tuple[list[Any], Result]:
-        outs, found = interpreter.run(eqn.params["jaxpr"], [*consts, *whole(carry), *x[0]], x[1], (*path, 0))
-        return _moving(outs[: len(init)])[0], (outs[len(init) :], found)
+        outs, ids = interpreter.run(eqn.params["jaxpr"], [*consts, *whole(carry), *x[0]], x[1], (*path, 0))
+        return _moving(outs[: len(init)])[0], (outs[len(init) :], ids)
 
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, found) = jax.lax.scan(step, start, (xs, positions), **options)
-    return [*whole(carry), *ys], found
+    carry, (ys, ids) = jax.lax.scan(step, start, (xs, positions), **options)
+    return [*whole(carry), *ys], ids
 
 
 def _while(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:

@@ -92,6 +92,6 @@ class RowInterpreter:
     def _read(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
         if self.collecting:
             ids = row_reads.row_ids(eqn, ins, self.n_rows)
-            return [primitives.blank(eqn.outvars[0].aval)], {(*path, k): own for k, own in ids.items()}
-        own = {k: known[(*path, k)] for k, segment in enumerate(ins[0].segments) if segment.leaf is not None}
-        return [row_reads.read_rows(eqn, ins, own)], {}
+            return [primitives.blank(eqn.outvars[0].aval)], {(*path, k): row_ids for k, row_ids in ids.items()}
+        positions = {k: known[(*path, k)] for k, segment in enumerate(ins[0].segments) if segment.leaf is not None}
+        return [row_reads.read_rows(eqn, ins, positions)], {}

@@ -67,10 +67,10 @@ def check_batch(first: Tree, batch: Tree) -> None:
     Raises:
       DataError: If its structure, a dtype or a rank is another.
     """
-    wanted, came = jax.tree.structure(first), jax.tree.structure(batch)
-    if wanted != came:
+    wanted, structure = jax.tree.structure(first), jax.tree.structure(batch)
+    if wanted != structure:
         raise DataError(
-            "batch", f"the structure {wanted} of the first batch", f"{came}", "Give batches of one structure."
+            "batch", f"the structure {wanted} of the first batch", f"{structure}", "Give batches of one structure."
         )
     leaves, _ = jax.tree_util.tree_flatten_with_path(first)
     for (path, old), new in zip(leaves, jax.tree.leaves(abstract(batch)), strict=True):

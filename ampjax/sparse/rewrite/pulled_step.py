@@ -68,7 +68,7 @@ class SparseProgram:
         """
         split, leaves = self.split_loss(batch), input_checks.dense_leaves(self.params, self.tables, dense_params)
         ids = split.ids([*leaves, *jax.tree.leaves(batch)])
-        return {split.traced.leaves[leaf].path: found for leaf, found in ids.items()}
+        return {split.traced.leaves[leaf].path: leaf_ids for leaf, leaf_ids in ids.items()}
 
     def n_ids(self, batch: Tree) -> dict[str, int]:
         """The number of ids that a step reads of each table, duplicates counted. It depends on the batch's shapes only.
@@ -189,7 +189,7 @@ class SparseProgram:
         return [from_table(table, shape, self.axes[path]) for table in tables]
 
     @property
-    def turned(self) -> dict[str, tuple[int, ...]]:
+    def transposed(self) -> dict[str, tuple[int, ...]]:
         """By path the axes along which rows are counted, for tables that have other axes than their leaves."""
         return {path: axes for path, axes in self.axes.items() if axes != LEADING}
 

@@ -71,8 +71,8 @@ class SplitLoss:
           By sparse leaf int32 `[n]`, `n_rows` where no row is read.
         """
         flat = eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
-        found = dict(zip(self.sites, flat, strict=True))
-        return {leaf: jnp.concatenate([found[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.axes}
+        ids_of = dict(zip(self.sites, flat, strict=True))
+        return {leaf: jnp.concatenate([ids_of[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.axes}
 
     def loss(self, inputs: Sequence[Any], rows: Mapping[int, Any], inverse: Mapping[int, Any]) -> Any:
         """The loss function's result, computed from pulled rows.
@@ -94,7 +94,7 @@ class SplitLoss:
         return jax.tree.unflatten(self.traced.out_tree, outs)
 
     def _reads_of(self, leaf: int) -> list[Path]:
-        return [site for site, of in self.sites.items() if of == leaf]
+        return [site for site, read_leaf in self.sites.items() if read_leaf == leaf]
 
     def _parts(self, leaf: int, inverse: Any) -> list[tuple[Path, Any]]:
         """The positions of each read of a table."""
@@ -151,8 +151,8 @@ def _ids_program(
     # Tables are no inputs of this program: a number stands in the place of each.
     number = jax.ShapeDtypeStruct((), jnp.int32)
     avals = [number if i in axes else v.aval for i, v in enumerate(traced.jaxpr.invars)]
-    closed, found = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(*avals)
-    return *primitives.opened(closed), {site: ids.shape for site, ids in found.items()}
+    closed, ids_of_reads = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(*avals)
+    return *primitives.opened(closed), {site: ids.shape for site, ids in ids_of_reads.items()}
 
 
 def _check_sparse(variables: Sequence[Variable], wanted: Iterable[str]) -> None:

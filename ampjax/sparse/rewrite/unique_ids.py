@@ -40,13 +40,13 @@ def unique_rows(ids: Int[np.ndarray, " n"], n_rows: int) -> UniqueRows:
     >>> rows.ids.tolist(), rows.inverse.tolist()
     ([3, 7], [1, 0, 2, 1])
     """
-    found, inverse = np.unique(np.asarray(ids), return_inverse=True)
-    if found.size and not 0 <= found[0] <= found[-1] <= n_rows:
-        wrong = found[0] if found[0] < 0 else found[-1]
+    distinct, inverse = np.unique(np.asarray(ids), return_inverse=True)
+    if distinct.size and not 0 <= distinct[0] <= distinct[-1] <= n_rows:
+        wrong = distinct[0] if distinct[0] < 0 else distinct[-1]
         raise SettingsError("row ids", f"numbers in [0, {n_rows}]", f"{wrong}", "Take them from the program's `ids`.")
-    if found.size and found[-1] == n_rows:
-        found = found[:-1]
-    return UniqueRows(found, inverse.reshape(-1).astype(np.int32))
+    if distinct.size and distinct[-1] == n_rows:
+        distinct = distinct[:-1]
+    return UniqueRows(distinct, inverse.reshape(-1).astype(np.int32))
 
 
 def padded_size(k: int) -> int:

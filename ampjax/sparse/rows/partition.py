@@ -102,7 +102,7 @@ class Selection:
         cuts = np.searchsorted(places, self.ends[:-1])
         starts = [0, *self.ends[:-1]]
         pieces = zip(self.parts, starts, np.split(places, cuts), strict=True)
-        return Selection(tuple((part, local[own - start]) for (part, local), start, own in pieces if len(own)))
+        return Selection(tuple((part, local[chosen - start]) for (part, local), start, chosen in pieces if len(chosen)))
 
 
 def _allocate(file: Path | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -51,7 +51,7 @@ def sweep(folder: Path, stem: str, remove: Callable[[str], None]) -> None:
     """
     pattern = re.compile(re.escape(stem) + r"([0-9a-f]{8})[-.]")
     with suppress(OSError):
-        tokens = {found[1] for name in os.listdir(folder) if (found := pattern.match(name))}
+        tokens = {match[1] for name in os.listdir(folder) if (match := pattern.match(name))}
         for token in sorted(tokens):
             with _ended(folder / f"{stem}{token}{_LOCK}") as has_ended, suppress(OSError):
                 if has_ended:

@@ -365,8 +365,8 @@ class Table:
         )  # before a table is made: the files hold as many rows as it will have
         table = cls.__new__(cls)
         table._start(kept, *_split_and_rule(tx, arrays[0].shape, kept.dtype), version=saved["version"])
-        came = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
-        if (facts := table._facts()) != {name: saved.get(name) for name in facts} or came != table._types():
+        types = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
+        if (facts := table._facts()) != {name: saved.get(name) for name in facts} or types != table._types():
             fix = "Pass the transform that it was saved with."
             raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved.get('state')}", fix)
         if table._variables is not None:
