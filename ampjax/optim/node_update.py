@@ -1,6 +1,6 @@
 """One node's update: from the sum of its gradient rows to new parameters.
 
-Pure functions on pytrees. This module does not know when an update is due (the scheduler does), nor on which device it runs.
+Pure functions on pytrees. This module knows neither when an update is due (the scheduler does) nor on which device it runs.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def gradient_of(params: Tree, accumulator: Tree, count: Any, gradient: str) -> T
 
 
 def _emptied(accumulator: jax.Array, new: jax.Array, never: jax.Array) -> jax.Array:
-    """Zeros in place of an accumulator, once the new parameter is known, by a choice that XLA can't foresee.
+    """Zeros in place of an accumulator, written once the new parameter is known: by a choice that XLA can't foresee.
 
     A constant would be built elsewhere and copied into the donated buffer, and where the zeros could come first, XLA copies what they
     overwrite: a third of the update's time.

@@ -89,7 +89,7 @@ class RowRule:
 
     @cached_property
     def zero_gradient_is_noop(self) -> bool:
-        """Whether rows without gradient stay as they are: then `lazy` and `faithful` are the same."""
+        """Whether an update changes no row whose gradient is zero. Then `lazy` and `faithful` tables are the same."""
         rows, gradient, state = self.variables
         return zero_gradient_is_noop(self.step, gradient, dict(zip((rows, *state), self.step.results, strict=True)))
 

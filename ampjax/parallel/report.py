@@ -54,9 +54,9 @@ def explain(
 
     Args:
       model: Its model.
-      totals: What its steps came to.
+      totals: Sums over its steps.
       searches: Partition searches that have ended.
-      equivalence: What came of the comparison with the joined batch.
+      equivalence: The result of the comparison with the joined batch.
       compiled: Whether to compile the program once more, to read the bytes of its AllReduces.
 
     Returns:

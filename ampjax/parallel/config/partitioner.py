@@ -18,7 +18,7 @@ class Partitioner:
     """Some leaves that are split alike.
 
     Args:
-      pattern: Names in a leaf's path, see `paths.matches`; several patterns may stand beside each other, separated by commas.
+      pattern: Names in a leaf's path, see `leaf_paths.matches`; several patterns may stand beside each other, separated by commas.
       min_partitions: Partitions at least; the search stays at or above it.
       max_partitions: Partitions at most; by default as many as the smallest of the variables has rows.
 

@@ -1,7 +1,7 @@
 """Where dense variables live: a copy on every replica's device, or at servers.
 
-Both homes do the same five things: give the parameters to replicas, take their gradients, give what tables need for the update,
-propose new values, and adopt them. Trees have None in place of tables. Knows the split optimizer; nothing of rows.
+Both homes give the parameters to replicas, take their gradients, and make their part of an update (`optim.split_update`). Trees have None
+in place of tables. Knows the split optimizer; nothing of rows.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DenseHome(SharedPart, Protocol):
         ...
 
     def wait(self) -> None:
-        """Returns when the parameters are there."""
+        """Returns when the parameters have been computed."""
         ...
 
 
@@ -104,7 +104,7 @@ class DenseOnDevices:
         return replica_entry(self._params), replica_entry(self._state)
 
     def wait(self) -> None:
-        """Returns when the parameters are there."""
+        """Returns when the parameters have been computed."""
         jax.block_until_ready(self._params)
 
     def pull(self) -> Tree:
@@ -214,10 +214,10 @@ class DenseAtServers:
         return jax.tree.map(copy_leaf, (self._params, self._state))
 
     def wait(self) -> None:
-        """They are there: an update ends on the host."""
+        """Returns at once: updates end on the host."""
 
     def pull(self) -> Tree:
-        """Every machine gets all variables, once for all of its replicas or once for each."""
+        """All variables for all replicas. They travel once for each machine, or once for each replica."""
         pulled = [self.pull_for(machine) for machine, _ in self._clients()]
         return spread(self._for_replicas(pulled), self._resources.devices)
 

@@ -25,7 +25,7 @@ Grads = Callable[[int], Any]
 
 
 class Reading(NamedTuple):
-    """What of a table's rows a program computes with: only that has to travel.
+    """The part of a table's rows that a program computes with: only this part has to travel.
 
     Args:
       dtype: To which it casts them all; None if it does not.
@@ -54,12 +54,12 @@ class RowGrads:
 
 @dataclass(frozen=True)
 class PulledRows:
-    """What one replica gets.
+    """The rows that one replica has pulled.
 
     Args:
-      unique: The rows, and which of them each read wants.
+      unique: The rows' ids, and where each read finds its own among them.
       rows: `[k, *row]`, a fresh array; replicas of a machine may share it.
-      reading: What of them has come; the rest is zero, and so are its gradients.
+      reading: Which part of them has come; the rest is zero, and so are its gradients.
     """
 
     unique: UniqueRows

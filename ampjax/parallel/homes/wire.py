@@ -1,8 +1,8 @@
 """The way between workers and servers: arrays go over it from machine to machine, and both ends count their bytes.
 
-Dense variables and shared values go through `send`: both ends lie in this process, so an array is handed over as it is. Tables carry
-their own rows, to server processes too, and count them at both ends; here they are put down by machine. Knows machines by number; nothing of
-tables or steps.
+Dense variables and shared values go through `send`. Both ends are in this process, so an array is passed on as it is. Tables send
+their rows themselves, also to server processes, and count them at both ends; the counts are added here by machine. Knows machines by
+number; nothing of tables or steps.
 """
 
 from __future__ import annotations

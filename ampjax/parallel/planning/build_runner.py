@@ -1,7 +1,4 @@
-"""From a plan to the thing that trains: tables, homes, and the step that fits the settings.
-
-Owns the choice between the kinds of steps. Nothing in here runs a step.
-"""
+"""Builds what a plan describes: tables, homes, and the kind of step that the settings ask for. Runs no step."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What collectives a compiled program holds: kinds, operand sizes and participants, read from its text.
+"""The collectives of a compiled program: kinds and sizes, read from its text.
 
-So bytes are those of the program that runs, not of the program that was meant. Knows HLO text; nothing of steps.
+So bytes are those of the program that runs, not of the one that was intended. Knows HLO text; nothing of steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The partition search while training goes on: it asks for numbers of partitions and is told how long steps took.
+"""The partition search during training: it asks for numbers of partitions and receives the times of steps.
 
 Owns the order of searches (one for each group of tables) and of samples. It has no clock of its own and touches no table.
 """

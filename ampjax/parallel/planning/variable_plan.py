@@ -1,6 +1,6 @@
-"""What becomes of each variable: which are sparse, how much of them a step touches, and so where they will live.
+"""Plans where each variable lives, by whether it is sparse and how many of its rows a step touches.
 
-Looks at the loss function and one batch; makes nothing.
+Looks at the loss function and one batch; makes no table and no step.
 """
 
 from __future__ import annotations

@@ -31,12 +31,12 @@ Tree = Any
 
 
 class StepOutcome(NamedTuple):
-    """What a step gives.
+    """The result of a step.
 
     Args:
       losses: The loss, or one for each replica that did not reduce it.
       aux: With a leading axis of replicas; None if there is none.
-      alpha: By table the share of touched rows.
+      alpha: By table the share of its rows that a replica touched.
       gradients: Gives the aggregated gradients by path; to be called before the next step.
       staleness: For each update of an asynchronous step, how old its parameters were.
       dropped: Why an asynchronous step could not apply some gradients, of its own or of earlier steps.
@@ -122,7 +122,7 @@ class DenseStep:
         return replica_entry(self.params), replica_entry(self.state)
 
     def wait(self) -> None:
-        """Returns when the parameters are there."""
+        """Returns when the parameters have been computed."""
         jax.block_until_ready(self.params)
 
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
@@ -163,13 +163,13 @@ class Replicated:
 
 @dataclass
 class HomedStep:
-    """What the steps share whose variables live at servers, or partly.
+    """What steps have in common if some or all variables live at servers.
 
     Args:
       loss: The rewritten loss.
       has_aux: Whether it gives a pair.
       homes: Where variables live.
-      readings: What of rows has to travel.
+      readings: Which part of rows has to travel.
     """
 
     loss: SparseProgram
@@ -202,7 +202,7 @@ class HomedStep:
         return self.homes.dense.read()
 
     def wait(self) -> None:
-        """Returns when the parameters are there."""
+        """Returns when the parameters have been computed."""
         self.homes.dense.wait()
 
 
@@ -260,7 +260,7 @@ class SparseStep(HomedStep):
         return (self.homes.dense.pull(), *inputs), pulled, batch_rows.alphas(self.loss, workers)
 
     def _touched(self, parts: Sequence[Tree]) -> batch_rows.ReplicaRows:
-        """What each replica touches. A small program on one device for all: so batches travel once, with their rows."""
+        """The rows that each replica reads. A small program computes them for all on one device, so that batches travel once, with their rows."""
         if not self.loss.tables:
             return {}
         with jax.default_device(self.devices[0]):

@@ -1,4 +1,4 @@
-"""The words in which the flow through a jaxpr is told: what a value depends on, where an equation stands, what a read is."""
+"""What is found while a jaxpr is followed: what a value depends on, where an equation stands, what is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random draws in a loss function: which of them take their key from the batch, and the same program without chance.
+"""Random draws in a loss function: from where they take their keys, and the same program without randomness.
 
 Knows jaxprs; nothing of replicas, tables or training.
 """
@@ -20,8 +20,8 @@ from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 from ampjax.sparse.detection.table_flow import TableFlow
 
 DRAWN_NUMBER = 0.1
-"""The number in [0, 1) that stands for every draw: low, so that dropout keeps what it would keep nine times out of ten, and not the
-middle, where a normal draw is zero and hides what it is multiplied with."""
+"""The number in [0, 1) that stands for every draw. It is low, so that dropout keeps what it would keep nine times out of ten. It is not
+the middle, where a normal draw is zero and hides what it is multiplied with."""
 
 
 def draws_of(traced: TracedLoss) -> list[Draw]:

@@ -1,4 +1,4 @@
-"""In what form a program reads a table's rows, in words: what is said of a sparse leaf beside its reads."""
+"""Describes in words how a program reads a table's rows, for the reason that is given for a sparse leaf."""
 
 from __future__ import annotations
 

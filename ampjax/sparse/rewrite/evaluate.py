@@ -1,7 +1,7 @@
 """Runs a loss function's jaxpr with pulled rows in the place of its tables, or only as far as row ids need it.
 
-One walk does both. It collects ids: reads give zeros, and the ids of each are handed out. Or it computes: each read is told
-where its rows lie among the pulled ones. Control flow is in `control`; what a single read means is in `reads`.
+One walk does both. When it collects ids, reads give zeros and their ids are returned. When it computes, each read takes its rows from the
+pulled ones. Control flow is in `control_flow`; what a single read means is in `row_reads`.
 """
 
 from __future__ import annotations

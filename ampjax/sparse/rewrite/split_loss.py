@@ -1,4 +1,4 @@
-"""A traced loss function split in two: a small program of row ids, and the loss as a function of pulled rows.
+"""A traced loss function split in two: a small program that computes row ids, and the loss as a function of pulled rows.
 
 Works on flat lists of leaves. Knows nothing of the user's trees, of names, or of where rows come from.
 """

@@ -1,4 +1,4 @@
-"""Updates of selected rows: reductions of their gradients, new rows, and what rows have missed."""
+"""Updates of selected rows: reductions of their gradients, new rows, and updates that rows have missed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ampjax.sparse.rows.row_kernels import RowKernels, padded_size
 from ampjax.sparse.rows.shared_history import SharedHistory
 
 CATCH_UP_ROWS = 16384
-"""Rows that are caught up in one call at most."""
+"""The most rows that one call catches up."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""A table in files: one for each array, and a manifest with their checksums that is replaced in one go.
+"""A table in files: one for each array, and a manifest with their checksums, which is replaced in one go.
 
-A save that is cut off leaves the last whole one: files of a save have names of their own, and count only once the manifest
-names them.
+If a save is cut off, the last complete one is still valid: files of each save have other names, and are used only if the manifest names
+them.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ def read_arrays(folder: str | Path, manifest: Mapping[str, Any]) -> tuple[list[n
 
 
 def sweep(folder: str | Path) -> None:
-    """Deletes what saves that were killed have left in a folder: files that the manifest does not name, of no save that still runs.
+    """Deletes what killed saves have left in a folder: files that the manifest does not name, unless their save still runs.
 
     Args:
-      folder: What `save` wrote. Where it was read, this is for when all of it was found right.
+      folder: What `save` wrote. A reader calls this only after it has found all files right.
     """
     folder = Path(folder)
 
