@@ -71,8 +71,9 @@ def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -
 def all_reduce_sum(trees: Sequence[Tree], devices: Sequence[Device]) -> list[Tree]:
     """The sum of n pytrees, once for each of them, on its device.
 
-    By `jax.pmap` and `jax.lax.psum`: `pmap` is in maintenance mode, and `shard_map`, its successor, would take its place in here. Trees that share a device are summed there first; then one collective
-    runs over the distinct devices. Collectives are issued one at a time, so that all devices see them in one order.
+    By `jax.pmap` and `jax.lax.psum`: `pmap` is in maintenance mode, and `shard_map`, its successor, would take its place in here. Trees
+    that share a device are summed there first; then one collective runs over the distinct devices. Collectives are issued one at a time, so
+    that all devices see them in one order.
 
     Args:
       trees: n >= 1 pytrees of equal structure, shapes and dtypes (`average` checks that), of arrays that add up.

@@ -76,8 +76,8 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
 class Weighted:
     """A loss that is a total over a weight: what a loss function returns in place of `total / weight`, with or without aux.
 
-    Replicas whose weights differ (batches with padding) must not average their quotients. The loss of all replicas is the sum of their totals
-    over the sum of their weights, as on the joined batch, and so is its gradient, also where weights depend on parameters. Where
+    Replicas whose weights differ (batches with padding) must not average their quotients. The loss of all replicas is the sum of their
+    totals over the sum of their weights, as on the joined batch, and so is its gradient, also where weights depend on parameters. Where
     replicas don't take steps together (`sync=False`), each has the quotient of its own batch.
 
     Args:
@@ -90,7 +90,9 @@ class Weighted:
 
     @property
     def value(self) -> jax.Array:
-        """The loss as a scalar, over all replicas, in float32 at least. It makes a single-device program: `jax.grad(lambda p, b: loss_fn(p, b).value)`.
+        """The loss as a scalar, over all replicas, in float32 at least.
+
+        With it, a loss function is a single-device program: `jax.grad(lambda p, b: loss_fn(p, b).value)`.
 
         Raises:
           SettingsError: If the total is not a float scalar, or the weight no scalar.

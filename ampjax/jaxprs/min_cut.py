@@ -1,8 +1,8 @@
 """Which values of a forward pass to record, so that its backward pass can compute the rest again: a minimum cut.
 
-Values that depend on parameters, or are expensive, cannot be computed again from inputs. Some of them follow from others by cheap operations
-alone: both gates from the row that holds both, one minus a gate from the gate. Among all sets of values from which the wanted ones follow
-in this way, the one with the fewest bytes is a minimum cut between the operations that are not cheap and the wanted values.
+Values that depend on parameters, or are expensive, cannot be computed again from inputs. Some of them follow from others by cheap
+operations alone: both gates from the row that holds both, one minus a gate from the gate. Among all sets of values from which the wanted
+ones follow in this way, the one with the fewest bytes is a minimum cut between the operations that are not cheap and the wanted values.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def check_numerics() -> str:
 def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:
     """Warns if kernels on CPUs are wrong in this process, where the guard can't vouch for them.
 
-    That is so where the backend had started before ampjax was imported, where the user has set another value of the flag, and where jaxlib does not know the
-    flag. The check runs once in a process, and not at all where no device is a CPU.
+    That is so where the backend had started before ampjax was imported, where the user has set another value of the flag, and where jaxlib
+    does not know the flag. The check runs once in a process, and not at all where no device is a CPU.
 
     Args:
       where: Who asks, in the user's words.

@@ -118,9 +118,9 @@ def _flags() -> str:
 def right_without_flag() -> bool:
     """Whether this jaxlib computes all known patterns rightly without the flag.
 
-    The first time for a jaxlib on a machine, a process of its own finds it out (about a second); a file in the cache folder keeps the answer. Until it is known
-    the file says that the flag is needed, and so it stays where no process can be started, or it takes too long: a slower kernel is better than a
-    wrong one. Whoever deletes the file has the question asked again.
+    The first time for a jaxlib on a machine, a process of its own finds it out (about a second); a file in the cache folder keeps the
+    answer. Until it is known the file says that the flag is needed, and so it stays where no process can be started, or it takes too long:
+    a slower kernel is better than a wrong one. Whoever deletes the file has the question asked again.
     """
     with suppress(OSError, RuntimeError):  # no home, or no place to keep an answer: then every import would ask
         file = cache_folder() / "numerics" / f"{_installation()}.txt"

@@ -78,8 +78,8 @@ class RowUpdate:
 def _put(arrays: Any, rows: Any, values: Any) -> Any:
     """Arrays with `values`, `[CHUNK, *row]` of each, at `rows` `[CHUNK]`.
 
-    They are updated in place. Rows are written one after the other, since XLA's scatter takes sixty times as long. All arrays are written in
-    one loop, so that it begins after everything has been read.
+    They are updated in place. Rows are written one after the other, since XLA's scatter takes sixty times as long. All arrays are written
+    in one loop, so that it begins after everything has been read.
     """
 
     def step(i: Any, arrays: Any) -> Any:
@@ -101,8 +101,8 @@ def make_row_update(
       dtype: The table's.
 
     Returns:
-      The update. None if an update without gradient changes rows (momentum, decay), if rows depend on one another (clipping by a norm) or on
-      the gradients' staleness, or if that can't be found out.
+      The update. None if an update without gradient changes rows (momentum, decay), if rows depend on one another (clipping by a norm) or
+      on the gradients' staleness, or if that can't be found out.
     """
     if np.dtype(dtype) not in DTYPES:
         return None

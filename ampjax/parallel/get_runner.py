@@ -45,7 +45,8 @@ def get_runner(
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes; `px.Weighted` in the place of a loss. With
         the mean over examples and `mean` in the settings (or sums and `sum`), replicas together compute the single-device step.
       params: A pytree of float arrays; copied at the first batch.
-      tx: An optax transform, which must work row by row on sparse variables. Without sparse variables and servers, it gets the loss as `value`.
+      tx: An optax transform, which must work row by row on sparse variables. Without sparse variables and servers, it gets the loss as
+        `value`.
       resource_info: A resource file, `Resources`, or None for all local devices as one machine.
       config: The settings.
       partitioners: Which sparse variables share a number of partitions.

@@ -91,8 +91,8 @@ class Runner:
 
         Raises:
           SettingsError: If the replicas don't divide the batch, or `fetch` names something else.
-          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors but a `ServerError`. Without a barrier it may be
-            of an earlier step: then that gradient alone is dropped, and this step has been taken and counted.
+          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors but a `ServerError`. Without a barrier
+            it may be of an earlier step: then that gradient alone is dropped, and this step has been taken and counted.
           TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
           DataError: If the batch is not like the first one.
           EquivalenceError: At the first batch, if the joined batch's loss is not what replicas make of it, where the settings ask for it.
@@ -258,8 +258,8 @@ class Runner:
     def restore(self, path: str | Path) -> None:
         """Goes on from what `save` wrote: checked as a whole before anything changes.
 
-        Before the first batch, homes are not known yet: then only the shapes of its parameters are compared at once, and the folder must stay, for
-        it is read, and checked as a whole, when it is asked for and at the first batch.
+        Before the first batch, homes are not known yet: then only the shapes of its parameters are compared at once, and the folder must
+        stay, for it is read, and checked as a whole, when it is asked for and at the first batch.
 
         Args:
           path: The folder.

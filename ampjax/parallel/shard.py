@@ -103,8 +103,8 @@ def shard(
       `Parts` for arrays, else something to iterate that gives `Parts`; with `index`, that replica's part in the data's own kind.
 
     Raises:
-      SettingsError: If `count` is no integer above 0 or `index` none below `count`, arrays have fewer rows than there are replicas or differ in them, or
-        the data can't be iterated.
+      SettingsError: If `count` is no integer above 0 or `index` none below `count`, arrays have fewer rows than there are replicas or
+        differ in them, or the data can't be iterated.
     """
     n = len(find_resources(resource_info).devices) if count is None else count
     at_least("count", n, 1)

@@ -99,9 +99,9 @@ class ParallaxConfig:
         `runner.close()`, or with the runner.
       check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets
         dense variables' gradients as they are (`optax.zero_nans`, `optax.apply_if_finite`); tables refuse such rows all the same.
-      check_equivalence: What to do if the first batch's joined loss differs from the replicas' losses by more than rounding, or if all replicas
-        share a random key: `warn` (`EquivalenceWarning`), `error` (`EquivalenceError`, before anything changes), or `off`, which compares
-        nothing. `runner.explain()` shows the two losses, or why they were not compared.
+      check_equivalence: What to do if the first batch's joined loss differs from the replicas' losses by more than rounding, or if all
+        replicas share a random key: `warn` (`EquivalenceWarning`), `error` (`EquivalenceError`, before anything changes), or `off`, which
+        compares nothing. `runner.explain()` shows the two losses, or why they were not compared.
       checkpoint: When and where to save; None leaves it to `runner.save`.
       seed: The seed of `runner.keys`, the replicas' random keys.
 

@@ -77,8 +77,8 @@ class _Skipped(Exception):
 def check_equivalence(setup: RunnerSetup, plan: VariablePlan, step: Step, parts: Sequence[Tree]) -> Equivalence:
     """Compares the loss of the joined first batch with what replicas make of it, and looks for random keys that replicas share.
 
-    Nothing is changed, and no traffic counted. It computes the loss (not its gradient) of the joined batch on the first device, and of all parts on
-    all devices, twice each, and three or four times where they differ.
+    Nothing is changed, and no traffic counted. It computes the loss (not its gradient) of the joined batch on the first device, and of all
+    parts on all devices, twice each, and three or four times where they differ.
 
     Args:
       setup: What the model is trained with.
@@ -314,7 +314,7 @@ def _largest_eps(jaxpr: Any) -> float:
 
 
 def _coarse_additions(jaxpr: Any) -> int:
-    """How often a scalar that is less precise than float32 is rounded on its way through a loop: its longest `scan` that carries one; 1 without."""
+    """How often a scalar less precise than float32 is rounded in a loop: the steps of the longest `scan` that carries one, 1 without."""
     longest = 1
     for eqn in primitives.opened(jaxpr)[0].eqns:
         times = max([1, *map(_coarse_additions, primitives.inner(eqn))])

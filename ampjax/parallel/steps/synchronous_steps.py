@@ -260,9 +260,10 @@ class SparseStep(HomedStep):
         return (self.homes.dense.pull(), *inputs), pulled, batch_rows.alphas(self.loss, workers)
 
     def _touched(self, parts: Sequence[Tree]) -> batch_rows.ReplicaRows:
-        """The rows that each replica reads. A small program computes them for all on one device, so that batches travel once, with their rows."""
+        """The rows that each replica reads."""
         if not self.loss.tables:
             return {}
+        # A small program on one device finds the ids of all replicas, so that batches travel once, with their rows.
         with jax.default_device(self.devices[0]):
             return batch_rows.rows_of_replicas(self.loss, [self._ids(part) for part in parts])
 

@@ -35,7 +35,8 @@ class SparseProgram:
     Args:
       loss_fn: The single-device loss function.
       params: The parameters' shapes and dtypes.
-      tables: By path, the shape and dtype of each sparse leaf's table, in the parameters' order: rows lead (see `ampjax.sparse.detection.row_axes`).
+      tables: By path, the shape and dtype of each sparse leaf's table, in the parameters' order: rows lead (see
+        `ampjax.sparse.detection.row_axes`).
       axes: By path, the axes of the leaf along which its rows are counted.
       batch: The first batch's shapes and dtypes.
       mapped: Names and sizes of the axes over which its functions are mapped; `ids` need not be.
@@ -242,8 +243,8 @@ def rewrite(
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`.
       params: The parameters, or their shapes and dtypes.
       batch: A batch, or its shapes and dtypes.
-      sparse: The leaves to be pulled, by path; or for each the axes along which its rows are counted. All that `find_sparse` finds, where it
-        is None.
+      sparse: The leaves to be pulled, by path; or for each the axes along which its rows are counted. All that `find_sparse` finds, where
+        it is None.
       mapped: Names and sizes of the axes over which the step will be mapped.
 
     Returns:

@@ -1,9 +1,10 @@
 """Finds files that killed saves have left, and tells them from files that a running save is still writing.
 
-The names of a save's files and folders contain a token. While it runs, the save holds an `flock` on a file `...<token>.lock` beside them, which
-it makes first. The operating system releases the lock when the process ends, however it ends. So if the lock of a token can be taken, the
-files with this token are left over. (A child that was forked meanwhile, and has not started another program, holds the lock too. On Linux's
-NFS the lock holds across machines.) Where a file system knows no such locks, files of killed saves stay: nothing is removed on suspicion.
+The names of a save's files and folders contain a token. While it runs, the save holds an `flock` on a file `...<token>.lock` beside them,
+which it makes first. The operating system releases the lock when the process ends, however it ends. So if the lock of a token can be taken,
+the files with this token are left over. (A child that was forked meanwhile, and has not started another program, holds the lock too. On
+Linux's NFS the lock holds across machines.) Where a file system knows no such locks, files of killed saves stay: nothing is removed on
+suspicion.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ from ampjax.utils.interrupts import uninterrupted
 class Table:
     """A table `[n_rows, *row]` of which each step touches few rows.
 
-    `pull` gives rows, `push` updates rows by an optax transform. Row r lies in partition `r % P`; partitions are dealt
-    to servers evenly by size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, but for a `ServerError`: where one
-    server has ended, others may have made an update already, and the table is good for `load` only.
+    `pull` gives rows, `push` updates rows by an optax transform. Row r lies in partition `r % P`; partitions are dealt to servers evenly by
+    size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, but for a `ServerError`: where one server
+    has ended, others may have made an update already, and the table is good for `load` only.
 
     It has many methods since it is all that users of tables hold, and ten of them only say what it is. Rows at servers are `Shards`' work,
     updates under way `PendingUpdate`'s.
