@@ -23,7 +23,7 @@ Call = tuple[Any, ...]
 
 
 class Servers(Protocol):
-    """Servers, by number. They may forget later what they are told to forget. Those calls may come from any thread, and from a finalizer."""
+    """Servers, by number. Calls that let them forget something may come from any thread and from finalizers, and may take effect later."""
 
     def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
         """Makes empty parts of a new split.

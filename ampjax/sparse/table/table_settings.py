@@ -102,8 +102,7 @@ class TableSettings:
         return place_evenly([layout.size(p) for p in range(n_partitions)], self.n_servers)
 
     def facts_to_save(self, n_partitions: int) -> dict[str, Any]:
-        """The settings that are saved with a table, in JSON's types. A folder of mapped files and processes belong to this run and are left
-        out.
+        """The settings that are saved with a table, in JSON's types: all but a folder and processes, which belong to this run.
 
         Args:
           n_partitions: The number of partitions now.
