@@ -484,7 +484,8 @@ def test_gradients_are_applied_once_and_where_they_belong():
     late = t.aggregate([0], ONES[:1])
     t.resplit(3)
     with pytest.raises(
-        TableError, match=re.escape("got those for an earlier split, PartitionLayout(n_rows=23, n_partitions=2). Aggregate")
+        TableError,
+        match=re.escape("got those for an earlier split, PartitionLayout(n_rows=23, n_partitions=2). Aggregate"),
     ):
         t.apply(late)
     assert t.version == 1
