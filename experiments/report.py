@@ -114,7 +114,7 @@ def plot(rows: Sequence[Row], path: Path, by: str = "max-active-keys") -> None:
     Raises:
       SettingsError: If the rows belong to several experiments, or the file name is not that of a picture.
     """
-    sizes = {(row.setup[0], row.n_train) for row in rows}
+    sizes = {(row.setting[0], row.n_train) for row in rows}
     if len(sizes) != 1:
         raise SettingsError(
             "--plot", "runs of one experiment on the same data", f"{sorted(sizes)}", "Give files of one experiment."
@@ -128,7 +128,7 @@ def plot(rows: Sequence[Row], path: Path, by: str = "max-active-keys") -> None:
 
 def _place(row: Row, by: str) -> tuple[str, int]:
     """The line on which a setting stands, and its value there."""
-    _, mode, keys, other = row.setup
+    _, mode, keys, other = row.setting
     if by == "max-active-keys":
         return f"{mode} {other}".strip(), keys
     others = [option for option in other.split() if not option.startswith("min_update_interval=")]
@@ -210,7 +210,7 @@ def _seconds(record: Record) -> float:
 
 
 def _cells(row: Row) -> list[str]:
-    experiment, mode, keys, other = row.setup
+    experiment, mode, keys, other = row.setting
     middle, spread = statistics.median(row.best), statistics.stdev(row.best) if len(row.best) > 1 else None
     unit, digits = (100, 2) if row.metric == "accuracy" else (1, 3)
     found = (

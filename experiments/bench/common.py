@@ -53,7 +53,7 @@ class Result:
         return {
             "bench": bench,
             "program": self.name,
-            "setting": self.setup,
+            "setting": self.setting,
             "train_per_s": self.train_per_s,
             "infer_per_s": self.infer_per_s,
             "seconds_to_target": self.seconds_to_target,
@@ -94,7 +94,7 @@ def compare(
     processes: list[Process] = []
     try:
         for entry in present(entries, console):
-            console.print(f"starting {entry.name} ({entry.setup})")
+            console.print(f"starting {entry.name} ({entry.setting})")
             processes.append(Process(entry))
         seconds = [_to_target(p, target, epochs, metric) for p in processes]
         speeds = _speeds(processes, passes)
@@ -138,7 +138,7 @@ def _speeds(processes: Sequence[Process], passes: int) -> list[dict[str, list[fl
 def _result(process: Process, seconds: float | None, train: Sequence[float], infer: Sequence[float]) -> Result:
     entry, updates = process.entry, process.ask("updates")["value"]
     middle = statistics.median(train), statistics.median(infer)
-    return Result(entry.name, entry.setup, *middle, seconds, updates, (min(train), max(train)))
+    return Result(entry.name, entry.setting, *middle, seconds, updates, (min(train), max(train)))
 
 
 def _table(bench: str, results: Sequence[Result]) -> Any:
@@ -149,7 +149,7 @@ def _table(bench: str, results: Sequence[Result]) -> Any:
         low, high = r.spread
         table.add_row(
             r.name,
-            r.setup,
+            r.setting,
             f"{r.train_per_s:,.0f}",
             f"{low:,.0f} to {high:,.0f}",
             f"{r.infer_per_s:,.0f}",

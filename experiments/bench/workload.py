@@ -147,7 +147,7 @@ class Workload:
 def with_fusions(entry: Entry, fusions: Fusions) -> Entry:
     """The program with another choice of fused kernels, which may make its numbers wrong (see `ampjax.numerics`)."""
     variables = {**entry.environment, "XLA_FLAGS": flags_of(fusions)}
-    return replace(entry, setting=f"{entry.setup}, fusions {fusions}", environment=variables)
+    return replace(entry, setting=f"{entry.setting}, fusions {fusions}", environment=variables)
 
 
 def read_settings(texts: Iterable[str]) -> dict[str, Any]:
@@ -186,6 +186,6 @@ def main(options: Workload, console: Console | None = None) -> list[Result]:
     options.after(console)
     if options.account:
         found = account(entries[0], options.passes)
-        show(found, f"{name}, {entries[0].setup}", console)
-        append(options.json, [{"bench": "account", "of": name, "setting": entries[0].setup, **found}])
+        show(found, f"{name}, {entries[0].setting}", console)
+        append(options.json, [{"bench": "account", "of": name, "setting": entries[0].setting, **found}])
     return results

@@ -120,8 +120,8 @@ def test_programs_in_jax_run_once_for_each_kind_of_fused_kernels(monkeypatch: py
     for one, other in zip(entries[::2], entries[1::2], strict=True):
         assert (
             one.name == other.name
-            and one.setup.endswith(", fusions none")
-            and other.setup.endswith(", fusions unguarded")
+            and one.setting.endswith(", fusions none")
+            and other.setting.endswith(", fusions unguarded")
         )
         assert one.variables()["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}="
         assert other.variables()["XLA_FLAGS"] == f"--xla_dump_to=/tmp/x --{FLAG}=+individual_dot"

@@ -38,7 +38,7 @@ def test_medians_over_seeds(tmp_path: Path) -> None:
     write(file, [0.5, 0.6, 0.7], seed=2)
     write(file, [0.99], keys=16, options={"replicas": 2})
     first, second = report.main(ReportOptions(files=(file,)))
-    assert first.setup == ("e", "async", 4, "") and second.setup == ("e", "async", 16, "replicas=2")
+    assert first.setting == ("e", "async", 4, "") and second.setting == ("e", "async", 16, "replicas=2")
     assert first.epochs == [2, 3, np.inf] and first.best == [0.91, 0.95, 0.7]
     assert first.seconds == [8, 12, np.inf], "an epoch: 100 at 50/s and 20 at 10/s"
     assert first.speed == (50, 10) and second.epochs == [1]
