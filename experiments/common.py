@@ -29,7 +29,7 @@ from ampjax.simulation.profile import Profile
 from ampjax.simulation.profile_cost import ProfileCost
 from ampjax.trace.trace import Trace
 from ampjax.train.history import Epoch, History, reaches
-from ampjax.train.trainer import n_examples
+from ampjax.train.training_data import n_examples
 from ampjax.utils.compilation_cache import use_compilation_cache
 from ampjax.utils.text_tables import compact
 from ampjax.viz.convergence import convergence

@@ -33,7 +33,7 @@ from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import reference
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
-from ampjax.train.trainer import Data
+from ampjax.train.training_data import Data
 from experiments.parallax.workloads import Model, Sizes, workload
 
 Found = tuple[float, dict[str, Any]]

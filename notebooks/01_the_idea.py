@@ -91,7 +91,7 @@ history = trainer.fit(train, valid, epochs=4, progress=False)
 history
 
 # %% tags=["picture"]
-from ampjax.viz.convergence import convergence
+from ampjax.viz import convergence
 
 convergence({"64 examples in flight": history.records()}, metric="valid_loss")
 
@@ -132,8 +132,8 @@ assert accuracy > 0.3
 
 # %% tags=["picture"]
 from ampjax.data.mnist import Batches, synthetic
-from ampjax.models.mlp import mlp
-from ampjax.viz.gantt import gantts
+from ampjax.models import mlp
+from ampjax.viz import gantts
 
 layers = mlp((784, 784, 784, 784, 10), 100)
 batches = Batches(synthetic(1200, 100)[0], 100)

@@ -32,7 +32,7 @@ import optax
 
 import ampjax as amp
 from ampjax.data import sst
-from ampjax.viz.figure import new_figure
+from ampjax.viz import new_figure
 
 train, valid = sst.synthetic(n_train=500, n_valid=150, seed=0)
 print(train)
@@ -244,7 +244,7 @@ history = trainer.fit(data, held_out, epochs=4, progress=False)
 history
 
 # %% tags=["picture"]
-from ampjax.viz.convergence import convergence
+from ampjax.viz import convergence
 
 convergence({"all nodes": history.records()}, metric="valid_accuracy")
 
@@ -260,7 +260,7 @@ assert history[-1].valid["accuracy"] > most_frequent + 0.1
 # a branch, and every one of them is classified.
 
 # %% tags=["picture"]
-from ampjax.viz.graph_picture import draw
+from ampjax.viz import draw
 
 trace = amp.Trace()
 trainer.fit(data, epochs=1, progress=False, trace=trace)

@@ -37,7 +37,7 @@ import optax
 import ampjax as amp
 from ampjax.data import qm9
 from ampjax.models.ggnn import GatedReadout, GatedUnit, Network, Pad, ggnn_regression
-from ampjax.viz.figure import new_figure
+from ampjax.viz import new_figure
 
 molecules = qm9.synthetic(750, seed=0)
 print(molecules)
@@ -223,7 +223,7 @@ history = trainer.fit(data.train, data.valid, epochs=16, progress=False)
 history
 
 # %% tags=["picture"]
-from ampjax.viz.convergence import convergence
+from ampjax.viz import convergence
 
 convergence({"mean absolute error, in standard deviations": history.records()}, metric="valid_error")
 

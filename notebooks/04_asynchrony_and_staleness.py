@@ -33,9 +33,9 @@ import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.drivers.cost import FlopsCost
-from ampjax.models.layers.losses import labelled_cross_entropy
-from ampjax.viz.figure import new_figure
+from ampjax.models import labelled_cross_entropy
+from ampjax.simulation import FlopsCost
+from ampjax.viz import new_figure
 
 WIDTH, BATCH, LAYERS = 128, 50, 4
 
@@ -77,7 +77,7 @@ print(f"{len(train)} batches for training, {len(valid)} for validation")
 # * `async`: `max_active_keys` batches in flight at any time; each node updates itself.
 
 # %% tags=["picture"]
-from ampjax.viz.gantt import gantts
+from ampjax.viz import gantts
 
 WAYS = {
     "synchronous, one batch": {"mode": "sync"},
@@ -92,7 +92,7 @@ gantts(traces, title="Twelve batches on four workers")
 # Worker 3 has the last, small layer. The asynchronous run is as good as the pipeline in the middle of a round, and has no rounds to end. Traces of longer runs say where the workers' time went:
 
 # %% tags=["picture"]
-from ampjax.viz.worker_usage import time_spent
+from ampjax.viz import time_spent
 
 long = amp.Trace()
 amp.simulate(g, train, trace=long, mode="pipeline", max_active_keys=6, **PAPER)
@@ -112,7 +112,7 @@ time_spent(long, title="Asynchronous, six batches in flight")
 # meanwhile other batches have come back.
 
 # %% tags=["picture"]
-from ampjax.viz.staleness_histogram import staleness
+from ampjax.viz import staleness
 
 staleness(long, title="Six batches in flight, an update for every gradient")
 
@@ -184,7 +184,7 @@ for (mode, n), history in histories.items():
     )
 
 # %% tags=["picture"]
-from ampjax.viz.front import Point, front
+from ampjax.viz import Point, front
 
 series = {}
 for (mode, n), history in histories.items():
@@ -270,7 +270,7 @@ for run in (enough, held):
 # All of them with 16 batches in flight, more than the workers need:
 
 # %%
-from ampjax.optim.staleness_remedies import scale_by_staleness
+from ampjax.optim import scale_by_staleness
 
 crowded = {
     "as it is": train_until("async", 16),
@@ -283,7 +283,7 @@ for name, history in crowded.items():
     print(f"{name:26} staleness {history[-1].staleness_mean:4.1f}, best accuracy {best:.3f} in {len(history):2} epochs")
 
 # %% tags=["picture"]
-from ampjax.viz.convergence import convergence
+from ampjax.viz import convergence
 
 convergence({name: history.records() for name, history in crowded.items()}, target=TARGET)
 

@@ -27,10 +27,9 @@ import optax
 
 import ampjax as amp
 from ampjax.data.list_reduction import Buckets, generate
-from ampjax.drivers.cost import FlopsCost, Stragglers
-from ampjax.models.rnn import list_reduction_rnn
-from ampjax.simulation.profile_cost import ProfileCost
-from ampjax.viz.figure import new_figure
+from ampjax.models import list_reduction_rnn
+from ampjax.simulation import FlopsCost, ProfileCost, Stragglers
+from ampjax.viz import new_figure
 
 HIDDEN, BATCH = 128, 100  # a message is a bucket of 100 sequences of one length
 buckets = Buckets(generate(8_000, seed=0), BATCH, HIDDEN)
@@ -77,7 +76,7 @@ assert answers[4].per_s > 2.5 * answers[1].per_s
 # A Gantt chart of the first few buckets shows why. The boxes have the buckets' numbers; forward is orange, backward blue. Workers whose work takes no time on this device are left out.
 
 # %% tags=["picture"]
-from ampjax.viz.gantt import gantts
+from ampjax.viz import gantts
 
 few = amp.Subset(buckets, order[:12])
 traces = {}
@@ -92,7 +91,7 @@ gantts(traces, title="Twelve buckets, eight in flight, one message at a time")
 # Where a chart is crowded, look closer: the buttons make it 2, 4 and 8 times as wide, and labels appear where they fit.
 
 # %% tags=["picture"]
-from ampjax.viz.zoom import zoomable
+from ampjax.viz import zoomable
 
 zoomable(traces["4 copies of linear1"], title="Four copies of linear1")
 
@@ -188,7 +187,7 @@ assert kept[64] > kept[16] > kept[4], "the more in flight, the less latency matt
 # One of the four copies runs three times as long as the others. `round_robin` does not know that: every fourth bucket goes to the slow one, and in the end all wait for it.
 
 # %% tags=["picture"]
-from ampjax.viz.worker_usage import time_spent
+from ampjax.viz import time_spent
 
 slow = lambda plan: Stragglers(FlopsCost(plan), {0: 3.0})
 trace = amp.Trace()
@@ -228,7 +227,7 @@ for name, way in {"synchronous": {"mode": "sync"}, "asynchronous": {"max_active_
 histories["asynchronous"]
 
 # %% tags=["picture"]
-from ampjax.viz.convergence import convergence
+from ampjax.viz import convergence
 
 convergence({name: history.records() for name, history in histories.items()}, metric="valid_loss")
 

@@ -35,7 +35,7 @@ import optax
 
 import ampjax.parallel as px
 from ampjax.data import zipf
-from ampjax.viz.figure import new_figure
+from ampjax.viz import new_figure
 
 # %% [markdown]
 # ## A single-device program
@@ -78,7 +78,7 @@ train = batches(120, seed=0)
 # The loss is traced once and its operations are followed. A parameter is sparse when all its uses read whole rows, by ids that are known before the step. Nothing is computed, and no name or annotation is needed.
 
 # %%
-from ampjax.sparse.detection.detect import find_sparse
+from ampjax.sparse import find_sparse
 
 found = find_sparse(loss_fn, start(), train[0])
 found
@@ -157,7 +157,6 @@ figure
 # variable. For comparison: the table as an ordinary variable, reduced as a whole.
 
 # %% tags=["picture"]
-from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
 
 sent = {}
 for option in ("hybrid", "ar", "ps"):
@@ -165,7 +164,7 @@ for option in ("hybrid", "ar", "ps"):
     for batch in train[:3]:
         one.run(batch)
     sent[option] = {v.path: v.measured for v in one.explain().variables}
-dense = sum(all_reduce_bytes(leaf.nbytes, len(cpus)) for leaf in jax.tree.leaves(start()))
+dense = sum(px.all_reduce_bytes(leaf.nbytes, len(cpus)) for leaf in jax.tree.leaves(start()))
 
 figure = new_figure(7, 2.8, layout="constrained")
 axes = figure.subplots()
@@ -209,9 +208,11 @@ touched.legend(title="Zipf's exponent", frameon=False, fontsize=8)
 alphas = np.linspace(0, 1, 50)
 w = WORDS * DIM * 4
 for n, style in ((2, "-"), (8, "--")):
-    cost.plot(alphas, server_bytes(w, alphas, n) / 1e6, style, color="#E69F00", label=f"table at servers, {n} machines")
-    cost.axhline(all_reduce_bytes(w, n) / 1e6, linestyle=style, color="#0072B2", label=f"AllReduce, {n} machines")
-cost.set(xlabel="alpha", ylabel="bytes of a machine in a step [MB]", ylim=(0, 1.5 * all_reduce_bytes(w, 8) / 1e6))
+    cost.plot(
+        alphas, px.server_bytes(w, alphas, n) / 1e6, style, color="#E69F00", label=f"table at servers, {n} machines"
+    )
+    cost.axhline(px.all_reduce_bytes(w, n) / 1e6, linestyle=style, color="#0072B2", label=f"AllReduce, {n} machines")
+cost.set(xlabel="alpha", ylabel="bytes of a machine in a step [MB]", ylim=(0, 1.5 * px.all_reduce_bytes(w, 8) / 1e6))
 cost.legend(loc="upper left", ncols=2, frameon=False, fontsize=7.5)
 for axes in (touched, cost):
     axes.spines[["top", "right"]].set_visible(False)
@@ -224,7 +225,7 @@ figure
 # notebook, where parts have few cores to share, so it will hardly want many.
 
 # %% tags=["picture"]
-from ampjax.viz.partitions import partition_search
+from ampjax.viz import partition_search
 
 searching = px.ParallaxConfig(search_partitions=True, sample=px.SampleTimes(iterations=12, discarded=6))
 searcher = px.get_runner(loss_fn, start(), tx, resources, searching)

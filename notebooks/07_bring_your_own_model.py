@@ -31,8 +31,8 @@ import optax
 from flax import nnx
 
 import ampjax as amp
-from ampjax.models.layers.losses import labelled_cross_entropy
-from ampjax.viz.figure import new_figure
+from ampjax.models import labelled_cross_entropy
+from ampjax.viz import new_figure
 
 # %% [markdown]
 # ## Data of your own

@@ -1,1 +1,39 @@
-"""Data sets: real file formats and generators, one module for each, all giving `ampjax.ir.instances.Instances`."""
+"""Data sets: real file formats and generators, one module for each, all giving `ampjax.Instances` or batches."""
+
+from ampjax.data import (
+    babi15,
+    glove,
+    graphs,
+    images,
+    list_reduction,
+    mnist,
+    multi30k,
+    pairs,
+    permutation,
+    qm9,
+    sst,
+    text,
+    wikiner,
+    zipf,
+)
+
+__all__ = [
+    "babi15",
+    "glove",
+    "graphs",
+    "images",
+    "list_reduction",
+    "mnist",
+    "multi30k",
+    "pairs",
+    "permutation",
+    "qm9",
+    "sst",
+    "text",
+    "wikiner",
+    "zipf",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -42,7 +42,7 @@ class Note(NamedTuple):
     @property
     def kind(self) -> str:
         """The slice's kind."""
-        return "transfer" if self.stage is not None and self.stage.kind == "transfer" else self.direction
+        return "transfer" if self.stage is not None and self.stage.kind.is_transfer else self.direction
 
     @property
     def updates(self) -> list[Update]:
@@ -152,7 +152,7 @@ def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_n
     """
     if note.stage is not None:
         n = len(note.instances)
-        trace.add(note.worker, note.stage.name, note.kind, start_ns, end_ns, note.instances, note.rows, n)
+        trace.add(note.worker, note.stage.name, note.kind, start_ns, end_ns, note.instances, rows=note.rows, messages=n)
     if note.changed:
         trace.add(note.worker, note.changed, "update", changes_ns, changed_ns)
     for update in note.updates:

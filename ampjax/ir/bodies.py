@@ -86,7 +86,12 @@ def parameterised(name: str, body: Any, params: Any = None, rng: bool = False) -
 
 
 def parameterless(name: str, body: Any, rng: bool = False) -> Body:
-    """The body of an NPT: `fn(*inputs)`.
+    """Makes the body of an NPT.
+
+    Args:
+      name: The node's name, for errors.
+      body: `fn(*inputs)`, on the payloads of one message.
+      rng: True if the body takes a keyword `key`.
 
     Raises:
       GraphError: If it can't be called.
@@ -114,7 +119,15 @@ def _nnx_body(module: Any, rng: bool) -> Body:
 
 
 def accepts(function: Callable[..., Any], n: int) -> bool:
-    """Whether a function can be called with `n` positional arguments (True where that can't be told)."""
+    """Tells whether a function can be called with a number of positional arguments.
+
+    Args:
+      function: The function.
+      n: Number of arguments.
+
+    Returns:
+      Whether it can; True where its signature can't be read.
+    """
     try:
         inspect.signature(function).bind(*[None] * n)
     except TypeError:

@@ -16,7 +16,7 @@ from ampjax.errors import GraphError, MessageError
 from ampjax.ir.state import State, apply, column, sample, try_function
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Node
+    from ampjax.ir.nodes import Node
     from ampjax.ir.wires import WireType
 
 StateFn = Callable[[State], Any]
@@ -25,7 +25,19 @@ Key = tuple[str, ...] | StateFn | None
 
 
 def tried(where: str, function: Callable[[State], Any], states: State) -> tuple[Any, State]:
-    """A state function's result on samples, and the samples: only the first, all zero, if it looks up a table that is smaller."""
+    """Runs a state function on sample states; on the first alone, all zero, if it looks up a table that is too small for the others.
+
+    Args:
+      where: What an error calls the function.
+      function: The state function.
+      states: The samples.
+
+    Returns:
+      The function's result, and the samples that it is the result of.
+
+    Raises:
+      GraphError: If the function fails.
+    """
     try:
         return try_function(where, function, states), states
     except GraphError as error:
@@ -73,7 +85,18 @@ class Cond:
     n: int
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The types of the outputs."""
+        """Infers the types of the outputs; tries the condition on sample states.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If the condition fails, or gives neither output numbers nor, for two outputs, truth values.
+        """
         chosen = _column(node, "condition", self.function, types[0].fields)
         if chosen.dtype.kind == "b" and self.n != 2:
             raise GraphError(
@@ -85,10 +108,17 @@ class Cond:
         return (types[0],) * self.n
 
     def choose(self, where: str, state: State) -> np.ndarray:
-        """The output of each message, `[n]`.
+        """Chooses an output for each message.
+
+        Args:
+          where: What an error calls the condition.
+          state: The states of `n` messages.
+
+        Returns:
+          The number of each message's output, `[n]` integers.
 
         Raises:
-          MessageError: If a number is outside the outputs.
+          MessageError: If the condition fails, or a number is outside the outputs.
         """
         chosen = column(where, apply(where, self.function, state), len(state))
         if chosen.dtype.kind == "b":
@@ -111,7 +141,18 @@ class Phi:
     kind: ClassVar[str] = "Phi"
 
     def infer(self, node: Node, types: tuple[WireType | None, ...]) -> tuple[WireType, ...]:
-        """The type of the output: that of every input that is known already."""
+        """Infers the type of the output: that of every input that is known already.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If inputs carry different payloads or state fields.
+        """
         known = [(port, t) for port, t in enumerate(types) if t is not None]
         first_port, first = known[0]
         for port, other in known[1:]:
@@ -153,10 +194,17 @@ class Isu:
     samples: State | None = None
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The type of the output; checks the inverse on sample states.
+        """Infers the type of the output; checks the inverse on sample states.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
 
         Raises:
-          GraphError: If the inverse does not invert.
+          GraphError: If a function fails, or the inverse does not invert.
         """
         fields = types[0].fields
         samples = self.samples if self.samples is not None else sample(fields)
@@ -198,7 +246,15 @@ class Bcast:
     n: int
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The types of the outputs."""
+        """Infers the types of the outputs.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+        """
         return (types[0],) * self.n
 
 
@@ -216,7 +272,18 @@ class Flatmap:
     state: Callable[[State, np.ndarray], State]
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The type of the output."""
+        """Infers the type of the output; tries both functions on sample states.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If a function fails, or gives no integers or no states.
+        """
         _column(node, "count", self.count, types[0].fields)
         after, _ = _new_states(node, "state", lambda s: self.state(s, np.arange(len(s))), sample(types[0].fields))
         return (replace(types[0], fields=after.fields),)
@@ -234,7 +301,18 @@ class Repeat:
     count: StateFn
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The type of the output."""
+        """Infers the type of the output; tries the count on sample states.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If the count fails or gives no integers, or the input is ragged already.
+        """
         _require_ragged(node, types[0], False)
         _column(node, "count", self.count, types[0].fields)
         return (replace(types[0], ragged=True),)
@@ -252,7 +330,18 @@ class Ungroup:
     state: Callable[[State, np.ndarray], State]
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The type of the output."""
+        """Infers the type of the output; tries the state function on sample states.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If it fails or gives no states, or the input is not ragged.
+        """
         _require_ragged(node, types[0], True)
         after, _ = _new_states(node, "state", lambda s: self.state(s, np.arange(len(s))), sample(types[0].fields))
         return (replace(types[0], ragged=False, fields=after.fields),)
@@ -279,7 +368,18 @@ class Group:
     opened: bool
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The type of the output: its state is the opener's, or the key's."""
+        """Infers the type of the output: its state is the opener's, or the key's.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If a key, size or order does not work on the states, or the input is ragged already.
+        """
         _require_ragged(node, types[0], False)
         for port, wire in enumerate(types):
             check_key(node, port, self.by, wire)
@@ -301,7 +401,18 @@ class Distribute:
     n: int
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The types of the outputs."""
+        """Infers the types of the outputs.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If port 0 is not ragged, or port 1 no topology pump.
+        """
         _require_ragged(node, types[0], True)
         require_topology(node, 1, types[1])
         return (types[0],) * self.n
@@ -309,6 +420,11 @@ class Distribute:
 
 def require_topology(node: Node, port: int, wire: WireType) -> None:
     """Checks that a port is fed by a topology pump.
+
+    Args:
+      node: The node.
+      port: Its port.
+      wire: What the port's wire carries.
 
     Raises:
       GraphError: If not.
@@ -338,6 +454,12 @@ def _require_ragged(node: Node, wire: WireType, ragged: bool) -> None:
 def check_key(node: Node, port: int, by: tuple[str, ...] | StateFn | None, wire: WireType) -> None:
     """Checks a join's or group's key against one port's state fields.
 
+    Args:
+      node: The node.
+      port: Its port.
+      by: The key: fields, a keying function, or None for the whole state.
+      wire: What the port's wire carries.
+
     Raises:
       GraphError: If a field is missing, or the keying function does not work.
     """
@@ -362,3 +484,4 @@ def check_key(node: Node, port: int, by: tuple[str, ...] | StateFn | None, wire:
 
 
 CONTROL = (Cond, Phi, Isu, Bcast, Flatmap, Repeat, Ungroup, Group, Distribute)
+"""The kinds of nodes that move states only."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextvars
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ampjax.errors import GraphError
-from ampjax.ir.control_nodes import CONTROL, Phi
-from ampjax.ir.payload_nodes import Collect, Compute, Loss, Pump, Reduce, RouteBy, Sink
+from ampjax.ir.control_nodes import Phi
+from ampjax.ir.copies import CopyStack, check_border
+from ampjax.ir.graph_checks import check_whole
+from ampjax.ir.nodes import Node, NodeOptions, infer
+from ampjax.ir.payload_nodes import Pump
 from ampjax.ir.state import Layout
-from ampjax.ir.wires import Wire, WireType
+from ampjax.ir.wires import Wire
 
 PICTURE: list[Callable[[Graph], str]] = []
 """How a graph is drawn in notebooks: at most one function, from the graph to SVG. Importing `ampjax` puts it here, so that graphs need no library for drawing."""
@@ -21,108 +21,15 @@ PICTURE: list[Callable[[Graph], str]] = []
 _CURRENT: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("ampjax_graph", default=None)
 
 
-@dataclass(frozen=True)
-class NodeOptions:
-    """What the user set for one node; None where the trainer's setting counts.
-
-    Args:
-      tx: An optax transform.
-      min_update_interval: Gradient rows to accumulate at least before an update.
-      max_dispatch_size: Rows in one dispatch at most.
-      weights: `current` (AMPNet) or `stashed`: which parameters the adjoint uses.
-      gradient: `mean` or `sum` over the accumulated gradient rows.
-      worker: The worker that hosts the node.
-      replica_of: Name of the replica group that the node belongs to.
-    """
-
-    tx: Any = None
-    min_update_interval: int | None = None
-    max_dispatch_size: int | None = None
-    weights: str | None = None
-    gradient: str | None = None
-    worker: int | None = None
-    replica_of: str | None = None
-
-
-@dataclass(eq=False)
-class Node:
-    """A node of the graph: what it does (`op`), where its inputs come from, and its outputs.
-
-    A node's input may stay open (None) until `Graph.connect` fills it; every port must be filled when the graph is closed.
-    """
-
-    name: str
-    op: Any
-    inputs: list[Wire | None]
-    outputs: tuple[Wire, ...] = ()
-    options: NodeOptions = field(default_factory=NodeOptions)
-    ports: tuple[str, ...] = ()
-    inferred: bool = False
-    copies: tuple[Copy, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """The node's kind, in the paper's words: PPT, NPT, Cond, Phi, ..."""
-        return self.op.kind
-
-    @property
-    def is_control(self) -> bool:
-        """Whether the node moves states only."""
-        return isinstance(self.op, CONTROL)
-
-    @property
-    def role(self) -> str:
-        """What the user called the node: its name, without the number of a copy."""
-        return self.options.replica_of or self.name
-
-    @property
-    def part(self) -> str | None:
-        """The outermost copy of a part of the graph that the node belongs to; the affinity `default` keeps it on one worker."""
-        return f"{self.copies[0].name}/{self.copies[0].number}" if self.copies else None
-
-    @property
-    def has_params(self) -> bool:
-        """Whether the node has parameters."""
-        return isinstance(self.op, Compute) and self.op.body.init is not None
-
-    def source_name(self, port: int) -> str:
-        """The name of the wire at a port, for messages."""
-        wire = self.inputs[port] if port < len(self.inputs) else None
-        return wire.name if wire is not None else "nothing"
-
-    def port_name(self, port: int) -> str:
-        """A port's name: the body's argument, or its number."""
-        return self.ports[port] if port < len(self.ports) else str(port)
-
-    def __repr__(self) -> str:
-        sources = ", ".join(self.source_name(i) for i in range(len(self.inputs)))
-        results = ", ".join(str(w.type) for w in self.outputs) or "nothing"
-        return f"{self.kind} `{self.name}` ({sources}) -> {results}"
-
-
-@dataclass(eq=False)
-class Copy:
-    """A copy of a part of the graph: which wires may cross its border.
-
-    Args:
-      name: The part's name.
-      number: The copy's number; names of its nodes end in it.
-      entries: The wires that lead into it.
-      dealt: Among how many copies instances are dealt in turn; 1 if a function of the state routes them.
-      exits: The wires that lead out of it, to the phis that join the copies.
-    """
-
-    name: str
-    number: int
-    entries: tuple[Wire, ...]
-    dealt: int
-    exits: tuple[Wire, ...] = ()
-
-
 class Graph:
     """A static graph of nodes that executes dynamic, instance-dependent control flow (AMPNet §3, §4).
 
     Used as a context: nodes made inside belong to it. When the context ends, the graph is checked and closed.
+
+    Attributes:
+      nodes: The nodes by name, in the order in which they were made.
+      closed: Whether the graph has been checked, so that no more nodes can be added.
+      copies: The copies of parts that nodes are being added to; see `replicate`.
 
     >>> import ampjax as amp
     >>> with amp.Graph() as g:
@@ -141,8 +48,7 @@ class Graph:
         self.nodes: dict[str, Node] = {}
         self.closed = False
         self._token: Any = None
-        self._copies: tuple[Copy, ...] = ()
-        self._parts: dict[str, tuple[str, ...]] = {}
+        self.copies = CopyStack()
 
     def __enter__(self) -> Graph:
         self._token = _CURRENT.set(self)
@@ -162,13 +68,24 @@ class Graph:
         options: NodeOptions | None = None,
         ports: tuple[str, ...] = (),
     ) -> Node:
-        """Adds a node; infers its types where its inputs' are known.
+        """Adds a node, and infers its types if those of its inputs are known.
+
+        Args:
+          name: Its name; None for its kind and a number.
+          op: What it does.
+          inputs: The wires that feed it; None leaves a port open.
+          n_out: Number of its outputs.
+          options: What the user set for it.
+          ports: Names of its input ports.
+
+        Returns:
+          The node.
 
         Raises:
           GraphError: If the graph is closed, the name is taken, an input is not a wire of this graph, or the node can't be in a copy.
         """
-        options = self._options_in_copy(name, op, options or NodeOptions())
-        name = self._free_name(op.kind) if name is None else self._name(name)
+        options = self.copies.options_for(name, op, options or NodeOptions())
+        name = self._free_name(op.kind) if name is None else self.copies.full_name(name)
         if self.closed:
             raise GraphError(
                 f"node `{name}`",
@@ -183,7 +100,7 @@ class Graph:
                 f"the name of a {self.nodes[name].kind}",
                 "Give each node its own name.",
             )
-        node = Node(name, op, [], options=options, ports=ports, copies=self._copies)
+        node = Node(name, op, [], options=options, ports=ports, copies=self.copies.around)
         node.outputs = tuple(Wire(node, i) for i in range(n_out))
         self.nodes[name] = node
         for port, wire in enumerate(inputs):
@@ -195,6 +112,11 @@ class Graph:
 
     def connect(self, node: Node | str, port: int, wire: Wire) -> None:
         """Connects a wire to an open input port.
+
+        Args:
+          node: The node, or its name.
+          port: The port's number, from 0.
+          wire: The wire.
 
         Raises:
           GraphError: If the port has a wire already, does not exist, or the wire is another graph's.
@@ -214,7 +136,7 @@ class Graph:
                 f"`{wire.name}` of another graph",
                 "Build all nodes inside one `with amp.Graph()` block.",
             )
-        _check_border(where, node, wire)
+        check_border(where, node, wire)
         if port >= len(node.inputs):
             raise GraphError(where, f"one of the {len(node.inputs)} ports", f"port {port}", "Count ports from 0.")
         if node.inputs[port] is not None:
@@ -227,31 +149,6 @@ class Graph:
         node.inputs[port] = wire
         wire.consumers.append((node, port))
 
-    @contextmanager
-    def copy(self, name: str, number: int, entries: Sequence[Wire], dealt: int) -> Iterator[Copy]:
-        """Nodes that are made in this block are a copy of a part of the graph; its exits are to be set.
-
-        Their names get the copy's number. Nodes of one name are replicas of each other: their parameters are kept together, they draw the same random numbers, losses add up, and
-        what sinks receive is put together.
-
-        Args:
-          name: The part's name.
-          number: The copy's number.
-          entries: The wires that lead into the copy.
-          dealt: Among how many copies instances are dealt in turn; 1 if a function of the state routes them.
-        """
-        around, copy = self._copies, Copy(name, number, tuple(entries), dealt)
-        self._copies = (*around, copy)
-        try:
-            yield copy
-        finally:
-            self._copies = around
-
-    @property
-    def dealt(self) -> int:
-        """Among how many copies instances have been dealt in turn where nodes are being built: instance `i` is the `i // dealt`-th here."""
-        return math.prod(copy.dealt for copy in self._copies)
-
     def close(self) -> None:
         """Checks everything that needs the whole graph: open ports, loops, types.
 
@@ -262,33 +159,7 @@ class Graph:
             raise GraphError(
                 "graph", "at least one node", "an empty graph", "Build nodes inside the `with amp.Graph()` block."
             )
-        for node in self.nodes.values():
-            for port, wire in enumerate(node.inputs):
-                if wire is None:
-                    raise GraphError(
-                        f"node `{node.name}`, port {node.port_name(port)}",
-                        "a wire",
-                        "an unconnected port",
-                        "Connect it before the graph is closed.",
-                    )
-            if isinstance(node.op, Phi) and not node.inputs:
-                raise GraphError(
-                    f"node `{node.name}`",
-                    "inputs",
-                    "an unconnected phi",
-                    f"Call `{node.name}.connect(...)` before the graph is closed.",
-                )
-        self._check_loops()
-        self._infer_all()
-        for node in self.nodes.values():
-            for wire in node.outputs:
-                if not wire.consumers:
-                    raise GraphError(
-                        f"node `{node.name}`, output {wire.port}",
-                        "a consumer",
-                        "a wire that goes nowhere",
-                        "Connect it, or end it with `amp.sink`.",
-                    )
+        check_whole(self.nodes.values())
         self.closed = True
 
     @property
@@ -327,92 +198,12 @@ class Graph:
         for node in self.nodes.values():
             yield from visit(node)
 
-    def free_part(self, name: str) -> str:
-        """A name that no part has that is copied here, with a number if need be."""
-        free, number = name, 2
-        while self._name(f"{free}/route") in self.nodes:
-            free, number = f"{name}{number}", number + 1
-        return free
-
-    def _options_in_copy(self, name: str | None, op: Any, options: NodeOptions) -> NodeOptions:
-        """Options that say whose replica a node is, if it is in a copy.
-
-        Raises:
-          GraphError: If it is a pump, or a node of another part has its name: these two would be taken for replicas of each other.
-        """
-        parts = tuple(copy.name for copy in self._copies)
-        if name is not None and self._parts.setdefault(name, parts) != parts:
-            here, there = (f"in `{'/'.join(p)}`" if p else "outside of all copies" for p in (parts, self._parts[name]))
-            raise GraphError(
-                f"node `{name}` {here}",
-                "a name that no other node has",
-                f"the name of one {there}",
-                "Give each node its own name.",
-            )
-        if not self._copies:
-            return options
-        if isinstance(op, Pump):
-            raise GraphError(
-                f"replicate `{self._copies[-1].name}`",
-                "no pumps in what is copied",
-                f"the pump `{name}`",
-                "Make it outside, and pass its wire to the function; a topology's can be used as it is.",
-            )
-        return replace(options, replica_of=name)
-
-    def _name(self, name: str) -> str:
-        """A node's name with the numbers of the copies that it is in."""
-        return "/".join([name, *(str(copy.number) for copy in reversed(self._copies))])
-
     def _free_name(self, kind: str) -> str:
         """`concat1`, or in a copy `concat1/0`: the first that is free; copies number their nodes from 1."""
-        number = 1 if self._copies else sum(node.kind == kind for node in self.nodes.values()) + 1
-        while (name := self._name(f"{kind.lower()}{number}")) in self.nodes:
+        number = 1 if self.copies.around else sum(node.kind == kind for node in self.nodes.values()) + 1
+        while (name := self.copies.full_name(f"{kind.lower()}{number}")) in self.nodes:
             number += 1
         return name
-
-    def _check_loops(self) -> None:
-        """A loop must pass a phi: depth-first search over the wires that do not enter one."""
-        done: set[str] = set()
-        for start in self.nodes.values():
-            path: list[tuple[Node, Iterator[Node]]] = [(start, iter(_next(start)))]
-            on_path = {start.name: None}
-            while path:
-                node, ahead = path[-1]
-                following = next(ahead, None)
-                if following is None:
-                    path.pop()
-                    on_path.pop(node.name, None)
-                    done.add(node.name)
-                elif following.name in on_path:
-                    loop = [*list(on_path)[list(on_path).index(following.name) :], following.name]
-                    raise GraphError(
-                        f"node `{following.name}`",
-                        "a phi wherever a loop closes",
-                        "the loop " + " -> ".join(loop),
-                        "Merge the loop's entry and its return with `amp.phi`.",
-                    )
-                elif following.name not in done:
-                    path.append((following, iter(_next(following))))
-                    on_path[following.name] = None
-
-    def _infer_all(self) -> None:
-        """Types go round until nothing changes; then everything is checked once more with all inputs known."""
-        progress = True
-        while progress:
-            progress = any([infer(node) for node in self.nodes.values()])
-        for node in self.nodes.values():
-            for wire in node.outputs:
-                if wire.type is None:
-                    raise GraphError(
-                        f"node `{node.name}`",
-                        "inputs whose shapes are known without it",
-                        "a loop whose phi nothing enters from outside, so that its shape would have to tell itself",
-                        "Connect the phi to a pump, or to a node before the loop, too.",
-                    )
-        for node in self.nodes.values():
-            if isinstance(node.op, Phi):
-                node.op.infer(node, tuple(_type(wire) for wire in node.inputs))
 
     def __repr__(self) -> str:
         from ampjax.ir.printing import tree  # drawing is not needed to build
@@ -435,9 +226,6 @@ class Graph:
         return dot(self)
 
 
-PAYLOAD = (Compute, RouteBy, Loss, Reduce, Collect, Sink)
-
-
 def current_graph() -> Graph:
     """The graph whose `with` block we are in.
 
@@ -453,44 +241,3 @@ def current_graph() -> Graph:
             "Build nodes inside a `with amp.Graph() as g:` block.",
         )
     return graph
-
-
-def infer(node: Node) -> bool:
-    """Types a node's outputs if its inputs' types are known and its own are not; says whether it did."""
-    done = node.inferred
-    types = tuple(_type(wire) for wire in node.inputs)
-    ready = any(t is not None for t in types) if isinstance(node.op, Phi) else all(t is not None for t in types)
-    if done or not ready or None in node.inputs:
-        return False
-    for wire, wire_type in zip(node.outputs, node.op.infer(node, types), strict=True):
-        wire.type = wire_type
-    node.inferred = True
-    return True
-
-
-def _check_border(where: str, node: Node, wire: Wire) -> None:
-    """Wires lead into a copy, and out of it, where `replicate` puts a cond or a phi only: all else would reach every copy, or come from one of them.
-
-    Raises:
-      GraphError: If one does not.
-    """
-    source = wire.source
-    enters = bool(node.copies) and any(wire is entry for entry in node.copies[-1].entries)
-    leaves = bool(source.copies) and any(wire is out for out in source.copies[-1].exits) and isinstance(node.op, Phi)
-    if source.copies == node.copies or wire.is_topology or enters or leaves:
-        return
-    if len(node.copies) >= len(source.copies):
-        got = f"`{wire.name}`, which is outside of it"
-        fix = f"Pass it to what `replicate` of `{node.copies[-1].name}` gives, so that it is routed with the others."
-    else:
-        got = f"`{wire.name}`, which is inside of one"
-        fix = f"Let the function of `{source.copies[-1].name}` return it, so that the copies' wires are joined."
-    raise GraphError(where, "a wire of the same copy", got, fix)
-
-
-def _type(wire: Wire | None) -> WireType | None:
-    return wire.type if wire is not None else None
-
-
-def _next(node: Node) -> list[Node]:
-    return [consumer for wire in node.outputs for consumer, _ in wire.consumers if not isinstance(consumer.op, Phi)]

@@ -96,7 +96,12 @@ class Topology:
 
     @classmethod
     def from_kinds(cls, kinds: Any, n_kinds: int) -> Topology:
-        """The maps that send row `i` to wire `kinds[i]` and put it back at place `i`."""
+        """The maps that send row `i` to wire `kinds[i]` and put it back at place `i`.
+
+        Args:
+          kinds: The wire of each row, `[n]` integers in `[0, n_kinds)`.
+          n_kinds: Number of wires.
+        """
         kinds = np.asarray(kinds, dtype=np.int64).reshape(-1)
         picks = tuple(np.flatnonzero(kinds == kind) for kind in range(n_kinds))
         return cls(picks, picks, len(kinds))
@@ -129,28 +134,35 @@ class Instances(Protocol):
     def __len__(self) -> int: ...
 
     def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
-        """The messages of the instances `ids` (`[n]`), by pump; `Messages.instance` counts positions in `ids`."""
+        """Gives the messages of some instances, by pump.
+
+        Args:
+          ids: `[n]`: which instances.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
+        """
         ...
 
 
-def told_sizes(data: Any) -> np.ndarray | None:
-    """What a data set's `sizes` say of each instance, `[n]`; None if it has none.
+def declared_sizes(data: Any) -> np.ndarray | None:
+    """The `sizes` of a data set: a number `[n]` that says how large each instance is; None if it has none.
 
     Raises:
       DataError: If they are not one number for each instance.
     """
-    told = getattr(data, "sizes", None)
-    if told is None:
+    sizes = getattr(data, "sizes", None)
+    if sizes is None:
         return None
-    told = np.asarray(told)
-    if told.shape != (len(data),) or told.dtype.kind not in "iufb":
+    sizes = np.asarray(sizes)
+    if sizes.shape != (len(data),) or sizes.dtype.kind not in "iufb":
         raise DataError(
             f"{type(data).__name__}.sizes",
             f"a number for each of the {len(data)} instances",
-            f"{told.dtype} of shape {told.shape}",
+            f"{sizes.dtype} of shape {sizes.shape}",
             "Mend or remove it: without `sizes`, messages are counted.",
         )
-    return told
+    return sizes
 
 
 class Subset:
@@ -171,14 +183,21 @@ class Subset:
     @property
     def sizes(self) -> np.ndarray | None:
         """`[m]`: how large each instance is, if the data set says so."""
-        sizes = told_sizes(self._data)
+        sizes = declared_sizes(self._data)
         return None if sizes is None else sizes[self._ids]
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
-        """The messages of the instances `ids` of this selection, by pump."""
+        """Gives the messages of some instances, by pump.
+
+        Args:
+          ids: `[n]`: which instances, as positions in this selection.
+
+        Returns:
+          By pump, the messages as columns.
+        """
         return self._data.gather(self._ids[np.asarray(ids, dtype=np.int64)])
 
     def __repr__(self) -> str:
@@ -228,7 +247,17 @@ class InstanceList:
         return len(self._instances)
 
     def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
-        """The messages of the instances `ids`, by pump."""
+        """Gives the messages of some instances, by pump.
+
+        Args:
+          ids: `[n]`: which instances.
+
+        Returns:
+          By pump, the messages of all these instances as columns.
+
+        Raises:
+          MessageError: If an instance is no dictionary, or its columns do not fit each other or those of other instances.
+        """
         parts: dict[str, list[_Part]] = {}
         for position, i in enumerate(np.asarray(ids).tolist()):
             instance = self._instances[i]
@@ -242,7 +271,7 @@ class InstanceList:
             for pump, value in instance.items():
                 where = f"pump `{pump}`, instance {i}"
                 parts.setdefault(pump, []).append(_part(where, position, value, pump in self._ragged))
-        return {pump: _stacked(pump, own) for pump, own in parts.items()}
+        return {pump: _stacked(pump, of_pump) for pump, of_pump in parts.items()}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ampjax.ir.state import State, apply, column, sample
 from ampjax.ir.wires import WireType
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Node
+    from ampjax.ir.nodes import Node
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,15 @@ class Pump:
     type: WireType
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The type of the output, as declared."""
+        """Gives the type of the output, as declared.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+        """
         return (self.type,)
 
 
@@ -50,7 +58,18 @@ class Compute:
     join: Key = None
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The types of the outputs, by `jax.eval_shape`."""
+        """Infers the types of the outputs by `jax.eval_shape`.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If the inputs can't be joined, or the body does not take them or does not give `n_out` arrays.
+        """
         fields = check_join(node, types, self.join)
         out = eval_body(node, self.body, types)
         outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
@@ -87,7 +106,18 @@ class RouteBy:
     join: Key = None
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The type of the output: that of port 0, with the fields that are read."""
+        """Infers the type of the output: that of port 0, with the fields that are read.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If the choices do not fit the fields, the message is ragged, or `assume` does not work on sample states.
+        """
         where = f"node `{node.name}`"
         fields, choice = check_join(node, types, self.join), types[1]
         if not self.names or "instance" in self.names or len(set(self.names)) < len(self.names):
@@ -108,7 +138,14 @@ class RouteBy:
         return (replace(types[0], fields=tuple(dict.fromkeys((*fields, *self.names)))),)
 
     def assumed(self, where: str, state: State) -> np.ndarray:
-        """What is taken for each message where nothing is computed, `[n, names]`.
+        """Gives the choices that are assumed where nothing is computed.
+
+        Args:
+          where: What an error calls the node.
+          state: The states of `n` messages.
+
+        Returns:
+          A choice for each message and name, `[n, names]` integers.
 
         Raises:
           MessageError: If `assume` fails or gives something else.
@@ -141,7 +178,18 @@ class Loss:
     join: Key = None
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """Checks the body; a loss has no output."""
+        """Checks the body.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          Nothing, as a loss has no output.
+
+        Raises:
+          GraphError: If the inputs can't be joined, or the body does not give a scalar and metrics.
+        """
         check_join(node, types, self.join)
         metric_shapes(node, eval_body(node, self.body, types))
         return ()
@@ -160,7 +208,18 @@ class Reduce:
     function: Callable[[jax.Array, jax.Array, int], jax.Array]
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The type of the output, by `jax.eval_shape`."""
+        """Infers the type of the output by `jax.eval_shape`.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If the input is not ragged, or the function does not give a row for each segment.
+        """
         if not types[0].ragged:
             raise GraphError(
                 f"node `{node.name}`, port 0",
@@ -191,7 +250,18 @@ class Collect:
     kind: ClassVar[str] = "Collect"
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """The type of the output."""
+        """Infers the type of the output.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If inputs are not ragged messages of one shape, or the last port is no topology pump.
+        """
         require_topology(node, len(types) - 1, types[-1])
         data = types[:-1]
         fields = check_join(node, data, None)
@@ -213,12 +283,28 @@ class Sink:
     kind: ClassVar[str] = "Sink"
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """A sink has no output."""
+        """Accepts anything.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          Nothing, as a sink has no output.
+        """
         return ()
 
 
 def check_join(node: Node, types: tuple[WireType, ...], join: Key) -> tuple[str, ...]:
-    """Checks that the inputs can be joined; returns the state fields of the result (those of port 0).
+    """Checks that the inputs can be joined.
+
+    Args:
+      node: The node.
+      types: What its inputs carry, by port.
+      join: What makes messages belong together.
+
+    Returns:
+      The state fields of the result: those of port 0.
 
     Raises:
       GraphError: If a topology came where payload belongs, ragged and ordinary messages meet, or the states don't fit the key.
@@ -250,7 +336,15 @@ def check_join(node: Node, types: tuple[WireType, ...], join: Key) -> tuple[str,
 
 
 def eval_body(node: Node, body: Body, types: tuple[WireType, ...]) -> Any:
-    """The result's shapes for one row.
+    """Evaluates the shapes of a body's result for one row.
+
+    Args:
+      node: The node.
+      body: Its body.
+      types: What its inputs carry, by port.
+
+    Returns:
+      The result as a pytree of `jax.ShapeDtypeStruct`.
 
     Raises:
       GraphError: If the body does not take these payloads; names the port where that can be told.
@@ -263,7 +357,14 @@ def eval_body(node: Node, body: Body, types: tuple[WireType, ...]) -> Any:
 
 
 def init_shapes(node: Node, body: Body) -> Any:
-    """The parameters' shapes.
+    """Evaluates the shapes of a body's parameters.
+
+    Args:
+      node: The node, for errors.
+      body: Its body.
+
+    Returns:
+      The parameters as a pytree of `jax.ShapeDtypeStruct`; `()` where there are none.
 
     Raises:
       GraphError: If `init` fails.
@@ -282,12 +383,26 @@ def init_shapes(node: Node, body: Body) -> Any:
 
 
 def metric_parts(out: Any) -> tuple[Any, Mapping[str, Any]]:
-    """A loss body's result as the loss and its metrics."""
+    """Takes a loss body's result apart.
+
+    Args:
+      out: What the body gave: a loss, or a loss and its metrics.
+
+    Returns:
+      The loss, and the metrics by name.
+    """
     return out if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping) else (out, {})
 
 
 def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
-    """The metrics of a loss body's result: name, and whether it is a pair (sum, count).
+    """Checks what a loss's body gives, and lists its metrics.
+
+    Args:
+      node: The node, for errors.
+      out: The body's result, as shapes.
+
+    Returns:
+      By metric name, whether it is a pair (sum, count).
 
     Raises:
       GraphError: If the loss is not a float scalar, or a metric is neither a scalar nor a pair of scalars.
@@ -315,7 +430,15 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
 
 
 def argument_names(function: Any, skip: int) -> list[str]:
-    """The names of a body's positional arguments after the first `skip`; empty where they can't be told."""
+    """The names of a body's positional arguments after the first `skip`; empty where they can't be told.
+
+    Args:
+      function: A body.
+      skip: How many arguments to leave out: 1 for the parameters.
+
+    Returns:
+      The names; empty where the signature can't be read.
+    """
     function = getattr(function, "function", function)
     try:
         names = [
@@ -329,7 +452,16 @@ def argument_names(function: Any, skip: int) -> list[str]:
 
 
 def port_names(function: Any, n: int, skip: int) -> list[str]:
-    """The names of a body's input ports, from its signature where that has them."""
+    """The names of a body's input ports, from its signature where that has them.
+
+    Args:
+      function: A body.
+      n: Number of ports.
+      skip: How many arguments to leave out: 1 for the parameters.
+
+    Returns:
+      `n` names: those of the arguments, or numbers where the signature does not have them.
+    """
     names = argument_names(function, skip)[:n]
     return names if len(names) == n else [str(i) for i in range(n)]
 
@@ -368,3 +500,7 @@ def _eval(node: Node, types: tuple[WireType, ...], function: Callable[..., Any],
 
 def _structure(out: Any) -> str:
     return str(jax.tree.map(lambda o: f"{o.dtype}{list(o.shape)}" if hasattr(o, "shape") else type(o).__name__, out))
+
+
+PAYLOAD = (Compute, RouteBy, Loss, Reduce, Collect, Sink)
+"""The kinds of nodes that payloads come to; a pump is none, as nothing comes to it."""

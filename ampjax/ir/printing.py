@@ -12,7 +12,8 @@ from ampjax.ir.reading_order import Edge, edges, order
 from ampjax.utils.colours import FAMILIES, family
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Graph, Node
+    from ampjax.ir.graph import Graph
+    from ampjax.ir.nodes import Node
     from ampjax.ir.wires import Wire
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from ampjax.ir.control_nodes import Phi
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Graph, Node
+    from ampjax.ir.graph import Graph
+    from ampjax.ir.nodes import Node
     from ampjax.ir.wires import Wire
 
 

@@ -37,7 +37,11 @@ class Layout:
         return {"instance": INSTANCE} | {name: 2 + i for i, name in enumerate(self.fields)}
 
     def column(self, name: str) -> int:
-        """The column of a field, or of `instance`."""
+        """The column of a field, or of `instance`.
+
+        Raises:
+          KeyError: If the graph has no such field.
+        """
         return self.columns[name]
 
 
@@ -63,7 +67,11 @@ class State:
 
     @classmethod
     def of(cls, **columns: Any) -> State:
-        """A state from columns (scalars count for all rows); `instance` is 0 unless given."""
+        """Makes states from columns.
+
+        Args:
+          **columns: By field name, integers `[n]`, or a scalar that counts for all rows. `instance` is 0 unless given.
+        """
         names = tuple(name for name in columns if name != "instance")
         n = max((np.size(value) for value in columns.values()), default=1)
         layout = Layout(names)
@@ -94,8 +102,11 @@ class State:
     def replace(self, **columns: Any) -> State:
         """The same states with some fields changed, or added.
 
+        Args:
+          **columns: By field name, the new values: integers or truth values `[n]`, or a scalar.
+
         Raises:
-          AttributeError: If `instance` is to be replaced, or a field that the graph does not know.
+          AttributeError: If `instance` is to be replaced: a message belongs to its instance for good.
           TypeError: If a value is not made of integers or truth values.
         """
         # Not `copy`: some processors' memory copies are many times slower where sizes are powers of two.
@@ -114,7 +125,14 @@ class State:
         return State(array, layout, fields)
 
     def drop(self, *names: str) -> State:
-        """The same states without some fields."""
+        """The same states without some fields.
+
+        Args:
+          *names: The fields that the result does not have.
+
+        Raises:
+          KeyError: If the graph has no such field.
+        """
         array = self._array.copy()
         for name in names:
             array[:, self._layout.column(name)] = 0
@@ -137,7 +155,16 @@ def columns_of(state: State) -> np.ndarray:
 
 
 def sample(fields: Sequence[str], n: int = 16, seed: int = 0) -> State:
-    """States to try a state function on when a graph is built: small non-negative integers, the first row all zero."""
+    """Makes states on which a state function is tried when a graph is built: small non-negative integers, the first row all zero.
+
+    Args:
+      fields: Names of the state fields.
+      n: Number of states.
+      seed: Of the random numbers.
+
+    Returns:
+      `n` states, whose instances are `0 ... n - 1`.
+    """
     rng = np.random.default_rng(seed)
     columns = {name: np.concatenate([[0], rng.integers(0, 50, n - 1)]) for name in fields}
     return State.of(instance=np.arange(n), **columns)
@@ -145,6 +172,14 @@ def sample(fields: Sequence[str], n: int = 16, seed: int = 0) -> State:
 
 def try_function(where: str, function: Callable[[State], Any], state: State) -> Any:
     """Runs a user's state function on sample states.
+
+    Args:
+      where: What an error calls the function.
+      function: A user's state function.
+      state: The sample states.
+
+    Returns:
+      What the function returns.
 
     Raises:
       GraphError: If it fails, or reads a field that is not there.
@@ -170,6 +205,14 @@ def try_function(where: str, function: Callable[[State], Any], state: State) -> 
 def apply(where: str, function: Callable[[State], Any], state: State) -> Any:
     """Runs a user's state function on real messages' states.
 
+    Args:
+      where: What an error calls the function.
+      function: A user's state function.
+      state: The messages' states.
+
+    Returns:
+      What the function returns.
+
     Raises:
       MessageError: If it fails, with the states it failed on.
     """
@@ -185,7 +228,15 @@ def apply(where: str, function: Callable[[State], Any], state: State) -> Any:
 
 
 def column(where: str, value: Any, n: int) -> np.ndarray:
-    """A state function's result as an integer (or truth) column `[n]`.
+    """Checks that a state function has given integers or truth values, one for each state.
+
+    Args:
+      where: What an error calls the function.
+      value: What it gave: a scalar, or `[n]`.
+      n: Number of states.
+
+    Returns:
+      The values as an array `[n]`.
 
     Raises:
       MessageError: If it is of another length, or not made of integers.

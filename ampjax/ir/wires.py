@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Node
+    from ampjax.ir.nodes import Node
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,45 @@
-"""The papers' models, each short enough to read in one sitting."""
+"""The papers' models, one module for each, short enough to read in one sitting; and the functions that the first examples need."""
 
+from ampjax.models import (
+    act,
+    ggnn,
+    inception,
+    lm,
+    mixture,
+    nmt,
+    permutation,
+    resnet,
+    rnn,
+    scores,
+    tagger,
+    tiled,
+    translate,
+    tree_lstm,
+)
 from ampjax.models.layers.losses import labelled_cross_entropy
 from ampjax.models.mlp import mlp
 from ampjax.models.rnn import list_reduction_rnn
+
+__all__ = [
+    "act",
+    "ggnn",
+    "inception",
+    "labelled_cross_entropy",
+    "list_reduction_rnn",
+    "lm",
+    "mixture",
+    "mlp",
+    "nmt",
+    "permutation",
+    "resnet",
+    "rnn",
+    "scores",
+    "tagger",
+    "tiled",
+    "translate",
+    "tree_lstm",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -149,24 +149,45 @@ def _both_ways(
 
     left, right = inputs
     return (
-        _lstm(f"{name}_forward", left, place, 1, is_first, is_last, hidden, replicas),
-        _lstm(f"{name}_backward", right, place, -1, is_last, is_first, hidden, replicas),
+        _lstm(f"{name}_forward", left, _Direction(place, 1, is_first, is_last), hidden, replicas),
+        _lstm(f"{name}_backward", right, _Direction(place, -1, is_last, is_first), hidden, replicas),
     )
 
 
-def _lstm(
-    name: str, gates: Wire, place: str, step: int, starts: StateFn, ends: StateFn, hidden: int, replicas: int
-) -> tuple[Wire, Wire]:
-    """One LSTM as a loop from where `starts` holds to where `ends` does, `step` by `step`."""
+@dataclass(frozen=True)
+class _Direction:
+    """The way in which a recurrent network reads a sequence.
 
-    def move(by: int) -> Callable[[State], State]:
-        return lambda s: s.replace(**{place: getattr(s, place) + by})
+    Args:
+      place: The state field that numbers the elements.
+      step: 1 from left to right, -1 from right to left.
+      starts: Where it begins: a state function that is true there.
+      ends: Where it ends.
+    """
 
-    first, later = amp.cond(gates, starts)
+    place: str
+    step: int
+    starts: StateFn
+    ends: StateFn
+
+    def next(self, s: State) -> State:
+        """The element that is read next."""
+        return s.replace(**{self.place: getattr(s, self.place) + self.step})
+
+    def previous(self, s: State) -> State:
+        """The element that was read before."""
+        return s.replace(**{self.place: getattr(s, self.place) - self.step})
+
+
+def _lstm(name: str, gates: Wire, direction: _Direction, hidden: int, replicas: int) -> tuple[Wire, Wire]:
+    """One LSTM as a loop over the elements of a sequence: all its states `[2H]`, and the last one."""
+    first, later = amp.cond(gates, direction.starts)
     states = amp.phi(f"{name}/states")
-    last, more = amp.cond(states, ends)
-    cell = amp.replicate(amp.ppt(name, _cell, params=_glorot(hidden, 4 * hidden), join=(place,)), replicas)
-    states.connect(amp.npt(f"{name}/start", _start)(first), cell(later, amp.isu(more, move(step), move(-step))))
+    last, more = amp.cond(states, direction.ends)
+    node = amp.ppt(name, _cell, params=_glorot(hidden, 4 * hidden), join=(direction.place,))
+    begun = amp.npt(f"{name}/start", _start)(first)
+    before = amp.isu(more, direction.next, direction.previous)
+    states.connect(begun, amp.replicate(node, replicas)(later, before))
     return states, last
 
 

@@ -41,7 +41,7 @@ class Tile:
 
 
 def tiled_linear(
-    name: str, wire: Wire, n_in: int, n_out: int, rows: int = 2, columns: int = 2, workers: int | None = None
+    name: str, wire: Wire, n_in: int, n_out: int, rows: int = 2, columns: int = 2, *, workers: int | None = None
 ) -> Wire:
     """`x @ w + b` with `w` cut into `rows * columns` tiles, each a node `name/row,column` with parameters and updates of its own.
 

@@ -101,6 +101,7 @@ def tree_lstm(
     embedding_interval: int | None = None,
     embedding_tx: optax.GradientTransformation | None = None,
     vectors: Callable[[jax.Array], jax.Array] | None = None,
+    *,
     replicas: int = 1,
     copies: int = 1,
 ) -> Graph:

@@ -6,3 +6,20 @@ from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_rows import split_rows
 from ampjax.optim.split_transform import Split
 from ampjax.optim.staleness_remedies import scale_by_staleness
+
+__all__ = [
+    "RowRule",
+    "RowState",
+    "Split",
+    "averaged",
+    "combine",
+    "make_update",
+    "parameter_average",
+    "scale_by_staleness",
+    "split_rows",
+    "trainable",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

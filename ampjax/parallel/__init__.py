@@ -7,6 +7,7 @@ from ampjax.parallel.config.partitioner import Partitioner, partitioner
 from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.get_runner import get_runner
 from ampjax.parallel.homes.row_homes import RowGrads
+from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.shard import Parts, shard
 from ampjax.parallel.steps.step_outcome import Metrics
@@ -30,6 +31,7 @@ __all__ = [
     "SampleTimes",
     "Weighted",
     "all_gather",
+    "all_reduce_bytes",
     "all_reduce_sum",
     "average",
     "get_partitioner",
@@ -37,6 +39,7 @@ __all__ = [
     "mean",
     "parallel_run",
     "partitioner",
+    "server_bytes",
     "shard",
 ]
 

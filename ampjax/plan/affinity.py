@@ -22,7 +22,8 @@ from ampjax.errors import SettingsError
 from ampjax.plan.device_packing import Memory
 
 if TYPE_CHECKING:
-    from ampjax.ir.graph import Graph, Node
+    from ampjax.ir.graph import Graph
+    from ampjax.ir.nodes import Node
 
 Placement = Mapping[str, int]
 Rule = str | Placement | Callable[["Graph", int], Placement]

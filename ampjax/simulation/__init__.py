@@ -1,1 +1,19 @@
-"""Machines that one need not own: cost models, measured profiles, shared cores."""
+"""Runs on machines that are not here: cost models, measured profiles, shared cores. `amp.simulate` and `amp.profile` use them."""
+
+from ampjax.drivers.cost import FlopsCost, Stragglers
+from ampjax.simulation.profile import Profile
+from ampjax.simulation.profile_cost import HostedCost, ProfileCost
+from ampjax.simulation.simulate import Simulation
+
+__all__ = [
+    "FlopsCost",
+    "HostedCost",
+    "Profile",
+    "ProfileCost",
+    "Simulation",
+    "Stragglers",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -30,7 +30,6 @@ from ampjax.simulation.profile import Measured, Profile, has_updating, measure_d
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.trace.trace import Trace, scaled
 from ampjax.train.assemble import (
-    as_instances,
     make_executor,
     plan_for,
     require_closed,
@@ -38,6 +37,7 @@ from ampjax.train.assemble import (
     scheduler_settings,
 )
 from ampjax.train.settings import Settings, settings_from
+from ampjax.train.training_data import as_instances
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def simulate(
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
-    inference = "losses" if any(stage.kind == "loss" for stage in plan.stages) else "sinks"
+    inference = "losses" if any(stage.kind.starts_backward for stage in plan.stages) else "sinks"
     of = Pass(instances, np.arange(len(instances)), "train" if train else inference, seeds=RowSeeds(s.seed))
     executor = _executor(plan, s, tx, params) if numerics else None
     loop = Loop(scheduler, executor, [Source(scheduler, of)])
@@ -173,7 +173,7 @@ def profile(
         found = measured(by, False, "sinks")
         return {part: {what: t for what, t in times.items() if what in only_seen} for part, times in found.items()}
 
-    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and stage.kind != "sink"}
+    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
 
     # Once each to compile everything, and to see whether there are updates that kernels can make.
     measured(measure_host, False)

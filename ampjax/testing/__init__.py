@@ -1,5 +1,19 @@
 """For tests, ours and users': the oracle, the measure of a difference, and random graphs."""
 
 from ampjax.testing.differences import compare, difference_table
-from ampjax.testing.random_graphs import Case, random_case
+from ampjax.testing.random_graphs.random_case import Case, random_case
 from ampjax.testing.reference import Reference, init_params, reference
+
+__all__ = [
+    "Case",
+    "Reference",
+    "compare",
+    "difference_table",
+    "init_params",
+    "random_case",
+    "reference",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

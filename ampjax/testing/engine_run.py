@@ -14,12 +14,13 @@ import optax
 from ampjax.ir.graph import Graph
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.testing.differences import Difference, compare, wide
-from ampjax.testing.interpreter import StateDict
+from ampjax.testing.message_states import StateDict
 from ampjax.testing.reference import Reference
 from ampjax.train.predictions import Predictions
-from ampjax.train.preparation import as_needed
+from ampjax.train.preparation import showing_compilations
 from ampjax.train.settings import Settings
-from ampjax.train.trainer import Data, Trainer
+from ampjax.train.trainer import Trainer
+from ampjax.train.training_data import Data
 from ampjax.utils.progress import SILENT, Reporter
 
 
@@ -51,7 +52,8 @@ def run_engine(
 ) -> EngineRun:
     """Runs instances forward and backward with frozen parameters, evaluates and predicts them; compiles only what these need, and shows that."""
     trainer = Trainer(graph, optax.sgd(0.0), params=params, settings=replace(settings, compile_ahead=False))
-    with as_needed(reporter, trainer.most_kernels(instances)):
+    session = trainer.session
+    with showing_compilations(reporter, session.preparation.most_kernels(session.instances(instances))):
         training = trainer.accumulate(instances, update=False)
         gradients, largest = trainer.gradients, [_largest(trainer.statistics)]
         evaluation = trainer.evaluate(instances)

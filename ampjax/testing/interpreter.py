@@ -10,24 +10,23 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import DeadlockError, InvariantError, MessageError
+from ampjax.errors import DeadlockError, MessageError
 from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Group, Isu, Phi, Repeat, Ungroup
-from ampjax.ir.graph import Graph, Node
+from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Topology
-from ampjax.ir.payload_nodes import Collect, Compute, Key, Loss, Reduce, RouteBy, Sink
-from ampjax.ir.state import State, apply, column
+from ampjax.ir.nodes import Node
+from ampjax.ir.payload_nodes import Collect, Compute, Loss, Reduce, RouteBy, Sink
 from ampjax.ir.wires import Wire
+from ampjax.testing.message_states import StateDict, StateFunctions
 from ampjax.testing.oracles import Oracle
-
-StateDict = dict[str, int]
-"""One message's state: `instance` and the fields, by name."""
+from ampjax.testing.way_back import WayBack
 
 KeyFn = Callable[[str, StateDict, int], Any]
 """`keys(node, state, row)`: the PRNG key of one row at a node whose body takes one."""
@@ -42,7 +41,30 @@ class _Message:
     origin: tuple[Wire, StateDict]
 
 
-_WAY_BACK = "An isu's f_inv does not undo its f for this state."
+@dataclass
+class Results:
+    """What a run has come to.
+
+    Args:
+      losses: The loss node's role and the loss of each loss row.
+      metrics: A metric's name, its value or sum, and its count, for each metric of each loss row.
+      outputs: A sink's name, the state and the payload of each message that arrived there.
+      rows: Gradient rows by parameterised node.
+      messages: Messages that arrived, by node.
+    """
+
+    losses: list[tuple[str, jax.Array]] = field(default_factory=list)
+    metrics: list[tuple[str, Any, Any]] = field(default_factory=list)
+    outputs: list[tuple[str, StateDict, Any]] = field(default_factory=list)
+    rows: Counter[str] = field(default_factory=Counter)
+    messages: Counter[str] = field(default_factory=Counter)
+
+    def score(self, role: str, out: Any) -> None:
+        """Notes what a loss's body has returned for one row."""
+        loss, metrics = out if isinstance(out, tuple) else (out, {})
+        self.losses.append((role, loss))
+        for name, value in metrics.items():
+            self.metrics.append((name, *value) if isinstance(value, tuple) else (name, value, 1))
 
 
 class Run:
@@ -55,198 +77,159 @@ class Run:
       oracle: How bodies are evaluated.
 
     Attributes:
-      losses: The loss node's role and the loss of each loss row.
-      metrics: A metric's name, its value or sum, and its count, for each metric of each loss row.
-      outputs: A sink's name, the state and the payload of each message that arrived there.
-      rows: Gradient rows by parameterised node.
-      messages: Messages that arrived, by node.
+      results: What it has come to.
     """
 
     def __init__(self, graph: Graph, params: Mapping[str, Any], keys: KeyFn | None, oracle: Oracle):
-        self.graph, self.params, self.keys, self.oracle, self.layout = graph, params, keys, oracle, graph.layout
-        self.queue: deque[tuple[Node, int, _Message]] = deque()
-        self.joins: dict[tuple[str, Any], dict[int, _Message]] = {}
-        self.groups: dict[tuple[str, Any], tuple[list[_Message], list[_Message]]] = {}
-        self.phi_ports: dict[tuple[str, Any], int] = {}
-        self.topologies: dict[str, Topology] = {}
-        self.losses: list[tuple[str, jax.Array]] = []
-        self.metrics: list[tuple[str, Any, Any]] = []
-        self.outputs: list[tuple[str, StateDict, Any]] = []
-        self.rows: Counter[str] = Counter()
-        self.messages: Counter[str] = Counter()
+        self._params, self._keys, self._oracle = params, keys, oracle
+        self._states = StateFunctions(graph.layout)
+        self._way_back = WayBack(self._states)
+        self._queue: deque[tuple[Node, int, _Message]] = deque()
+        self._joins: dict[tuple[str, Any], dict[int, _Message]] = {}
+        self._groups: dict[tuple[str, Any], tuple[list[_Message], list[_Message]]] = {}
+        self._topologies: dict[str, Topology] = {}
+        self.results = Results()
 
     def run(self, pumped: Sequence[tuple[Node, Any, StateDict]]) -> None:
-        """Runs until nothing moves."""
+        """Runs until nothing moves.
+
+        Args:
+          pumped: A pump, a payload and a state for each message.
+
+        Raises:
+          DeadlockError: If messages are left waiting for others that never come.
+          MessageError: If two messages of one state meet where one belongs, rows do not fit, or a state function fails.
+          InvariantError: If the way back from a node does not lead to the state that was emitted.
+        """
         for node, payload, state in pumped:
             if isinstance(payload, Topology):
-                self.topologies[node.name] = payload
+                self._topologies[node.name] = payload
             else:
-                self.emit(node, 0, payload, state)
-        while self.queue:
-            self.step(*self.queue.popleft())
-        waiting = [f"`{n}` with {list(m)} for key {key}" for (n, key), m in self.joins.items()]
+                self._emit(node, 0, payload, state)
+        while self._queue:
+            self._step(*self._queue.popleft())
+        waiting = [f"`{n}` with {list(m)} for key {key}" for (n, key), m in self._joins.items()]
         waiting += [
-            f"`{n}` with {len(m)} members, {len(o)} openers for key {key}" for (n, key), (m, o) in self.groups.items()
+            f"`{n}` with {len(m)} members, {len(o)} openers for key {key}" for (n, key), (m, o) in self._groups.items()
         ]
         if waiting:
             fix = "Make the keys and sizes fit."
             raise DeadlockError("reference", "every join and group to be complete", "; ".join(waiting), fix)
 
-    def emit(self, node: Node, output: int, payload: Any, state: StateDict) -> None:
+    def _emit(self, node: Node, output: int, payload: Any, state: StateDict) -> None:
         """Sends a message that this node made."""
-        self.send(node.outputs[output], _Message(payload, state, (node.outputs[output], state)))
+        self._send(node.outputs[output], _Message(payload, state, (node.outputs[output], state)))
 
-    def send(self, wire: Wire, message: _Message) -> None:
+    def _send(self, wire: Wire, message: _Message) -> None:
         """Puts a message before all consumers of a wire."""
-        self.queue.extend((node, port, message) for node, port in wire.consumers)
+        self._queue.extend((node, port, message) for node, port in wire.consumers)
 
-    def view(self, state: StateDict) -> State:
-        """A state as user functions get it: one row."""
-        fields = tuple(name for name in state if name != "instance")
-        array = np.zeros((1, self.layout.width), np.int64)
-        for name, value in state.items():
-            array[0, self.layout.column(name)] = value
-        return State(array, self.layout, fields)
-
-    def number(self, where: str, function: Callable[[State], Any], state: StateDict) -> int:
-        """A state function's integer for one message."""
-        return int(column(where, apply(where, function, self.view(state)), 1)[0])
-
-    def step(self, node: Node, port: int, message: _Message) -> None:
+    def _step(self, node: Node, port: int, message: _Message) -> None:
         """Handles one message. Routing nodes pass it on; at the others its way back is checked first."""
         op, where, state = node.op, f"node `{node.name}`", message.state
-        self.messages[node.name] += 1
+        self.results.messages[node.name] += 1
         match op:
             case Cond():
-                self.send(node.outputs[int(op.choose(where, self.view(state))[0])], message)
+                self._send(node.outputs[int(op.choose(where, self._states.view(state))[0])], message)
             case Bcast():
                 for wire in node.outputs:
-                    self.send(wire, message)
+                    self._send(wire, message)
             case Isu():
-                after = _as_dict(apply(where, op.function, self.view(state)))
-                self.send(node.outputs[0], replace(message, state=after))
+                after = self._states.after(where, op.function, state)
+                self._send(node.outputs[0], replace(message, state=after))
             case Phi():
-                if self.phi_ports.setdefault((node.name, _key(state)), port) != port:
-                    want, fix = "states that are unique at a phi", "Tell the messages apart by an isu."
-                    raise MessageError(where, want, f"{state} again, on port {port}", fix)
-                self.send(node.outputs[0], message)
+                self._way_back.remember(node.name, port, state)
+                self._send(node.outputs[0], message)
             case _:
-                self.check_way_back(node, port, message)
-                self.consume(node, port, message)
+                self._way_back.check(node, port, state, message.origin)
+                self._consume(node, port, message)
 
-    def check_way_back(self, node: Node, port: int, message: _Message) -> None:
-        """Walks as a backward message does, by the state alone, and checks that it ends where this message was made."""
-        wire, state = node.inputs[port], message.state
-        assert wire is not None
-        while isinstance(wire.source.op, Cond | Bcast | Isu | Phi):
-            source, back = wire.source, 0
-            if isinstance(source.op, Isu):
-                state = _as_dict(apply(f"node `{source.name}`, f_inv", source.op.inverse, self.view(state)))
-            elif isinstance(source.op, Phi):
-                back = self.phi_ports.get((source.name, _key(state)), -1)
-            if back < 0 or (wire := source.inputs[back]) is None:
-                raise InvariantError(f"node `{source.name}`", "a message seen before", f"{state}", _WAY_BACK)
-        made, emitted = message.origin
-        if wire is not made or _key(state) != _key(emitted):
-            where = f"node `{node.name}`, port {node.port_name(port)}"
-            want = f"the way back of {message.state} to end at `{made.name}` with {emitted}"
-            raise InvariantError(where, want, f"`{wire.name}` with {state}", _WAY_BACK)
-
-    def consume(self, node: Node, port: int, message: _Message) -> None:
+    def _consume(self, node: Node, port: int, message: _Message) -> None:
         """Handles a message at a node that makes new messages of it."""
         op, where, state, payload = node.op, f"node `{node.name}`", message.state, message.payload
         match op:
             case Flatmap():
-                for i in range(self.number(where, op.count, state)):
-                    self.emit(node, 0, payload, self.numbered(where, op.state, state, i))
+                for i in range(self._states.integer(where, op.count, state)):
+                    self._emit(node, 0, payload, self._states.numbered(where, op.state, state, i))
             case Ungroup():
                 for i, row in enumerate(payload):
-                    self.emit(node, 0, row, self.numbered(where, op.state, state, i))
+                    self._emit(node, 0, row, self._states.numbered(where, op.state, state, i))
             case Repeat():
-                self.emit(node, 0, (payload,) * self.number(where, op.count, state), state)
+                self._emit(node, 0, (payload,) * self._states.integer(where, op.count, state), state)
             case Reduce():
                 segments = jnp.zeros(len(payload), jnp.int32)
-                self.emit(node, 0, op.function(stack_rows(node.inputs[0], payload), segments, 1)[0], state)
+                self._emit(node, 0, op.function(stack_rows(node.inputs[0], payload), segments, 1)[0], state)
             case Distribute():
-                for output, rows in enumerate(self.topology(node).gather):
+                for output, rows in enumerate(self._topology(node).gather):
                     if rows.size and rows.max() >= len(payload):
                         fix = "Make the topology fit the rows."
                         raise MessageError(where, f"row numbers below {len(payload)}", f"{rows.max()}", fix)
-                    self.emit(node, output, tuple(payload[row] for row in rows), state)
+                    self._emit(node, output, tuple(payload[row] for row in rows), state)
             case Sink():
-                self.outputs.append((node.name, state, payload))
+                self.results.outputs.append((node.name, state, payload))
             case Group():
-                self.group(node, op, port, message)
+                self._group(node, op, port, message)
             case _:
-                self.join(node, op, port, message)
+                self._join(node, op, port, message)
 
-    def numbered(self, where: str, function: Callable[..., State], state: StateDict, i: int) -> StateDict:
-        """`function(state, i)` for one message."""
-        return _as_dict(apply(where, lambda s: function(s, np.array([i])), self.view(state)))
-
-    def topology(self, node: Node) -> Topology:
+    def _topology(self, node: Node) -> Topology:
         """The map that drives a distribute or collect."""
         pump = node.inputs[-1]
         assert pump is not None
-        if pump.source.name not in self.topologies:
+        if pump.source.name not in self._topologies:
             want = f"a topology from `{pump.source.name}`"
             raise DeadlockError(f"node `{node.name}`", want, "none", "Pump one per instance.")
-        return self.topologies[pump.source.name]
+        return self._topologies[pump.source.name]
 
-    def key(self, node: Node, by: Key, state: StateDict) -> Any:
-        """What makes messages belong together: the whole state, fields, or what a keying function gives."""
-        if by is None:
-            return _key(state)
-        if not callable(by):
-            return tuple(state[name] for name in by)
-        where = f"node `{node.name}`, key"
-        value = apply(where, by, self.view(state))
-        return tuple(int(column(where, part, 1)[0]) for part in (value if isinstance(value, tuple) else (value,)))
-
-    def group(self, node: Node, op: Group, port: int, message: _Message) -> None:
+    def _group(self, node: Node, op: Group, port: int, message: _Message) -> None:
         """A group closes when it has its opener, where there is one, and as many members as its size says."""
-        key = (node.name, self.key(node, op.by, message.state))
-        members, openers = self.groups.setdefault(key, ([], []))
+        key = (node.name, self._states.join_key(node.name, op.by, message.state))
+        members, openers = self._groups.setdefault(key, ([], []))
         (openers if port else members).append(message)
         where, head = f"node `{node.name}`, size", (openers if op.opened else members)
         if len(openers) > 1:
             got, fix = f"a second one with {message.state}", "Give each opener its own key."
             raise MessageError(where, "one opener per group", got, fix)
-        if not head or len(members) < self.number(where, op.size, head[0].state):
+        if not head or len(members) < self._states.integer(where, op.size, head[0].state):
             return
-        del self.groups[key]
+        del self._groups[key]
 
         def rank(member: _Message) -> tuple[int, ...]:
-            order = self.number(f"node `{node.name}`, order", op.order, member.state) if op.order else 0
-            return order, *(member.state.get(name, 0) for name in self.layout.fields)
+            where, state = f"node `{node.name}`, order", member.state
+            order = self._states.integer(where, op.order, state) if op.order else 0
+            return order, *(state.get(name, 0) for name in self._states.layout.fields)
 
         members.sort(key=rank)
         names = node.outputs[0].type.fields if node.outputs[0].type else ()
         source = (openers or members)[0].state
         rows = tuple(member.payload for member in members)
-        self.emit(node, 0, rows, {name: source[name] for name in ("instance", *names)})
+        self._emit(node, 0, rows, {name: source[name] for name in ("instance", *names)})
 
-    def join(self, node: Node, op: Compute | RouteBy | Loss | Collect, port: int, message: _Message) -> None:
+    def _join(self, node: Node, op: Compute | RouteBy | Loss | Collect, port: int, message: _Message) -> None:
         """Waits until every port has the message of one key, then computes; the result's state is port 0's."""
-        key = (node.name, self.key(node, None if isinstance(op, Collect) else op.join, message.state))
-        have = self.joins.setdefault(key, {})
-        if port in have:
+        key = (node.name, self._states.join_key(node.name, None if isinstance(op, Collect) else op.join, message.state))
+        joined = self._joins.setdefault(key, {})
+        if port in joined:
             where = f"node `{node.name}`, port {node.port_name(port)}"
             raise MessageError(
                 where, "one message per key", f"a second one with {message.state}", "Tell them apart by the state."
             )
-        have[port] = message
-        if len(have) < len(node.inputs) - isinstance(op, Collect):
+        joined[port] = message
+        if len(joined) < len(node.inputs) - isinstance(op, Collect):
             return
-        del self.joins[key]
-        state, inputs = have[0].state, [have[i].payload for i in range(len(have))]
-        if isinstance(op, Collect):
-            self.emit(node, 0, self.collect(node, inputs), state)
-            return
-        if isinstance(op, RouteBy):
-            chosen = np.asarray(jax.lax.stop_gradient(inputs[1])).reshape(-1).tolist()
-            self.emit(node, 0, inputs[0], state | dict(zip(op.names, map(int, chosen), strict=True)))
-            return
+        del self._joins[key]
+        state, inputs = joined[0].state, [joined[i].payload for i in range(len(joined))]
+        match op:
+            case Collect():
+                self._emit(node, 0, self._collect(node, inputs), state)
+            case RouteBy():
+                chosen = np.asarray(jax.lax.stop_gradient(inputs[1])).reshape(-1).tolist()
+                self._emit(node, 0, inputs[0], state | dict(zip(op.names, map(int, chosen), strict=True)))
+            case _:
+                self._compute(node, op, state, inputs)
+
+    def _compute(self, node: Node, op: Compute | Loss, state: StateDict, inputs: Sequence[Any]) -> None:
+        """Evaluates a body on each row; a loss notes what comes of it, another node sends it."""
         wire = node.inputs[0]
         assert wire is not None and wire.type is not None
         if not wire.type.ragged:
@@ -254,24 +237,24 @@ class Run:
         if len({len(rows) for rows in inputs}) > 1:
             counts = [len(rows) for rows in inputs]
             raise MessageError(f"node `{node.name}`", "as many rows on every port", f"{counts}", "Make the rows fit.")
-        self.rows[node.name] += len(inputs[0])
-        params = self.params.get(node.name, ())
-        body, outs = self.oracle.body(node.name, op.body), []
+        self.results.rows[node.name] += len(inputs[0])
+        params = self._params.get(node.name, ())
+        body, outs = self._oracle.body(node.name, op.body), []
         for number, row in enumerate(zip(*inputs, strict=True)):
-            key = self.keys(node.name, state, number) if op.body.rng and self.keys is not None else None
+            key = self._keys(node.name, state, number) if op.body.rng and self._keys is not None else None
             outs.append(body(params, key, *row))
         if isinstance(op, Loss):
             for out in outs:
-                self.score(node.role, out)
+                self.results.score(node.role, out)
             return
         outs = [out if isinstance(out, tuple | list) else (out,) for out in outs]
         for output in range(op.n_out):
-            column = tuple(out[output] for out in outs)
-            self.emit(node, output, column if wire.type.ragged else column[0], state)
+            rows = tuple(out[output] for out in outs)
+            self._emit(node, output, rows if wire.type.ragged else rows[0], state)
 
-    def collect(self, node: Node, inputs: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    def _collect(self, node: Node, inputs: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         """Row `v` is the sum of the input rows whose `scatter` is `v`."""
-        topology, wire = self.topology(node), node.outputs[0].type
+        topology, wire = self._topology(node), node.outputs[0].type
         assert wire is not None
         total: list[Any] = [np.zeros(wire.shape, wire.dtype)] * topology.n_rows
         for places, rows in zip(topology.scatter, inputs, strict=True):
@@ -282,13 +265,6 @@ class Run:
                 total[place] = total[place] + row
         return tuple(total)
 
-    def score(self, role: str, out: Any) -> None:
-        """Notes one row's loss and metrics."""
-        loss, metrics = out if isinstance(out, tuple) else (out, {})
-        self.losses.append((role, loss))
-        for name, value in metrics.items():
-            self.metrics.append((name, *value) if isinstance(value, tuple) else (name, value, 1))
-
 
 def stack_rows(wire: Wire | None, payload: Any) -> Any:
     """A ragged payload as one array `[n, *shape]`; another payload as it is."""
@@ -296,11 +272,3 @@ def stack_rows(wire: Wire | None, payload: Any) -> Any:
     if not wire.type.ragged:
         return payload
     return jnp.stack(payload) if payload else np.zeros((0, *wire.type.shape), wire.type.dtype)
-
-
-def _key(state: StateDict) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(state.items()))
-
-
-def _as_dict(state: State) -> StateDict:
-    return {name: int(getattr(state, name)[0]) for name in ("instance", *state.fields)}

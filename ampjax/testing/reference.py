@@ -16,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import MessageError, ParameterError, SettingsError
-from ampjax.ir.graph import Graph, Node
+from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages
+from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Sink
-from ampjax.testing.interpreter import KeyFn, Run, StateDict, stack_rows
+from ampjax.testing.interpreter import KeyFn, Results, Run, stack_rows
+from ampjax.testing.message_states import StateDict
 from ampjax.testing.oracles import find_oracle
 
 
@@ -90,26 +92,30 @@ def reference(
         ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
         instances = InstanceList(instances, ragged)
     pumped = _unpack(graph, instances.gather(np.arange(len(instances))), len(instances))
-    how, runs = find_oracle(oracle), list[Run]()
+    evaluator, results = find_oracle(oracle), list[Results]()
 
     def total(params: Mapping[str, Any]) -> tuple[jax.Array, Any]:
-        runs[:] = [Run(graph, params, keys, how) for _ in pumped]
-        for run, messages in zip(runs, pumped, strict=True):
-            run.run([(node, how.cast(payload), state) for node, payload, state in messages])
+        """The summed loss; and what else has a value, since these are tracers here."""
+        results.clear()
+        for messages in pumped:
+            run = Run(graph, params, keys, evaluator)
+            run.run([(node, evaluator.cast(payload), state) for node, payload, state in messages])
+            results.append(run.results)
             ended()
-        losses = [part for run in runs for _, part in run.losses]
-        results = [([x for _, _, x in run.outputs], [x for _, *x in run.metrics]) for run in runs]
-        return sum(losses, start=jnp.zeros(())), (results, losses)
+        losses = [loss for result in results for _, loss in result.losses]
+        values = [([x for _, _, x in result.outputs], [x for _, *x in result.metrics]) for result in results]
+        return sum(losses, start=jnp.zeros(())), (values, losses)
 
     function = jax.value_and_grad(total, has_aux=True) if gradients else lambda p: (total(p), {})
-    with how.scope():
-        (loss, (results, losses)), grads = (jax.jit(function) if jit else function)(how.cast(dict(params)))
-        outputs, metrics = _outputs(graph, runs, results), _metrics(runs, results)
+    with evaluator.scope():
+        (loss, (values, losses)), grads = (jax.jit(function) if jit else function)(evaluator.cast(dict(params)))
+        outputs, metrics = _outputs(graph, results, values), _metrics(results, values)
         if oracle == "eager":  # JAX's own arrays of float64 are of use in its 64-bit mode only
             grads = jax.tree.map(np.asarray, grads)
-        mean_loss = _mean_loss([role for run in runs for role, _ in run.losses], losses)
+        mean_loss = _mean_loss([role for result in results for role, _ in result.losses], losses)
         loss = float(loss)
-    rows, messages = (sum((getattr(run, what) for run in runs), Counter()) for what in ("rows", "messages"))
+    rows = sum((result.rows for result in results), Counter())
+    messages = sum((result.messages for result in results), Counter())
     return Reference(
         loss,
         metrics,
@@ -141,23 +147,23 @@ def _check(graph: Graph, params: Mapping[str, Any], jit: bool, oracle: str) -> N
         raise SettingsError("reference", "`jit` or the oracle `eager`", "both", "Leave one of them out.")
 
 
-def _outputs(graph: Graph, runs: Sequence[Run], results: Any) -> dict[str, list[tuple[StateDict, np.ndarray]]]:
+def _outputs(graph: Graph, results: Sequence[Results], values: Any) -> dict[str, list[tuple[StateDict, np.ndarray]]]:
     """What arrived at each sink; copies of a sink are one."""
     outputs: dict[str, list[tuple[StateDict, np.ndarray]]] = {
         node.role: [] for node in graph.nodes.values() if isinstance(node.op, Sink)
     }
-    for run, (payloads, _) in zip(runs, results, strict=True):
-        for (sink, state, _), payload in zip(run.outputs, payloads, strict=True):
+    for result, (payloads, _) in zip(results, values, strict=True):
+        for (sink, state, _), payload in zip(result.outputs, payloads, strict=True):
             node = graph.nodes[sink]
             outputs[node.role].append((state, np.asarray(stack_rows(node.inputs[0], payload))))
     return outputs
 
 
-def _metrics(runs: Sequence[Run], results: Any) -> dict[str, float]:
+def _metrics(results: Sequence[Results], values: Any) -> dict[str, float]:
     """Each metric's sums over its counts, over all losses that have it."""
     sums: dict[str, np.ndarray] = {}
-    for run, (_, pairs) in zip(runs, results, strict=True):
-        for (name, *_), pair in zip(run.metrics, pairs, strict=True):
+    for result, (_, pairs) in zip(results, values, strict=True):
+        for (name, *_), pair in zip(result.metrics, pairs, strict=True):
             sums[name] = sums.get(name, np.zeros(2)) + np.array(pair, np.float64)
     return {name: float(total / count) if count else float("nan") for name, (total, count) in sums.items()}
 

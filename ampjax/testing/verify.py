@@ -11,7 +11,7 @@ from ampjax.testing.reference import reference
 from ampjax.testing.verification import Verification, account, not_looked_at
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
-from ampjax.train.trainer import Data
+from ampjax.train.training_data import Data
 from ampjax.utils.compilation_cache import use_compilation_cache
 from ampjax.utils.progress import Reporter
 

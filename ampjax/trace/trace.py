@@ -56,7 +56,7 @@ class Trace:
         self._queues: list[tuple[int, int, Any]] = []
         self._updates: list[tuple[str, int, int, float]] = []
         for s in slices:
-            self.add(s.worker, s.node, s.kind, s.start_ns, s.end_ns, s.instances, s.rows, s.messages)
+            self.add(s.worker, s.node, s.kind, s.start_ns, s.end_ns, s.instances, rows=s.rows, messages=s.messages)
 
     # -- recording; cheap, since checks and conversions wait until the trace is read
 
@@ -68,6 +68,7 @@ class Trace:
         start_ns: int,
         end_ns: int,
         instances: Iterable[int] = (),
+        *,
         rows: int = 0,
         messages: int = 0,
     ) -> None:

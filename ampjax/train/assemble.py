@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optax
@@ -12,7 +12,6 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
 from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
-from ampjax.ir.instances import InstanceList, Instances
 from ampjax.plan.affinity import assign
 from ampjax.plan.device_packing import Memory
 from ampjax.plan.node_memory import kept_bytes
@@ -48,50 +47,6 @@ def require_transform(tx: Any) -> None:
         raise SettingsError(
             "setting `tx`", "an optax transform", f"{type(tx).__name__}", "Pass for example `optax.adam(1e-3)`."
         )
-
-
-def as_instances(graph: Graph, data: Instances | Sequence[Any], what: str = "data") -> Instances:
-    """A data set, from one or from a list of dictionaries; `what` is what an error calls it.
-
-    Raises:
-      SettingsError: If it is neither, or empty.
-    """
-    if isinstance(data, Instances):
-        require_some(data, what)
-        return data
-    return InstanceList(require_sequence(data, what), ragged_pumps(graph))
-
-
-def ragged_pumps(graph: Graph) -> list[str]:
-    """The names of a graph's ragged pumps."""
-    return [name for name, node in graph.pumps.items() if node.op.type.ragged]
-
-
-def require_sequence(data: Any, what: str = "data") -> Sequence[Any]:
-    """Checks that examples can be counted and picked by number, and that there are any.
-
-    Raises:
-      SettingsError: If not.
-    """
-    if isinstance(data, Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise SettingsError(
-            what,
-            "a data set, or a sequence of examples",
-            f"{type(data).__name__}",
-            'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.',
-        )
-    require_some(data, what)
-    return data
-
-
-def require_some(data: Sized, what: str = "data") -> None:
-    """Checks that there is data.
-
-    Raises:
-      SettingsError: If it is empty.
-    """
-    if not len(data):
-        raise SettingsError(what, "at least one instance", "none", "Pass a data set that is not empty.")
 
 
 def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:

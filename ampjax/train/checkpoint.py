@@ -1,4 +1,4 @@
-"""A trainer in files: parameters, optimizer states, gradients that wait for an update, and where the run stands.
+"""A trainer in files: parameters, optimizer states, gradients that wait for an update, and how far training has come.
 
 The files are those of a hybrid runner without tables: with checksums, and replaced in one go.
 """
@@ -6,7 +6,6 @@ The files are those of a hybrid runner without tables: with checksums, and repla
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +15,34 @@ from ampjax.engine.parameters import ParameterStore
 from ampjax.errors import DataError
 from ampjax.parallel import runner_files
 from ampjax.sched.updates.counters import Counters
+from ampjax.train.position import Position
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where a run stands.
+def save(folder: str | Path, store: ParameterStore, updates: Counters, position: Position) -> None:
+    """Writes everything; a checkpoint that the folder holds is replaced.
 
     Args:
-      epochs: Epochs begun so far.
-      virtual_ns: The time on a simulated machine's clock, nanoseconds.
-    """
-
-    epochs: int
-    virtual_ns: int
-
-
-def save(
-    folder: str | Path, store: ParameterStore, updates: Counters, rng: np.random.Generator, standing: Standing
-) -> None:
-    """Writes everything; a checkpoint that the folder holds is replaced.
+      folder: Where to.
+      store: Parameters, optimizer states and accumulated gradients.
+      updates: How many gradient rows each node has accumulated, and the versions of parameters.
+      position: How far training has come.
 
     Raises:
       SettingsError: If the folder is no path.
       DataError: If the folder holds anything else, or is the one in which the program runs.
     """
-    notes = {"updates": updates.state(), "rng": rng.bit_generator.state, "virtual_ns": standing.virtual_ns}
-    runner_files.save(folder, standing.epochs, dict(store.params), _beside(store), {}, notes)
+    notes = {"updates": updates.state(), "rng": position.rng.bit_generator.state, "virtual_ns": position.virtual_ns}
+    runner_files.save(folder, position.epochs, dict(store.params), _beside(store), {}, notes)
 
 
-def restore(folder: str | Path, store: ParameterStore, updates: Counters, rng: np.random.Generator) -> Standing:
-    """Reads everything, and checks it before anything changes.
+def restore(folder: str | Path, store: ParameterStore, updates: Counters, position: Position) -> None:
+    """Reads everything into `store`, `updates` and `position`; checks all of it before anything changes.
+
+    Args:
+      folder: What `save` wrote.
+      store: Parameters, optimizer states and accumulated gradients.
+      updates: How many gradient rows each node has accumulated, and the versions of parameters.
+      position: How far training has come.
 
     Raises:
       SettingsError: If the folder is no path.
@@ -53,11 +50,11 @@ def restore(folder: str | Path, store: ParameterStore, updates: Counters, rng: n
       TableError: If files are missing, cut off or altered.
     """
     saved = runner_files.load(folder, dict(store.params), _beside(store), {})
-    notes = _checked_notes(folder, saved.notes, updates.state(), rng)
+    notes = _checked_notes(folder, saved.notes, updates.state(), position.rng)
     store.restore(saved.params, saved.state["optimizers"], saved.state["gradients"])
     updates.resume(notes["updates"])
-    rng.bit_generator.state = notes["rng"]
-    return Standing(saved.step, notes["virtual_ns"])
+    position.rng.bit_generator.state = notes["rng"]
+    position.epochs, position.virtual_ns = saved.step, notes["virtual_ns"]
 
 
 def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:

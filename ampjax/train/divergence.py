@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.drivers.controller import LoopInstances, batches_of
 from ampjax.optim.node_update import trainable
-from ampjax.train.preparation import AnyInstances
+from ampjax.train.training_data import AnyInstances
 
 SHOWN = 6
 """Nodes that a warning names, at most."""

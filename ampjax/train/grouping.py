@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.drivers.controller import LoopInstances, batches_of
-from ampjax.ir.instances import Instances, told_sizes
+from ampjax.ir.instances import Instances, declared_sizes
 
 AT_ONCE = 1024
 """Instances that are looked at together to find out their sizes."""
@@ -62,7 +62,7 @@ def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
     Raises:
       DataError: If `sizes` is not one number for each instance.
     """
-    told = told_sizes(data)
+    told = declared_sizes(data)
     if told is not None:
         return told
     sizes = np.zeros(len(data), np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -20,29 +20,66 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
 
     Replicas of one group start with equal parameters: those of the first, also where each copy of a part makes values of its own.
 
+    Args:
+      graph: A closed graph.
+      given: A pytree for each of some nodes, by name.
+      seed: Of the PRNG keys.
+
+    Returns:
+      A pytree of JAX arrays for each parameterised node, by name.
+
     Raises:
       ParameterError: If given parameters are of no node, do not fit, or hold values that are not finite.
     """
-    unknown = [name for name in given if name not in graph.parameterised]
-    if unknown:
-        raise ParameterError(
-            f"parameters of `{unknown[0]}`",
-            f"one of the parameterised nodes {list(graph.parameterised)}",
-            "an unknown node",
-            "Use a node's name.",
-        )
-    params, first = {}, dict[str, Any]()
+    _require_known(graph.parameterised, given)
+    params, first_of = {}, dict[str, Any]()
     for name, node in graph.parameterised.items():
         key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(node.role.encode()))
-        own = node.op.body.init(key)
-        start = first.setdefault(node.role, own)
-        value = own if start is own else check_like(name, own, deepcopy(start))
+        initial = node.op.body.init(key)
+        first = first_of.setdefault(node.role, initial)
+        value = initial if first is initial else check_like(name, initial, deepcopy(first))
         params[name] = check_like(name, value, given.get(name, value))
     return params
 
 
+def check_params(params: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given parameters of some nodes, checked against those that are there.
+
+    Args:
+      params: A pytree for each parameterised node, by name.
+      given: The same for some of them.
+
+    Returns:
+      `given` as JAX arrays of the dtypes of `params`.
+
+    Raises:
+      ParameterError: If a node is unknown, or a pytree does not fit or holds values that are not finite.
+    """
+    _require_known(params, given)
+    return {node: check_like(node, params[node], value) for node, value in given.items()}
+
+
+def _require_known(nodes: Collection[str], given: Iterable[str]) -> None:
+    unknown = [name for name in given if name not in nodes]
+    if unknown:
+        raise ParameterError(
+            f"parameters of `{unknown[0]}`",
+            f"one of the parameterised nodes {list(nodes)}",
+            "an unknown node",
+            "Use a node's name.",
+        )
+
+
 def check_like(node: str, wanted: Any, value: Any) -> Any:
-    """`value`, if it has the structure, shapes and kinds of `wanted` and only finite values.
+    """Checks that a pytree has the structure and shapes of another, and only finite values.
+
+    Args:
+      node: The node's name, for errors.
+      wanted: The pytree to compare with.
+      value: The pytree that was given.
+
+    Returns:
+      `value` as JAX arrays, with the dtypes of `wanted`.
 
     Raises:
       ParameterError: If not; names the leaf.

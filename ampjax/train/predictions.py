@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.drivers.issue_queue import Arrival
-from ampjax.ir.graph import Node
+from ampjax.ir.nodes import Node
 from ampjax.ir.state import INSTANCE
 from ampjax.plan.planner import Plan
 

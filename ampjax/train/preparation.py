@@ -1,4 +1,4 @@
-"""What happens before data run: arenas are sized and kernels compiled, as sampled instances ask for."""
+"""What happens before data run: arenas are sized and kernels are compiled, for what sampled instances need."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import partial
 
 import numpy as np
 
-from ampjax.drivers.controller import LoopInstances, batches_of
+from ampjax.drivers.controller import batches_of
 from ampjax.engine.compilation import Ladder, ladders, told_of_compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
-from ampjax.ir.instances import Instances, told_sizes
+from ampjax.ir.instances import declared_sizes
 from ampjax.plan.passes import Pass
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
@@ -23,22 +23,27 @@ from ampjax.sched.memory_limits import FAR, KNOWN, Guard, row_limits, with_limit
 from ampjax.sched.scheduler import Scheduler
 from ampjax.train.grouping import Orders
 from ampjax.train.settings import Settings
+from ampjax.train.training_data import AnyInstances
 from ampjax.unfold.demand import Needs, Rows, needs
 from ampjax.utils.progress import AS_NEEDED, COMPILING, Reporter
 
 SAMPLED = 64
-"""Instances, at least, that are looked at to size arenas and dispatches."""
+"""How many instances are sampled, at least, to size arenas and dispatches."""
 
-AnyInstances = Instances | LoopInstances
-Look = tuple[np.ndarray, Needs]
-"""The numbers of some sampled instances, and what they need."""
-Wanted = tuple[AnyInstances, str]
+Workload = tuple[AnyInstances, str]
 """Instances, and what they are run for: one of `passes.PURPOSES`."""
+Sample = tuple[np.ndarray, Needs]
+"""The numbers of some sampled instances, and what they need."""
 
 
 @contextmanager
-def as_needed(reporter: Reporter, most: int) -> Iterator[None]:
-    """Shows the compilations of this process, `most` at most, as long as this is open."""
+def showing_compilations(reporter: Reporter, most: int) -> Iterator[None]:
+    """Shows the compilations of this process as long as this is open.
+
+    Args:
+      reporter: Shows them.
+      most: How many are expected, at most.
+    """
     with reporter.part(AS_NEEDED, most) as advance, told_of_compilations(advance):
         yield
 
@@ -49,10 +54,10 @@ class Preparation:
     Args:
       plan: The plan.
       settings: The trainer's settings.
-      scheduler: The scheduler, which is resized with the arenas.
-      executor: Where arenas and kernels are.
+      scheduler: The scheduler, whose tables are resized with the arenas.
+      executor: Holds the arenas and compiles kernels.
       orders: The orders in which instances are taken.
-      memory_limit: Bytes for the payloads on one device at most.
+      memory_limit: Bytes for the payloads on one device, at most.
     """
 
     def __init__(
@@ -67,24 +72,24 @@ class Preparation:
         self._plan, self._settings, self._scheduler, self._executor = plan, settings, scheduler, executor
         self._orders, self._memory_limit = orders, memory_limit
         self._limits: tuple[Rows, dict[ArenaKey, float]] | None = None
-        self._largest = 0.0  # among the sizes that data tell, of those that the guard knows
+        self._largest = 0.0  # of the sizes that data sets declare, the largest that the guard has counted
         self._sized_by_training = False
-        self._looked_at: set[tuple[int, str]] = set()
-        self._left: list[Ladder] = []
+        self._prepared: set[tuple[int, str]] = set()  # length and purpose of workloads that kernels were compiled for
+        self._postponed: list[Ladder] = []  # compilations that are left to the first call of each kernel
 
-    def guard(self, of: Pass) -> Guard | None:
-        """What keeps instances of a pass out that would exceed the memory limit; None before anything is sized."""
+    def guard(self, data_pass: Pass) -> Guard | None:
+        """Gives the guard that holds back instances which would exceed the memory limit; None before arenas are sized."""
         if self._limits is None:
             return None
-        data, purpose = of.data, "losses" if of.train else of.purpose
-        sizes = told_sizes(data)
+        data, purpose = data_pass.data, "losses" if data_pass.train else data_pass.purpose
+        sizes = declared_sizes(data)
         if sizes is not None and len(sizes) and not sizes.max() <= self._largest:
             self._count_largest(data, purpose, sizes)
         margin = FAR if sizes is None else KNOWN
         return Guard(*self._limits, self._settings.in_flight, margin, purpose)
 
     def _count_largest(self, data: AnyInstances, purpose: str, sizes: np.ndarray) -> None:
-        """Finds out what the largest instances need: the guard must know, though arenas and kernels are made for what is usual."""
+        """Counts what the largest instances need, for the guard. Arenas and kernels are made for the usual size."""
         assert self._limits is not None
         ids = np.argsort(-sizes, kind="stable")[:SAMPLED]
         _, most = self._limits
@@ -101,104 +106,109 @@ class Preparation:
         warm: bool = True,
         ahead: bool = True,
     ) -> None:
-        """Prepares a pass over `data`, then one for losses over `valid`; what was prepared before is left as it is.
+        """Sizes arenas and compiles kernels for a pass over `data`, and for one that evaluates losses over `valid`.
+
+        What is sized and compiled already stays as it is.
 
         Args:
           data: Instances.
-          valid: Validation instances.
-          reporter: Shows how far it is.
+          valid: Validation instances, or None.
+          reporter: Shows how many kernels are compiled.
           purpose: What `data` are run for, one of `passes.PURPOSES`.
           warm: False sizes arenas only.
-          ahead: False leaves compilations to whoever needs them first, and those that nobody does to `finish`.
+          ahead: False compiles each kernel when it is first called; `finish` compiles those that have not been called.
+
+        Raises:
+          MessageError: If a message, payload or state function of a sampled instance does not fit.
         """
         if not warm and self._sized_by_training:
             return
         train = purpose == "train"
-        passes = [(data, purpose)] if valid is None else [(data, purpose), (valid, "losses")]
+        workloads = [(data, purpose)] if valid is None else [(data, purpose), (valid, "losses")]
         resize = not self._sized_by_training and (train or self._limits is None)
-        new = [p for p in passes if resize or (len(p[0]), p[1]) not in self._looked_at]
-        looks = [self._look_at(p) for p in new]
+        new = [w for w in workloads if resize or (len(w[0]), w[1]) not in self._prepared]
+        samples = [self._sample(workload) for workload in new]
         if resize:
-            self._size_arenas([sampled for _, sampled in looks], max(len(data) for data, _ in new))
+            self._size_arenas([needed for _, needed in samples], max(len(data) for data, _ in new))
             self._sized_by_training = train
         if warm:
-            found = self._ladders(new, looks)
-            if found:
-                changes = [Ladder(self._changes())] if train else []
-                found = [*changes, *found, Ladder(self._fences())]
+            wanted = self._ladders(new, samples)
+            if wanted:
+                changes = [Ladder(self._parameter_changes())] if train else []
+                wanted = [*changes, *wanted, Ladder(self._fences())]
             if ahead:
-                await self._compile(found, reporter)
+                await self._compile(wanted, reporter)
             else:
-                for ladder in found:
+                for ladder in wanted:
                     ladder.limit()
-                    self._left.append(Ladder(ladder.compilations))
-            self._looked_at.update((len(data), purpose) for data, purpose in new)
+                    self._postponed.append(Ladder(ladder.compilations))
+            self._prepared.update((len(data), purpose) for data, purpose in new)
 
     async def finish(self, reporter: Reporter) -> None:
-        """Compiles what has been left to whoever needs it, unless somebody did."""
-        await self._compile(self._left, reporter)
-        self._left = []
+        """Compiles the kernels that were postponed and have not been called since."""
+        await self._compile(self._postponed, reporter)
+        self._postponed = []
 
     @contextmanager
-    def while_needed(self, reporter: Reporter) -> Iterator[None]:
-        """Shows the compilations of what has been left to whoever needs it, as long as data run."""
-        with as_needed(reporter, sum(len(ladder.compilations) for ladder in self._left)):
+    def showing_postponed(self, reporter: Reporter) -> Iterator[None]:
+        """Shows the compilations of kernels that were postponed, as long as this is open."""
+        with showing_compilations(reporter, sum(len(ladder.compilations) for ladder in self._postponed)):
             yield
 
     def most_kernels(self, data: AnyInstances) -> int:
         """How many kernels passes over `data` can need, at most: training, and inference of losses and of sinks."""
-        passes = [(data, purpose) for purpose in ("train", "losses", "sinks")]
-        found = self._ladders(passes, [self._look_at(p) for p in passes])
-        return sum(len(ladder.compilations) for ladder in found)
+        workloads = [(data, purpose) for purpose in ("train", "losses", "sinks")]
+        needed = self._ladders(workloads, [self._sample(workload) for workload in workloads])
+        return sum(len(ladder.compilations) for ladder in needed)
 
-    def _look_at(self, wanted: Wanted) -> Look:
-        """Counts what some instances need, drawn at random, and the largest that are likely to be in flight together."""
-        data, purpose = wanted
+    def _sample(self, workload: Workload) -> Sample:
+        """Counts what some instances need: some drawn at random, and the largest that are likely to be in flight together."""
+        data, purpose = workload
         rng, in_flight = np.random.default_rng(self._settings.seed), self._settings.in_flight
         drawn = rng.permutation(len(data))[: max(SAMPLED, 2 * in_flight)]
         together = self._orders.largest(data, in_flight, purpose == "train", rng)
-        sample = np.concatenate([drawn, np.setdiff1d(together, drawn)])
-        return sample, self._needs(wanted, sample)
+        ids = np.concatenate([drawn, np.setdiff1d(together, drawn)])
+        return ids, self._needs(workload, ids)
 
-    def _needs(self, wanted: Wanted, ids: np.ndarray) -> Needs:
-        data, purpose = wanted
+    def _needs(self, workload: Workload, ids: np.ndarray) -> Needs:
+        data, purpose = workload
         return needs(self._plan, batches_of(data, ids), ids, purpose)
 
-    def _size_arenas(self, looks: Sequence[Needs], n_instances: int) -> None:
-        """Sizes each arena for the sampled instances that need most of it, as many as can be in flight; in training or in validation.
+    def _size_arenas(self, samples: Sequence[Needs], n_instances: int) -> None:
+        """Sizes each arena for as many instances as can be in flight, of those that need most of it, in training or in validation.
 
-        Not for fewer than are sampled, as more may come in later runs, but not for more than that or `n_instances` either.
+        The number of instances is bounded by `n_instances`; but it is at least `SAMPLED`, as later runs may have more instances.
         """
         s, mean, most = self._settings, {}, {}
-        for sampled in looks:
-            for key, counts in sampled.each.items():
+        for needed in samples:
+            for key, counts in needed.each.items():
                 mean[key] = max(mean.get(key, 0.0), float(np.sort(counts)[-s.in_flight :].mean()))
                 most[key] = max(most.get(key, 0), int(counts.max()))
-        arenas = dict.fromkeys(key for stage in self._plan.stages if stage.kind != "group" for key in stage.arenas)
-        numbers = dict.fromkeys(number for sampled in looks for number in sampled.edges)
-        seen = {n: [sampled.edges[n] for sampled in looks if n in sampled.edges] for n in numbers}
+        arenas = dict.fromkeys(key for stage in self._plan.stages if not stage.kind.is_control for key in stage.arenas)
+        numbers = dict.fromkeys(number for needed in samples for number in needed.edges)
+        seen = {n: [needed.edges[n] for needed in samples if n in needed.edges] for n in numbers}
         self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
         limits = row_limits(with_unseen(mean, arenas), self._memory_limit, self._executor.record_row_bytes())
         self._limits, self._largest = (limits, with_unseen(most, arenas)), 0.0
         start = {key: mean.get(key, 0.0) for key in arenas}
         in_flight = min(s.in_flight, max(SAMPLED, n_instances))
         self._scheduler.resize(with_limits(self._scheduler.settings, start, limits, in_flight, s.arena_rows))
-        self._left.clear()
-        self._looked_at.clear()  # kernels are compiled for the arenas' sizes
+        self._postponed.clear()
+        self._prepared.clear()  # kernels are compiled for the arenas' sizes
 
-    def _ladders(self, passes: Sequence[Wanted], looks: Sequence[Look]) -> list[Ladder]:
-        """The kernels that passes will need, as far as the largest sampled instances tell."""
-        found = list[Ladder]()
-        for wanted, (ids, sampled) in zip(passes, looks, strict=True):
-            largest = ids[sampled.largest(self._settings.in_flight)]
-            (data, purpose), size = wanted, self._settings.max_dispatch_size
+    def _ladders(self, workloads: Sequence[Workload], samples: Sequence[Sample]) -> list[Ladder]:
+        """The kernels that passes will need, as far as a dry run of the largest sampled instances tells."""
+        wanted = list[Ladder]()
+        for (data, purpose), (ids, needed) in zip(workloads, samples, strict=True):
+            largest = ids[needed.largest(self._settings.in_flight)]
+            size = self._settings.max_dispatch_size
             stats = dry_run(self._plan, batches_of(data, largest), largest, purpose, size)
             directions = [FORWARD, BACKWARD] if purpose == "train" else [INFER]
-            found += ladders(self._executor, self._scheduler, stats.stages, directions)
-        return found
+            wanted += ladders(self._executor, self._scheduler, stats.stages, directions)
+        return wanted
 
-    def _changes(self) -> list[Callable[[], object]]:
-        """The compilations of parameter changes."""
+    def _parameter_changes(self) -> list[Callable[[], object]]:
+        """The compilations of updates, and of averages over replicas."""
         store = self._executor.store
         return [
             *(partial(store.warm_update, node) for node in self._plan.graph.parameterised),
@@ -206,14 +216,14 @@ class Preparation:
         ]
 
     def _fences(self) -> list[Callable[[], object]]:
-        """The compilations of the fences that tell how far a device is; they need arenas."""
+        """The compilations of the fences that tell when a device has done what was issued; they need arenas."""
         return [partial(self._executor.fences.of_worker, worker) for worker in range(self._plan.workers)]
 
-    async def _compile(self, found: Sequence[Ladder], reporter: Reporter) -> None:
-        with reporter.part(COMPILING, sum(len(ladder.compilations) for ladder in found)) as advance:
-            for ladder in found:
+    async def _compile(self, wanted: Sequence[Ladder], reporter: Reporter) -> None:
+        with reporter.part(COMPILING, sum(len(ladder.compilations) for ladder in wanted)) as advance:
+            for ladder in wanted:
                 for compile_kernel in ladder.compilations:
                     compile_kernel()
                     advance(1)
-                    await asyncio.sleep(0)  # a Ctrl-C is heard here
-                ladder.limit()  # last: what is interrupted is taken up again
+                    await asyncio.sleep(0)  # a Ctrl-C takes effect here
+                ladder.limit()  # last, so that an interrupted compilation is taken up again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial as bind
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ from ampjax.ir.graph import Graph
 from ampjax.trace.recording import Recording
 from ampjax.train.history import History
 from ampjax.train.provenance import settings_of
-from ampjax.train.trainer import Callback, Data, Trainer
+from ampjax.train.runs.fit_run import FitRun
+from ampjax.train.runs.recorded_fit import follow
+from ampjax.train.trainer import Callback, Trainer
+from ampjax.train.training_data import Data
+from ampjax.utils.blocking import blocking
+from ampjax.utils.progress import Reporter
 
 
 def replay(
@@ -28,7 +34,7 @@ def replay(
     """Runs a recorded `fit` again, decision by decision, to bitwise the same parameters (same machine, same versions).
 
     The recording holds the order of all that happened; messages and numbers are computed anew, and compared with its checksums on
-    the way: each dispatch's messages, and all parameters after each pass.
+    the way: each dispatch's messages, and all parameters after each pass. Works also where an event loop runs, as in a notebook.
 
     Args:
       path: What `fit(..., record=path)` has written.
@@ -48,8 +54,8 @@ def replay(
       SettingsError: If options come with a trainer.
       Exception: What the recorded run raised.
     """
+    recording = Recording(path, partial)
     if isinstance(trainer, Graph):
-        recording = Recording(path, partial)
         trainer = Trainer(trainer, settings=settings_of(recording.path, recording.header), **options)
     elif options:
         raise SettingsError(
@@ -58,4 +64,9 @@ def replay(
             f"{next(iter(options.values()))!r}",
             "Give it to the trainer, or pass the graph instead.",
         )
-    return trainer.replay(path, train, valid, partial=partial, callbacks=callbacks, progress=progress)
+    history = History()
+    with Reporter(progress) as reporter:
+        data, held_out = trainer.session.train_and_valid(train, valid)
+        run = FitRun(session=trainer.session, data=data, valid=held_out, history=history, reporter=reporter)
+        blocking(follow(recording, run, [bind(callback, trainer) for callback in callbacks]))
+    return history

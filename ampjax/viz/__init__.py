@@ -2,7 +2,8 @@
 
 from ampjax.viz.convergence import convergence
 from ampjax.viz.curves import curves
-from ampjax.viz.front import front
+from ampjax.viz.figure import new_figure
+from ampjax.viz.front import Point, front
 from ampjax.viz.gantt import gantt, gantts
 from ampjax.viz.graph_picture import draw, to_svg
 from ampjax.viz.partitions import partition_search
@@ -13,12 +14,14 @@ from ampjax.viz.worker_usage import time_spent
 from ampjax.viz.zoom import zoomable
 
 __all__ = [
+    "Point",
     "convergence",
     "curves",
     "draw",
     "front",
     "gantt",
     "gantts",
+    "new_figure",
     "partition_search",
     "queues",
     "staleness",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ampjax.ir.graph import Node
+from ampjax.ir.nodes import Node
 
 SPACE = 14.0
 """Between two neighbours on a layer."""

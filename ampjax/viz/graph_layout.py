@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ampjax.ir.graph import Graph, Node
+from ampjax.ir.graph import Graph
+from ampjax.ir.nodes import Node
 from ampjax.ir.printing import count_params, wire_text
 from ampjax.ir.reading_order import Edge, edges, order
 from ampjax.ir.wires import Wire

@@ -14,7 +14,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import TextToPath
 
-from ampjax.ir.graph import Graph, Node
+from ampjax.ir.graph import Graph
+from ampjax.ir.nodes import Node
 from ampjax.trace.trace import Trace
 from ampjax.utils.colours import FAMILIES, SLICES, WHITE, family
 from ampjax.viz.figure import new_figure, save, to_svg_text

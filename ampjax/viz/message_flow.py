@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ampjax.ir.graph import Graph, Node
+from ampjax.ir.graph import Graph
+from ampjax.ir.nodes import Node
 from ampjax.ir.wires import Wire
 from ampjax.trace.trace import Trace, duration
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import ampjax as amp
 from ampjax.data.babi15 import Fresh
-from ampjax.train.trainer import n_examples
+from ampjax.train.training_data import n_examples
 from experiments import babi15, list_reduction, mnist, permutation, qm9, sentiment, wikiner
 from experiments.common import Task
 

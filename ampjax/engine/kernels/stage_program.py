@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from ampjax.ir.bodies import Body
-from ampjax.ir.graph import Node
+from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Compute, Loss, RouteBy
 from ampjax.ir.wires import Wire
 from ampjax.plan.stages import HOST, Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ampjax.ir.control_nodes import Group
-from ampjax.ir.graph import Node
+from ampjax.ir.nodes import Node
 from ampjax.plan.planner import Plan, entries
 from ampjax.plan.stages import Stage
 from ampjax.unfold.incomplete import Waiting
@@ -31,7 +31,7 @@ def numbers_of(plan: Plan, node: Node) -> list[int]:
     """By which numbers programs know what makes a node's messages: that of its stage or pump, and those of the transfers that copy them."""
     pumps = list(plan.graph.pumps)
     own = [-1 - pumps.index(node.name)] if node.name in pumps else [x.number for x in plan.stages if node in x.nodes]
-    return own + [x.number for x in plan.stages if x.kind == "transfer" and node in origins(x, 0)]
+    return own + [x.number for x in plan.stages if x.kind.is_transfer and node in origins(x, 0)]
 
 
 def strangers(found: list[Waiting]) -> Iterator[str]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ampjax.errors import MessageError
 from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Repeat, Ungroup
-from ampjax.ir.graph import Node
 from ampjax.ir.instances import Topology
+from ampjax.ir.nodes import Node
 from ampjax.ir.state import SLOT, Layout, State, apply, column, columns_of
 from ampjax.plan.stages import Leaf, Step, Targets
 from ampjax.unfold.rules.message_columns import MessageTable

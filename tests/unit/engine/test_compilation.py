@@ -68,7 +68,7 @@ def test_long_instances_that_meet_in_a_group_compile_nothing_after_the_warm_up()
     data = graphs.rnn_data([1, 2, 3, 4] * 198 + [60] * 8)
     history = trainer.fit(data, data, epochs=2, progress=False)
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
-    assert not trainer._executor.arenas.grown
+    assert not trainer.session.executor.arenas.grown
 
 
 def test_instances_of_unequal_length_compile_nothing_after_the_warm_up():
@@ -137,7 +137,7 @@ def test_a_pass_without_training_is_prepared_whole():
     trainer = amp.Trainer(g, arena_rows=77, compile_ahead=True)
     data = [{"x": np.ones(9, np.float32)}] * 40
     before = []
-    run = trainer._run
+    run = trainer.session.passes.run
 
     async def noted(*args):
         before.append(compilations())
@@ -145,7 +145,7 @@ def test_a_pass_without_training_is_prepared_whole():
         before.append(compilations())
         return outputs
 
-    trainer._run = noted
+    trainer.session.passes.run = noted
     trainer.predict(data)
     assert before[0] == before[1]
 

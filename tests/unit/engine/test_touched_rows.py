@@ -72,15 +72,15 @@ def test_training_by_rows_is_training(tx, settings, monkeypatch):
     assert not any(none) and found and all(found)
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
     jax.tree.map(close, by_row.params, plain.params)
-    jax.tree.map(close, by_row._executor.store.opt_state, plain._executor.store.opt_state)
-    jax.tree.map(close, by_row._executor.store.accumulators, plain._executor.store.accumulators)
+    jax.tree.map(close, by_row.session.executor.store.opt_state, plain.session.executor.store.opt_state)
+    jax.tree.map(close, by_row.session.executor.store.accumulators, plain.session.executor.store.accumulators)
 
 
 @pytest.mark.usefixtures("every_table")
 @pytest.mark.parametrize("tx", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)], ids=["adam", "momentum"])
 def test_where_rows_do_not_stay_as_they_are_whole_tables_are_updated(tx, monkeypatch):
     trainer, found = trained(tx, words(20), monkeypatch)
-    assert not trainer._executor.store._by_row and not any(found)
+    assert not trainer.session.executor.store._by_row and not any(found)
 
 
 @pytest.mark.usefixtures("every_table")
@@ -111,12 +111,12 @@ def test_gradients_that_a_checkpoint_brings_are_in_the_next_update(tmp_path):
     for trainer in (first, second):
         trainer.accumulate(data[4:5], update=True)
     jax.tree.map(np.testing.assert_array_equal, first.params, second.params)
-    assert not np.asarray(second._executor.store.accumulators["embed"]).any()
+    assert not np.asarray(second.session.executor.store.accumulators["embed"]).any()
 
 
 def test_small_tables_are_updated_whole(monkeypatch):
     trainer, found = trained(optax.sgd(0.1), words(20), monkeypatch)
-    assert not trainer._executor.store._by_row and not any(found)
+    assert not trainer.session.executor.store._by_row and not any(found)
 
 
 READS = {
@@ -166,7 +166,7 @@ def test_numbers_that_were_computed_are_not_known():
         amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, label)
     for fuse in (True, False):
         trainer = amp.Trainer(g, optax.sgd(0.5), max_active_keys=4, fuse=fuse)
-        assert not trainer._executor.store._by_row
+        assert not trainer.session.executor.store._by_row
         trainer.fit(words(8), progress=False)
 
 

@@ -8,8 +8,8 @@ from flax import nnx
 
 import ampjax as amp
 from ampjax.ir.control_nodes import CONTROL
-from ampjax.ir.graph import PAYLOAD, infer
-from ampjax.ir.payload_nodes import Pump
+from ampjax.ir.nodes import infer
+from ampjax.ir.payload_nodes import PAYLOAD, Pump
 from ampjax.ir.wires import WireType
 from ampjax.testing import init_params, reference
 

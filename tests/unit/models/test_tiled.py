@@ -17,7 +17,7 @@ def build(rows, columns, workers):
     with amp.Graph() as graph:
         x, y = amp.pump("x", (N_IN,)), amp.pump("y", (N_OUT,))
         amp.loss("loss", lambda a, b: jnp.sum((jnp.tanh(a) - b) ** 2))(
-            tiled_linear("layer", x, N_IN, N_OUT, rows, columns, workers), y
+            tiled_linear("layer", x, N_IN, N_OUT, rows, columns, workers=workers), y
         )
     return graph
 
@@ -34,7 +34,7 @@ def test_tiles_have_the_gradients_of_the_whole_matrix(rows, columns, workers):
     data = [{"x": rng.normal(size=N_IN), "y": rng.normal(size=N_OUT)} for _ in range(5)]
     data = [{name: value.astype(np.float32) for name, value in one.items()} for one in data]
     trainer = amp.Trainer(
-        build(rows, columns, workers), min_update_interval=NEVER, workers=workers or 1, max_dispatch_size=4
+        build(rows, columns, workers=workers), min_update_interval=NEVER, workers=workers or 1, max_dispatch_size=4
     )
     w, b = whole(trainer.params, rows, columns)
     assert w.shape == (N_IN, N_OUT) and b.shape == (N_OUT,)

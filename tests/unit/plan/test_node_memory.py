@@ -42,7 +42,7 @@ def test_a_node_keeps_parameters_gradients_and_the_optimizers_state(
 
 def test_it_is_what_a_trainer_keeps() -> None:
     trainer = amp.Trainer(layers(1), optax.adam(1e-3))
-    kept = trainer._executor.store
+    kept = trainer.session.executor.store
     trees = [kept.params["linear0"], kept.accumulators["linear0"], kept.opt_state["linear0"]]
     assert kept_bytes(trainer.graph, optax.adam(1e-3))["linear0"] == sum(x.nbytes for x in jax.tree.leaves(trees))
 

@@ -164,4 +164,4 @@ def test_what_predictions_alone_need_is_measured_too():
     one = amp.simulate(graph, data, cost=cost, train=False, max_active_keys=1, max_dispatch_size=1)
     assert {stage: n.dispatches for stage, n in one.stats.stages.items()}["f"] == 0, "for the loss"
     trainer = amp.Trainer(graph, cost=cost, max_active_keys=1)
-    assert len(trainer.predict(data)["seen"]) == 4 and trainer._virtual_ns > 0
+    assert len(trainer.predict(data)["seen"]) == 4 and trainer.session.position.virtual_ns > 0

@@ -86,7 +86,7 @@ def test_files_of_slices_alone_are_still_read(tmp_path):
 
 def test_an_instance_is_named_once_however_many_of_its_messages_were_there():
     trace = Trace()
-    trace.add(0, "a", "forward", 0, 1, [3, 3, 5, 3], 4, 4)
+    trace.add(0, "a", "forward", 0, 1, [3, 3, 5, 3], rows=4, messages=4)
     assert trace.slices == [Slice(0, "a", "forward", 0, 1, (3, 5), 4, 4)]
 
 

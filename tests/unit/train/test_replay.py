@@ -148,7 +148,7 @@ def test_where_a_loop_runs(path):
     async def cell():
         first, again = trainer(), trainer()
         await first.fit_async(DATA, record=path, **QUIET)
-        await again.replay_async(path, DATA, **QUIET)
+        amp.replay(path, again, DATA, **QUIET)
         assert_same_bits(first, again)
         amp.replay(path, trainer(), DATA, **QUIET)
 
@@ -295,7 +295,7 @@ def test_other_versions_are_told_where_a_replay_departs(recorded, tmp_path, monk
 def test_a_trainer_can_be_used_after_a_replay_that_departed(recorded):
     t = trainer()
     with pytest.raises(ReplayError):
-        t.replay(recorded, [{**d, "label": np.float32(0)} for d in DATA], **QUIET)
+        amp.replay(recorded, t, [{**d, "label": np.float32(0)} for d in DATA], **QUIET)
     assert len(t.fit(DATA, **QUIET)) == 1
 
 

@@ -475,7 +475,7 @@ def test_seconds_are_those_of_training_and_validation(monkeypatch):
     trainer = amp.Trainer(mlp(), optax.sgd(0.1))
     trainer.warm_up(mlp_data(3), mlp_data(2), progress=False)
     for name in ("prepare", "finish"):
-        monkeypatch.setattr(trainer._preparation, name, slow)
+        monkeypatch.setattr(trainer.session.preparation, name, slow)
     callbacks = [lambda *_: time.sleep(0.5)]
     history = trainer.fit(mlp_data(3), mlp_data(2), epochs=2, callbacks=callbacks, **QUIET)
     own = [3 / e.train_per_s + 2 / e.valid_per_s for e in history]
@@ -570,7 +570,7 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
     options = {"max_active_keys": 2, "min_update_interval": 3, "gradient": "sum", "fuse": False}
     trainer = amp.Trainer(g, optax.sgd(0.1), **options)
     data, before = [{"x": np.float32(1)}] * 30, float(trainer.params["f"])
-    run, n, rows = trainer._executor.run, 0, 0
+    run, n, rows = trainer.session.executor.run, 0, 0
 
     def fails(streak):
         nonlocal n, rows
@@ -581,7 +581,7 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
         rows += sum(launch.n_rows for launch in streak if launch.direction == "backward")
         return made
 
-    monkeypatch.setattr(trainer._executor, "run", fails)
+    monkeypatch.setattr(trainer.session.executor, "run", fails)
     with pytest.raises(MemoryError):
         trainer.accumulate(data)
     for _ in range(2):
@@ -597,7 +597,7 @@ def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
         wire = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.pump("x"))
         amp.loss("loss", graphs.square)(wire, amp.pump("label"))
     trainer = amp.Trainer(g, optax.sgd(0.01), max_active_keys=3, replica_sync=("message", 3), max_dispatch_size=1)
-    run = trainer._executor.run
+    run = trainer.session.executor.run
     for fails_at in range(2, 40):
         calls = itertools.count(1)
 
@@ -606,10 +606,10 @@ def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
                 raise MemoryError
             return run(streak)
 
-        monkeypatch.setattr(trainer._executor, "run", fails)
+        monkeypatch.setattr(trainer.session.executor, "run", fails)
         with pytest.raises(MemoryError):
             trainer.accumulate(graphs.chain_data(20))
-        monkeypatch.setattr(trainer._executor, "run", run)
+        monkeypatch.setattr(trainer.session.executor, "run", run)
         trainer.accumulate(graphs.chain_data(20))
 
 
@@ -797,7 +797,7 @@ def test_device_bytes_count_recorded_activations_and_accumulators():
     """They were left out, though activations take more than the arenas beside which they lie."""
     trainer = amp.Trainer(graphs.rnn())
     trainer.accumulate(graphs.rnn_data([3, 1, 4]))
-    executor, own = trainer._executor, trainer.device_bytes
+    executor, own = trainer.session.executor, trainer.device_bytes
     row_bytes = executor.record_row_bytes().items()
     assert own["records"] == sum(n * executor.arenas.capacity[key] for key, n in row_bytes if n) > 0
     assert own["accumulators"] == own["params"] > 0  # float32, all of them

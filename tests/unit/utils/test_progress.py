@@ -11,7 +11,7 @@ from rich.console import Console
 from support import graphs
 
 import ampjax as amp
-from ampjax.train.preparation import as_needed
+from ampjax.train.preparation import showing_compilations
 from ampjax.utils.progress import AS_NEEDED, COMPILING, Reporter
 
 
@@ -74,7 +74,7 @@ def shown(monkeypatch, capsys):
 
 
 def test_compilations_are_counted_as_they_come(shown):
-    with Reporter(True) as reporter, as_needed(reporter, 3):
+    with Reporter(True) as reporter, showing_compilations(reporter, 3):
         for _ in range(2):
             jax.jit(lambda x: x + 1)(1.0)
     jax.jit(lambda x: x + 2)(1.0)

@@ -128,8 +128,8 @@ def test_engines_and_kernels_of_dropped_graphs_are_let_go(monkeypatch: pytest.Mo
     engines, functions, held = [], [], KERNELS.n_held
     for features in (2, 3):
         trainer = trained(layer(features), features, optax.sgd(0.1))
-        engines.append(weakref.ref(trainer._executor))
-        functions += [weakref.ref(trainer._executor.fences._corner.once)]
+        engines.append(weakref.ref(trainer.session.executor))
+        functions += [weakref.ref(trainer.session.executor.fences._corner.once)]
         assert KERNELS.n_held > held
         del trainer
         gc.collect()

@@ -63,8 +63,8 @@ def test_an_update_at_once_equals_one_from_accumulators(rule, gradient, monkeypa
     other = trained(RULES[rule], others, monkeypatch, at_once=False, **settings)
     assert set(kinds) == {Updating} and set(others) == {type(ACCUMULATING)}
     assert_same(one.params, other.params)
-    assert_same(one._executor.store.opt_state, other._executor.store.opt_state)
-    jax.tree.map(lambda a: np.testing.assert_array_equal(a, 0), one._executor.store.accumulators)
+    assert_same(one.session.executor.store.opt_state, other.session.executor.store.opt_state)
+    jax.tree.map(lambda a: np.testing.assert_array_equal(a, 0), one.session.executor.store.accumulators)
 
 
 def test_gradients_from_several_dispatches_are_accumulated(monkeypatch):

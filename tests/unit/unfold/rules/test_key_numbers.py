@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ampjax as amp
 from ampjax.ir.state import SLOT, Layout
-from ampjax.testing.random_graphs import random_case
+from ampjax.testing.random_graphs.random_case import random_case
 from ampjax.unfold.rules.joins import WaveJoin
 from ampjax.unfold.rules.key_numbers import CODED_LIMIT, DIRECT_LIMIT, FEWEST_CODES, KeyNumbers
 

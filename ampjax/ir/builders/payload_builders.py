@@ -1,0 +1,260 @@
+"""Nodes that compute: a body on the payloads of one message, or of several that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.ir.bodies import Body, accepts, parameterised, parameterless
+from ampjax.ir.builders.add_node import add_with_one_output
+from ampjax.ir.control_nodes import Key
+from ampjax.ir.graph import current_graph
+from ampjax.ir.nodes import NodeOptions
+from ampjax.ir.payload_nodes import Compute, Loss, argument_names, port_names
+from ampjax.ir.wires import Wire
+
+
+class NodeBuilder:
+    """A payload node that waits for its inputs: call it with wires (None leaves a port open)."""
+
+    def __init__(self, name: str, kind: str, body: Body, options: NodeOptions, outputs: int, join: Key):
+        self.name, self.kind, self.body = name, kind, body
+        self.options, self.outputs, self.join = options, outputs, join
+        self._used = False
+
+    def __call__(self, *inputs: Wire | None) -> Any:
+        """Adds the node to the graph.
+
+        Args:
+          *inputs: The wires that feed it; None leaves a port open, for `Graph.connect`.
+
+        Returns:
+          Its output wire; a tuple of wires if it has several; None for a loss.
+
+        Raises:
+          GraphError: If it has been called before, or the body does not take these payloads.
+        """
+        if self._used:
+            raise GraphError(
+                f"node `{self.name}`",
+                "one wire into each port",
+                "a second call",
+                "Join the wires with a phi first, or build a second node.",
+            )
+        self._used = True
+        if not inputs:
+            raise GraphError(
+                f"node `{self.name}`", "at least one input wire", "none", "Call it with the wires that feed it."
+            )
+        _check_arity(self.name, self.body, len(inputs), skip=1 if self.kind == "PPT" else 0)
+        op = (
+            Loss(self.body, self.join)
+            if self.kind == "Loss"
+            else Compute(self.kind, self.body, self.outputs, self.join)
+        )
+        ports = tuple(port_names(self.body.apply, len(inputs), 1 if self.kind == "PPT" else 0))
+        n_out = 0 if self.kind == "Loss" else self.outputs
+        node = current_graph().add(self.name, op, inputs, n_out, self.options, ports)
+        return node.outputs[0] if n_out == 1 else node.outputs or None
+
+    def again(self, *inputs: Wire | None) -> Any:
+        """Adds another node like this one."""
+        return NodeBuilder(self.name, self.kind, self.body, self.options, self.outputs, self.join)(*inputs)
+
+    def __repr__(self) -> str:
+        return f"{self.kind} `{self.name}`, waiting for its inputs"
+
+
+def ppt(
+    name: str,
+    body: Any,
+    *,
+    params: Any = None,
+    tx: Any = None,
+    min_update_interval: int | None = None,
+    max_dispatch_size: int | None = None,
+    weights: str | None = None,
+    gradient: str | None = None,
+    worker: int | None = None,
+    outputs: int = 1,
+    join: Key = None,
+    rng: bool = False,
+) -> NodeBuilder:
+    """A parameterised payload transform (AMPNet §4): updates its own parameters from accumulated gradients.
+
+    Args:
+      name: The node's name; its parameters are read by it.
+      body: A plain `fn(params, *inputs)`, a `flax.nnx` module, or an `ampjax.nn` layer; a function of one message's payloads.
+      params: For a plain function: a pytree, or a function of a PRNG key that makes one.
+      tx: An optax transform for this node; by default the trainer's.
+      min_update_interval: Gradient rows to accumulate at least before an update; by default the trainer's.
+      max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
+      weights: `current` or `stashed` parameters in the adjoint; by default the trainer's.
+      gradient: `mean` or `sum` over the gradient rows; by default the trainer's.
+      worker: The worker that hosts the node; by default the affinity rule decides.
+      outputs: Number of arrays that the body returns.
+      join: What makes several inputs belong together: fields or a keying function; by default the whole state.
+      rng: True if the body takes a keyword `key`: a PRNG key per message, the same in forward and backward, another in each epoch.
+
+    Returns:
+      The node; call it with the wires that feed it.
+
+    Raises:
+      GraphError: If the body is none of these, or an option is not one of its values.
+    """
+    options = NodeOptions(tx, min_update_interval, max_dispatch_size, weights, gradient, worker)
+    _check_options(name, options)
+    return NodeBuilder(name, "PPT", parameterised(name, body, params, rng), options, outputs, join)
+
+
+def npt(
+    name: str,
+    body: Callable[..., Any],
+    *,
+    worker: int | None = None,
+    max_dispatch_size: int | None = None,
+    outputs: int = 1,
+    join: Key = None,
+    rng: bool = False,
+) -> NodeBuilder:
+    """Makes a non-parameterised payload transform (AMPNet §4): a pure function of one message's payloads.
+
+    Args:
+      name: The node's name.
+      body: `body(*inputs)`, on the payloads of one message.
+      worker: The worker that hosts the node; by default the affinity rule decides.
+      max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
+      outputs: Number of arrays that the body returns.
+      join: What makes several inputs belong together: fields or a keying function; by default the whole state.
+      rng: True if the body takes a keyword `key`: a PRNG key per message, the same in forward and backward, another in each epoch.
+
+    Returns:
+      The node; call it with the wires that feed it.
+
+    Raises:
+      GraphError: If the body can't be called, or an option is not one of its values.
+    """
+    options = NodeOptions(worker=worker, max_dispatch_size=max_dispatch_size)
+    _check_options(name, options)
+    return NodeBuilder(name, "NPT", parameterless(name, body, rng), options, outputs, join)
+
+
+def loss(name: str, body: Callable[..., Any], *, join: Key = None, worker: int | None = None) -> NodeBuilder:
+    """A loss: the end of the forward pass and the start of the backward pass.
+
+    Args:
+      name: The node's name.
+      body: `body(*inputs)`: a scalar per message, or `(scalar, metrics)` with metrics `{name: scalar}` (averaged over messages)
+        or `{name: (sum, count)}` (sums and counts added up, then divided).
+      join: What makes the inputs belong together; by default the whole state.
+      worker: The worker that hosts it.
+
+    Returns:
+      The node; call it with the wires that feed it.
+
+    Raises:
+      GraphError: If the body can't be called.
+    """
+    return NodeBuilder(name, "Loss", parameterless(name, body), NodeOptions(worker=worker), 1, join)
+
+
+def concat(*wires: Wire, axis: int = -1, name: str | None = None, join: Key = None) -> Wire:
+    """Concatenates payloads (AMPNet §4).
+
+    Args:
+      *wires: The payloads.
+      axis: The axis along which they are joined.
+      name: The node's name.
+      join: What makes messages of several wires belong together; by default the whole state.
+
+    Raises:
+      GraphError: If the payloads do not fit each other.
+    """
+    body = Body(_Concat(axis))
+    return add_with_one_output(Compute("Concat", body, 1, join), wires, name=name)
+
+
+def split(wire: Wire, sizes: Sequence[int], axis: int = -1, name: str | None = None) -> tuple[Wire, ...]:
+    """Splits a payload into parts of the given sizes along an axis (AMPNet §4).
+
+    Args:
+      wire: The messages.
+      sizes: Sizes of the parts along the axis.
+      axis: The axis.
+      name: The node's name.
+
+    Returns:
+      A wire for each part.
+
+    Raises:
+      GraphError: If the sizes do not add up to the axis.
+    """
+    graph = current_graph()
+    node = graph.add(name, Compute("Split", Body(_Split(tuple(sizes), axis)), len(sizes)), (wire,), len(sizes))
+    return node.outputs
+
+
+class _Concat:
+    """Concatenation as a body; equal for equal axes, so that compiled kernels are shared."""
+
+    def __init__(self, axis: int):
+        self.axis = axis
+
+    def __call__(self, params: Any, *inputs: Any) -> Any:
+        return jnp.concatenate(inputs, axis=self.axis)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+
+class _Split(_Concat):
+    """A split as a body."""
+
+    def __init__(self, sizes: tuple[int, ...], axis: int):
+        super().__init__(axis)
+        self.sizes = sizes
+
+    def __call__(self, params: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        if sum(self.sizes) != x.shape[self.axis]:
+            raise ValueError(
+                f"sizes {self.sizes} add up to {sum(self.sizes)}, not to axis {self.axis} of shape {x.shape}"
+            )
+        parts = jnp.split(x, np.cumsum(self.sizes)[:-1].tolist(), axis=self.axis)
+        return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _check_arity(name: str, body: Body, n: int, skip: int) -> None:
+    function = getattr(body.apply, "function", body.apply)
+    if not accepts(function, n + skip) and not body.rng:
+        raise GraphError(
+            f"node `{name}`",
+            f"as many wires as its body takes inputs ({', '.join(argument_names(body.apply, skip)) or 'see its signature'})",
+            f"{n} wires",
+            "Connect one wire per input.",
+        )
+
+
+def _check_options(name: str, options: NodeOptions) -> None:
+    where = f"node `{name}`"
+    if options.weights not in (None, "current", "stashed"):
+        raise GraphError(where, "weights `current` or `stashed`", f"{options.weights!r}", "Choose one of the two.")
+    if options.gradient not in (None, "mean", "sum"):
+        raise GraphError(where, "gradient `mean` or `sum`", f"{options.gradient!r}", "Choose one of the two.")
+    for field in ("min_update_interval", "max_dispatch_size"):
+        value = getattr(options, field)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise GraphError(
+                where, f"{field} an integer of at least 1", f"{value!r}", "Give a positive number of gradient rows."
+            )
+    if options.tx is not None and not (hasattr(options.tx, "init") and hasattr(options.tx, "update")):
+        raise GraphError(
+            where, "an optax transform as `tx`", f"{type(options.tx).__name__}", "Pass for example `optax.adam(1e-3)`."
+        )

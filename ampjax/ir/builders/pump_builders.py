@@ -1,0 +1,84 @@
+"""Where messages enter a graph and where they leave it: pumps and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.ir.builders.add_node import add_with_one_output
+from ampjax.ir.graph import current_graph
+from ampjax.ir.payload_nodes import Pump, Sink
+from ampjax.ir.wires import Wire, WireType
+
+
+def pump(
+    name: str, shape: Sequence[int] = (), dtype: Any = "float32", fields: Sequence[str] = (), ragged: bool = False
+) -> Wire:
+    """A source of messages that the controller feeds.
+
+    Args:
+      name: The pump's name; instances name it.
+      shape: The payload's shape for one row.
+      dtype: The payload's dtype.
+      fields: The state fields that each message carries beside `instance`.
+      ragged: True if a message holds any number of rows.
+
+    Raises:
+      GraphError: If a field is called `instance`, or twice, or the dtype is none that JAX holds now.
+    """
+    fields = tuple(fields)
+    if "instance" in fields or len(set(fields)) != len(fields):
+        raise GraphError(
+            f"pump `{name}`",
+            "different field names other than `instance`, which is always there",
+            f"{fields}",
+            "Rename the field.",
+        )
+    return add_with_one_output(Pump(WireType(tuple(shape), _held_dtype(name, dtype), fields, ragged)), (), name=name)
+
+
+def topology(name: str) -> Wire:
+    """A pump of `Topology` maps, one per instance, for `distribute` and `collect` (ICLR version, figure 3).
+
+    Args:
+      name: The pump's name; instances name it.
+
+    Returns:
+      Its wire, which can only be connected to a `distribute` or `collect`.
+    """
+    return add_with_one_output(Pump(WireType((), np.dtype("int64"), topology=True)), (), name=name)
+
+
+def sink(name: str, wire: Wire) -> Wire:
+    """Ends a wire without a loss: `predict` returns what arrives here. In training it answers with a zero gradient.
+
+    Args:
+      name: The sink's name, under which `predict` returns its messages.
+      wire: The wire.
+
+    Returns:
+      The same wire.
+    """
+    current_graph().add(name, Sink(), (wire,), 0)
+    return wire
+
+
+def _held_dtype(name: str, dtype: Any) -> np.dtype:
+    """A pump's dtype, if JAX has it as it is."""
+    where = f"pump `{name}`, dtype"
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        raise GraphError(where, "a dtype, such as `float32` or `int32`", f"{dtype!r}", "Mend its name.") from None
+    held = jax.dtypes.canonicalize_dtype(found) if found.kind in "biufcV" else None
+    if held is None:
+        raise GraphError(where, "a dtype of numbers", f"{found}", "Encode what is no number as integers.")
+    if held != found:
+        fix = f'Declare it as {held}, or let JAX compute in 64 bits: `jax.config.update("jax_enable_x64", True)`.'
+        raise GraphError(where, "a dtype that JAX holds now", f"{found}", fix)
+    return found

@@ -1,0 +1,85 @@
+"""Copies of a part of the graph, which share the work and are kept together by the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ampjax.errors import GraphError
+from ampjax.ir.builders.control_builders import cond, phi
+from ampjax.ir.builders.payload_builders import NodeBuilder
+from ampjax.ir.control_nodes import StateFn
+from ampjax.ir.graph import Graph, current_graph
+from ampjax.ir.wires import Wire
+
+
+def replicate(
+    part: NodeBuilder | Callable[..., Any], n: int, route: str | StateFn = "round_robin", name: str | None = None
+) -> Callable[..., Any]:
+    """Puts `n` copies of a part of the graph behind a cond and a phi (AMPNet, figure 4b); the trainer keeps them together.
+
+    The part is a node, or a function from wires to wires that builds any number of them, loops and losses included. In a copy, names that the
+    user gives end in the copy's number (`linear1/0`, `linear1/1`, ...), nodes with parameters start from the same values as in the other copies, losses add up to one, and what sinks receive comes under one name.
+    The affinity `default` gives each copy a worker of its own, as far as there are any, and keeps on it what is in the copy, replicas included; a node's `worker` holds for it in all copies.
+
+    Args:
+      part: A node, not yet called: `amp.ppt("linear1", layer)`; or a function of wires that returns a wire, a tuple of wires, or None.
+      n: Number of copies; 1 leaves the part as it is.
+      route: `round_robin` (by instance), or a state function that gives the copy's number.
+      name: The part's name; by default the node's, or the function's, with a number where that is taken.
+
+    Returns:
+      A function of the input wires that gives the output wire, or a tuple of them if the part has several outputs. Topologies are
+      not routed: every copy has all of them.
+
+    Raises:
+      GraphError: If n < 1; if a function builds pumps, connects wires from outside that it was not given, or lets wires out that it does not return; or if it returns in one copy what it does not in another.
+    """
+    build = part.again if isinstance(part, NodeBuilder) else part
+    called = name or getattr(part, "name", None) or getattr(part, "__name__", "part").replace("<lambda>", "part")
+    is_named = name is not None or isinstance(part, NodeBuilder)
+    where = f"replicate `{called}`"
+    if n < 1:
+        raise GraphError(where, "n >= 1", f"n = {n}", "1 is no replication.")
+    if n == 1:
+        return part
+    in_turn = route == "round_robin"
+    if not in_turn and not callable(route):
+        raise GraphError(
+            f"{where}, route", "`round_robin` or a state function", f"{route!r}", "Pass a function of the state."
+        )
+
+    def copies(*inputs: Wire) -> Wire | tuple[Wire, ...] | None:
+        graph = current_graph()
+        name, dealt = called if is_named else _free_part(graph, called), graph.copies.dealt
+        choose: StateFn = route if callable(route) else lambda s: s.instance // dealt % n
+        branches = [
+            (wire,) * n if wire.is_topology else cond(wire, choose, n, name=f"{name}/route{i or ''}")
+            for i, wire in enumerate(inputs)
+        ]
+        results = []
+        for i in range(n):
+            entries = [branch[i] for branch in branches]
+            with graph.copies.copy(name, i, entries, n if in_turn else 1) as copy:
+                results.append(build(*entries))
+                copy.exits = _as_tuple(results[-1])
+        outputs = [_as_tuple(result) for result in results]
+        if len({len(wires) for wires in outputs}) > 1:
+            got = " and ".join(str(len(wires)) for wires in outputs)
+            raise GraphError(where, "as many outputs of each copy", got, "Build the same in every call.")
+        joined = tuple(phi(f"{name}/join{k or ''}", *wires) for k, wires in enumerate(zip(*outputs, strict=True)))
+        return joined if isinstance(results[0], tuple) else (joined or (None,))[0]
+
+    return copies
+
+
+def _as_tuple(result: Wire | tuple[Wire, ...] | None) -> tuple[Wire, ...]:
+    return result if isinstance(result, tuple) else () if result is None else (result,)
+
+
+def _free_part(graph: Graph, name: str) -> str:
+    """A name that no part has that is copied here, with a number if need be."""
+    free, number = name, 2
+    while graph.copies.full_name(f"{free}/route") in graph.nodes:
+        free, number = f"{name}{number}", number + 1
+    return free

@@ -1,0 +1,81 @@
+"""States of single messages, and state functions evaluated for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ampjax.ir.control_nodes import Key
+from ampjax.ir.state import Layout, State, apply, column
+
+StateDict = dict[str, int]
+"""One message's state: `instance` and the fields, by name."""
+
+StateKey = tuple[tuple[str, int], ...]
+"""The same, to be compared and hashed."""
+
+
+def state_key(state: StateDict) -> StateKey:
+    """A state as a key: names and values, in order of names."""
+    return tuple(sorted(state.items()))
+
+
+@dataclass(frozen=True)
+class StateFunctions:
+    """Evaluates user-written functions of a state for one message.
+
+    Args:
+      layout: The state fields of the graph.
+    """
+
+    layout: Layout
+
+    def view(self, state: StateDict) -> State:
+        """A state as user functions get it: one row."""
+        fields = tuple(name for name in state if name != "instance")
+        array = np.zeros((1, self.layout.width), np.int64)
+        for name, value in state.items():
+            array[0, self.layout.column(name)] = value
+        return State(array, self.layout, fields)
+
+    def integer(self, where: str, function: Callable[[State], Any], state: StateDict) -> int:
+        """The integer that a function gives; `where` names it in errors.
+
+        Raises:
+          MessageError: If the function fails, or gives no integer.
+        """
+        return int(column(where, apply(where, function, self.view(state)), 1)[0])
+
+    def after(self, where: str, function: Callable[[State], State], state: StateDict) -> StateDict:
+        """The state that a function makes of a state; `where` names it in errors.
+
+        Raises:
+          MessageError: If the function fails, or gives no state.
+        """
+        result = apply(where, function, self.view(state))
+        return {name: int(getattr(result, name)[0]) for name in ("instance", *result.fields)}
+
+    def numbered(self, where: str, function: Callable[..., State], state: StateDict, i: int) -> StateDict:
+        """The state `function(state, i)`.
+
+        Raises:
+          MessageError: If the function fails, or gives no state.
+        """
+        return self.after(where, lambda s: function(s, np.array([i])), state)
+
+    def join_key(self, node: str, by: Key, state: StateDict) -> Any:
+        """What messages that belong together share at a node: the whole state, some fields, or what a keying function gives.
+
+        Raises:
+          MessageError: If the keying function fails, or gives anything but integers.
+        """
+        if by is None:
+            return state_key(state)
+        if not callable(by):
+            return tuple(state[name] for name in by)
+        where = f"node `{node}`, key"
+        value = apply(where, by, self.view(state))
+        return tuple(int(column(where, part, 1)[0]) for part in (value if isinstance(value, tuple) else (value,)))

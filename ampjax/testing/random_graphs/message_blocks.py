@@ -1,0 +1,117 @@
+"""Blocks that work on messages of any kind: bodies, several outputs, fan-out, branches, copies, changes of the state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ampjax.ir import builders as amp
+from ampjax.testing.random_graphs.domains import OpenWire
+from ampjax.testing.random_graphs.grower import Grower
+from ampjax.testing.random_graphs.palette import FEATURES, Cell, Dense, Gate, Largest, halves, twins
+from ampjax.testing.random_graphs.state_functions import Columns, Drop, Even, Field, Put, Shift
+
+
+def unary(grower: Grower, wire: OpenWire) -> None:
+    """A body on one wire."""
+    grower.wires.append(grower.body(wire))
+
+
+def binary(grower: Grower, wire: OpenWire) -> None:
+    """A body on two wires."""
+    grower.wires.append(grower.body(wire, grower.mate(wire)))
+
+
+def concat(grower: Grower, wire: OpenWire) -> None:
+    """Concatenates two wires, then splits them again or reads all eight features."""
+    both = amp.concat(wire.wire, grower.mate(wire).wire, name=grower.name("concat"))
+    if grower.chance.happens(0.5):
+        parts = amp.split(both, (FEATURES, FEATURES), name=grower.name("split"))
+        grower.wires += [wire.like(part) for part in parts]
+    else:
+        dense = amp.ppt(grower.name("wide"), Dense(2 * FEATURES, grower.dtype))
+        grower.wires.append(wire.like(dense(both)))
+
+
+def two_outputs(grower: Grower, wire: OpenWire) -> None:
+    """A body with two outputs, on one wire or on two."""
+    if grower.chance.happens(0.5):
+        outputs = amp.npt(grower.name("twins"), twins, outputs=2)(wire.wire)
+    else:
+        cell = amp.ppt(grower.name("cell"), Cell(grower.dtype), outputs=2)
+        outputs = cell(wire.wire, grower.mate(wire).wire)
+    grower.wires += [wire.like(output) for output in outputs]
+
+
+def fan_out(grower: Grower, wire: OpenWire) -> None:
+    """A bcast to two or three wires."""
+    n = grower.chance.integer(2, 4)
+    grower.wires += [wire.like(copy) for copy in amp.bcast(wire.wire, n, name=grower.name("bcast"))]
+
+
+def shift(grower: Grower, wire: OpenWire) -> None:
+    """An isu that shifts a field, and often, after a body, the one that shifts it back; or one that adds a field."""
+    domain, known = wire.domain, grower.known_fields(wire.domain)
+    if known and grower.chance.happens(0.7):
+        name = grower.chance.pick(known)
+        forth, back = Shift(name, 3), Shift(name, -3)
+        fields, base = domain.fields, None
+    else:
+        name = grower.free_field(domain, "x")
+        forth, back = Put(name, grower.bound(domain, 0)), Drop(name)
+        fields, base = (*domain.fields, name), domain.base
+    shifted = amp.isu(wire.wire, forth, back, name=grower.name("isu"))
+    moved = OpenWire(shifted, replace(domain, key=("isu", domain.key, forth), fields=fields, base=base), wire.rows)
+    grower.wires.append(moved)
+    if isinstance(forth, Shift) and grower.chance.happens(0.6):
+        grower.wires.append(wire.like(amp.isu(grower.body(moved).wire, back, forth, name=grower.name("isu"))))
+
+
+def diamond(grower: Grower, wire: OpenWire) -> None:
+    """Cond, different bodies, phi."""
+    n = grower.chance.integer(2, 4)
+    choose = grower.bound(wire.domain, 0, n - 1)
+    choose = Even(choose) if n == 2 and grower.chance.happens(0.5) else choose
+    branches = [wire.like(branch) for branch in amp.cond(wire.wire, choose, n, name=grower.name("cond"))]
+    ends = [grower.body(branch).wire if grower.chance.happens(0.8) else branch.wire for branch in branches]
+    grower.wires.append(wire.like(amp.phi(grower.name("phi"), *ends)))
+
+
+def dead_branch(grower: Grower, wire: OpenWire) -> None:
+    """A cond one of whose outputs ends in a sink or a loss: what goes on has fewer states."""
+    choose = Even(grower.bound(wire.domain, 0))
+    domain = replace(wire.domain, key=("if", wire.domain.key, choose), single=False, base=None)
+    for each in {id(entry.wire): entry for entry in (wire, grower.mate(wire))}.values():
+        kept, dead = amp.cond(each.wire, choose, name=grower.name("cond"))
+        grower.end(OpenWire(dead, replace(domain, key=("else", domain.key)), each.rows))
+        grower.wires.append(OpenWire(kept, domain, each.rows))
+
+
+def replicas(grower: Grower, wire: OpenWire) -> None:
+    """Two or three copies of a node."""
+    n = grower.chance.integer(2, 4)
+    route = "round_robin" if grower.chance.happens(0.5) else grower.bound(wire.domain, 0, n - 1)
+    if grower.chance.happens(0.5):
+        layer, wires = Dense(dtype=grower.dtype), (wire.wire,)
+    else:
+        layer, wires = Gate(grower.dtype), (wire.wire, grower.mate(wire).wire)
+    grower.wires.append(wire.like(amp.replicate(amp.ppt(grower.name("replicas"), layer), n, route)(*wires)))
+
+
+def choice(grower: Grower, wire: OpenWire) -> None:
+    """A cond on what is read from a payload, different bodies, phi; joined with the message itself, since nobody knows the new field."""
+    if wire.rows is not None:
+        return diamond(grower, wire)
+    field, n = grower.free_field(wire.domain, "r"), grower.chance.integer(2, 4)
+    chosen = amp.npt(grower.name("choose"), Largest(n))(grower.mate(wire).wire)
+    assume = grower.bound(wire.domain, 0, n - 1)
+    routed = amp.route_by(wire.wire, chosen, field, assume=assume, name=grower.name("route"))
+    branches = [wire.like(branch) for branch in amp.cond(routed, Field(field), n, name=grower.name("cond"))]
+    ends = [grower.body(branch).wire if grower.chance.happens(0.8) else branch.wire for branch in branches]
+    joined = amp.phi(grower.name("phi"), *ends)
+    both = amp.npt(grower.name("halves"), halves, join=Columns(wire.domain.fields))(wire.wire, joined)
+    grower.wires.append(wire.like(both))
+
+
+def loss(grower: Grower, wire: OpenWire) -> None:
+    """A loss in the middle of the graph."""
+    grower.loss(wire)

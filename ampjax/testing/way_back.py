@@ -1,0 +1,65 @@
+"""The way that a gradient message would take through routing nodes, by the state alone, as in the paper.
+
+A cond or bcast is entered from its only input, an isu applies its inverse, and a phi remembers from which port a state came.
+"""
+
+from __future__ import annotations
+
+from ampjax.errors import InvariantError, MessageError
+from ampjax.ir.control_nodes import Bcast, Cond, Isu, Phi
+from ampjax.ir.nodes import Node
+from ampjax.ir.wires import Wire
+from ampjax.testing.message_states import StateDict, StateFunctions, StateKey, state_key
+
+_FIX = "An isu's f_inv does not undo its f for this state."
+
+
+class WayBack:
+    """Follows messages back to the nodes that made them.
+
+    Args:
+      states: Evaluates the inverses of isus.
+    """
+
+    def __init__(self, states: StateFunctions):
+        self._states = states
+        self._ports: dict[tuple[str, StateKey], int] = {}  # at phis
+
+    def remember(self, phi: str, port: int, state: StateDict) -> None:
+        """Notes that a message came to a phi's port.
+
+        Raises:
+          MessageError: If another one with its state came to another port.
+        """
+        if self._ports.setdefault((phi, state_key(state)), port) != port:
+            want, fix = "states that are unique at a phi", "Tell the messages apart by an isu."
+            raise MessageError(f"node `{phi}`", want, f"{state} again, on port {port}", fix)
+
+    def check(self, node: Node, port: int, state: StateDict, made: tuple[Wire, StateDict]) -> None:
+        """Checks that the way back leads to where a message was made.
+
+        Args:
+          node: The node that the message has come to.
+          port: Its port there.
+          state: The message's state.
+          made: The wire on which it was sent first, and its state there.
+
+        Raises:
+          InvariantError: If it leads elsewhere.
+          MessageError: If an inverse fails.
+        """
+        wire, reached = node.inputs[port], state
+        assert wire is not None
+        while isinstance(wire.source.op, Cond | Bcast | Isu | Phi):
+            source, back = wire.source, 0
+            if isinstance(source.op, Isu):
+                reached = self._states.after(f"node `{source.name}`, f_inv", source.op.inverse, reached)
+            elif isinstance(source.op, Phi):
+                back = self._ports.get((source.name, state_key(reached)), -1)
+            if back < 0 or (wire := source.inputs[back]) is None:
+                raise InvariantError(f"node `{source.name}`", "a message seen before", f"{reached}", _FIX)
+        made_on, emitted = made
+        if wire is not made_on or state_key(reached) != state_key(emitted):
+            where = f"node `{node.name}`, port {node.port_name(port)}"
+            want = f"the way back of {state} to end at `{made_on.name}` with {emitted}"
+            raise InvariantError(where, want, f"`{wire.name}` with {reached}", _FIX)

@@ -1,0 +1,23 @@
+"""How far training has come: the epochs, the random numbers, and the clock of a simulated machine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Position:
+    """What training goes on from, beside parameters, optimizer states and gradients.
+
+    Args:
+      seed: Of the random numbers.
+
+    Attributes:
+      rng: Draws the order of instances, and reshuffles data sets.
+      epochs: Epochs begun so far.
+      virtual_ns: Time on the clock of a simulated machine, in nanoseconds.
+    """
+
+    def __init__(self, seed: int):
+        self.rng = np.random.default_rng(seed)
+        self.epochs = 0
+        self.virtual_ns = 0

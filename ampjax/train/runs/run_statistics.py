@@ -1,0 +1,56 @@
+"""Counts of the latest runs: one of training, one of inference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ampjax.sched.diagnose.statistics import Statistics
+from ampjax.sched.scheduler import Scheduler
+
+
+class RunStatistics:
+    """Keeps what the scheduler counted in the last run of training and in the last run of inference.
+
+    The scheduler counts one run at a time. What it has counted is copied when the next run begins, or when somebody asks.
+
+    Args:
+      scheduler: What counts.
+    """
+
+    def __init__(self, scheduler: Scheduler):
+        self._scheduler = scheduler
+        self._latest: tuple[bool, str] | None = None  # the run that is being counted: whether it trains, its name
+        self._kept: dict[bool, Statistics] = {}  # by whether the run trained
+
+    def begin(self, train: bool, name: str) -> None:
+        """Starts to count a run, from zero.
+
+        Args:
+          train: Whether it is training.
+          name: What `Statistics.run` calls it.
+        """
+        self._keep()
+        self._scheduler.reset_statistics()
+        self._latest = train, name
+
+    @property
+    def latest(self) -> Statistics:
+        """Counts of the run that was begun last, so far."""
+        return self._scheduler.stats
+
+    @property
+    def training(self) -> Statistics:
+        """Counts of the last run of training; of the last run if nothing has been trained."""
+        self._keep()
+        return self._kept.get(True) or self._kept.get(False) or self._scheduler.stats
+
+    @property
+    def inference(self) -> Statistics:
+        """Counts of the last run of inference; all zero if there has been none."""
+        self._keep()
+        return self._kept.get(False) or Statistics()
+
+    def _keep(self) -> None:
+        if self._latest is not None:
+            train, name = self._latest
+            self._kept[train] = replace(self._scheduler.stats, run=name)

@@ -1,0 +1,133 @@
+"""What all runs of a trainer share: the plan, the scheduler, the executor, and how far training has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.devices.allreduce import Device
+from ampjax.devices.memory_budget import payload_budget
+from ampjax.drivers.controller import Loop
+from ampjax.drivers.cost import Cost
+from ampjax.engine.executor import Executor
+from ampjax.ir.graph import Graph
+from ampjax.numerics.check import warn_of_wrong_numbers
+from ampjax.plan.passes import Pass
+from ampjax.plan.planner import Plan
+from ampjax.plan.row_seeds import RowSeeds
+from ampjax.sched.scheduler import Scheduler
+from ampjax.train.assemble import make_executor, plan_for, scheduler_settings
+from ampjax.train.grouping import Orders
+from ampjax.train.position import Position
+from ampjax.train.preparation import Preparation
+from ampjax.train.runs.pace import RealTime, VirtualTime
+from ampjax.train.runs.pass_runner import PassRunner
+from ampjax.train.settings import Settings
+from ampjax.train.training_data import AnyInstances, Data, as_data
+from ampjax.utils.compilation_cache import use_compilation_cache
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A graph with all that it needs to run: made once for a trainer.
+
+    Args:
+      settings: How the graph is trained.
+      controller: A user-written controller, or None.
+      plan: Its stages, and the worker of each.
+      scheduler: Decides what runs next.
+      executor: Holds parameters and payloads, and computes.
+      orders: Draws the order of instances.
+      preparation: Sizes memory and compiles kernels before data run.
+      passes: Runs passes over data.
+      position: How far training has come.
+    """
+
+    settings: Settings
+    controller: Loop | None
+    plan: Plan
+    scheduler: Scheduler
+    executor: Executor
+    orders: Orders
+    preparation: Preparation
+    passes: PassRunner
+    position: Position
+
+    @property
+    def row_seeds(self) -> RowSeeds:
+        """Where the random numbers of bodies come from in this epoch."""
+        return RowSeeds(self.settings.seed, self.position.epochs)
+
+    def instances(self, data: Data, name: str = "data") -> AnyInstances:
+        """Data as the session runs them; `name` is what an error calls them.
+
+        Raises:
+          SettingsError: If they are neither a data set nor a sequence, or are empty.
+        """
+        return as_data(self.plan.graph, self.controller, data, name)
+
+    def train_and_valid(self, train: Data, valid: Data | None) -> tuple[AnyInstances, AnyInstances | None]:
+        """Training and validation data as the session runs them.
+
+        Raises:
+          SettingsError: If one is neither a data set nor a sequence, or is empty.
+        """
+        held_out = None if valid is None else self.instances(valid, "validation data")
+        return self.instances(train, "training data"), held_out
+
+    def training_pass(self, data: AnyInstances, ids: np.ndarray, may_update: bool = True) -> Pass:
+        """A pass that trains on instances `ids` `[n]`, in that order; `may_update=False` keeps all parameters as they are."""
+        return Pass(data, ids, may_update=may_update, seeds=self.row_seeds)
+
+    def inference_pass(self, data: AnyInstances, purpose: str) -> Pass:
+        """A pass over all instances without training, for `losses` or for `sinks`."""
+        return Pass(data, self.orders.settled(data), purpose)
+
+
+def make_session(
+    graph: Graph,
+    settings: Settings,
+    tx: optax.GradientTransformation | None = None,
+    *,
+    params: Mapping[str, Any] | None = None,
+    controller: Loop | None = None,
+    devices: Sequence[Device] | None = None,
+    cost: Callable[[Plan], Cost] | None = None,
+) -> Session:
+    """Plans a graph, places its parameters on devices, and makes all that runs it.
+
+    Args:
+      graph: A closed graph.
+      settings: How it is trained.
+      tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
+      params: Parameters by node name; the others are initialised from the seed.
+      controller: A user-written controller, which pumps messages for the examples that are passed as data; or None.
+      devices: The devices of the workers, in turn; None for `jax.devices()`.
+      cost: Makes the cost model of a simulated machine from the plan; None runs in real time.
+
+    Raises:
+      SettingsError: If a placement is wrong, or needs more memory than devices have.
+      ParameterError: If parameters do not fit the graph, or are not finite.
+
+    Warns:
+      NumericsWarning: Once in a process, if its kernels compute wrong numbers.
+    """
+    use_compilation_cache()
+    s = settings
+    available = list(devices) if devices is not None else jax.devices()
+    used = available[: min(s.workers, len(available))]
+    warn_of_wrong_numbers("Trainer", used)
+    plan = plan_for(graph, s, tx, [worker % len(used) for worker in range(s.workers)])
+    executor = make_executor(plan, s, tx, params or {}, used)
+    scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
+    orders, position = Orders(s.group_by_size), Position(s.seed)
+    memory_limit = payload_budget(used) if s.memory_limit is None else s.memory_limit
+    preparation = Preparation(plan, s, scheduler, executor, orders, memory_limit)
+    pace = RealTime(s.run_ahead) if cost is None else VirtualTime(cost(plan), position)
+    passes = PassRunner(scheduler, executor, pace, preparation.guard)
+    return Session(s, controller, plan, scheduler, executor, orders, preparation, passes, position)

@@ -1,0 +1,72 @@
+"""Runs of one pass: evaluate, predict, accumulate gradients; and compiling ahead of a fit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.engine.loss_metrics import loss_sum, metrics_of
+from ampjax.errors import GraphError
+from ampjax.trace.trace import Trace
+from ampjax.train.predictions import Outputs, Predictions, gather_predictions
+from ampjax.train.runs.session import Session
+from ampjax.train.training_data import AnyInstances
+from ampjax.utils.progress import SILENT, Reporter
+
+
+async def warm_up(session: Session, train: AnyInstances, valid: AnyInstances | None, reporter: Reporter) -> None:
+    """Compiles all that training on `train`, and validation on `valid`, will need. No parameter changes."""
+    async with session.passes.turn():
+        await session.preparation.prepare(train, valid, reporter)
+        await session.preparation.finish(reporter)
+
+
+async def evaluate(session: Session, data: AnyInstances, reporter: Reporter) -> dict[str, float]:
+    """The mean loss and the metrics over all instances, by name."""
+    async with session.passes.turn():
+        await _infer(session, data, "losses", reporter, "evaluate")
+        return metrics_of(session.executor.losses.take(False))
+
+
+async def predict(session: Session, data: AnyInstances, reporter: Reporter) -> dict[str, Predictions]:
+    """What arrives at each sink, by its name, in the order of instances and states.
+
+    Raises:
+      GraphError: If the graph has no sink.
+    """
+    sinks = {node.role: node for node in session.plan.graph.nodes.values() if node.kind == "Sink"}
+    if not sinks:
+        raise GraphError(
+            "predict", "a sink in the graph", "none", "End the wire that you want to see with `amp.sink(name, wire)`."
+        )
+    async with session.passes.turn():
+        outputs = await _infer(session, data, "sinks", reporter, "predict")
+    return gather_predictions(session.plan, outputs, sinks)
+
+
+async def accumulate(
+    session: Session, data: AnyInstances, update: bool = True, trace: Trace | None = None
+) -> dict[str, float]:
+    """Runs instances forward and backward once, in order.
+
+    Args:
+      session: What runs.
+      data: Training instances.
+      update: False keeps all parameters as they are; gradients are accumulated all the same.
+      trace: Filled with where each worker's time goes.
+
+    Returns:
+      The metrics, and `loss_sum`: the summed loss of all rows.
+    """
+    async with session.passes.turn():
+        await session.preparation.prepare(data, None, SILENT, warm=False)
+        training = session.training_pass(data, np.arange(len(data)), may_update=update)
+        await session.passes.run(training, "train", trace=trace)
+        sums = session.executor.losses.take(True)
+    return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
+
+
+async def _infer(session: Session, data: AnyInstances, purpose: str, reporter: Reporter, name: str) -> Outputs:
+    preparation = session.preparation
+    await preparation.prepare(data, None, reporter, purpose, ahead=session.settings.compile_ahead)
+    with preparation.showing_postponed(reporter):
+        return await session.passes.run(session.inference_pass(data, purpose), name, reporter)

@@ -1,0 +1,88 @@
+"""What users hand in as data, made ready to be trained on: data sets, lists of dictionaries, examples for a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
+
+from ampjax.drivers.controller import Loop, LoopInstances
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import InstanceList, Instances
+
+Data = Instances | Sequence[Any]
+"""What users pass: a data set, or a list of dictionaries; with a user-written controller, a sequence of examples."""
+
+AnyInstances = Instances | LoopInstances
+"""What is run: a data set, or examples with the controller that pumps their messages."""
+
+
+def as_data(graph: Graph, controller: Loop | None, data: Data, name: str = "data") -> AnyInstances:
+    """The instances that a trainer runs.
+
+    Args:
+      graph: A closed graph.
+      controller: A user-written controller, or None.
+      data: What the user passed.
+      name: What an error calls it.
+
+    Raises:
+      SettingsError: If it is neither a data set nor a sequence, or is empty.
+    """
+    if controller is None:
+        return as_instances(graph, data, name)
+    return LoopInstances(controller, require_sequence(data, name), ragged_pumps(graph))
+
+
+def as_instances(graph: Graph, data: Data, name: str = "data") -> Instances:
+    """A data set, from one or from a list of dictionaries.
+
+    Args:
+      graph: A closed graph.
+      data: What the user passed.
+      name: What an error calls it.
+
+    Raises:
+      SettingsError: If it is neither, or empty.
+    """
+    if isinstance(data, Instances):
+        require_some(data, name)
+        return data
+    return InstanceList(require_sequence(data, name), ragged_pumps(graph))
+
+
+def ragged_pumps(graph: Graph) -> list[str]:
+    """The names of a graph's ragged pumps."""
+    return [name for name, node in graph.pumps.items() if node.op.type.ragged]
+
+
+def require_sequence(data: Any, name: str = "data") -> Sequence[Any]:
+    """Checks that data have a length and can be indexed, and are not empty; returns them.
+
+    Raises:
+      SettingsError: If not.
+    """
+    if isinstance(data, Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise SettingsError(
+            name,
+            "a data set, or a sequence of examples",
+            f"{type(data).__name__}",
+            'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.',
+        )
+    require_some(data, name)
+    return data
+
+
+def require_some(data: Sized, name: str = "data") -> None:
+    """Checks that data are not empty.
+
+    Raises:
+      SettingsError: If they are.
+    """
+    if not len(data):
+        raise SettingsError(name, "at least one instance", "none", "Pass a data set that is not empty.")
+
+
+def n_examples(data: Any) -> int:
+    """Training examples in a data set: its `n_examples` where an instance holds several, else its length."""
+    return int(getattr(data, "n_examples", len(data)))

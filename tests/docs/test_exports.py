@@ -1,0 +1,90 @@
+"""The public names: what users may import, from where, and that the notebooks and the README import nothing else."""
+
+import importlib
+import re
+from pathlib import Path
+
+import jupytext
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PUBLIC = {
+    "ampjax": """
+        Graph  State  Topology  Instances  InstanceList  Subset  Messages  messages
+        pump  topology  ppt  npt  nn  concat  split  loss  sink
+        cond  phi  isu  bcast  route_by  replicate
+        flatmap  repeat  group  ungroup  distribute  collect  reduce
+        Trainer  Settings  Trace  replay  verify  check_numerics  simulate  profile
+        balanced  backward_first  largest  wavefront  one_forward_one_backward
+    """,
+    "ampjax.parallel": """
+        get_runner  Runner  ParallaxConfig  Resources  Machine  Checkpoints  SampleTimes  partitioner  Partitioner
+        shard  Parts  Metrics  RowGrads  Weighted  mean  average  all_gather  all_reduce_sum  all_reduce_bytes  server_bytes
+        Config  get_partitioner  parallel_run
+    """,
+    "ampjax.sparse": "Table  ServerProcesses  find_sparse",
+    "ampjax.optim": """
+        scale_by_staleness  RowRule  RowState  Split  split_rows
+        make_update  combine  trainable  averaged  parameter_average
+    """,
+    "ampjax.simulation": "FlopsCost  Stragglers  Profile  ProfileCost  HostedCost  Simulation",
+    "ampjax.viz": """
+        draw  to_svg  gantt  gantts  time_spent  queues  staleness  to_perfetto  zoomable
+        curves  convergence  front  Point  partition_search  new_figure
+    """,
+    "ampjax.testing": "reference  Reference  init_params  compare  difference_table  random_case  Case",
+    "ampjax.data": """
+        babi15  glove  graphs  images  list_reduction  mnist  multi30k  pairs  permutation  qm9  sst  text  wikiner  zipf
+    """,
+    "ampjax.models": """
+        mlp  list_reduction_rnn  labelled_cross_entropy
+        act  ggnn  inception  lm  mixture  nmt  permutation  resnet  rnn  scores  tagger  tiled  translate  tree_lstm
+    """,
+}
+"""By package: of `data` and `models` their modules, and of `models` the functions that the first examples need."""
+
+MODULES = {
+    "ampjax.errors",
+    "ampjax.nn",
+    *(f"{p}.{m}" for p in ("ampjax.data", "ampjax.models") for m in PUBLIC[p].split()),
+}
+"""Modules from which users import, too."""
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_names(package):
+    module, names = importlib.import_module(package), sorted(PUBLIC[package].split())
+    assert sorted(module.__all__) == names
+    assert sorted(dir(module)) == names, "completion shows these and nothing else"
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_what_is_public_says_what_it_is(package):
+    module = importlib.import_module(package)
+    silent = [name for name in module.__all__ if not getattr(module, name).__doc__]
+    assert not silent
+
+
+def imports(source):
+    """The modules that a program imports from ampjax, and the names."""
+    found = re.findall(r"^\s*from (ampjax[\w.]*) import ([\w, ]+)$", source, re.MULTILINE)
+    return [(module, name.strip()) for module, names in found for name in names.split(",")]
+
+
+def programs():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    yield "README.md", "\n".join(re.findall(r"```python\n(.*?)```", readme, re.DOTALL))
+    for path in sorted((ROOT / "notebooks").glob("*.py")):
+        yield path.name, "\n".join(cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code")
+
+
+def test_notebooks_and_readme_import_public_names_only():
+    every = [(page, *found) for page, source in programs() for found in imports(source)]
+    assert len(every) > 20
+    wrong = [
+        (page, module, name)
+        for page, module, name in every
+        if name not in PUBLIC.get(module, "").split() and module not in MODULES
+    ]
+    assert not wrong
