@@ -96,9 +96,14 @@ class Split:
         return self.params.fill(new), self.state.fill(changed), shared
 
     @cached_property
-    def jitted(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """`shared` and `update`, compiled once for all who use this split."""
-        return jax.jit(self.shared, static_argnums=0), jax.jit(self.update)
+    def jitted_shared(self) -> Callable[..., dict[str, list[jax.Array]]]:
+        """`shared`, compiled once for all who use this split."""
+        return jax.jit(self.shared, static_argnums=0)
+
+    @cached_property
+    def jitted_update(self) -> Callable[..., tuple[Tree, Tree, dict[str, list[jax.Array]]]]:
+        """`update`, compiled once for all who use this split."""
+        return jax.jit(self.update)
 
     def _values(self, params: Tree, state: Tree, grads: Tree, totals: Totals) -> dict[Var, Any]:
         dense = [

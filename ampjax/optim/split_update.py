@@ -128,7 +128,7 @@ class SharedVariables:
         Returns:
           By table, its values.
         """
-        return self.split.jitted[0](turn, self.params, self.state, grads, totals)
+        return self.split.jitted_shared(turn, self.params, self.state, grads, totals)
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the update and changes nothing.
@@ -140,7 +140,7 @@ class SharedVariables:
         Returns:
           The update, for `adopt`.
         """
-        return Proposal(*self.split.jitted[1](self.params, self.state, grads, totals))
+        return Proposal(*self.split.jitted_update(self.params, self.state, grads, totals))
 
     def adopt(self, proposal: Proposal) -> None:
         """Replaces parameters and state by the proposed ones.

@@ -133,7 +133,7 @@ class DenseOnDevices:
         if not any(rule.rounds[turn][1].shared for rule in self._split.rules.values()):
             return {table: [] for table in self._split.rules}
         first = (replica_entry(tree) for tree in (self._params, self._state, grads))
-        return _on_host(self._split.jitted[0](turn, *first, totals))
+        return _on_host(self._split.jitted_shared(turn, *first, totals))
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the same update on every device.
@@ -147,7 +147,7 @@ class DenseOnDevices:
         """
         if not jax.tree.leaves((self._params, self._state, grads, totals)):
             # All variables are tables, and the optimizer has no state for all of them: nothing to map over.
-            params, state, shared = self._split.jitted[1](self._params, self._state, grads, totals)
+            params, state, shared = self._split.jitted_update(self._params, self._state, grads, totals)
             return Proposal(params, state, _on_host(shared))
         # Totals go to each device as mapped arguments: `pmap` mistakes a tuple of axes for one of leaves if there are as many.
         everywhere = spread([totals] * len(self._devices), self._devices)
@@ -270,7 +270,7 @@ class DenseAtServers:
         Returns:
           By table, host arrays.
         """
-        return _on_host(self._split.jitted[0](turn, self._params, self._state, grads, totals))
+        return _on_host(self._split.jitted_shared(turn, self._params, self._state, grads, totals))
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
         """Computes the update at the chief.
@@ -282,7 +282,7 @@ class DenseAtServers:
         Returns:
           The update, for `adopt`.
         """
-        params, state, shared = self._split.jitted[1](self._params, self._state, grads, totals)
+        params, state, shared = self._split.jitted_update(self._params, self._state, grads, totals)
         return Proposal(_on_host(params), _on_host(state), _on_host(shared))
 
     def adopt(self, proposal: Proposal) -> None:
