@@ -37,7 +37,7 @@ class VariableHomes:
       split: The optimizer, cut into a shared part and rules for rows.
       dense: The home of dense variables.
       rows: By table its home.
-      boundary: What servers exchange in an update.
+      server_totals: What servers exchange in an update.
       load: Bytes of dense variables at each server.
 
     Attributes:
@@ -47,7 +47,7 @@ class VariableHomes:
     split: Split
     dense: DenseHome
     rows: Mapping[str, RowHome]
-    boundary: ServerTotals
+    server_totals: ServerTotals
     load: Sequence[int]
     n_updates: int = field(default=0, init=False)
 
@@ -61,7 +61,7 @@ class VariableHomes:
         Raises:
           TableError: If row gradients can't be applied; then nothing has changed.
         """
-        rows = {path: _HomeRows(path, home, waiting[path], self.boundary) for path, home in self.rows.items()}
+        rows = {path: _HomeRows(path, home, waiting[path], self.server_totals) for path, home in self.rows.items()}
         commit = prepare_update(self.split.n_rounds, self.dense, grads, rows)
         with uninterrupted():
             commit()
@@ -129,23 +129,23 @@ class _HomeRows:
       path: The variable.
       home: Its home.
       pending: The gradients, for each copy of its table.
-      boundary: What servers exchange.
+      server_totals: What servers exchange.
     """
 
     path: str
     home: RowHome
     pending: Sequence[PendingUpdate]
-    boundary: ServerTotals
+    server_totals: ServerTotals
 
     def check(self) -> None:
         for pending in self.pending:
             naming_variable(self.path, pending.check)
 
     def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
-        return self.boundary.totals(turn, self.path, self.home, self.pending[0], shared)
+        return self.server_totals.totals(turn, self.path, self.home, self.pending[0], shared)
 
     def prepare(self, shared: Values) -> Callable[[], None]:
-        self.boundary.announce(self.home, shared)
+        self.server_totals.announce(self.home, shared)
         writes = [pending.prepare(shared) for pending in self.pending]
 
         def commit() -> None:
