@@ -1,4 +1,4 @@
-"""What a loss function asks of all replicas: rows and means over the joined batch, and a loss with its weight.
+"""What a loss function can ask of all replicas: rows of the joined batch, means over it, and a loss with its weight.
 
 Outside of a runner there is one replica: the same loss function is a single-device program. Knows arrays and the name of the replicas'
 axis; nothing of devices, steps or tables.

@@ -1,4 +1,4 @@
-"""Random keys among a tree's leaves: NumPy does not take them, so they travel and are written as the integers that they hold.
+"""Random keys among a tree's leaves. NumPy does not take them, so they travel, and are saved, as integers.
 
 Knows single leaves; nothing of trees, devices or files.
 """

@@ -1,7 +1,7 @@
 """Sets the XLA flag that keeps reductions away from wrong fused kernels, before JAX's backend starts.
 
-It must run before anything of ours makes an array, so it is the first thing that `import ampjax` does. Processes that we start inherit the
-flag with the environment. It knows nothing of the rest of the package but the cache folder.
+It must run before ampjax makes an array, so it is the first thing that `import ampjax` does. Child processes inherit the flag with the
+environment. It knows nothing of the rest of the package but the cache folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VALUE = "-reduce"
 """No fused reductions; matrix products may still be fused. Decision 20 has the rates of the values that are right."""
 
 _SECONDS = 30
-"""How long the check in a process of its own may take."""
+"""How long the check in a separate process may take."""
 _NEEDED, _RIGHT = "needs the flag", "right without the flag"
 """What the cache folder's file says."""
 
@@ -63,7 +63,7 @@ class Guard:
 
 
 def set_flag() -> Guard:
-    """Adds the flag to `XLA_FLAGS` where it is needed; whatever stands there stays.
+    """Adds the flag to `XLA_FLAGS` where it is needed. Flags that are there stay.
 
     Returns:
       What was done.
@@ -118,9 +118,9 @@ def _flags() -> str:
 def right_without_flag() -> bool:
     """Whether this jaxlib computes all known patterns rightly without the flag.
 
-    The first time for a jaxlib on a machine, a process of its own finds it out (about a second); a file in the cache folder keeps the
-    answer. Until it is known the file says that the flag is needed, and so it stays where no process can be started, or it takes too long:
-    a slower kernel is better than a wrong one. Whoever deletes the file has the question asked again.
+    For a new jaxlib, a separate process finds out (about a second), and a file in the cache folder keeps the answer. Until the answer is
+    known, the file says that the flag is needed. So the flag stays if no process can be started, or if it takes too long: a slower kernel
+    is better than a wrong one. If the file is deleted, the question is asked again.
     """
     with suppress(OSError, RuntimeError):  # no home, or no place to keep an answer: then every import would ask
         file = cache_folder() / "numerics" / f"{_installation()}.txt"

@@ -88,17 +88,17 @@ def _variable(
     else:
         measured = _ring_bytes(setup, variable, reduced)
     return VariableReport(
-        text,
-        variable.shape,
-        str(variable.dtype),
-        variable.sparse,
-        variable.reason,
-        alpha,
-        predict_bytes(nbytes, None if table is None else alpha, len(setup.resources.machines)),
-        measured,
-        plan.choice[path],
-        1 if table is None else table.n_partitions,
-        placement,
+        path=text,
+        shape=variable.shape,
+        dtype=str(variable.dtype),
+        sparse=variable.sparse,
+        reason=variable.reason,
+        alpha=alpha,
+        predicted=predict_bytes(nbytes, None if table is None else alpha, len(setup.resources.machines)),
+        measured=measured,
+        choice=plan.choice[path],
+        partitions=1 if table is None else table.n_partitions,
+        placement=placement,
     )
 
 

@@ -118,14 +118,14 @@ class Runner:
             if (result := searches.record(self._clock() - start)) is not None:
                 model.resplit(*result)
         metrics = Metrics(
-            self.steps,
-            outcome.losses,
-            outcome.aux,
-            model.readable(outcome.alpha),
-            self.setup.wire.traffic() - before,
-            outcome.staleness,
-            read,
-            self.setup.config.average_dense == "mean",
+            step=self.steps,
+            losses=outcome.losses,
+            aux=outcome.aux,
+            alpha=model.readable(outcome.alpha),
+            traffic=self.setup.wire.traffic() - before,
+            staleness=outcome.staleness,
+            fetched=read,
+            is_mean=self.setup.config.average_dense == "mean",
         )
         self._save_if_due()
         if outcome.dropped:
@@ -180,7 +180,7 @@ class Runner:
             model.resplit(group, min(max(partitions, group.low), group.high))
 
     def wait(self) -> None:
-        """Returns when everything that was begun has ended, for those who take times."""
+        """Returns when everything that was begun has ended, so that times can be taken."""
         if isinstance(self._model, BuiltModel):
             self._model.settle().wait()
 
@@ -256,10 +256,10 @@ class Runner:
         self._require_built().save(path, self.steps, notes)
 
     def restore(self, path: str | Path) -> None:
-        """Goes on from what `save` wrote: checked as a whole before anything changes.
+        """Goes on from what `save` wrote, once all of it was read and checked.
 
-        Before the first batch, homes are not known yet: then only the shapes of its parameters are compared at once, and the folder must
-        stay, for it is read, and checked as a whole, when it is asked for and at the first batch.
+        Before the first batch it is not known yet where variables live. Then only the parameters' shapes are compared at once, and the
+        folder must stay: it is read and checked as a whole at the first batch, and whenever parameters or optimizer state are read before.
 
         Args:
           path: The folder.

@@ -65,7 +65,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class ParallaxConfig:
-    """How a single-device program is made data-parallel.
+    """How a single-device program is made data-parallel: all settings in one object, each with a default.
 
     Args:
       run_option: `hybrid`: AllReduce for dense variables, servers for sparse ones. `ar`: AllReduce for dense variables,

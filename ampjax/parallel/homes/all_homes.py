@@ -93,7 +93,7 @@ class VariableHomes:
         return all(self.rows[path].table.n_partitions == count for path, count in counts.items())
 
     def resplit(self, counts: Mapping[str, int]) -> None:
-        """Deals the rows of some tables out anew; partitions of all tables are placed together, so others may move too.
+        """Deals the rows of some tables out anew. Partitions of all tables are placed together, so other tables may move, too.
 
         Args:
           counts: By table its number of partitions.

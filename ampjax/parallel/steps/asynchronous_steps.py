@@ -1,7 +1,7 @@
 """Asynchronous steps: each replica pulls, computes and pushes for itself, and its gradients are applied when they come.
 
-Replicas take turns. A bound on staleness is a bound on how many gradients are under way: what was pulled with j others under way
-is applied j updates later. With a bound of 0 it is ordinary training, one replica's batch after the other's.
+Replicas take turns. A bound on staleness is a bound on how many gradients are under way: if j others are under way at the pull, the
+gradients are applied j updates later. With a bound of 0 it is ordinary training, one replica's batch after the other's.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ class AsyncStep(HomedStep):
         return result, batch_rows.alphas(self.loss, workers)
 
     def _apply_oldest(self, dropped: list[AmpError]) -> list[int]:
-        """Applies the oldest gradients and gives their staleness; or drops them and puts down why.
+        """Applies the oldest gradients and returns their staleness; or drops them and keeps the error.
 
-        An error may be of an earlier step: the one that finds it goes on, for half of a step could not be made again.
+        They may be an earlier step's. So an error does not stop the present step, half of which could not be repeated.
         """
         work = self._underway.popleft()
         try:

@@ -21,14 +21,14 @@ from ampjax.sparse.detection.table_flow import TableFlow
 from ampjax.sparse.detection.table_views import MAX_ROWS, whole_table
 
 MIN_ROWS = 8
-"""Below that many rows a table is dense: there is nothing to save."""
+"""Tables with fewer rows are dense: there is nothing to save."""
 
 Axes = tuple[int, ...]
 """The axes of a leaf along which its rows are counted, rising."""
 
 _READS = ("`gather`", "`dynamic_slice`")
 _PICKS = (*_READS, "`concatenate`", "`stack`", "`scatter`", "`pad`")
-"""Uses after which whole rows may be read along other axes than the first."""
+"""Uses which suggest that whole rows are read along other axes than the first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Variable:
       shape: Its shape.
       dtype: Its dtype.
       sparse: Whether it is.
-      reason: Its reads and their form, or what made it dense: the primitive and, where JAX kept it, the user's source line.
+      reason: Its reads and their form, or the use that made it dense: the primitive and, where JAX kept it, the user's source line.
       axes: The axes along which its rows are counted.
     """
 
@@ -174,7 +174,7 @@ class _Search:
 
     Attributes:
       found: By sparse leaf its axes.
-      reasons: By leaf what is said of it.
+      reasons: By leaf the reason that is given for the verdict.
     """
 
     def __init__(self, traced: TracedLoss, min_rows: int):
@@ -184,7 +184,7 @@ class _Search:
         self._reached: dict[int, tuple[int, bool]] = {}
 
     def run(self, known: Mapping[str, Axes]) -> None:
-        """First all leaves along their first axis, then along others those whose use is such that it might help."""
+        """Tries all leaves along their first axis; then along other axes those leaves whose uses suggest that rows are read along them."""
         leaves = self._traced.leaves
         flow = self._try({i: known.get(leaf.path, LEADING) for i, leaf in enumerate(leaves)})
         unsure = {i for i in self.found if all(r.primitive == "slice" for r in _reads_of(i, flow))}
@@ -201,7 +201,7 @@ class _Search:
         return self.found.get(leaf, LEADING) == LEADING
 
     def _try(self, axes: Mapping[int, Axes]) -> TableFlow:
-        """Follows leaves along some axes, beside those that are found, and keeps what is learned of each."""
+        """Follows leaves along some axes, together with the sparse leaves found so far, and keeps the verdict on each."""
         barred = {
             i: why
             for i, leaf_axes in axes.items()
@@ -210,7 +210,7 @@ class _Search:
         flow = follow(self._traced, self.found | {i: leaf_axes for i, leaf_axes in axes.items() if i not in barred})
         for i, leaf_axes in axes.items():
             is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, leaf_axes, self._traced.leaves, flow)
-            # Of those axes that don't serve, the ones along which most is read tell most, or whose rows are lost elsewhere.
+            # Among axes that fail, the most useful reason is that of the axes along which most is read, or rows are lost last.
             reached = len(_reads_of(i, flow)), i in flow.uses and not flow.uses[i].startswith(_READS)
             if is_sparse or i not in self.reasons or (i not in self.found and reached > self._reached[i]):
                 self.reasons[i], self._reached[i] = reason, reached
@@ -219,7 +219,7 @@ class _Search:
         return flow
 
     def _settle(self) -> None:
-        """Follows what was found once more together: what is read beside a leaf that is dense has to hold, too."""
+        """Follows all sparse leaves together once more, until none is lost: a leaf may be read together with one that has become dense."""
         while True:
             flow = follow(self._traced, self.found)
             verdicts = {i: _judge(i, axes, self._traced.leaves, flow) for i, axes in self.found.items()}
@@ -232,7 +232,7 @@ class _Search:
 
 
 def _options(n_axes: int) -> list[Axes]:
-    """Other axes than the first along which rows may be counted, the smallest rows first: no more is read than need be."""
+    """Other axes than the first along which rows may be counted. The smallest rows come first, so that no more is read than necessary."""
     sizes = range(min(n_axes, 3), 0, -1)
     return [axes for size in sizes for axes in itertools.combinations(range(n_axes), size) if axes != LEADING]
 

@@ -1,7 +1,7 @@
 """Calls, branches and loops around reads: each is built again, with rows and positions in place of tables.
 
-A table in JAX's control flow is a `View`, which is a pytree: it goes in wherever arrays do. Each rule has one form for both kinds
-of walk: positions go in with the operands, ids come out with the results.
+A table in JAX's control flow is a `View`, which is a pytree and can stand wherever arrays do. Each rule has one form for both kinds of
+walk: positions go in with the operands, ids come out with the results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _remat(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Pos
 
 
 def _custom_jvp(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
-    """A new `custom_jvp` of rows: the user's rule is walked like the function."""
+    """A new `custom_jvp` on rows. The user's rule is interpreted in the same way as the function."""
     inner = (*path, 1)
     rule, consts, zeros = primitives.jvp_rule(eqn) if any(isinstance(v, View) for v in ins) else (None, (), ())
     floats = [primitives.is_inexact(v.aval.dtype) for v in eqn.invars]
@@ -78,7 +78,7 @@ def _zero_tangent(value: Any) -> Any:
 
 
 def _cond(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
-    """The branch is chosen where ids are collected, too: the others' ids say that no row is read."""
+    """When ids are collected the branch is chosen, too: the ids of the other branches say that no row is read."""
     branches = [_branch(interpreter, jaxpr, (*path, b)) for b, jaxpr in enumerate(eqn.params["branches"])]
     blanks: FoundIds = {}
     if interpreter.collecting:
@@ -133,7 +133,7 @@ def _while(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Pos
 
 
 def _moving(carry: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
-    """What a loop really carries: all but tables, which it hands on as they are; and the way back."""
+    """A loop's carry without tables, which are passed on unchanged; and the function that puts them back in."""
 
     def whole(moving: Sequence[Any]) -> list[Any]:
         rest = iter(moving)
