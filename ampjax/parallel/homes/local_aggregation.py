@@ -22,7 +22,7 @@ def share_ids(workers: Sequence[UniqueRows]) -> list[UniqueRows]:
       One entry for each worker.
 
     >>> first, second = UniqueRows(np.array([3, 7]), np.array([1, 0, 2])), UniqueRows(np.array([5]), np.array([0]))
-    >>> both = together([first, second])
+    >>> both = share_ids([first, second])
     >>> both[1].ids.tolist(), [worker.inverse.tolist() for worker in both]
     ([3, 5, 7], [[2, 0, 3], [1]])
     """

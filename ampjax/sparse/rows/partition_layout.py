@@ -101,9 +101,9 @@ def place_evenly(sizes: Sequence[int], n_servers: int, load: Sequence[int] = ())
       n_servers: At least 1.
       load: What each server has already; nothing by default.
 
-    >>> place([5, 3, 3, 1], 2)
+    >>> place_evenly([5, 3, 3, 1], 2)
     (0, 1, 1, 0)
-    >>> place([5, 3, 3, 1], 2, load=[6, 0])
+    >>> place_evenly([5, 3, 3, 1], 2, load=[6, 0])
     (1, 1, 0, 1)
     """
     load, result = list(load) or [0] * n_servers, [0] * len(sizes)
