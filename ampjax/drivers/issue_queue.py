@@ -104,6 +104,9 @@ class IssueQueue:
         if self._executor is not None:
             for decided in added:
                 self._launch(decided)  # now: once more has been admitted, nobody knows what is in it
+            if not (self._instruments.decided or self._instruments.done):
+                self._note(dispatches)
+                return
         for place, decided in enumerate(added):
             dispatch = decided.dispatch
             for hook in self._instruments.decided:
@@ -116,9 +119,12 @@ class IssueQueue:
                 self.carry_out(all_but=len(added) - place)
             for hook in self._instruments.done if place < n_done else ():
                 hook(dispatch, None)
-        if self._executor is None:
-            return
-        self._n_dispatches += len(added)
+        if self._executor is not None:
+            self._note(dispatches)
+
+    def _note(self, dispatches: Sequence[Dispatch]) -> None:
+        """Counts dispatches that wait to be issued, and issues all if they are many."""
+        self._n_dispatches += len(dispatches)
         self._n_messages += sum([dispatch.n_messages for dispatch in dispatches])
         if self._n_dispatches >= AHEAD[0] or self._n_messages >= AHEAD[1]:
             self.carry_out()

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from ampjax.engine.executor import Executor
-from ampjax.engine.kernels.ladders import ladder_for, segment_ladder, segment_sizes
 from ampjax.engine.kernels.launch import Launch
+from ampjax.plan.ladders import is_padded, ladder_for, segment_ladder, segment_sizes
 from ampjax.plan.stages import Stage
+from ampjax.sched.decisions import packs
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
 from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.diagnose.statistics import StageStats
@@ -132,6 +133,11 @@ def _steps(sizes: Callable[[int], int], most: int, more: int = 0) -> list[int]:
 def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) -> Launch:
     """A launch of `n` rows, into `m` segments, that reads and writes the trash slot only."""
     rows, out = np.zeros(n, np.int64), np.zeros(m if stage.kind.sums_segments else n, np.int64)
+    size = n if is_padded(stage) else 0
+    if size:
+        pack = packs.padded([rows] * len(stage.ports), [out] * len(stage.outputs), size).ravel()
+    else:
+        pack = packs.made([rows] * len(stage.ports) + [out] * len(stage.outputs))
     sizes = np.ones(n, np.int64) if stage.ragged else None
     if stage.kind.reduces:
         sizes = np.append(np.zeros(m - 1, np.int64), n)
@@ -141,9 +147,13 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
         stage.worker,
         stage.number,
         direction,
+        n if size else 0,
         n,
-        [rows] * len(stage.ports),
-        [out] * len(stage.outputs),
+        len(stage.ports),
+        len(stage.outputs),
+        pack,
+        size,
+        0,
         [scheduler.capacity(key) for key in stage.arenas],
         sizes=sizes,
         edges=_no_edges(stage, n),

@@ -99,6 +99,7 @@ class Executor:
         """Whether a launch can be carried out together with the one before it, and with those that this was carried out with: one call of one kernel."""
         return (
             launch.stage == before.stage != CHANGES_ONLY
+            and launch.size == before.size
             and launch.direction == before.direction
             and launch.versions == before.versions
             and not (before.changes or before.drop or self._reads(before))

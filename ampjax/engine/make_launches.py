@@ -20,26 +20,46 @@ class Launches:
 
     def __init__(self, scheduler: Scheduler, seeds: RowSeeds):
         self._scheduler, self._seeds = scheduler, seeds
+        self._capacities: dict[int, tuple[int, ...]] = {}  # of stages' outputs
+        self._n_slots = -1  # of all arenas, when they were looked up
+        self._stages = [
+            (stage, len(stage.ports), len(stage.outputs), stage.ragged or stage.random)
+            for stage in scheduler.plan.stages
+        ]
 
     def __call__(self, d: Dispatch) -> Launch:
         """A dispatch as a launch."""
         if d.stage < 0:
             return Launch(d.number, d.worker, CHANGES_ONLY, d.direction, changes=d.changes)
-        s = self._scheduler
-        stage, rows = s.plan.stages[d.stage], d.rows
+        stage, n_ports, n_outputs, has_contents = self._stages[d.stage]
         launch = Launch(
             d.number,
             d.worker,
             d.stage,
             d.direction,
+            d.n_messages,
             d.n_rows,
-            rows[: len(stage.ports)],
-            rows[len(stage.ports) :],
-            tuple(s.capacity(key) for key in stage.arenas),
+            n_ports,
+            n_outputs,
+            d.pack,
+            d.size,
+            d.place,
+            self._capacities_of(d.stage),
             d.changes,
-            brings_updates(stage, d),
+            bool(d.changes) and brings_updates(stage, d),
         )
-        return self._with_contents(launch, stage, d) if stage.ragged or stage.random or d.versions else launch
+        return self._with_contents(launch, stage, d) if has_contents or d.versions else launch
+
+    def _capacities_of(self, stage: int) -> tuple[int, ...]:
+        """How many rows the arena of each output of a stage has now."""
+        s = self._scheduler
+        if s.n_slots != self._n_slots:
+            self._n_slots = s.n_slots
+            self._capacities.clear()
+        found = self._capacities.get(stage)
+        if found is None:
+            found = self._capacities[stage] = tuple([s.capacity(key) for key in self._stages[stage][0].arenas])
+        return found
 
     def _with_contents(self, launch: Launch, stage: Stage, d: Dispatch) -> Launch:
         """What only some stages need of a dispatch."""
@@ -53,8 +73,6 @@ class Launches:
 
 
 def brings_updates(stage: Stage, d: Dispatch) -> bool:
-    """Whether all of a dispatch's parameter changes are updates of its stage's nodes, of each, from nothing but gradients that it brings itself."""
-    if not d.changes:
-        return False
+    """Whether all of a dispatch's parameter changes, of which there are some, are updates of its stage's nodes, of each, from nothing but gradients that it brings itself."""
     updates = {change.node: change.count for change in d.changes if isinstance(change, Update)}
     return len(updates) == len(d.changes) and all(updates.get(node) == d.rows_at(stage, node) for node in stage.params)

@@ -15,14 +15,16 @@ from ampjax.engine.arenas import Arenas, grow, zeros
 from ampjax.engine.kernels import edge_kernels
 from ampjax.engine.kernels import rows as kernels
 from ampjax.engine.kernels.edge_sizes import EdgeSizes, padded_edges
-from ampjax.engine.kernels.ladders import ladder_for, segment_sizes
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.looped import COUNTS, STACKED, STREAK, Kernel, Streak
 from ampjax.engine.kernels.residuals import Kept, find_chain_kept, find_kept, shapes_of
-from ampjax.engine.kernels.rows import TRASH, Collection, Reduction, Wiring
+from ampjax.engine.kernels.rows import Collection, Reduction, Wiring
 from ampjax.engine.kernels.stage_program import make_chain_program, make_program
 from ampjax.engine.kernels.weight_gradients import Learning
+from ampjax.plan.ladders import ladder_for, segment_sizes
 from ampjax.plan.stages import HOST, ArenaKey, Stage
+from ampjax.sched.columns import N_HEAD
+from ampjax.sched.decisions import packs
 from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.unfold.rules.edges import Edges
 
@@ -47,8 +49,7 @@ class StageRunner:
         self._read_keys = [key for key in dict.fromkeys(in_keys) if key not in self._out_keys]
         self._keys: list[ArenaKey] = [*self._out_keys, *self._read_keys]
         self._host_ports = [(i, port.arena) for i, port in enumerate(stage.ports) if port.space == HOST]
-        self._device_ports = [i for i, port in enumerate(stage.ports) if port.space != HOST]
-        self._n_lines = len(self._device_ports) + len(stage.outputs)
+        self._n_sections = len(stage.ports) + len(stage.outputs)
         self._loops = stage.kind.is_row_wise and devices[stage.space].platform == "cpu"
         self._wiring = Wiring(
             tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
@@ -82,26 +83,32 @@ class StageRunner:
         self._put, self._get, self._pay = (of(rows) for of in (kernels.put_rows, kernels.get_rows, kernels.pay_rows))
 
     @functools.cached_property
-    def _row_bytes(self) -> int:
-        """Bytes that a dispatch brings for each row: slots, random numbers, and what comes from the host."""
+    def _most_stacked(self) -> int:
+        """Rows of a dispatch, at most, that is one of several in a call; 0 where none is. It brings slots, random numbers, and what comes from the host."""
+        if not self._loops:
+            return 0
         from_host = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, (_, shape, dtype) in self._host_ports)
-        return 4 * (self._n_lines + 1 + self._random) + from_host
+        return STACKED // (4 * (self._n_sections - len(self._host_ports) + 1 + self._random) + from_host)
 
     @functools.cached_property
     def needs_backward(self) -> bool:
         """Whether the adjoint has anything to compute: a gradient that comes in, and parameters or an input that take one."""
         comes_in = any(out.is_float for out in self.stage.outputs)
-        ports = (self.stage.ports[i] for i in self._device_ports)
-        return comes_in and (bool(self.stage.params) or any(port.type.is_float for port in ports))
+        takes_one = any(port.type.is_float for port in self.stage.ports if port.space != HOST)
+        return comes_in and (bool(self.stage.params) or takes_one)
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
         """Whether a dispatch can be carried out in the same call as the one before it, of this stage and direction: it has the same size."""
-        k = self._ladder(launch.n_rows)
-        return self._stacks(k) and k == self._ladder(before.n_rows) and min(launch.n_rows, before.n_rows) > 0
+        k = self._size(launch)
+        return k == self._size(before) and self._stacks(k) and min(launch.n_rows, before.n_rows) > 0
+
+    def _size(self, launch: Launch) -> int:
+        """The size to which a dispatch is padded, unless that follows from its edges."""
+        return launch.size or self._ladder(launch.n_rows)
 
     def _stacks(self, k: int) -> bool:
         """Whether dispatches of this size are called as streaks: on CPUs, where a loop whose length is told at run time keeps no thread waiting."""
-        return self._loops and k * self._row_bytes <= STACKED
+        return k <= self._most_stacked
 
     def forward(self, streak: Streak, params: tuple[Any, ...]) -> None:
         """The forward pass of a `rows`, `edges`, `transfer`, `reduce` or `collect` stage; a streak of more than one where they coalesce."""
@@ -188,7 +195,7 @@ class StageRunner:
         key, slots = self.stage.ports[port].arena, launch.in_rows[port]
         if key[0] == HOST:
             return self._arenas.host[key][slots]
-        return self._get.once(self._arenas.values[key], _padded(slots, self._ladder(launch.n_rows), True))
+        return self._get.once(self._arenas.values[key], self._lines(launch)[N_HEAD + port])
 
     # -- arguments
 
@@ -202,7 +209,7 @@ class StageRunner:
             host, pack = self._rows(streak, k)
             seeds = [self._edge_seeds(first, k, sizes)] if draws else []
             return kernel.once(*arguments, _first(host), pack[0], *seeds, padded_edges(first.edges, k, sizes), sizes)
-        k = self._ladder(first.n_rows)
+        k = self._size(first)
         in_a_row = kernel.in_a_row if self._stacks(k) else None
         most = 1 if in_a_row is None else STREAK
         host, pack = self._rows(streak, k, most)
@@ -212,20 +219,28 @@ class StageRunner:
         return in_a_row(COUNTS[len(streak)], *arguments, host, pack, *seeds, *told)
 
     def _rows(self, streak: Streak, k: int, most: int = 1) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-        """The rows of host ports, `[most, k, *shape]` each, and the packed slots `[most, lines + 1, k]`: padded, and for as many dispatches as there are."""
-        pack = np.empty((most, self._n_lines + 1, k), np.int32)
-        hosts = [(i, self._arenas.host[key]) for i, key in self._host_ports]
-        rows = tuple([np.empty((most, k, *arena.shape[1:]), arena.dtype) for _, arena in hosts])
-        for number, launch in enumerate(streak):
-            n, own = launch.n_rows, pack[number]
-            for line, i in enumerate(self._device_ports):
-                _pad_into(own[line], launch.in_rows[i], n > 0)
-            for line, slots in enumerate(launch.out_rows, len(self._device_ports)):
-                _pad_into(own[line], slots, False)
-            own[-1] = n
-            for (i, arena), out in zip(hosts, rows, strict=True):
-                arena.take(_repeated(launch.in_rows[i], k), axis=0, out=out[number], mode="clip")
-        return rows, pack
+        """The rows of host ports, `[most, k, *shape]` each, and the packs `[most, n_lines, k]`: padded, and for as many dispatches as there are."""
+        pack, n = self._packs(streak, k, most), len(streak)
+        rows: list[np.ndarray] = []
+        for i, key in self._host_ports:
+            arena = self._arenas.host[key]
+            own = np.empty((most, k, *arena.shape[1:]), arena.dtype)
+            arena.take(pack[:n, N_HEAD + i], axis=0, out=own[:n], mode="clip")
+            rows.append(own)
+        return tuple(rows), pack
+
+    def _packs(self, streak: Streak, k: int, most: int) -> np.ndarray:
+        """What dispatches bring, padded, `[most, n_lines, k]`: as the scheduler has written it, where it has padded it."""
+        if streak[0].size:
+            return packs.stacked([launch.pack for launch in streak], [launch.place for launch in streak], most, k)
+        out = np.empty((most, packs.n_lines(self._n_sections, k), k), np.int32)
+        for own, launch in zip(out, streak, strict=False):
+            own[:] = packs.padded(launch.in_rows, launch.out_rows, k)
+        return out
+
+    def _lines(self, launch: Launch) -> np.ndarray:
+        """The same for one, `[n_lines, k]`."""
+        return self._packs([launch], self._size(launch), 1)[0]
 
     def _seeds(self, streak: Streak, k: int, most: int) -> tuple[np.ndarray | None]:
         """The random numbers of the rows, `[most, k]`, padded; None where nothing is random."""
@@ -233,7 +248,7 @@ class StageRunner:
             return (None,)
         seeds = np.empty((most, k), np.uint32)
         for number, launch in enumerate(streak):
-            _pad_into(seeds[number], launch.seeds[0], True)
+            packs.pad_into(seeds[number], launch.seeds[0], True)
         return (seeds,)
 
     def _edge_seeds(self, launch: Launch, k: int, sizes: tuple[int, ...]) -> Any:
@@ -309,47 +324,32 @@ class StageRunner:
         n = launch.n_rows
         if not n:
             return
-        a, k = self._arenas, self._ladder(n)
+        a, (slots, to) = self._arenas, self._lines(launch)[N_HEAD : N_HEAD + 2]
         source, target = self.stage.ports[0].arena, self._out_keys[0]
-        slots = _padded(launch.in_rows[0], k, True)
         if source[0] == HOST:
             rows: Any = a.host[source][slots]
         else:
             rows = jax.device_put(self._get.once(a.values[source], slots), self._devices[self.stage.space])
         grads = None if self.stage.written[0] else a.grads[target]
-        a.values[target], zeroed = self._put.once(a.values[target], grads, _padded(launch.out_rows[0], k, False), rows)
+        a.values[target], zeroed = self._put.once(a.values[target], grads, to, rows)
         if zeroed is not None:
             a.grads[target] = zeroed
 
     def _transfer_backward(self, launch: Launch) -> None:
-        a, k = self._arenas, self._ladder(launch.n_rows)
+        a, (slots, to) = self._arenas, self._lines(launch)[N_HEAD : N_HEAD + 2]
         source, target = self.stage.ports[0].arena, self._out_keys[0]
         here, there = a.grads[target], a.grads[source]
         assert here is not None and there is not None
-        rows = self._get.once(here, _padded(launch.out_rows[0], k, False))
+        rows = self._get.once(here, to)
         rows = jax.device_put(rows, self._devices[source[0]])
-        a.grads[source] = self._pay.once(there, _padded(launch.in_rows[0], k, False), rows, self.stage.sole[0])
-
-
-def _repeated(slots: np.ndarray, k: int) -> np.ndarray:
-    """Slots `[k]`: padded with the first one, or where there is none with the trash slot."""
-    slots = slots if len(slots) else np.full(1, TRASH)
-    return slots if len(slots) == k else np.concatenate([slots, slots[:1].repeat(k - len(slots))])
+        a.grads[source] = self._pay.once(there, _padded(launch.in_rows[0], len(slots), False), rows, self.stage.sole[0])
 
 
 def _padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:
     """Slots as int32 `[k]`: padded with the first one, or with the trash slot."""
     out = np.empty(k, np.int32 if slots.dtype != np.uint32 else np.uint32)
-    _pad_into(out, slots, repeat)
+    packs.pad_into(out, slots, repeat)
     return out
-
-
-def _pad_into(out: np.ndarray, slots: np.ndarray, repeat: bool) -> None:
-    """Writes slots, padded with the first one, or with the trash slot."""
-    n = len(slots)
-    out[:n] = slots
-    if n < len(out):
-        out[n:] = slots[0] if repeat and n else TRASH
 
 
 def _first(stacked: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 
 OF_A_QUEUE = [c.HEAD, c.TAIL, c.ITEMS, c.WAITING, c.LONGEST, c.UNDER_WAY, c.SINCE, c.SORTED, c.N_SORTED, c.SORTED_BORN]
 """What a queue knows of its messages."""

@@ -11,11 +11,11 @@ from ampjax.errors import InvariantError
 from ampjax.ir.instances import Messages, Topology
 from ampjax.plan.passes import PURPOSES
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.programs.feeds import Feed, Feeds
 from ampjax.sched.programs.growing import Growing
 from ampjax.sched.programs.program_cache import ProgramCache
-from ampjax.sched.tables import columns as c
 from ampjax.sched.tables.program_store import Store
 from ampjax.sched.tables.space import Space
 from ampjax.unfold.program_keys import PumpedNumbers

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Change, Update
-from ampjax.sched.tables import columns as c
 from ampjax.sched.tables.plan_tables import longer
 from ampjax.sched.tables.program_store import Store
 from ampjax.sched.tables.space import Space
@@ -46,7 +47,8 @@ class Decider:
     def __init__(self, plan: Plan, space: Space, store: Store, replicas: Replicas, loops: ModuleType):
         self._space, self._store, self._replicas, self._loops = space, store, replicas, loops
         self._nodes, self._ways, self.stashes = list(plan.graph.parameterised), ways_of(plan), Stashes()
-        self._told, self._pack = np.zeros((2, c.N_PACK + 1), np.int64), np.zeros(1 << 16, np.int32)
+        self._told, self._pack = np.zeros((2, c.PADDED + 1), np.int64), np.zeros(1 << 16, np.int32)
+        self._memory = PackMemory()
         self._due = np.zeros((1 + 16 * len(self._nodes), 3), np.int64)
         stashed = space.t.stages[:, c.STASHES] * (space.t.stages[:, c.KIND] == c.COMPUTES)
         self._meets = set(np.flatnonzero(space.t.nodes[:, c.MEETS]).tolist())
@@ -75,15 +77,17 @@ class Decider:
                 return reason
 
     def _dispatches(self, worker: int, told: list[list[int]]) -> list[Dispatch]:
-        """What has been told of some dispatches, as dispatches; these share one copy of the pack."""
+        """What has been told of some dispatches, as dispatches; their packs lie one behind the other."""
         end = told[-1][c.PACK] + told[-1][c.N_PACK]
-        pack, due = self._pack[:end].copy(), self._due[: told[-1][c.DUE] + told[-1][c.N_DUE]].tolist()
+        packs, start = self._memory.keep(self._pack[:end])
+        due = self._due[: told[-1][c.DUE] + told[-1][c.N_DUE]].tolist()
         found: list[Dispatch] = []
-        for q, number, n, rows, n_due, first, at, length in told:
+        for q, number, n, rows, n_due, first, at, length, size in told:
             stage, direction, n_sections, plain = self._queues[q]
             changes = self._changes(due[first : first + n_due]) if n_due else ()
-            own = pack[at : at + length]
-            dispatch = Dispatch(number, worker, stage, direction, n, rows, n_sections, own, changes)
+            at += start
+            own = packs[at : at + length]
+            dispatch = Dispatch(number, worker, stage, direction, n, rows, n_sections, own, size, at, changes)
             found.append(dispatch if plain else self._completed(dispatch))
         return found
 

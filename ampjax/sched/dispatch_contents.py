@@ -12,9 +12,9 @@ import numpy as np
 from ampjax.ir.instances import Topology
 from ampjax.ir.state import INSTANCE, SLOT
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 from ampjax.sched.tables.program_store import Store
 from ampjax.unfold.rules.edges import EdgeIndex, Edges
 from ampjax.unfold.rules.routes import find_topology

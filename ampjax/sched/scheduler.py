@@ -15,11 +15,13 @@ import numpy as np
 from ampjax.ir.instances import Messages
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
+from ampjax.sched import columns as c
 from ampjax.sched.abandon import forget_all
 from ampjax.sched.admission import Admission
 from ampjax.sched.choosing.policy_numbers import BY_ASKING, number_of
 from ampjax.sched.choosing.python_policies import NONE, Asking
 from ampjax.sched.choosing.queue_views import Queue
+from ampjax.sched.columns import Tables
 from ampjax.sched.decider import Decider
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.policy import Policy
@@ -31,8 +33,6 @@ from ampjax.sched.diagnose.statistics import Statistics, reset, statistics
 from ampjax.sched.dispatch_contents import Contents
 from ampjax.sched.programs.feeds import Feed
 from ampjax.sched.programs.program_cache import ProgramCache
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 from ampjax.sched.tables.program_store import Store
 from ampjax.sched.tables.space import Space
 from ampjax.sched.updates.counters import Counters, gradient_rows
@@ -257,6 +257,11 @@ class Scheduler:
     def capacity(self, arena: ArenaKey) -> int:
         """Rows that an arena must have now, slot 0 included; it only grows."""
         return self._space.capacity(arena)
+
+    @property
+    def n_slots(self) -> int:
+        """Rows of all arenas together; while a run lasts these only grow."""
+        return self._space.n_slots
 
     @property
     def idle(self) -> bool:

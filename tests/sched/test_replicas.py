@@ -8,8 +8,8 @@ from support import graphs
 from support.control import admit, drain, plan_for, scheduler_for
 
 import ampjax as amp
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, ReplicaSync, Update
-from ampjax.sched.tables import columns as c
 from ampjax.sched.updates.replica_sync import Replicas
 
 

@@ -85,7 +85,7 @@ def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
             collected = _repeated(_real(wiring, pack), collected)
             outs, values = kept.forward(program.rows, own, (collected, *inputs), of_rows)
             values = (collected, *values) if records else ()
-            records = [set_rows(r, pack[wiring.device_ports], x) for r, x in zip(records, values, strict=True)]
+            records = [set_rows(r, wiring.of_output(pack, 0), x) for r, x in zip(records, values, strict=True)]
         return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
 
     return forward_train
@@ -117,7 +117,7 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
         if program.rows is None:
             (back,) = cotangents(wiring, grads, pack, real, inputs[:1])
         else:
-            slots = pack[wiring.device_ports]
+            slots = wiring.of_output(pack, 0)
             collected, *rest = (r[jnp.where(real, slots, slots[0])] for r in records)
             outs, pull = kept.backward(program.rows, own, (collected, *inputs), of_rows, rest)
             returned = cotangents(wiring, grads, pack, real, outs)
@@ -126,7 +126,7 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
         way_grads, to_senders = _to_senders(program, ways, inputs[0], back, edges, sizes, of_edges)
         if to_senders is not None:
             to_inputs[:1] = [to_inputs[0] + to_senders if to_inputs else to_senders]
-        mask = jnp.arange(pack.shape[1]) < pack[-1, 0]
+        mask = wiring.mask(pack)
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, to_inputs),
             accumulate(accumulators, (*way_grads, *row_grads)),
@@ -181,7 +181,7 @@ def _seeds(way: Program, seeds: Any, number: int) -> Array | None:
 
 def _real(wiring: Wiring, pack: Array) -> Array:
     """Which rows of the outputs are no padding: padding goes to the trash slot."""
-    return pack[wiring.device_ports] != TRASH
+    return wiring.of_output(pack, 0) != TRASH
 
 
 def _repeated(real: Array, rows: Array) -> Array:

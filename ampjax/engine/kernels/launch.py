@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ampjax.sched.decisions.packs import rows_of
 from ampjax.sched.decisions.parameter_changes import Change
 from ampjax.unfold.rules.edges import Edges
 
 CHANGES_ONLY = -1
 """The stage of a launch that runs none."""
+
+NO_SLOTS = np.zeros(0, np.int32)
 
 
 class Launch(NamedTuple):
@@ -22,9 +25,13 @@ class Launch(NamedTuple):
       worker: Who runs it.
       stage: The number of the stage that it runs, or `CHANGES_ONLY`.
       direction: `forward`, `backward`, `infer` or `update`.
+      n_messages: Messages, if the pack says which.
       n_rows: Input rows (of port 0).
-      in_rows: For each port, the arena slots `[r]` of the input rows.
-      out_rows: For each output, the arena slots of the output rows.
+      n_ports: Ports of the stage.
+      n_outputs: Its outputs.
+      pack: The slots of the rows of each port and output, in the layout that kernels take (`sched.decisions.packs`).
+      size: The size that it is padded to; 0 if it is not.
+      place: Where the pack begins in the array that it shares with those of other launches.
       capacities: For each output, how many rows its arena has; of a way back none.
       changes: Parameter changes that follow.
       brings_updates: Whether these are updates of the stage's nodes, of each, from nothing but gradients that it brings itself.
@@ -40,9 +47,13 @@ class Launch(NamedTuple):
     worker: int
     stage: int
     direction: str
+    n_messages: int = 0
     n_rows: int = 0
-    in_rows: Sequence[np.ndarray] = ()
-    out_rows: Sequence[np.ndarray] = ()
+    n_ports: int = 0
+    n_outputs: int = 0
+    pack: np.ndarray = NO_SLOTS
+    size: int = 0
+    place: int = 0
     capacities: Sequence[int] = ()
     changes: Sequence[Change] = ()
     brings_updates: bool = False
@@ -52,3 +63,18 @@ class Launch(NamedTuple):
     seeds: Sequence[np.ndarray] = ()
     versions: tuple[int, ...] | None = None
     drop: bool = False
+
+    @property
+    def rows(self) -> list[np.ndarray]:
+        """The arena slots of the rows of each port, then of each output."""
+        return rows_of(self.pack, self.n_messages, self.n_ports + self.n_outputs, self.size)
+
+    @property
+    def in_rows(self) -> list[np.ndarray]:
+        """Those of each port."""
+        return self.rows[: self.n_ports]
+
+    @property
+    def out_rows(self) -> list[np.ndarray]:
+        """Those of each output."""
+        return self.rows[self.n_ports :]

@@ -17,9 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.engine.kernels.launch import Launch
-
-STREAK = 8
-"""Dispatches in one call, at most."""
+from ampjax.sched.decisions.packs import STREAK
 
 STACKED = 1 << 14
 """Bytes that a dispatch brings, at most, where it can be one of several: larger ones are work enough for a call of their own."""

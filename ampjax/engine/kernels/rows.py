@@ -4,7 +4,7 @@ Every kernel gathers input rows by slot, computes, and scatters result rows by s
 donated, so the writes are in place. Rows beyond the last message are padding: they repeat a real input row, write to the trash
 slot 0, and their cotangents are removed with `where` (0 times infinity would be NaN).
 
-Integers are passed packed: one array `[n + 1, k]` whose rows are slots and whose last row starts with the number of real rows.
+Integers are passed packed: one array `[n_lines, k]` with lines of slots and one that starts with the number of real rows (`sched.decisions.packs`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from ampjax.ir.payload_nodes import metric_parts
 from ampjax.jaxprs.axis_products import over_one_axis
 from ampjax.optim.node_update import combine, trainable
 from ampjax.plan.stages import ArenaKey
-
-TRASH = 0
+from ampjax.sched.columns import N_HEAD, TRASH
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,17 @@ class Wiring:
     sole: tuple[bool, ...] = ()
     written: tuple[bool, ...] = ()
 
-    @property
-    def device_ports(self) -> int:
-        """Ports whose rows lie on the device: as many lines of a pack come before those of the outputs."""
-        return sum(place is not None for place in self.ports)
+    def of_port(self, pack: Array, port: int) -> Array:
+        """The slots of a port's rows, `[k]`."""
+        return pack[N_HEAD + port]
 
+    def of_output(self, pack: Array, output: int) -> Array:
+        """The slots of an output's rows, `[k]`."""
+        return pack[N_HEAD + len(self.ports) + output]
 
-def _mask(pack: Array) -> Array:
-    return jnp.arange(pack.shape[1]) < pack[-1, 0]
+    def mask(self, pack: Array) -> Array:
+        """Which rows are no padding, `[k]`."""
+        return jnp.arange(pack.shape[1]) < pack[N_HEAD + len(self.ports) + len(self.outputs), 0]
 
 
 def masked(mask: Array, x: Array) -> Array:
@@ -64,14 +66,13 @@ def masked(mask: Array, x: Array) -> Array:
 
 def gathered(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], pack: Array) -> tuple[Array, ...]:
     """The input rows of each port: gathered, or as they came from the host."""
-    rows, from_host, line = [], iter(host), 0
-    for place in wiring.ports:
-        if place is None:
-            rows.append(next(from_host))
-        else:
-            rows.append(read_rows(arenas[place], pack[line]))
-            line += 1
-    return tuple(rows)
+    from_host = iter(host)
+    return tuple(
+        [
+            next(from_host) if place is None else read_rows(arenas[place], wiring.of_port(pack, port))
+            for port, place in enumerate(wiring.ports)
+        ]
+    )
 
 
 def add_gradients(
@@ -84,15 +85,11 @@ def add_gradients(
 ) -> tuple[Array, ...]:
     """Puts input cotangents into the adjoint rows of the input slots; padding goes to the trash slot."""
     out = list(grads)
-    line = 0
     values = iter(cotangents)
     for port, place in enumerate(wiring.ports):
-        if place is None:
-            continue
-        if float_ports[port]:
-            slots = jnp.where(mask, pack[line], TRASH)
+        if place is not None and float_ports[port]:
+            slots = jnp.where(mask, wiring.of_port(pack, port), TRASH)
             out[place] = _put(out[place], slots, masked(mask, next(values)), wiring.sole[port])
-        line += 1
     return tuple(out)
 
 
@@ -130,7 +127,7 @@ def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Kernel:
         inputs = gathered(wiring, (*written, *read), host, pack)
         if kept.leaves:
             outs, values = kept.forward(program, params, inputs, seeds)
-            slots = pack[wiring.device_ports]
+            slots = wiring.of_output(pack, 0)
             records = [set_rows(r, slots, x) for r, x in zip(records, values, strict=True)]
         else:
             outs = over_rows(program, seeds)(params, inputs)
@@ -144,7 +141,7 @@ def new_gradients(wiring: Wiring, grads: tuple[Array, ...], pack: Array) -> tupl
     new = list(grads)
     for j, place in enumerate(wiring.outputs):
         if new[place] is not None and not wiring.written[j]:
-            new[place] = set_rows(new[place], pack[wiring.device_ports + j], 0)
+            new[place] = set_rows(new[place], wiring.of_output(pack, j), 0)
     return tuple(new)
 
 
@@ -157,7 +154,7 @@ def cotangents(
         if grads[place] is None:
             found.append(jnp.zeros(y.shape, jax.dtypes.float0))
         else:
-            found.append(masked(mask, read_rows(grads[place], pack[wiring.device_ports + j])))
+            found.append(masked(mask, read_rows(grads[place], wiring.of_output(pack, j))))
     return tuple(found)
 
 
@@ -174,10 +171,11 @@ def backward(program: Program, wiring: Wiring, kept: Kept, learning: Learning) -
     def backward(
         params: Any, arenas: Any, grads: Any, learnt: Any, records: Any, host: Any, pack: Any, seeds: Any, told: Any
     ) -> Any:
-        mask = _mask(pack)
+        mask = wiring.mask(pack)
         inputs = gathered(wiring, arenas, host, pack)
         # Padding reads the first row's: nothing may ever have been recorded in the trash slot, and 0 over 0 is no number.
-        slots = jnp.where(mask, pack[wiring.device_ports], pack[wiring.device_ports, 0])
+        slots = wiring.of_output(pack, 0)
+        slots = jnp.where(mask, slots, slots[0])
         outs, pull = kept.backward(program, params, inputs, seeds, [read_rows(r, slots) for r in records])
         returned = cotangents(wiring, grads, pack, mask, outs)
         weight_grads, *input_grads = over_one_axis(lambda: pull(returned), (*inputs, *outs))
@@ -191,7 +189,7 @@ def written_rows(wiring: Wiring, arenas: tuple[Array, ...], pack: Array, outs: t
     """The output arenas with the output rows in their slots."""
     new = list(arenas)
     for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
-        new[place] = set_rows(new[place], pack[wiring.device_ports + j], y)
+        new[place] = set_rows(new[place], wiring.of_output(pack, j), y)
     return tuple(new)
 
 
@@ -215,7 +213,7 @@ def loss_train(program: Program, wiring: Wiring, learning: Learning) -> Kernel:
     def loss_train(
         params: Any, arenas: Any, grads: Any, learnt: Any, metrics: Any, host: Any, pack: Any, seeds: Any, told: Any
     ) -> Any:
-        mask = _mask(pack)
+        mask = wiring.mask(pack)
         inputs = gathered(wiring, arenas, host, pack)
         float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
 
@@ -244,7 +242,7 @@ def loss_infer(program: Program, wiring: Wiring) -> Kernel:
     @kernel(changed=(2,), brought=(3, 4))
     def loss_infer(params: Any, arenas: Any, metrics: Any, host: Any, pack: Any) -> Any:
         inputs = gathered(wiring, arenas, host, pack)
-        return metrics + _loss_sums(program, params, inputs, _mask(pack))[1]
+        return metrics + _loss_sums(program, params, inputs, wiring.mask(pack))[1]
 
     return loss_infer
 

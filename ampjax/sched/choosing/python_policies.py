@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
 from ampjax.sched.choosing.backlog import WorkerQueues
 from ampjax.sched.choosing.queue_views import Queue
+from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.policy import Policy, backward_first
 from ampjax.sched.diagnose.snapshot import Snapshot
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 
 NONE = -1
 """No queue."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
-from ampjax.sched.tables import columns as c
 
 SHOWN = c.UNDER_WAY, c.ITEMS, c.WAITING, c.MAX_ROWS, c.LONGEST, c.SINCE
 """The columns of a queue that views show; then follows when it began to wait. All but the first change only when messages come or go."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ampjax.plan.stages import Stage
+from ampjax.sched.decisions.packs import rows_of
 from ampjax.sched.decisions.parameter_changes import Change
 
 DIRECTIONS = FORWARD, BACKWARD, INFER, UPDATE = "forward", "backward", "infer", "update"
@@ -24,7 +25,9 @@ class Dispatch(NamedTuple):
       n_messages: Messages in it.
       n_rows: Input rows of port 0.
       n_sections: Ports and outputs of the stage together.
-      pack: int32: what the properties below show, one after the other.
+      pack: int32: what the properties below show, in the layout that kernels take (see `packs`).
+      size: The size that it is padded to; 0 where that waits until it is issued.
+      place: Where the pack begins in the array that it shares with those of other dispatches.
       changes: Parameter changes that follow.
       edges: Of a stage that is a chain: the edges of each of its ways.
       versions: Of a stage with stashed weights, the versions of its parameters that its messages see, or saw on their way forth.
@@ -39,6 +42,8 @@ class Dispatch(NamedTuple):
     n_rows: int
     n_sections: int
     pack: np.ndarray
+    size: int = 0
+    place: int = 0
     changes: tuple[Change, ...] = ()
     edges: tuple[int, ...] = ()
     versions: tuple[int, ...] | None = None
@@ -52,38 +57,26 @@ class Dispatch(NamedTuple):
     @property
     def lines(self) -> np.ndarray:
         """`[n_messages]`: their invocations, by their lines among all programs."""
-        return self.pack[self.n_messages : 2 * self.n_messages]
+        start = self.size or self.n_messages
+        return self.pack[start : start + self.n_messages]
 
     @property
     def ids(self) -> np.ndarray:
         """`[n_messages]`: the numbers of their instances."""
-        return self.pack[2 * self.n_messages : 3 * self.n_messages]
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """`[n_sections]`: the rows of each port, then of each output."""
-        return self.pack[3 * self.n_messages : 3 * self.n_messages + self.n_sections]
-
-    @property
-    def slots(self) -> np.ndarray:
-        """The arena slots of the rows of each port, then of each output, one after the other."""
-        return self.pack[3 * self.n_messages + self.n_sections :]
+        start = 2 * (self.size or self.n_messages)
+        return self.pack[start : start + self.n_messages]
 
     @property
     def rows(self) -> list[np.ndarray]:
-        """The same, an array for each port and output."""
-        at, found = 3 * self.n_messages + self.n_sections, list[np.ndarray]()
-        for size in self.sizes.tolist():
-            found.append(self.pack[at : at + size])
-            at += size
-        return found
+        """The arena slots of the rows of each port, then of each output."""
+        return rows_of(self.pack, self.n_messages, self.n_sections, self.size)
 
     def rows_at(self, stage: Stage, node: str) -> int:
         """The rows that a node of its stage works on: edges within a chain, behind one what it collects, else input rows."""
         if stage.chain is None:
             return self.n_rows
         way = stage.way_of.get(node)
-        return int(self.sizes[len(stage.ports)]) if way is None else self.edges[way]
+        return len(self.rows[len(stage.ports)]) if way is None else self.edges[way]
 
     def after(self, n: int) -> Dispatch:
         """What is left when its kernels and the first `n` of its parameter changes have been carried out: changes alone."""

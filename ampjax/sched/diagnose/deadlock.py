@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ampjax.errors import DeadlockError, LimitError
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.inflight import InFlight
 from ampjax.sched.diagnose.missing_inputs import EXAMINED, SHOWN, Lacking, find_lacking, shown, ways_to
@@ -14,7 +15,6 @@ from ampjax.sched.diagnose.never_ends import fed_by
 from ampjax.sched.diagnose.no_room import no_room
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.diagnose.story import standing, story
-from ampjax.sched.tables import columns as c
 from ampjax.unfold.incomplete import Waiting, find_waiting
 from ampjax.unfold.rules.arrival_ranks import Ranks
 

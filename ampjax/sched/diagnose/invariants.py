@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from ampjax.errors import InvariantError
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, HERE, InFlight
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.diagnose.story import LATELY, story
-from ampjax.sched.tables import columns as c
 from ampjax.unfold.rules.message_columns import spread
 
 REPORT = "This is a mistake in ampjax: please report it."

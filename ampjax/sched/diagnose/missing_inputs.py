@@ -9,9 +9,9 @@ import numpy as np
 
 from ampjax.ir.state import State
 from ampjax.plan.stages import Stage
+from ampjax.sched import columns as c
 from ampjax.sched.diagnose.inflight import COMING, GOING, READY, InFlight
 from ampjax.sched.diagnose.snapshot import Snapshot
-from ampjax.sched.tables import columns as c
 from ampjax.unfold.incomplete import Waiting, missing_members, missing_ports
 
 SHOWN = 8

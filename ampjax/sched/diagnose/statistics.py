@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 
 
 @dataclass(slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, READY, WAITING, InFlight
 from ampjax.sched.diagnose.snapshot import Snapshot
-from ampjax.sched.tables import columns as c
 
 LATELY = 6
 """Lines of the story that an error tells."""

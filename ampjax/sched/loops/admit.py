@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.loops.compiled import entry, inlined
 from ampjax.sched.loops.queues import line_of, slot_of
 from ampjax.sched.loops.ranges import power_of, take_live, take_rows
 from ampjax.sched.loops.travel import emit, end_instance
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 from ampjax.unfold.program_keys import N_ROWS, PLACE
 
 PUMP, HEAD, TAIL = range(3)

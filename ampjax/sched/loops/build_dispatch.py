@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
 from ampjax.sched.loops.queues import leave, line_of, oldest_first, put_alike_first, slot_of, space_for
 from ampjax.sched.loops.travel import travel
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 
 
 @entry
@@ -26,7 +26,7 @@ def decide(worker, chosen, policy, ahead, spare, told, pack, due, *tables):
       spare: `[arenas]`: slots that each may still get; empty where nothing is limited.
       told: `[max(1, ahead) + 1, columns]` int64, to be written: a line for each dispatch, then one in whose column `Q` is why there are no more:
         0 or a reason, with an arena in `N_MESSAGES`, and what must be had in `N_ROWS_IN`.
-      pack: int32, to be written: each dispatch's messages, their program lines and instances, the rows of each port and output, and these rows' slots.
+      pack: int32, to be written: what each dispatch brings, as `packs` says.
       due: `[d, 3]` int64, to be written: node, gradient rows and summed staleness of updates.
       *tables: The tables.
 
@@ -76,16 +76,23 @@ def built(t, q, spare, told, pack, due):
     n, rows, out, inputs, follower = fitting(t, q, most, space, pack)
     if goes_forth and lacks_slots(t, stage, out, told):
         return False
-    sections = t.stages[stage, c.N_PORTS] + t.stages[stage, c.N_OUTPUTS]
-    need = 3 * n + sections + inputs + out * t.stages[stage, c.N_OUTPUTS]
+    n_ports, n_outputs = t.stages[stage, c.N_PORTS], t.stages[stage, c.N_OUTPUTS]
+    size, need = np.int64(0), c.N_HEAD * n + n_ports + n_outputs + inputs + out * n_outputs
+    if inputs == n_ports * n and (out == n or n_outputs == 0):
+        size = padded_size(t, stage, n)
+    if size:
+        need = (c.N_HEAD + n_ports + n_outputs + 1) * size
+    while need % c.ALIGNED:
+        need += max(1, size)
     if need > len(pack) or len(due) < t.stages[stage, c.N_PARAMS]:
         told[c.Q], told[c.N_ROWS_IN] = c.NO_ROOM, need
         return False
     unlink(t, q, n, rows, follower)
-    messages, lines = pack[:n], pack[n : 2 * n]
+    width = max(n, size)
+    messages, lines = pack[:n], pack[width : width + n]
     for k in range(n):
         lines[k] = line_of(t, messages[k])
-        pack[2 * n + k] = t.instances[slot_of(t, messages[k]), c.ID]
+        pack[2 * width + k] = t.instances[slot_of(t, messages[k]), c.ID]
     if goes_forth:
         give_slots(t, stage, messages)
     if direction == c.BACKWARD:
@@ -93,14 +100,24 @@ def built(t, q, spare, told, pack, due):
     elif goes_forth and direction == c.FORWARD:
         t.queues[q, c.UNDER_WAY] += n
         see(t, stage, messages)
-    write_slots(t, stage, messages, lines, pack[3 * n :])
+    write_slots(t, stage, messages, lines, pack[c.N_HEAD * width :], size)
     told[c.N_DUE] = 0
     if direction == c.BACKWARD or (direction == c.FORWARD and not goes_forth):
         told[c.N_DUE] = gradients(t, stage, messages, lines, direction == c.BACKWARD, due)
     count(t, q, n, rows)
     t.clock[c.NOW] += 1
     told[c.NUMBER], told[c.N_MESSAGES], told[c.N_ROWS_IN], told[c.N_PACK] = t.clock[c.NOW], n, rows, need
+    told[c.PADDED] = size
     return True
+
+
+@inlined
+def padded_size(t, stage, n):
+    """The size to which a stage's dispatch of `n` rows is padded; 0 if that waits until it is issued."""
+    for k in range(c.SIZES, c.ARENA):
+        if t.stages[stage, k] >= n or t.stages[stage, k] == 0:
+            return t.stages[stage, k]
+    return np.int64(0)
 
 
 @inlined
@@ -192,10 +209,10 @@ def see(t, stage, messages):
 
 
 @inlined
-def write_slots(t, stage, messages, lines, pack):
-    """Writes how many rows each port and each output has, and then the slots of these rows, port by port and output by output."""
+def write_slots(t, stage, messages, lines, pack, size):
+    """Writes the slots of the rows of each port and each output, padded to `size`; or if that is 0 how many rows each of them has, and then their slots one after the other."""
     n_ports, n_outputs = t.stages[stage, c.N_PORTS], t.stages[stage, c.N_OUTPUTS]
-    at = n_ports + n_outputs
+    at = np.int64(0) if size else n_ports + n_outputs
     for p in range(n_ports):
         start = at
         for k in range(len(messages)):
@@ -209,16 +226,26 @@ def write_slots(t, stage, messages, lines, pack):
                 for r in range(t.inputs[e, c.LENGTH]):
                     pack[at + r] = t.slots[base + t.picks[picks + r]]
             at += t.inputs[e, c.LENGTH]
-        pack[p] = at - start
+        if size == 0:
+            pack[p] = at - start
+        while at < start + size:
+            pack[at] = pack[start]
+            at += 1
     for o in range(n_outputs):
         start = at
         for k in range(len(messages)):
-            size = t.lines[lines[k], c.SIZE]
-            row = t.instances[slot_of(t, messages[k]), c.ROWS_AT] + t.lines[lines[k], c.ROW] + o * size
-            for r in range(size):
+            rows = t.lines[lines[k], c.SIZE]
+            row = t.instances[slot_of(t, messages[k]), c.ROWS_AT] + t.lines[lines[k], c.ROW] + o * rows
+            for r in range(rows):
                 pack[at + r] = t.slots[row + r]
-            at += size
-        pack[n_ports + o] = at - start
+            at += rows
+        if size == 0:
+            pack[n_ports + o] = at - start
+        while at < start + size:
+            pack[at] = c.TRASH
+            at += 1
+    if size:
+        pack[at] = len(messages)
 
 
 @inlined

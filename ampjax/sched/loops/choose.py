@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.loops.compiled import entry, inlined
 from ampjax.sched.loops.queues import has_room
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 
 
 @inlined

@@ -16,7 +16,7 @@ from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.registry import CPUDispatcher
 
-from ampjax.sched.tables import columns
+from ampjax.sched import columns
 
 FILES = (*sorted(Path(__file__).parent.glob("*.py")), Path(columns.__file__))
 DIGEST = hashlib.sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()

@@ -6,8 +6,8 @@ in both by chance, as likely for two of a million as that a memory error goes un
 
 from __future__ import annotations
 
+from ampjax.sched import columns as c
 from ampjax.sched.loops.compiled import entry, inlined
-from ampjax.sched.tables import columns as c
 from ampjax.unfold.program_keys import PLACE, PUMP
 
 A = 0x2127599BF4325C37, 0x165667B19E3779F9, 0x27D4EB2F165667C5

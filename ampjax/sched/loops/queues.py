@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ampjax.sched import columns as c
 from ampjax.sched.loops.compiled import inlined, inner
-from ampjax.sched.tables import columns as c
 
 
 @inlined

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.loops.compiled import entry, inlined, inner
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 
 
 @inlined

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.loops.compiled import entry, inlined, inner
 from ampjax.sched.loops.queues import line_of, push, slot_of
 from ampjax.sched.loops.ranges import give_live, give_rows
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 
 GONE = -1
 """What a message needs that has travelled on: of one that consumes it and becomes known later it is no missing input."""

@@ -12,8 +12,8 @@ from types import ModuleType
 import numpy as np
 
 from ampjax.ir.instances import Messages
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.tables import columns as c
 from ampjax.sched.tables.program_store import Parts, Store
 from ampjax.sched.tables.space import Space, power_of_two
 from ampjax.unfold.assemble_programs import starts

@@ -11,9 +11,9 @@ import numpy as np
 from ampjax.ir.instances import Messages, Topology
 from ampjax.plan.passes import PURPOSES
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.diagnose.never_ends import require_ends
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 from ampjax.sched.tables.program_store import Store
 from ampjax.unfold.demand import Rows, demand
 from ampjax.unfold.program_keys import topologies_of

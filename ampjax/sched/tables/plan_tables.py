@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ampjax.plan.ladders import padded_sizes
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, ArenaKey, Stage
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 
 FIRST = 1024
 """Lines that tables have at first."""
@@ -75,7 +76,8 @@ def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Map
         head = kind, stage.worker, len(stage.ports), len(own), stage.kind.is_transfer, stage.workers_ahead
         stashes = any(node in settings.stashed for node in stage.params)
         traits = stashes, stage.route_by is not None, stage.ragged
-        table[stage.number, : c.ARENA] = (*head, starts[stage.number], len(stage.params), *traits)
+        table[stage.number, : c.SIZES] = (*head, starts[stage.number], len(stage.params), *traits)
+        table[stage.number, c.SIZES : c.ARENA] = padded_sizes(stage, c.N_SIZES)
         table[stage.number, c.ARENA : c.ARENA + len(own)] = own
     for pump, arena in enumerate(arenas.of_pump):
         table[-1 - pump, c.KIND], table[-1 - pump, c.N_OUTPUTS], table[-1 - pump, c.ARENA] = c.PUMPS, 1, arena

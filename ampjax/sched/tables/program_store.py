@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.tables.extents import Extents
 from ampjax.sched.tables.plan_tables import Arenas, longer, n_ways
 from ampjax.unfold.programs import Programs

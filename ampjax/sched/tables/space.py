@@ -7,8 +7,8 @@ import numpy as np
 from ampjax.errors import InvariantError
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.sched.tables import columns as c
 from ampjax.sched.tables.plan_tables import Arenas, limit_queue, longer, make_tables, size_of
 
 NO_LIMIT = 1 << 30
@@ -28,6 +28,7 @@ class Space:
       t: The tables. Others take their place when they are made longer.
       arenas: The arenas by number.
       capacities: `[arenas]`: slots that each has now; slot 0 is nobody's and is not counted.
+      n_slots: These together.
       limited: Whether some arena has a limit.
       caps: Rows of a dispatch at most, by stage and direction, where these are capped.
     """
@@ -51,7 +52,7 @@ class Space:
         limits = [max(2, settings.limits.get(key, settings.limit)) - 1 for key in keys]
         first = [max(2, settings.capacities.get(key, settings.capacity)) - 1 for key in keys]
         self._limits = np.array(limits, np.int64)
-        self.capacities = np.zeros(len(keys), np.int64)
+        self.capacities, self.n_slots = np.zeros(len(keys), np.int64), 0
         self.t.free[:, c.N_FREE] = 0
         for arena, capacity in enumerate(np.minimum(first, self._limits).tolist()):
             self._add_slots(arena, capacity)
@@ -114,6 +115,7 @@ class Space:
         table[arena, first : first + new - old] = np.arange(new, old, -1)
         table[arena, c.N_FREE] += new - old
         self.capacities[arena] = new
+        self.n_slots += new - old
         self.t = t._replace(free=table)
 
     def _add_instances(self, n: int) -> None:

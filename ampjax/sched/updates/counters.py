@@ -9,9 +9,9 @@ import numpy as np
 
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
-from ampjax.sched.tables import columns as c
 from ampjax.sched.tables.plan_tables import n_ways
 from ampjax.sched.updates.replica_sync import Replicas
 

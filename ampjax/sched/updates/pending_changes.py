@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
-from ampjax.sched.tables import columns as c
-from ampjax.sched.tables.columns import Tables
 from ampjax.sched.updates.replica_sync import Replicas
 
 NO_ROWS = np.zeros(0, np.int32)
@@ -72,4 +72,4 @@ class PendingChanges:
 
 
 def _dispatch(number: int, worker: int, changes: tuple[Change, ...]) -> Dispatch:
-    return Dispatch(number, worker, -1, "update", 0, 0, 0, NO_ROWS, changes)
+    return Dispatch(number, worker, -1, "update", 0, 0, 0, NO_ROWS, changes=changes)

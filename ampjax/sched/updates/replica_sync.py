@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, ReplicaSync
-from ampjax.sched.tables import columns as c
 
 
 @dataclass(slots=True)

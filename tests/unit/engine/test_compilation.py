@@ -14,7 +14,7 @@ from support.engines import engine
 import ampjax as amp
 from ampjax.engine.compilation import _sizes, compilations, ladders
 from ampjax.engine.executor import Executor
-from ampjax.engine.kernels.ladders import segment_sizes
+from ampjax.plan.ladders import segment_sizes
 from ampjax.sched.dry_run import dry_run
 
 

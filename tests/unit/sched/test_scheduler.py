@@ -17,11 +17,11 @@ from support.uncompiled import digests
 from ampjax.ir.instances import InstanceList, Messages
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average
 from ampjax.sched.decisions.policy import POLICIES
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.tables import columns as c
 
 TESTS = Path(__file__).parents[2]
 
@@ -159,7 +159,7 @@ def test_a_dispatch_is_data():
     d = one.scheduler.next(0)
     stage = plan.stages[d.stage]
     assert len(d.rows) == d.n_sections == len(stage.ports) + len(stage.outputs)
-    assert [len(rows) for rows in d.rows] == d.sizes.tolist() == [d.n_rows] * d.n_sections
+    assert [len(rows) for rows in d.rows] == [d.n_rows] * d.n_sections
     assert len(d.messages) == len(d.lines) == d.n_messages and set(d.ids.tolist()) == {0, 1}
     assert d.pack.dtype == np.int32 and all(isinstance(x, (int, str, tuple, np.ndarray, type(None))) for x in d)
 

@@ -19,8 +19,8 @@ from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.run import Loop
 from ampjax.drivers.sampling_timer import Sampled
 from ampjax.drivers.tracer import Tracer
-from ampjax.engine.kernels.ladders import ladder_for
 from ampjax.engine.kernels.looped import COUNTS, STREAK, kernel
+from ampjax.plan.ladders import ladder_for
 from ampjax.trace.trace import Trace
 
 CAPACITY, FEATURES = 211, 8

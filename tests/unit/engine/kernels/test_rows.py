@@ -12,7 +12,7 @@ from support.control import plan_for
 from support.engines import engine
 
 import ampjax as amp
-from ampjax.engine.kernels.ladders import VERY_WIDE, WIDE, fine_ladder, ladder, ladder_for, narrow_ladder, wide_ladder
+from ampjax.plan.ladders import VERY_WIDE, WIDE, fine_ladder, ladder, ladder_for, narrow_ladder, wide_ladder
 from ampjax.plan.stage_kinds import ROWS
 
 BODIES = {

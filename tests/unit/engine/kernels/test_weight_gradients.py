@@ -109,7 +109,7 @@ def test_it_copies_no_parameters(rule):
     records = tuple(jnp.ones((16, *shape), dtype) for shape, dtype in kept.rows)
     states = tuple(RULES[rule].init(p) for p in params)
     kernel = kernels.backward(program, wiring, kept, Updating(((RULES[rule], "mean"),)))
-    pack, told = np.ones((3, rows), np.int32), np.ones((1, 2), np.float32)
+    pack, told = np.ones((6, rows), np.int32), np.ones((1, 2), np.float32)
     text = kernel.once.lower(params, arenas, arenas, states, records, (), pack, None, told).compile().as_text()
     assert f"f32[{features},{features}]" in text
     assert not re.search(rf"f32\[{features},{features}\]\S* copy\(", text)

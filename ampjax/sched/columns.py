@@ -9,9 +9,13 @@ import numpy as np
 # `stages` int64: one line for each stage; pump `p` is line `-1 - p`.
 KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, AHEAD, PARAMS, N_PARAMS = range(8)
 """What it is; its worker; ports; outputs; whether it copies rows to another memory; workers ahead; its parameterised nodes begin in `params`; how many."""
-STASHES, ASKS, RAGGED, ARENA = range(8, 12)
+STASHES, ASKS, RAGGED, SIZES = range(8, 12)
 """Whether messages go back with those of the same parameter versions alone; whether a payload decides what its messages do; whether these hold any number of rows;
-from here on the arena of each output."""
+from here on the sizes that its dispatches are padded to, in rising order; zeros where they are not."""
+N_SIZES = 64
+"""So many sizes: at least every second one is twice the one before the last, so they reach beyond 2 ** 31 rows."""
+ARENA = SIZES + N_SIZES
+"""From here on the arena of each output."""
 
 COMPUTES, ENDS, GROUPS, PUMPS = range(4)
 """Kinds: has outputs; has none (a loss or sink); a group; a pump."""
@@ -78,8 +82,16 @@ FORWARD, BACKWARD, INFER = range(3)
 """Directions."""
 
 # What `loops.decide` tells of a dispatch, int64.
-Q, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK = range(8)
-"""Its queue, or why there is none; its number; messages; input rows; updates that are due, and where they begin in `due`; where it begins in `pack`, and its length there."""
+Q, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK, PADDED = range(9)
+"""Its queue, or why there is none; its number; messages; input rows; updates that are due, and where they begin in `due`; where it begins in `pack`, and its length there; the size that it is padded to, or 0."""
+
+# A dispatch's pack int32: see `packs`.
+N_HEAD = 3
+"""Lines before those of ports: messages, their program lines, the numbers of their instances."""
+TRASH = 0
+"""The slot that padding is written to."""
+ALIGNED = 16
+"""A pack has a multiple of so many numbers, 64 bytes, so that the next one begins where XLA can read it in place."""
 
 NOTHING, WAITS, NO_SLOTS, NO_ROOM = range(-1, -5, -1)
 """Nothing can be dispatched; the policy wants to wait; an arena has too few slots; the buffers are too small."""

@@ -1,6 +1,6 @@
 """The padded sizes of dispatches: the ladders that a stage's rows climb, so that few kernels are compiled and little is padded.
 
-Each size costs a compilation of every kernel; what is padded costs work. Knows stages; nothing of kernels.
+Each size costs a compilation of every kernel; what is padded costs work. The scheduler's loops write what a dispatch brings in its padded size. Knows stages; nothing of kernels.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ def graph_ladder(n: int) -> int:
 WIDE = 100
 """Elements of a row from which padding costs more than a few further compilations."""
 
+MOST_ROWS = 1 << 31
+"""No dispatch has more."""
+
 VERY_WIDE = 4096
 """Elements of a row, as of a batch that is one message, from which that holds for a few rows too."""
 
@@ -80,6 +83,21 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
     rows = [*(port.type.shape for port in stage.ports), *(out.shape for out in stage.outputs)]
     widest = max(map(math.prod, rows)) if stage.kind.is_row_wise else 0
     return fine_ladder if widest >= VERY_WIDE else wide_ladder if widest >= WIDE else narrow_ladder
+
+
+def is_padded(stage: Stage) -> bool:
+    """Whether dispatches of a stage are padded when they are decided: those of messages of one row each. Else that waits until they are issued; a chain's size follows from its edges too."""
+    return not stage.ragged and (stage.kind.is_row_wise or stage.kind.is_transfer or stage.kind.is_sink)
+
+
+def padded_sizes(stage: Stage, n: int) -> list[int]:
+    """The first `n` sizes that dispatches of a stage are padded to when they are decided; zeros if they are not."""
+    if not is_padded(stage):
+        return [0] * n
+    size_of, sizes = ladder_for(stage), [ladder_for(stage)(1)]
+    while len(sizes) < n and sizes[-1] < MOST_ROWS:
+        sizes.append(size_of(sizes[-1] + 1))
+    return sizes + [0] * (n - len(sizes))
 
 
 def segment_ladder(n: int) -> int:

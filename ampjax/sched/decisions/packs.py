@@ -1,0 +1,104 @@
+"""Packs: what a dispatch brings, as one array of integers, in the layout in which kernels take it.
+
+A pack begins with the dispatch's messages (their numbers among those in flight), their program lines and the numbers of their instances. Then come the arena slots of the rows of
+each port and each output, its *sections*. Where each message has one row, the scheduler's loops pad all of these to one size: a pack is a matrix `[n_lines, size]`, with a line for each of
+them, and one that begins with the number of rows. Ports are padded with their first slot, outputs with the trash slot. Kernels take the matrix as it is; what is in other columns of
+the first lines, and in lines behind the last, is undefined. Else a pack has how many rows each section has, and then their slots, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ampjax.sched.columns import ALIGNED, N_HEAD, TRASH
+
+STREAK = 16
+"""Dispatches that are carried out in one call, at most: whose packs are read as one array."""
+
+PIECE = 1 << 16
+"""Numbers for which memory is taken at once."""
+
+
+def n_lines(n_sections: int, size: int) -> int:
+    """The lines of a padded pack."""
+    n = N_HEAD + n_sections + 1
+    while n * size % ALIGNED:
+        n += 1
+    return n
+
+
+def rows_of(pack: np.ndarray, n_messages: int, n_sections: int, size: int) -> list[np.ndarray]:
+    """The slots of each section of a pack, without padding."""
+    if size:
+        return [pack[at : at + n_messages] for at in range(N_HEAD * size, (N_HEAD + n_sections) * size, size)]
+    at = N_HEAD * n_messages + n_sections
+    found = list[np.ndarray]()
+    for rows in pack[at - n_sections : at].tolist():
+        found.append(pack[at : at + rows])
+        at += rows
+    return found
+
+
+def made(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """A pack of no messages, not padded, with such rows."""
+    return np.concatenate([np.array([len(own) for own in rows], np.int32), *rows]).astype(np.int32)
+
+
+def padded(in_rows: Sequence[np.ndarray], out_rows: Sequence[np.ndarray], size: int) -> np.ndarray:
+    """A pack of no messages, `[n_lines, size]`, with such rows; where there are none, ports get the trash slot."""
+    n_sections = len(in_rows) + len(out_rows)
+    pack = np.zeros((n_lines(n_sections, size), size), np.int32)
+    for line, slots in enumerate(in_rows, N_HEAD):
+        pad_into(pack[line], slots, True)
+    for line, slots in enumerate(out_rows, N_HEAD + len(in_rows)):
+        pad_into(pack[line], slots, False)
+    pack[N_HEAD + n_sections, 0] = len(in_rows[0])
+    return pack
+
+
+def pad_into(out: np.ndarray, slots: np.ndarray, repeat: bool) -> None:
+    """Writes slots, padded with the first one, or with the trash slot."""
+    n = len(slots)
+    out[:n] = slots
+    if n < len(out):
+        out[n:] = slots[0] if repeat and n else TRASH
+
+
+class PackMemory:
+    """Where packs are kept for kernels, one behind the other: each has a place of its own, to which nobody writes again, and begins at a multiple of 64 bytes."""
+
+    def __init__(self) -> None:
+        self._piece, self._end = np.zeros(0, np.int32), 0
+
+    def keep(self, packs: np.ndarray) -> tuple[np.ndarray, int]:
+        """Keeps some packs, whose length is a multiple of `ALIGNED`; returns the array that they are a part of now, and where they begin in it."""
+        start, n = self._end, len(packs)
+        if start + n > len(self._piece):
+            self._piece = np.empty(max(n, PIECE) + ALIGNED, np.int32)
+            start = -self._piece.ctypes.data // self._piece.itemsize % ALIGNED
+        self._end = start + n
+        self._piece[start : self._end] = packs
+        return self._piece, start
+
+
+def stacked(packs: Sequence[np.ndarray], places: Sequence[int], most: int, size: int) -> np.ndarray:
+    """Padded packs of one size as one array, `[most, n_lines, size]`, the first of which are these; no copy where they lie one behind the other.
+
+    Args:
+      packs: Of one length.
+      places: Where each begins in the array that it is a part of.
+      most: At least as many as there are.
+      size: The padded size.
+    """
+    first, start = packs[0], places[0]
+    whole, length = first.base, len(first)
+    if isinstance(whole, np.ndarray) and start + most * length <= len(whole):
+        behind = zip(packs, places, range(start, start + most * length, length), strict=False)
+        if all([pack.base is whole and place == expected for pack, place, expected in behind]):
+            return whole[start : start + most * length].reshape(most, -1, size)
+    out = np.empty((most, length // size, size), np.int32)
+    for place, pack in enumerate(packs):
+        out[place] = pack.reshape(-1, size)
+    return out
