@@ -130,7 +130,7 @@ class RowsAtServers:
       path: Its name in the counters.
       table: Its table; server s of it is server s of the resources.
       resources: The machines.
-      wire: Whose counters get the bytes between machines.
+      wire: Its counters get the bytes between machines.
       local_aggregation: Whether the replicas of a machine pull and push together.
     """
 
@@ -265,7 +265,7 @@ class RowsOnEveryMachine:
       path: Its name in the counters.
       tables: One for each machine, equal.
       resources: The machines.
-      wire: Whose counters get the bytes of the AllGatherv.
+      wire: Its counters get the bytes of the AllGatherv.
     """
 
     is_served = False

@@ -1,4 +1,4 @@
-"""The way between workers and servers: arrays go over it from machine to machine, and both ends count their bytes.
+"""The connections between machines: arrays go over them from worker to server and back, and both ends count their bytes.
 
 Dense variables and shared values go through `send`. Both ends are in this process, so an array is passed on as it is. Tables send
 their rows themselves, also to server processes, and count them at both ends; the counts are added here by machine. Knows machines by
@@ -19,7 +19,7 @@ End = tuple[str, int, str]
 
 @dataclass
 class Wire:
-    """Machines' connections and counters. What stays on its machine is not counted: it does not travel.
+    """The connections of all machines, with counters. What stays on its machine is not counted: it does not travel.
 
     Args:
       n_machines: How many machines there are.
@@ -68,7 +68,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class MachineBytes:
-    """Bytes of some steps.
+    """Bytes that machines have sent and received in some steps.
 
     Args:
       n_machines: How many machines there are.
@@ -88,7 +88,7 @@ class MachineBytes:
           machine: The machine's number.
           name: A variable's path, or `scalars`; None for all.
         """
-        return sum(n for (way, m, of), n in self.ends.items() if way != "ids" and m == machine and name in (None, of))
+        return sum(n for (end, m, of), n in self.ends.items() if end != "ids" and m == machine and name in (None, of))
 
     def per_machine(self, name: str | None = None) -> float:
         """The mean of `of_machine` over machines.
@@ -101,5 +101,7 @@ class MachineBytes:
     @property
     def balanced(self) -> bool:
         """Whether what was sent was received."""
-        sent, received = (sum(n for (way, _, _), n in self.ends.items() if way == end) for end in ("sent", "received"))
+        sent, received = (
+            sum(n for (end, _, _), n in self.ends.items() if end == kind) for kind in ("sent", "received")
+        )
         return sent == received

@@ -15,7 +15,7 @@ from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, padded_size, unique_rows
 
 ReplicaRows = dict[str, list[UniqueRows]]
-"""By table, what each replica touches."""
+"""By table, the distinct rows that each replica reads."""
 
 
 class Inputs(NamedTuple):
