@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 
+from ampjax.errors import SettingsError
 from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Compute, init_shapes
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, Stage
-from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER, Dispatch
+from ampjax.sched.columns import OF_INPUT, OF_OUTPUT
+from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER, Dispatch
 from ampjax.sched.decisions.parameter_changes import Update
+from ampjax.sched.updates.counters import ways_of
+from ampjax.sched.virtual_time import Rates
 
 Cost = Callable[[Dispatch], int]
 """From a dispatch to its time on its worker, in whole nanoseconds, its updates included. Its stage is a number: of the plan's `stages`, or -1 for updates alone."""
+
+_KNOWN: weakref.WeakKeyDictionary[Node, tuple[int, int]] = weakref.WeakKeyDictionary()
+"""Of nodes of living graphs what `_layer_sizes` gave: to trace their bodies takes longer than to simulate some thousand messages."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,9 @@ class FlopsCost:
       other_ns: Nanoseconds for any dispatch beside its layers.
       latency_ns: Nanoseconds for any transfer between workers.
       bytes_per_s: Bandwidth of a transfer between workers.
+
+    Raises:
+      SettingsError: If a rate is not above 0.
     """
 
     plan: Plan
@@ -44,6 +56,15 @@ class FlopsCost:
     _layers: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     _bodies: dict[Any, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     _stages: dict[tuple[int, str], list[tuple[str, float]]] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not (self.flops > 0 and self.bytes_per_s > 0):
+            raise SettingsError(
+                "FlopsCost, `flops` and `bytes_per_s`",
+                "numbers above 0",
+                f"{self.flops} and {self.bytes_per_s}",
+                "Give operations and bytes in a second; `math.inf` where they take no time.",
+            )
 
     def __call__(self, dispatch: Dispatch) -> int:
         """Nanoseconds that a dispatch takes."""
@@ -62,6 +83,33 @@ class FlopsCost:
         if stage.chain is None:  # all its nodes work on the same rows
             return sum([of_row for _, of_row in work]) * dispatch.n_rows
         return sum(of_row * dispatch.rows_at(stage, node) for node, of_row in work)
+
+    def rates(self) -> Rates:
+        """The same as a table, by which loops add up what dispatches take, to the nanosecond."""
+        queues, terms, columns = list[tuple[float, ...]](), list[tuple[float, float]](), ways_of(self.plan)
+        for stage in self.plan.stages:
+            row_bytes = self._row_bytes(stage)
+            fixed = self.other_ns + (0 if row_bytes is None else self.latency_ns)
+            for direction in DIRECTIONS[:3]:
+                own = self._terms(stage, self._work(stage, direction), columns)
+                queues.append((len(terms), len(own), fixed, row_bytes or 0))
+                terms += own
+        nodes = self.plan.graph.parameterised.values()
+        return Rates(
+            np.array(queues, np.float64).reshape(-1, 4),
+            np.array(terms, np.float64).reshape(-1, 2),
+            np.array([self._layer(node)[1] for node in nodes], np.float64),
+            np.array([self.flops, self.bytes_per_s], np.float64),
+        )
+
+    def _terms(
+        self, stage: Stage, work: list[tuple[str, float]], columns: Mapping[int, slice]
+    ) -> list[tuple[float, float]]:
+        """Of a stage's dispatches which rows take how many operations each, as `operations` adds them up."""
+        if stage.chain is None:
+            return [(OF_INPUT, sum([of_row for _, of_row in work]))] if work else []
+        first, ways = columns[stage.number].start, stage.way_of
+        return [(first + ways[node] if node in ways else OF_OUTPUT, of_row) for node, of_row in work]
 
     def has_layers(self, dispatch: Dispatch) -> bool:
         """Whether any of a dispatch's nodes multiplies by a matrix."""
@@ -85,18 +133,21 @@ class FlopsCost:
             types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
             of = id(node.op.body), tuple((t.shape, t.dtype.name) for t in types)  # replicas are alike
             if of not in self._bodies:
-                self._bodies[of] = _layer_sizes(node)
+                self._bodies[of] = _KNOWN.get(node) or _KNOWN.setdefault(node, _layer_sizes(node))
             self._layers[node.name] = self._bodies[of]
         return self._layers[node.name]
 
     def _transfer(self, dispatch: Dispatch) -> int:
-        if dispatch.stage < 0:
+        row_bytes = None if dispatch.stage < 0 else self._row_bytes(self.plan.stages[dispatch.stage])
+        if row_bytes is None:
             return 0
-        stage = self.plan.stages[dispatch.stage]
+        return self.latency_ns + _whole_ns(dispatch.n_rows * row_bytes / self.bytes_per_s)
+
+    def _row_bytes(self, stage: Stage) -> int | None:
+        """Bytes of a row that a stage transfers between workers; None if it does not."""
         if not stage.kind.is_transfer or stage.ports[0].space == HOST:
-            return 0
-        size = dispatch.n_rows * math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
-        return self.latency_ns + _whole_ns(size / self.bytes_per_s)
+            return None
+        return math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
 
 
 @dataclass(frozen=True)

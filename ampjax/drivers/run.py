@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 
 from ampjax.drivers.controller import Source
-from ampjax.drivers.issue_queue import IssueQueue
+from ampjax.drivers.issue_queue import AHEAD, IssueQueue
 from ampjax.engine.executor import Executor
 from ampjax.engine.make_launches import Launches
 from ampjax.plan.row_seeds import RowSeeds
@@ -14,10 +14,14 @@ from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.diagnose.deadlock import report, standstill
 from ampjax.sched.programs.feeds import Feed, check_payload
 from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.virtual_time import VirtualTime
 from ampjax.trace.instruments import Instrument, Instruments
 
 PATIENCE = 20_000
 """Messages for each instance in flight, without any of them ending, from which on a loop is suspected never to end."""
+
+CONTROL_AHEAD = 256
+"""Dispatches over which virtual time goes on at once, where only control runs."""
 
 
 class Loop:
@@ -59,8 +63,9 @@ class Loop:
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
-        self.queue.add([dispatch])
-        self._count([dispatch])
+        if self._hands_on:
+            self.queue.add([dispatch])
+        self._count(dispatch.n_messages)
         return dispatch
 
     def ahead(self, worker: int, most: int) -> list[Dispatch]:
@@ -72,13 +77,35 @@ class Loop:
         if found:
             last = found[-1]
             asks = self.scheduler.reads(last)
-            self.queue.add(found, len(found) - asks)
-            self._count(found)
+            if self._hands_on:
+                self.queue.add(found, len(found) - asks)
+            self._count(sum([dispatch.n_messages for dispatch in found]))
             if not asks:
                 self.settle()
             elif not self.reads(last):  # where only control runs nobody has to wait
                 self.done(last)
         return found
+
+    @property
+    def tells_of_ends(self) -> bool:
+        """Whether somebody wants to know when each dispatch is done: after it has been issued, and before another is decided."""
+        return bool(self.instruments.done)
+
+    @property
+    def advances(self) -> bool:
+        """Whether nobody must be asked or told anything between two dispatches, so that virtual time can go on over many of them."""
+        return self.scheduler.decides_alone and self._decides_ahead and not self.tells_of_ends
+
+    def advance(self, time: VirtualTime) -> bool:
+        """Lets virtual time go on over some dispatches, hands them on, and admits what there is room for; says whether there was anything to do."""
+        found = self.scheduler.advance(time, AHEAD[0] if self.executor is not None else CONTROL_AHEAD)
+        if found is None:
+            return False
+        if self._hands_on:
+            self.queue.add(list(found))
+        self._count(found.n_messages)
+        self.settle()
+        return True
 
     def reads(self, dispatch: Dispatch) -> bool:
         """Whether its messages wait until payloads have been read back."""
@@ -126,9 +153,15 @@ class Loop:
         """Whether nothing needs to be asked between two decisions: a user-written controller pumps after each."""
         return not any(source.grows for source in self.sources)
 
-    def _count(self, dispatches: Sequence[Dispatch]) -> None:
+    @property
+    def _hands_on(self) -> bool:
+        """Whether anybody wants to have dispatches."""
+        told = self.instruments
+        return bool(self.executor is not None or told.decided or told.before_kernels or told.done)
+
+    def _count(self, messages: int) -> None:
         """Counts messages since an instance has ended."""
-        self._fruitless += sum([dispatch.n_messages for dispatch in dispatches])
+        self._fruitless += messages
         if self._fruitless > PATIENCE:
             self._suspect()
 

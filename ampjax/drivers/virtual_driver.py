@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 from collections.abc import Iterable, Iterator
 
-from ampjax.drivers.cost import Cost
+from ampjax.drivers.cost import Cost, FlopsCost
 from ampjax.drivers.run import Loop
 from ampjax.drivers.tracer import Tracer, add_dispatch
 from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.virtual_time import Rates, VirtualTime
 from ampjax.trace.trace import Trace
 
 STRIDE = 16
@@ -50,22 +52,56 @@ class VirtualDriver:
         Raises:
           DeadlockError: If nothing can move.
         """
-        for n, _ in enumerate(self.steps()):
-            if n % STRIDE == 0:
-                await asyncio.sleep(0)
+        for _ in self.steps():
+            await asyncio.sleep(0)
 
     def steps(self) -> Iterator[None]:
-        """Runs until everything has ended; stops whenever a dispatch has.
+        """Runs until everything has ended; stops now and then, so that others can do something, too.
 
         Raises:
           DeadlockError: If nothing can move.
         """
+        self._loop.settle()
+        cost = self._cost
+        if self._trace is None and type(cost) is FlopsCost and self._loop.advances:
+            return self._by_table(cost.rates())
+        if self._trace is None and self._loop.scheduler.plan.workers == 1 and not self._loop.tells_of_ends:
+            return self._in_turn()
+        return self._one_by_one()
+
+    def _by_table(self, rates: Rates) -> Iterator[None]:
+        """Runs where a table says what dispatches cost, so that the scheduler needs nobody from one to the next."""
+        time = VirtualTime(rates, self._loop.scheduler.plan.workers, self.now_ns)
+        while True:
+            moved = self._loop.advance(time)
+            self.now_ns = time.now_ns
+            if not moved:
+                self._loop.queue.carry_out()
+                if self._loop.finished():
+                    return
+                time.ask_all()
+            yield
+
+    def _in_turn(self) -> Iterator[None]:
+        """Runs one worker: what its dispatches take changes nothing but the time."""
+        while True:
+            found = self._loop.ahead(0, STRIDE)
+            for dispatch in found:
+                self.now_ns += max(0, self._cost(dispatch))
+            self._loop.queue.carry_out()
+            if found and self._loop.reads(found[-1]):
+                self._loop.done(found[-1])
+            if not found and self._loop.finished():
+                return
+            yield
+
+    def _one_by_one(self) -> Iterator[None]:
+        """Runs workers whose dispatches' costs anything may decide, or with a trace, which is told of each."""
         tracer = Tracer(self._trace, self._loop, lambda: self.now_ns) if self._trace is not None else None
         idle = set(range(self._loop.scheduler.plan.workers))
         asked: Iterable[int] = sorted(idle)
         under_way: list[tuple[int, int, Dispatch]] = []
-        self._loop.settle()
-        while True:
+        for n in itertools.count(1):
             in_vain = self._ask(asked, idle, under_way, tracer)
             if not under_way:
                 if self._loop.finished():
@@ -80,7 +116,8 @@ class VirtualDriver:
             # Who had nothing to do and for whom nothing has come need not be asked, but for a trace, which tells why it waits.
             stirred = {dispatch.worker, *in_vain} | self._loop.scheduler.stirred()
             asked = sorted(stirred & idle if tracer is None else idle)
-            yield
+            if n % STRIDE == 0:
+                yield
 
     def _ask(
         self, workers: Iterable[int], idle: set[int], under_way: list[tuple[int, int, Dispatch]], tracer: Tracer | None

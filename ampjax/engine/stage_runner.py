@@ -14,7 +14,7 @@ from ampjax.devices.allreduce import Device
 from ampjax.engine.arenas import Arenas, grow, zeros
 from ampjax.engine.kernels import edge_kernels
 from ampjax.engine.kernels import rows as kernels
-from ampjax.engine.kernels.edge_sizes import EdgeSizes, padded_edges
+from ampjax.engine.kernels.edge_sizes import EdgeSizes, PaddedEdges, Sizes, fitted_edges
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.looped import COUNTS, STACKED, STREAK, Kernel, Streak
 from ampjax.engine.kernels.residuals import Kept, find_chain_kept, find_kept, shapes_of
@@ -26,7 +26,7 @@ from ampjax.plan.stages import HOST, ArenaKey, Stage
 from ampjax.sched.columns import N_HEAD
 from ampjax.sched.decisions import packs
 from ampjax.sched.decisions.dispatch import FORWARD
-from ampjax.unfold.rules.edges import Edges
+from ampjax.unfold.rules.edges import REMEMBERED, Edges
 
 
 class StageRunner:
@@ -64,6 +64,7 @@ class StageRunner:
         self._make_adjoint: Any = None  # makes one, for what becomes of weight gradients
         self._adjoints: dict[Learning, Any] = {}  # finding them by their programs would cost as much as a message
         self.edge_sizes: EdgeSizes | None = None
+        self._fitted_edges = functools.lru_cache(REMEMBERED)(fitted_edges)  # instances that travel together come often
         self._chain = make_chain_program(stage) if stage.chain is not None else None
         if self._chain is not None:
             self.program, self._random = self._chain, self._chain.random
@@ -205,10 +206,10 @@ class StageRunner:
         """Calls a kernel with `arguments`, then what the dispatches bring (host rows, slots, with `draws` random numbers), then what it is `told`, or a chain's edges."""
         first = streak[0]
         if first.edges is not None:
-            k, sizes = self._fit(first, first.edges)
+            k, sizes, edges = self._fit(first, first.edges)
             host, pack = self._rows(streak, k)
             seeds = [self._edge_seeds(first, k, sizes)] if draws else []
-            return kernel.once(*arguments, _first(host), pack[0], *seeds, padded_edges(first.edges, k, sizes), sizes)
+            return kernel.once(*arguments, _first(host), pack[0], *seeds, edges, sizes)
         k = self._size(first)
         in_a_row = kernel.in_a_row if self._stacks(k) else None
         most = 1 if in_a_row is None else STREAK
@@ -256,14 +257,17 @@ class StageRunner:
         if not self._random:
             return None
         rows, *ways = launch.seeds
-        return _padded(rows, k, True), tuple(_padded(way, size, True) for way, size in zip(ways, sizes, strict=True))
+        return _padded(rows, k, True), tuple(
+            _padded(way, size, True) for way, size in zip(ways, sizes[:-1], strict=True)
+        )
 
-    def _fit(self, launch: Launch, edges: Edges) -> tuple[int, tuple[int, ...]]:
-        """The padded sizes of a chain's dispatch; what it expects is told from the first one, if nobody has told before."""
+    def _fit(self, launch: Launch, edges: Edges) -> tuple[int, Sizes, PaddedEdges]:
+        """The padded sizes of a chain's dispatch, and its edges; what it expects is told from the first one, if nobody has told before."""
         if self.edge_sizes is None:
             assert launch.sizes is not None
-            self.edge_sizes = EdgeSizes.of([(launch.sizes, edges.counts)])
-        return self.edge_sizes.fit(self._ladder, max(launch.n_rows, len(launch.out_rows[0])), edges.totals)
+            self.edge_sizes = EdgeSizes.of([(launch.sizes, edges.loads(launch.sizes))])
+        rows = max(launch.n_rows, len(launch.out_rows[0]))
+        return self._fitted_edges(self.edge_sizes, self._ladder, rows, edges)
 
     def _records(self, params: tuple[Any, ...]) -> tuple[jax.Array, ...]:
         """The arrays that hold what the adjoint needs of the activations: as long as the first output's arena."""

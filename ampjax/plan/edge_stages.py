@@ -36,6 +36,11 @@ class Way:
     nodes: tuple[Node, ...]
     end: Wire
 
+    @property
+    def random(self) -> bool:
+        """Whether a body on the way takes a PRNG key, so that edges of one sender carry different rows."""
+        return any(isinstance(node.op, Compute) and node.op.body.rng for node in self.nodes)
+
 
 @dataclass(frozen=True)
 class Chain:

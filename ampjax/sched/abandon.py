@@ -19,7 +19,7 @@ def forget_all(t: Tables, capacities: np.ndarray) -> None:
       capacities: `[arenas]`: slots of each arena.
     """
     t.queues[:, OF_A_QUEUE], t.queues[:, c.AT], t.active[:] = 0, -1, 0
-    t.clock[[c.LIVE_TOP, c.ROWS_TOP, c.N_ENDED, c.N_TRAIN, c.N_INFER]] = 0
+    t.clock[[c.LIVE_TOP, c.ROWS_TOP, c.N_ENDED, c.N_TRAIN, c.N_INFER]] = t.clock[c.STIRRED :] = 0
     t.ranges[:], t.live[:], t.instances[:] = -1, 0, 0
     n = t.clock[c.N_VACANT] = len(t.instances)
     t.idle[c.VACANT, :n] = np.arange(n - 1, -1, -1)

@@ -81,9 +81,26 @@ DISPATCHES, TAKEN, TAKEN_ROWS, MOST_TAKEN, MOST_ROWS = range(15, 20)
 FORWARD, BACKWARD, INFER = range(3)
 """Directions."""
 
-# What `loops.decide` tells of a dispatch, int64.
+# Virtual time (`loops.advance`), int64: `moments`, and `workers` with a line for each of these and a column for each worker.
+NOW_NS, N_BUSY, N_ASKED, NEXT_ASKED, N_IN_VAIN, LOOKS = range(6)
+"""The time; workers that have a dispatch; workers that are asked now, and how many of them have been; of these, how many have something that must wait; whether it must be found out who is asked next."""
+END_NS, BY, DOES, FIRST_OF, N_OF, HEAP, TO_ASK = range(7)
+"""When its dispatch ends, or `IDLE`; that one's number, queue, first message (others follow through `NEXT`) and messages. Then two lists: busy workers, a heap by the ends of their dispatches; workers that are asked, before which those stand that have asked in vain."""
+IDLE = -1
+
+# What a dispatch costs in virtual time (`drivers.cost.Rates`), float64: a line for each queue, and one for each of its terms.
+FIRST_TERM, N_TERMS, FIXED_NS, ROW_BYTES = range(4)
+"""Its terms begin there; how many; nanoseconds that any dispatch takes; bytes of a row that go to another device."""
+OF_WHAT, PER_ROW = range(2)
+"""Which rows count: as `WAY` has it; operations for each."""
+PER_S, BYTES_PER_S = range(2)
+"""Of the machine: operations and bytes in a second."""
+
+# What `loops.decide` and `loops.advance` tell of a dispatch, int64.
 Q, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK, PADDED = range(9)
 """Its queue, or why there is none; its number; messages; input rows; updates that are due, and where they begin in `due`; where it begins in `pack`, and its length there; the size that it is padded to, or 0."""
+ASKER = 9
+"""Its worker, which `loops.advance` tells, too."""
 
 # A dispatch's pack int32: see `packs`.
 N_HEAD = 3
@@ -105,14 +122,16 @@ NOW, ENTERED, ADMITTED, LIVE_TOP, ROWS_TOP, N_ENDED, N_TRAIN, N_INFER = range(8)
 """The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances that have ended and not been told of; those in flight."""
 N_FINISHED, MOST_IN_FLIGHT, ASKED, N_VACANT = range(8, 12)
 """Counted for statistics: instances that have ended and been told of; the most in flight. Times that a program was asked for; slots for instances that are free."""
+STIRRED = 12
+"""From here on for each worker whether something has come for it since somebody last looked."""
 
 # `free` int32: one line for each arena.
 N_FREE, FREE = range(2)
 """How many slots are free; from here on these, the last of which is given out first."""
 
 # `active` int32: one line for each worker.
-N_ACTIVE, STIRRED, QUEUES = range(3)
-"""How many queues hold messages; whether something has come for the worker since somebody last looked; from here on these queues."""
+N_ACTIVE, QUEUES = range(2)
+"""How many queues hold messages; from here on these queues."""
 
 # `idle` int32 and `ranges` int64: lines.
 VACANT, ENDED = range(2)

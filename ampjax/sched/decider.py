@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from ampjax.sched.tables.space import Space
 from ampjax.sched.updates.counters import ways_of
 from ampjax.sched.updates.replica_sync import Replicas
 from ampjax.sched.updates.stashed_weights import Stashes
+from ampjax.sched.virtual_time import VirtualTime
 
 
 class _Queue(NamedTuple):
@@ -28,6 +30,29 @@ class _Queue(NamedTuple):
     n_sections: int
     plain: bool
     """Whether its dispatches have neither edges nor versions."""
+
+
+class Decisions:
+    """Dispatches that have been decided together; each is made of what loops have told when somebody asks for it.
+
+    Args:
+      told: `[n, columns]`: what loops have told of them.
+      make: Makes them, from a part of that.
+    """
+
+    def __init__(self, told: np.ndarray, make: Callable[[np.ndarray], list[Dispatch]]):
+        self._told, self._make = told, make
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def __iter__(self) -> Iterator[Dispatch]:
+        return iter(self._make(self._told))
+
+    @property
+    def n_messages(self) -> int:
+        """Messages in all of them."""
+        return int(self._told[:, c.N_MESSAGES].sum())
 
 
 class Decider:
@@ -47,7 +72,7 @@ class Decider:
     def __init__(self, plan: Plan, space: Space, store: Store, replicas: Replicas, loops: ModuleType):
         self._space, self._store, self._replicas, self._loops = space, store, replicas, loops
         self._nodes, self._ways, self.stashes = list(plan.graph.parameterised), ways_of(plan), Stashes()
-        self._told, self._pack = np.zeros((2, c.PADDED + 1), np.int64), np.zeros(1 << 16, np.int32)
+        self._told, self._pack = np.zeros((2, c.ASKER + 1), np.int64), np.zeros(1 << 16, np.int32)
         self._memory = PackMemory()
         self._due = np.zeros((1 + 16 * len(self._nodes), 3), np.int64)
         stashed = space.t.stages[:, c.STASHES] * (space.t.stages[:, c.KIND] == c.COMPUTES)
@@ -58,33 +83,64 @@ class Decider:
             plain = stage.number not in self._ways and stage.number not in self._stashed
             sections = len(stage.ports) + len(stage.outputs)
             self._queues += [_Queue(stage.number, direction, sections, plain) for direction in DIRECTIONS[:3]]
+        self._changes_nothing = not self._meets and all(queue.plain for queue in self._queues)
 
     def decide(self, worker: int, chosen: int, policy: int, ahead: int) -> list[Dispatch] | int:
         """The next dispatches, at least one, or why there is none: `columns.NOTHING` or `WAITS`. See `loops.decide`."""
-        while len(self._told) <= max(1, ahead):
-            self._told = longer(self._told, 2 * ahead)
+        self._make_room(max(1, ahead))
         while True:
             buffers = self._told, self._pack, self._due
             n = self._loops.decide(worker, chosen, policy, ahead, self._space.spare, *buffers, *self._space.t)
             if n:
-                return self._dispatches(worker, self._told[:n].tolist())
-            reason, need = int(self._told[0, c.Q]), int(self._told[0, c.N_ROWS_IN])
-            if reason == c.NO_SLOTS:
-                self._space.grow_arena(int(self._told[0, c.N_MESSAGES]), need)
-            elif reason == c.NO_ROOM:
-                self._pack = longer(self._pack, need)
-            else:
-                return reason
+                self._told[:n, c.ASKER] = worker
+                return self._dispatches(self._told[:n], *self._copied(n))
+            if not self._has_made_room():
+                return int(self._told[0, c.Q])
 
-    def _dispatches(self, worker: int, told: list[list[int]]) -> list[Dispatch]:
-        """What has been told of some dispatches, as dispatches; their packs lie one behind the other."""
-        end = told[-1][c.PACK] + told[-1][c.N_PACK]
-        packs, start = self._memory.keep(self._pack[:end])
-        due = self._due[: told[-1][c.DUE] + told[-1][c.N_DUE]].tolist()
-        found: list[Dispatch] = []
-        for q, number, n, rows, n_due, first, at, length, size in told:
+    def advance(self, time: VirtualTime, chosen: int, policy: int, most: int) -> Decisions | int:
+        """The next dispatches in virtual time, or why there are none and never will be: `columns.NOTHING` or `WAITS`. See `loops.advance`."""
+        self._make_room(most)
+        rates = time.rates.queues, time.rates.terms, time.rates.updates, time.rates.machine
+        while True:
+            how = most, chosen, policy, *rates, time.moments, time.workers, self._space.spare
+            n = self._loops.advance(*how, self._told, self._pack, self._due, *self._space.t)
+            if n or self._told[0, c.Q] == 0:
+                break
+            if not self._has_made_room():
+                return int(self._told[0, c.Q])
+        told, buffers = self._told[:n].copy(), self._copied(n)
+        if not self._changes_nothing:  # what follows from them must be known before more is decided
+            made = self._dispatches(told, *buffers)
+            return Decisions(told, lambda _: made)
+        return Decisions(told, lambda told: self._dispatches(told, *buffers))
+
+    def _make_room(self, n: int) -> None:
+        """Makes buffers in which `n` dispatches can be told of."""
+        self._told = longer(self._told, n + 1)
+
+    def _has_made_room(self) -> bool:
+        """Whether the loops had no room to tell of the next dispatch, or for its rows, and have it now."""
+        reason, need = int(self._told[0, c.Q]), int(self._told[0, c.N_ROWS_IN])
+        if reason == c.NO_SLOTS:
+            self._space.grow_arena(int(self._told[0, c.N_MESSAGES]), need)
+        elif reason == c.NO_ROOM:
+            self._pack = longer(self._pack, need)
+        return reason in (c.NO_SLOTS, c.NO_ROOM)
+
+    def _copied(self, n: int) -> tuple[np.ndarray, int, np.ndarray]:
+        """What loops have written of the first `n` dispatches: memory with their packs, one behind the other; where these begin in it; and their updates."""
+        if not n:
+            return self._pack[:0], 0, self._due[:0]
+        last = self._told[n - 1]
+        packs, start = self._memory.keep(self._pack[: last[c.PACK] + last[c.N_PACK]])
+        return packs, start, self._due[: last[c.DUE] + last[c.N_DUE]].copy()
+
+    def _dispatches(self, told: np.ndarray, packs: np.ndarray, start: int, due: np.ndarray) -> list[Dispatch]:
+        """What has been told of some dispatches, as dispatches."""
+        found, updates = list[Dispatch](), due.tolist()
+        for q, number, n, rows, n_due, first, at, length, size, worker in told.tolist():
             stage, direction, n_sections, plain = self._queues[q]
-            changes = self._changes(due[first : first + n_due]) if n_due else ()
+            changes = self._changes(updates[first : first + n_due]) if n_due else ()
             at += start
             own = packs[at : at + length]
             dispatch = Dispatch(number, worker, stage, direction, n, rows, n_sections, own, size, at, changes)

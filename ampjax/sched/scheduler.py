@@ -22,7 +22,7 @@ from ampjax.sched.choosing.policy_numbers import BY_ASKING, number_of
 from ampjax.sched.choosing.python_policies import NONE, Asking
 from ampjax.sched.choosing.queue_views import Queue
 from ampjax.sched.columns import Tables
-from ampjax.sched.decider import Decider
+from ampjax.sched.decider import Decider, Decisions
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.policy import Policy
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
@@ -38,6 +38,7 @@ from ampjax.sched.tables.space import Space
 from ampjax.sched.updates.counters import Counters, gradient_rows
 from ampjax.sched.updates.pending_changes import PendingChanges
 from ampjax.sched.updates.replica_sync import Replicas
+from ampjax.sched.virtual_time import VirtualTime
 
 
 @functools.cache
@@ -80,6 +81,7 @@ class Scheduler:
         self._asking = Asking(plan, settings.policy, self.snapshot, self._ready)
         self._log: Past[Dispatch] = Past(settings.history)
         self._changes = PendingChanges(self.nodes, plan.worker_of, self.replicas)
+        self._time: VirtualTime | None = None
         self._since_flush, self._may_update = 0, True
         self._intervals = self._t.nodes[:, c.INTERVAL].copy()
         self.contents = Contents(plan, self.store, self._admission.topologies, lambda: self._t)
@@ -176,6 +178,26 @@ class Scheduler:
         self._checked()
         return found
 
+    @property
+    def decides_alone(self) -> bool:
+        """Whether `advance` can be used: nobody outside, and no law that is checked, must be asked between two dispatches."""
+        outside = self._policy == BY_ASKING or self._asks or self._check or self.settings.flush_every is not None
+        return not (outside or self._changes)
+
+    def advance(self, time: VirtualTime, most: int) -> Decisions | None:
+        """Lets virtual time go on until `most` more dispatches have been decided, or instances have ended; those that have ended meanwhile are done.
+
+        None if nobody has anything to do: then `finished` may have more to tell, or instances can be admitted.
+        """
+        chosen, self._time = NONE, time
+        while isinstance(found := self._decider.advance(time, chosen, self._policy, most), int):
+            if found == c.NOTHING:
+                return None
+            chosen = self._asking.when_all_wait(self._t, time.next_asked, moves=False)
+            chosen = c.WAITS if chosen == NONE else chosen
+        self._log.extend(found)
+        return found
+
     def done(self, dispatch: Dispatch, choices: np.ndarray | None = None) -> None:
         """Lets a dispatch's messages travel on: a driver says so at once (order on a device is enough), or when it has ended.
 
@@ -231,6 +253,7 @@ class Scheduler:
         self._admission.forget_all()
         forget_all(self._t, self._space.capacities)
         self._decider.stashes.clear()
+        self._time = None
         self.replicas.forget_handed_in()
         self._since_flush = 0
         return self._changes.abandon()
@@ -284,8 +307,9 @@ class Scheduler:
 
     def stirred(self) -> set[int]:
         """Workers for whom something has come since this was last asked. Another that had no action, and for whom nothing waits, has none now."""
-        found = set(np.flatnonzero(self._t.active[:, c.STIRRED]).tolist())
-        self._t.active[:, c.STIRRED] = 0
+        stirred = self._t.clock[c.STIRRED :]
+        found = set(stirred.nonzero()[0].tolist())
+        stirred[:] = 0
         return found
 
     def held_up(self, worker: int) -> str | None:
@@ -330,7 +354,8 @@ class Scheduler:
 
     def snapshot(self) -> Snapshot:
         """What stories and diagnoses are read from (`diagnose`); it holds until the next event."""
-        parts = self._space.capacities, self._log, list(self._under_way.values()), self._admission.unfoldings
+        under_way = [*self._under_way.values(), *(self._time.under_way(self._t) if self._time is not None else ())]
+        parts = self._space.capacities, self._log, under_way, self._admission.unfoldings
         return Snapshot(self.plan, self.settings, self._t, self.store, *parts)
 
     def messages_of(self, dispatch: Dispatch) -> tuple[int, np.ndarray]:

@@ -42,7 +42,7 @@ def assemble(
     rank = ranks.of(stage[owner], stage[consumer], ports)
     by_owner = stable_order(owner * (int(rank.max(initial=0)) + 1) + rank)
     consumed = np.bincount(owner, minlength=len(stage))
-    local = np.repeat(first[:-1], np.diff(first))  # numbers count within each instance
+    local = first[place]  # numbers count within each instance
     asking = [s.number for s in plan.stages if s.route_by is not None]
     return Programs(
         ids=ids,
@@ -85,7 +85,7 @@ class _ByInstance:
         self._k, self._columns, unsorted = k, columns, columns.slots
         self._order = order = stable_order(unsorted)
         self.first = starts(np.bincount(unsorted, minlength=k))
-        self.place = np.repeat(np.arange(k), np.diff(self.first))
+        self.place = unsorted[order]
         self.new = np.empty(len(order), np.int64)
         self.new[order] = np.arange(len(order))
         self.stage, self.states = columns.stage[order], columns.states.take(order, axis=0)
@@ -117,6 +117,8 @@ class _ByInstance:
         first = table.first[entries]
         picked = np.flatnonzero(first < 0)
         own = number[np.maximum(first, 0)]
+        if not len(picked):
+            return own, picked, np.zeros(self._k + 1, np.int64)
         sizes = table.size[entries[picked]]
         picks = number[resolve(first[picked], sizes, table.picks)]
         pick_first = starts(np.bincount(place[picked], sizes, self._k).astype(np.int64))
@@ -130,8 +132,9 @@ class Columns:
     def __init__(self, plan: Plan, chunks: Sequence[Chunk]):
         counts = [len(chunk.states) for chunk in chunks]
         n, n_inputs = sum(counts), sum(chunk.inputs.size for chunk in chunks)
-        self.stage, self.row, self.fan_in, self.slots = (np.empty(n, np.int64) for _ in range(4))
-        self.states = np.empty((n, plan.layout.width - 2), _width(chunks))
+        self.stage, self.row, self.fan_in = (np.empty(n, np.int64) for _ in range(3))
+        states = np.concatenate([chunk.states for chunk in chunks] or [np.zeros((0, plan.layout.width), np.int64)])
+        self.states, self.slots = states[:, 2:].astype(_width(states)), states[:, SLOT]
         self.rows, self.sizes = np.ones(n, np.int32), np.ones(n, np.int32)
         self.inputs, self.ports = np.empty(n_inputs, np.int64), np.empty(n_inputs, np.int16)
         outputs = [len(plan.stages[c.stage].outputs) if c.stage >= 0 else 1 for c in chunks]
@@ -150,8 +153,7 @@ class Columns:
 
     def _fill(self, chunk: Chunk, own: slice, inputs: slice) -> None:
         """Writes a chunk's columns into their places."""
-        self.stage[own], self.row[own], self.states[own] = chunk.stage, chunk.row, chunk.states[:, 2:]
-        self.slots[own] = chunk.states[:, SLOT]
+        self.stage[own], self.row[own] = chunk.stage, chunk.row
         self.fan_in[own] = chunk.n_ports if chunk.fan_in is None else chunk.fan_in
         self.inputs[inputs], self.ports[inputs] = chunk.inputs.reshape(-1), chunk.ports
         if chunk.rows is not None and chunk.sizes is not None:
@@ -184,8 +186,7 @@ def _small(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int32)
 
 
-def _width(chunks: Sequence[Chunk]) -> type[np.signedinteger[Any]]:
+def _width(states: np.ndarray) -> type[np.signedinteger[Any]]:
     """The narrower of two dtypes that hold all state fields."""
     small = np.iinfo(np.int32)
-    fits = all(c.states.min(initial=0) >= small.min and c.states.max(initial=0) <= small.max for c in chunks)
-    return np.int32 if fits else np.int64
+    return np.int32 if states.min(initial=0) >= small.min and states.max(initial=0) <= small.max else np.int64

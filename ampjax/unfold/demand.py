@@ -11,6 +11,7 @@ from ampjax.ir.instances import Messages
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.unfold.programs import Programs
+from ampjax.unfold.rules.edges import EdgeIndex
 from ampjax.unfold.unfolder import Unfolder
 
 Rows = dict[ArenaKey, int]
@@ -23,7 +24,7 @@ class Needs:
     Args:
       each: See `demand`.
       work: See `work`.
-      edges: For the stages of chains, by number: the rows of each of their messages `[m]`, and its edges on each way `[m, ways]`.
+      edges: For the stages of chains, by number: the rows of each of their messages `[m]`, and its `Edges.loads` `[m, ways + 1]`.
     """
 
     each: dict[ArenaKey, np.ndarray]
@@ -50,12 +51,15 @@ def needs(
       MessageError: As `Unfolder.unfold` does.
     """
     unfolder = Unfolder(plan)
-    programs = unfolder.end(unfolder.unfold(batches, ids, purpose, assume=True))
-    edges = {}
-    for number, counts in programs.edges.items():
+    unfolding = unfolder.unfold(batches, ids, purpose, assume=True)
+    programs, edges = unfolder.programs(unfolding), {}
+    for number in programs.edges:
         mine = np.flatnonzero(programs.stage == number)
         if len(mine):
-            edges[number] = programs.rows[mine], counts[programs.instance_of[mine]]
+            rows = programs.rows[mine].astype(np.int64)
+            index = EdgeIndex(plan.stages[number], unfolding.space.topologies)
+            edges[number] = rows, index.of(programs.instance_of[mine], rows).loads(rows)
+    unfolder.give_up(unfolding)
     return Needs(demand(plan, programs), work(plan, programs), edges)
 
 

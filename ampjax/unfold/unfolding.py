@@ -65,7 +65,7 @@ class Unfolding:
         self._left_out = left_out(plan, purpose)
         self._table = space.table
         self._router = Router(space.layout, space.table, space.topologies, self._deliver)
-        self._pumped = PumpedStates(plan.graph, self._ids)
+        self._pumped = PumpedStates(plan.layout, space.pumps, self._ids)
         self._ready: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._chunks: list[Chunk] = []
         self._n = self._n_rows = self._round = 0
@@ -100,7 +100,7 @@ class Unfolding:
         """More instances, for which all is still to be pumped; returns their places."""
         start = len(self._ids)
         self._ids = np.append(self._ids, np.asarray(ids, np.int64))
-        self._pumped = PumpedStates(self._plan.graph, self._ids)
+        self._pumped = PumpedStates(self._plan.layout, self.space.pumps, self._ids)
         return range(start, len(self._ids))
 
     @property

@@ -10,6 +10,7 @@ from ampjax.plan.planner import Plan
 from ampjax.unfold.rules.groups import Groups
 from ampjax.unfold.rules.joins import WaveJoin
 from ampjax.unfold.rules.message_columns import MessageTable
+from ampjax.unfold.rules.pumped import pumps_of
 from ampjax.unfold.rules.row_counts import OutputSizes
 
 
@@ -51,10 +52,12 @@ class Workspace:
 
     Attributes:
       layout: The layout that state functions see.
+      pumps: The graph's pumps.
     """
 
     def __init__(self, plan: Plan):
         self.table, self.layout = MessageTable(), WatchedLayout(plan.layout.fields)
+        self.pumps = pumps_of(plan.graph)
         self.topologies: dict[str, dict[int, Topology]] = {}
         joining = [s for s in plan.stages if len(s.ports) > 1 and not s.kind.is_control]
         self.joins = {s.number: WaveJoin(s, self.layout) for s in joining}

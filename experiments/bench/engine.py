@@ -19,7 +19,6 @@ from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.controller import Source
 from ampjax.drivers.run import Loop
-from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
 from ampjax.errors import SettingsError
@@ -43,8 +42,8 @@ from experiments.records import append
 class EngineOptions:
     """Microseconds a message with the single-sequence RNN, every sequence of length 10, so that dispatches are full.
 
-    Three times, medians of passes in turn: control (virtual time, no kernels; processor time of its one thread, which other programs on the
-    machine change less), the whole engine (asyncio driver), and the same calls of kernels made again back to back without a scheduler.
+    Three times, medians of passes in turn: control (the asyncio driver as in training, which decides on up to 16 dispatches in one call, but nothing is issued; processor
+    time of its one thread, which other programs on the machine change less), the whole engine, and the same calls of kernels made again back to back without a scheduler.
     Schedulers are kept from pass to pass, so that their tables have grown before anything is measured.
 
     Args:
@@ -89,14 +88,14 @@ def main(options: EngineOptions, console: Console | None = None) -> list[dict[st
 
 def measure(options: EngineOptions, size: int) -> dict[str, float]:
     """Medians for one dispatch size."""
-    bench = Bench(options, size)
     clocks = {"control": time.thread_time, "engine": time.perf_counter, "kernels": time.perf_counter}
     times: dict[str, list[float]] = {name: [] for name in clocks}
-    for n in range(options.passes + 1):
-        for name, clock in clocks.items():
-            seconds = timed(getattr(bench, name), clock)
-            if n:
-                times[name].append(seconds)
+    with Bench(options, size) as bench:
+        for n in range(options.passes + 1):
+            for name, clock in clocks.items():
+                seconds = timed(getattr(bench, name), clock)
+                if n:
+                    times[name].append(seconds)
     medians = {f"{name}_us": 1e6 * statistics.median(t) / bench.n_messages for name, t in times.items()}
     ratios = [e / k for e, k in zip(times["engine"], times["kernels"], strict=True)]
     return {"mean_dispatch": bench.mean_dispatch, **medians, "engine_over_kernels": statistics.median(ratios)}
@@ -141,7 +140,16 @@ class Bench:
         self._issued: list[Call] = []
         self._scheduler = Scheduler(self._plan, self._settings)
         self._control = Scheduler(self._plan, self._settings)
+        self._runner = asyncio.Runner()  # kept, so that no pass has to make an event loop
         self.n_messages, self.mean_dispatch = 0, 0.0
+
+    def __enter__(self) -> Bench:
+        """Begins to measure."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing more is measured."""
+        self._runner.close()
 
     @property
     def stats(self) -> Statistics:
@@ -149,15 +157,15 @@ class Bench:
         return self._scheduler.stats
 
     def control(self) -> None:
-        """A pass in virtual time, without kernels."""
-        VirtualDriver(self._loop(self._control, None), lambda dispatch: 1).run()
+        """A pass without kernels."""
+        self._runner.run(AsyncioDriver(self._loop(self._control, None)).run())
 
     def engine(self, trace: Trace | None = None) -> None:
         """A pass with everything."""
         self._issued.clear()
         self._scheduler.reset_statistics()
         with keeping(self._issued):
-            asyncio.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
+            self._runner.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
         self._executor.fences.wait()
         stats = self._scheduler.stats
         self.n_messages, self.mean_dispatch = stats.messages, stats.messages / stats.dispatches

@@ -63,19 +63,19 @@ def main(options: TracingOptions, console: Console | None = None) -> list[dict[s
 
 def measure(options: TracingOptions, size: int) -> dict[str, float]:
     """For one dispatch size: microseconds a message, medians of the ratios of neighbouring passes, and what the traces say."""
-    bench = Bench(EngineOptions(messages=options.messages, hidden=options.hidden), size)
     traced, waited, untraced, busy = [], [], [], []
-    for n in range(options.passes + 1):
-        light, exact = Trace(every=options.every), Trace(every=1)
-        before = timed(partial(_train, bench))
-        with_light = timed(partial(_train, bench, light))
-        after = timed(partial(_train, bench))
-        with_exact = timed(partial(_train, bench, exact))
-        if n:
-            untraced += [before, after]
-            traced.append(2 * with_light / (before + after))
-            waited.append(2 * with_exact / (before + after))
-            busy.append([kernel_share(light), kernel_share(exact)])
+    with Bench(EngineOptions(messages=options.messages, hidden=options.hidden), size) as bench:
+        for n in range(options.passes + 1):
+            light, exact = Trace(every=options.every), Trace(every=1)
+            before = timed(partial(_train, bench))
+            with_light = timed(partial(_train, bench, light))
+            after = timed(partial(_train, bench))
+            with_exact = timed(partial(_train, bench, exact))
+            if n:
+                untraced += [before, after]
+                traced.append(2 * with_light / (before + after))
+                waited.append(2 * with_exact / (before + after))
+                busy.append([kernel_share(light), kernel_share(exact)])
     return {
         "untraced_us": 1e6 * statistics.median(untraced) / bench.n_messages,
         "traced_ratio": statistics.median(traced),

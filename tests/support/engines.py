@@ -119,6 +119,7 @@ def engine(
     fuse=True,
     gradient="sum",
     seed=0,
+    check=True,
     **settings,
 ):
     """A scheduler and an executor; `homes` are the nodes' workers (0 by default), `spaces` the workers' devices."""
@@ -130,7 +131,7 @@ def engine(
     training = {n: NodeTraining(tx or optax.sgd(0.1), gradient) for n in nodes}
     executor = Executor(plan, initial_params(graph, params or {}, 0), training, devices, stashed)
     config = SchedulerSettings(**{"intervals": dict.fromkeys(nodes, interval), **settings})
-    return Engine(graph, plan, Scheduler(plan, config, check=True), executor, RowSeeds(seed))
+    return Engine(graph, plan, Scheduler(plan, config, check), executor, RowSeeds(seed))
 
 
 def spread(graph, n):

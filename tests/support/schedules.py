@@ -9,6 +9,7 @@ from ampjax.plan.planner import make_plan
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
+from ampjax.sched.virtual_time import Rates, VirtualTime
 
 
 class Scheduled:
@@ -68,6 +69,25 @@ def in_virtual_time(side, n, workers=1):
         now, _, worker, d = heapq.heappop(under_way)
         s.done(d)
         idle.add(worker)
+    assert s.idle and not len(left), "something can't move"
+
+
+def by_table(side, n, workers=1):
+    """The same, where the scheduler adds up itself what dispatches take, and time goes on over several of them in one call."""
+    s, left = side.scheduler, np.arange(n)
+    assert s.decides_alone
+    queues = [(q, 1, 3 + 2 * (q // 3) % 5, 0) for q in range(3 * len(s.plan.stages))]
+    terms, updates = np.array([(c.OF_INPUT, 1.0)] * len(queues)), np.zeros(len(s.nodes))
+    time = VirtualTime(Rates(np.array(queues, float), terms, updates, np.array([1e9, np.inf])), workers)
+    left, _ = admit(side, left)
+    while True:
+        found = s.advance(time, 5)
+        yield from map(side.tell, found or ())
+        left, moved = admit(side, left)
+        if found is None:
+            if not moved and (len(left) or not s.end_of_data()):
+                break
+            time.ask_all()
     assert s.idle and not len(left), "something can't move"
 
 

@@ -5,7 +5,7 @@ import sys
 
 from support.frozen import digest
 from support.models import model
-from support.schedules import Scheduled, at_once, in_virtual_time
+from support.schedules import Scheduled, at_once, by_table, in_virtual_time
 
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
@@ -17,7 +17,7 @@ CASES = [
     for name, policy in zip(
         ("sequences in replicas", "trees", "molecules", "questions, edge by edge", "tagger"), POLICIES, strict=True
     )
-    for size, drive in ((2, at_once), (64, in_virtual_time))
+    for size, drive in ((2, at_once), (64, in_virtual_time), (3, by_table))
 ]
 """Each model with a policy of its own."""
 

@@ -1,9 +1,10 @@
 """Kernels of chains: a dispatch's graphs in one call, from the rows that come in to the rows that go out.
 
-Messages over edges exist in here only. The edges of all ways come in one array, padded to a size for each way: padding edges repeat a real edge
-(or row 0, where a way has none) and have a receiver out of range, so that they are dropped; their cotangents are removed with `where`.
-Of the forward pass, what was collected is recorded beside the output rows, with what else the row-wise nodes' adjoint needs; an edge's adjoint
-needs its sender's row only.
+Messages over edges exist in here only. A way's bodies work once on each row that is sent over it, however many edges it leaves by; what arrives is a sum
+of such rows. Senders come in one array, padded to a size for each way: padding repeats a real sender (or row 0, where a way has none), and no edge carries
+what is made of it; its cotangents are removed with `where`. Padding edges have a receiver out of range, so that they are dropped.
+Of the forward pass, what was collected is recorded beside the output rows, with what else the row-wise nodes' adjoint needs; the adjoint of
+what is sent needs its sender's row only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ampjax.engine.kernels.edge_sizes import PaddedEdges, Sizes
 from ampjax.engine.kernels.looped import Kernel, kernel
 from ampjax.engine.kernels.residuals import Kept, over_rows, row_vjp
 from ampjax.engine.kernels.rows import (
@@ -28,24 +30,21 @@ from ampjax.engine.kernels.rows import (
     new_gradients,
     written_rows,
 )
-from ampjax.engine.kernels.scatter import set_rows
+from ampjax.engine.kernels.scatter import INSIDE, set_rows
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.kernels.stage_program import ChainProgram, Program
 from ampjax.engine.kernels.weight_gradients import accumulate
 from ampjax.jaxprs.axis_products import over_one_axis
 
-Sizes = tuple[int, ...]
-"""The padded number of edges of each way."""
-
 Seeds = tuple[Array | None, tuple[Array | None, ...]]
-"""Random numbers of the rows, and of the edges of each way."""
+"""Random numbers of the rows, and of what is sent on each way."""
 
 
 @shared
 def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
     """`kernel(params, written, read, host, pack, edges, sizes) -> written`: a chain in inference.
 
-    `edges` is `[2, sum(sizes)]`: senders and receivers. The other arguments are those of `kernels.forward`.
+    `edges` is a `PaddedEdges` of these sizes. The other arguments are those of `kernels.forward`.
     """
 
     @kernel(changed=(1,), static=(6,))
@@ -82,7 +81,6 @@ def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
         collected = _collected(program, ways, inputs[0], edges, sizes, of_edges)
         outs: tuple[Array, ...] = (collected,)
         if program.rows is not None:
-            collected = _repeated(_real(wiring, pack), collected)
             outs, values = kept.forward(program.rows, own, (collected, *inputs), of_rows)
             values = (collected, *values) if records else ()
             records = [set_rows(r, wiring.of_output(pack, 0), x) for r, x in zip(records, values, strict=True)]
@@ -118,11 +116,11 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
             (back,) = cotangents(wiring, grads, pack, real, inputs[:1])
         else:
             slots = wiring.of_output(pack, 0)
-            collected, *rest = (r[jnp.where(real, slots, slots[0])] for r in records)
+            slots = jnp.where(real, slots, slots[0])
+            collected, *rest = (r.at[slots].get(**INSIDE) for r in records)
             outs, pull = kept.backward(program.rows, own, (collected, *inputs), of_rows, rest)
             returned = cotangents(wiring, grads, pack, real, outs)
             row_grads, back, *to_inputs = over_one_axis(lambda: pull(returned), (collected, *inputs, *outs))
-            back = masked(real, back)
         way_grads, to_senders = _to_senders(program, ways, inputs[0], back, edges, sizes, of_edges)
         if to_senders is not None:
             to_inputs[:1] = [to_inputs[0] + to_senders if to_inputs else to_senders]
@@ -135,44 +133,50 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
     return backward
 
 
-def _collected(program: ChainProgram, params: list[Any], rows: Array, edges: Array, sizes: Sizes, seeds: Any) -> Array:
+def _collected(
+    program: ChainProgram, params: list[Any], rows: Array, edges: PaddedEdges, sizes: Sizes, seeds: Any
+) -> Array:
     """What arrives at each row, `[k, ...]`: the senders' rows, sent along each way, and added up in the order of ways and edges."""
-    senders, receivers = edges
+    parts = _senders(rows, edges, sizes)
     sent = [
         over_rows(way, _seeds(way, seeds, number))(own, (part,))[0]
-        for number, (way, own, part) in enumerate(zip(program.ways, params, _parts(rows[senders], sizes), strict=True))
+        for number, (way, own, part) in enumerate(zip(program.ways, params, parts, strict=True))
     ]
-    everything = jnp.concatenate(sent)
-    empty = jnp.zeros((len(rows), *everything.shape[1:]), everything.dtype)
-    return empty.at[receivers].add(everything, mode="drop")
+    places, receivers = edges.ends
+    carried = jnp.concatenate(sent).at[places].get(**INSIDE)
+    return jnp.zeros((len(rows), *carried.shape[1:]), carried.dtype).at[receivers].add(carried, mode="drop")
 
 
 def _to_senders(
-    program: ChainProgram, params: list[Any], rows: Array, back: Array, edges: Array, sizes: Sizes, seeds: Any
+    program: ChainProgram, params: list[Any], rows: Array, back: Array, edges: PaddedEdges, sizes: Sizes, seeds: Any
 ) -> tuple[list[Any], Array | None]:
     """The adjoint of `_collected`: weight gradients of the nodes on each way, and the rows' cotangents (None for rows that take none)."""
-    senders, receivers = edges
-    real = receivers < len(rows)
-    returned = masked(real, back.at[receivers].get(mode="clip"))
+    places, receivers = edges.ends
+    carried = masked(receivers < len(rows), back.at[receivers].get(mode="clip"))
+    returned = jnp.zeros((len(edges.senders), *back.shape[1:]), back.dtype).at[places].add(carried, **INSIDE)
+    there = [jnp.arange(size) < total for size, total in zip(sizes[:-1], edges.totals, strict=True)]
     weights: list[Any] = []
     sent_back: list[Array] = []
-    parts = zip(
-        program.ways, params, _parts(rows[senders], sizes), _parts(returned, sizes), _parts(real, sizes), strict=True
-    )
-    for number, (way, own, part, cotangent, there) in enumerate(parts):
+    parts = zip(program.ways, params, _senders(rows, edges, sizes), _parts(returned, sizes), there, strict=True)
+    for number, (way, own, part, cotangent, real) in enumerate(parts):
         _, pull = row_vjp(way, own, (part,), _seeds(way, seeds, number))
         own_grads, *to_rows = over_one_axis(functools.partial(pull, (cotangent,)), (part, cotangent))
-        # A way without a real edge repeats a row that may be none of its kind: what comes of that is dropped.
-        weights += jax.tree.map(functools.partial(_if, there.any()), own_grads)
-        sent_back += to_rows
+        # A way on which nothing is sent repeats a row that may be none of its kind: what comes of that is dropped.
+        weights += jax.tree.map(functools.partial(_if, edges.totals[number] > 0), own_grads)
+        sent_back += [masked(real, x) for x in to_rows]
     if not program.float_ports[0]:
         return weights, None
-    total = masked(real, jnp.concatenate(sent_back))
-    return weights, jnp.zeros_like(rows).at[senders].add(total)
+    return weights, jnp.zeros_like(rows).at[edges.senders].add(jnp.concatenate(sent_back), **INSIDE)
 
 
-def _parts(rows: Array, sizes: Sizes) -> list[Array]:
-    return jnp.split(rows, np.cumsum(sizes)[:-1].tolist())
+def _senders(rows: Array, edges: PaddedEdges, sizes: Sizes) -> list[Array]:
+    """The rows that are sent, way by way: gathered for each way, as XLA would copy the parts of one array."""
+    return [rows.at[senders].get(**INSIDE) for senders in _parts(edges.senders, sizes)]
+
+
+def _parts(rows: Any, sizes: Sizes) -> list[Array]:
+    """What is sent, `[sum(sent), ...]`, way by way."""
+    return jnp.split(rows, np.cumsum(sizes[:-1])[:-1].tolist())
 
 
 def _seeds(way: Program, seeds: Any, number: int) -> Array | None:
@@ -182,11 +186,6 @@ def _seeds(way: Program, seeds: Any, number: int) -> Array | None:
 def _real(wiring: Wiring, pack: Array) -> Array:
     """Which rows of the outputs are no padding: padding goes to the trash slot."""
     return wiring.of_output(pack, 0) != TRASH
-
-
-def _repeated(real: Array, rows: Array) -> Array:
-    """Rows with the first one in place of padding."""
-    return jnp.where(real.reshape(real.shape + (1,) * (rows.ndim - 1)), rows, rows[:1])
 
 
 def _if(some: Array, gradient: Array) -> Array:

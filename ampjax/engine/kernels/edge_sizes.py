@@ -1,13 +1,14 @@
 """Padded sizes of dispatches of graphs: a ladder for rows, and room for edges that follows from the rows.
 
-A kernel with a size for rows and one for each kind of edge would have as many variants as these have combinations. So the room for edges belongs to
-the step of the rows' ladder: what so many rows hardly ever exceed, told from sampled graphs. A dispatch with more takes the next step.
+A kernel with a size for rows, one for what is sent on each way and one for edges would have as many variants as these have combinations. So the room for
+these belongs to the step of the rows' ladder: what so many rows hardly ever exceed, told from sampled graphs. A dispatch with more takes the next step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,19 +18,36 @@ DEVIATIONS = 3.0
 """Standard deviations above the mean for which there is room."""
 
 LEAST = 1 / 16
-"""Edges of each kind, per row, for which there is always room: so that a kind that no sampled graph has fits in somewhere."""
+"""Sent rows of each way, and edges, per row, for which there is always room: so that a kind that no sampled graph has fits in somewhere."""
 
 MULTIPLE = 8
-"""Room for edges is a multiple of this."""
+"""Room is a multiple of this."""
+
+Sizes = tuple[int, ...]
+"""The padded number of sent rows of each way, then that of edges."""
+
+
+class PaddedEdges(NamedTuple):
+    """A dispatch's edges as kernels take them.
+
+    Args:
+      senders: `[sum(sent)]`, int32: the rows that travel, each way padded with its first one (row 0 where it has none).
+      totals: `[ways]`, int32: how many rows of each way are no padding.
+      ends: `[2, edges]`, int32: the place of what each edge carries, and its receiver; padding has place 0 and a receiver out of range.
+    """
+
+    senders: np.ndarray
+    totals: np.ndarray
+    ends: np.ndarray
 
 
 @dataclass(frozen=True)
 class EdgeSizes:
-    """Edges of each way per row: how many there are, and how they vary.
+    """Sent rows of each way, and edges, beside each row: how many there are, and how they vary.
 
     Args:
-      mean: `[ways]`: edges per row.
-      spread: `[ways]`: the standard deviation of the edges that come with `n` rows, divided by the root of `n`.
+      mean: `[ways + 1]`: their number per row.
+      spread: `[ways + 1]`: the standard deviation of those that come with `n` rows, divided by the root of `n`.
     """
 
     mean: tuple[float, ...]
@@ -40,44 +58,54 @@ class EdgeSizes:
         """What sampled messages suggest.
 
         Args:
-          dispatches: Of some dispatches, the rows of each message `[n]` and its edges `[n, ways]`.
+          dispatches: Of some dispatches, the rows of each message `[n]` and its `Edges.loads` `[n, ways + 1]`.
         """
-        rows, edges = (np.concatenate(columns) for columns in zip(*dispatches, strict=True))
+        rows, loads = (np.concatenate(columns) for columns in zip(*dispatches, strict=True))
         total = max(1, int(rows.sum()))
-        mean = edges.sum(axis=0) / total
-        spread = np.sqrt(((edges - rows[:, None] * mean) ** 2).sum(axis=0) / total)
+        mean = loads.sum(axis=0) / total
+        spread = np.sqrt(((loads - rows[:, None] * mean) ** 2).sum(axis=0) / total)
         return cls(tuple(mean.tolist()), tuple(spread.tolist()))
 
-    def room(self, rows: int) -> tuple[int, ...]:
-        """The edges of each way for which there is room beside so many rows, padding included."""
+    def room(self, rows: int) -> Sizes:
+        """What there is room for beside so many rows, padding included."""
         usual = rows * np.array(self.mean) + DEVIATIONS * np.sqrt(rows) * np.array(self.spread)
         least = np.maximum(usual, LEAST * rows)
         return tuple((MULTIPLE * np.ceil(np.maximum(least, 1) / MULTIPLE)).astype(int).tolist())
 
-    def fit(self, ladder: Callable[[int], int], rows: int, edges: np.ndarray) -> tuple[int, tuple[int, ...]]:
-        """The padded sizes of a dispatch: the first step of a ladder that has room for its rows and its edges `[ways]`."""
-        step = ladder(rows)
-        while any(n > room for n, room in zip(edges.tolist(), self.room(step), strict=True)):
+    def fit(self, ladder: Callable[[int], int], rows: int, edges: Edges) -> tuple[int, Sizes]:
+        """The padded sizes of a dispatch: the first step of a ladder that has room for its rows and its edges."""
+        step, loads = ladder(rows), (*edges.sent.totals.tolist(), len(edges.receivers))
+        while any(n > room for n, room in zip(loads, self.room(step), strict=True)):
             step = ladder(step + 1)
         return step, self.room(step)
 
 
-def padded_edges(edges: Edges, rows: int, sizes: tuple[int, ...]) -> np.ndarray:
-    """Senders and receivers `[2, sum(sizes)]`, int32, each way padded to its size.
+def fitted_edges(
+    expected: EdgeSizes, ladder: Callable[[int], int], rows: int, edges: Edges
+) -> tuple[int, Sizes, PaddedEdges]:
+    """The padded rows of a dispatch of so many, its padded sizes, and its edges as kernels take them."""
+    k, sizes = expected.fit(ladder, rows, edges)
+    return k, sizes, padded_edges(edges, k, sizes)
 
-    Padding repeats the way's first sender (row 0 where it has none), and its receiver is `rows`, out of range.
+
+def padded_edges(edges: Edges, rows: int, sizes: Sizes) -> PaddedEdges:
+    """A dispatch's edges, padded.
 
     Args:
-      edges: A dispatch's edges.
-      rows: The dispatch's padded rows.
-      sizes: The padded edges of each way.
+      edges: The edges.
+      rows: The dispatch's padded rows, the receiver of padding.
+      sizes: The padded number of sent rows of each way, then that of edges.
     """
-    out = np.empty((2, sum(sizes)), np.int32)
-    out[1] = rows
+    sent, (*of_ways, n_edges) = edges.sent, sizes
+    senders, places = np.empty(sum(of_ways), np.int32), np.empty(len(sent.senders), np.int32)
     start = first = 0
-    for count, size in zip(edges.totals.tolist(), sizes, strict=True):
-        out[0, start : start + count] = edges.senders[first : first + count]
-        out[0, start + count : start + size] = edges.senders[first] if count else 0
-        out[1, start : start + count] = edges.receivers[first : first + count]
+    for count, size in zip(sent.totals.tolist(), of_ways, strict=True):
+        own = sent.senders[first : first + count]
+        senders[start : start + count] = own
+        senders[start + count : start + size] = own[0] if count else 0
+        places[first : first + count] = np.arange(start, start + count)
         start, first = start + size, first + count
-    return out
+    n, ends = len(edges.receivers), np.empty((2, n_edges), np.int32)
+    ends[0, :n], ends[1, :n] = places[sent.of_edge], edges.receivers
+    ends[0, n:], ends[1, n:] = 0, rows
+    return PaddedEdges(senders, sent.totals.astype(np.int32), ends)

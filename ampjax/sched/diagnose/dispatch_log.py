@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
@@ -18,6 +18,16 @@ class Counted(Protocol):
 
 
 T = TypeVar("T", bound=Counted)
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Together(Protocol[T_co]):
+    """Dispatches that come together. They may say how many messages they hold: `n_messages`."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
 
 MESSAGES = 1 << 15
 """Messages that are remembered at most, some megabytes of columns. Were it many more, every dispatch would be written to memory that is in no cache."""
@@ -33,7 +43,7 @@ class Past(Generic[T]):
 
     def __init__(self, n: int, messages: int = MESSAGES):
         self._n, self._most, self._messages, self._dispatches = n, messages, 0, 0
-        self._chunks: deque[tuple[int, Sequence[T]]] = (
+        self._chunks: deque[tuple[int, Together[T]]] = (
             deque()
         )  # what came together goes together: a step for each chunk, not for each dispatch
 
@@ -41,12 +51,13 @@ class Past(Generic[T]):
         """Remembers a dispatch, and forgets the oldest ones."""
         self._add(dispatch.n_messages, (dispatch,))
 
-    def extend(self, dispatches: Sequence[T]) -> None:
-        """Remembers dispatches, and forgets the oldest ones; nobody may write to the sequence afterwards."""
-        if dispatches:
-            self._add(sum([dispatch.n_messages for dispatch in dispatches]), dispatches)
+    def extend(self, dispatches: Together[T]) -> None:
+        """Remembers dispatches, and forgets the oldest ones; nobody may change them afterwards."""
+        if len(dispatches):
+            messages = getattr(dispatches, "n_messages", None)
+            self._add(sum([d.n_messages for d in dispatches]) if messages is None else messages, dispatches)
 
-    def _add(self, messages: int, dispatches: Sequence[T]) -> None:
+    def _add(self, messages: int, dispatches: Together[T]) -> None:
         chunks = self._chunks
         chunks.append((messages, dispatches))
         self._messages += messages

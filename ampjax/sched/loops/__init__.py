@@ -11,9 +11,11 @@ from ampjax.sched.loops.choose import ready
 from ampjax.sched.loops.find_program import find, insert, remove
 from ampjax.sched.loops.ranges import widen
 from ampjax.sched.loops.travel import done
+from ampjax.sched.loops.virtual_run import advance
 
 __all__ = [
     "admit",
+    "advance",
     "close",
     "decide",
     "done",

@@ -21,8 +21,21 @@ from ampjax.sched import columns
 FILES = (*sorted(Path(__file__).parent.glob("*.py")), Path(columns.__file__))
 DIGEST = hashlib.sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()
 
-OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+def known(**wanted: Any) -> dict[str, Any]:
+    """Those of the options of `njit` that this Numba knows.
+
+    `_nrt` is private, so another Numba may refuse it, with a `KeyError` when the first loop is compiled. None of those that are asked for changes a result: without `_nrt` loops count
+    references and are slower, without the others they take longer to compile.
+    """
+    options = getattr(getattr(CPUDispatcher, "targetdescr", None), "options", None)
+    return {name: value for name, value in wanted.items() if hasattr(options, name)}
+
+
+OPTIONS: dict[str, Any] = {"error_model": "numpy", **known(_nrt=False)}
+ENTRY: dict[str, Any] = known(no_cfunc_wrapper=True)
+INNER: dict[str, Any] = known(no_cfunc_wrapper=True, no_cpython_wrapper=True)
+INLINED: dict[str, Any] = {**INNER, **known(forceinline=True)}
 
 
 class _Cache(FunctionCache):
@@ -34,7 +47,7 @@ class _Cache(FunctionCache):
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function that Python calls. Numbers may overflow, which NumPy warns of where Numba is switched off."""
-    return _kept(njit(**OPTIONS)(function), function)
+    return _kept(njit(**OPTIONS, **ENTRY)(function), function)
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +57,7 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles a function into those that call it: for what is done to each message, where a call, with all the tables, would cost more than what it does."""
-    return njit(**OPTIONS, **INNER, forceinline=True)(function)
+    return njit(**OPTIONS, **INLINED)(function)
 
 
 def _kept(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,7 +39,7 @@ def push(t, q, first, last, n, rows):
     t.queues[q, c.ITEMS] += n
     t.queues[q, c.WAITING] += rows
     t.queues[q, c.LONGEST] = max(t.queues[q, c.LONGEST], t.queues[q, c.ITEMS])
-    t.active[t.stages[q // 3, c.WORKER], c.STIRRED] = 1
+    t.clock[c.STIRRED + t.stages[q // 3, c.WORKER]] = 1
 
 
 @inlined

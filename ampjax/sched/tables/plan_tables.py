@@ -58,7 +58,7 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         live=np.zeros((0, c.SEEN + width), np.int32),
         instances=np.zeros((0, c.PURPOSE + 1), np.int64),
         queues=_queues(plan, settings),
-        clock=np.zeros(c.N_VACANT + 1, np.int64),
+        clock=np.zeros(c.STIRRED + plan.workers, np.int64),
         slots=np.zeros(0, np.int32),
         free=np.zeros((len(arenas.keys), c.FREE), np.int32),
         active=np.zeros((plan.workers, c.QUEUES + 3 * len(plan.stages)), np.int32),

@@ -39,7 +39,7 @@ class PendingChanges:
         """Changes that wait for a worker."""
         if changes:
             self._waiting.setdefault(worker, deque()).append(tuple(changes))
-            t.active[worker, c.STIRRED] = 1
+            t.clock[c.STIRRED + worker] = 1
 
     def flush(self, t: Tables) -> None:
         """Updates every node from what it has accumulated, whatever its interval."""

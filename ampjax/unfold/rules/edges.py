@@ -1,6 +1,7 @@
 """The edges of a dispatch: where its rows are sent and added up, by the topologies of its instances.
 
 A topology is indexed once, however often its instance comes by; a dispatch of instances that were together before finds its edges ready.
+All edges of a way that leave the same row carry the same, unless bodies on the way are random: it is computed once for them, as one *sent* row.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,20 @@ REMEMBERED = 8
 """Dispatches whose edges are remembered, for each stage."""
 
 
+class Sent(NamedTuple):
+    """What travels over some edges: a row for each way and sender, or where bodies on a way are random for each edge; way by way.
+
+    Args:
+      senders: `[sent]`: the row of the dispatch's input that each is made of.
+      totals: `[ways]`: how many there are of each way.
+      of_edge: `[edges]`: the place of what each edge carries.
+    """
+
+    senders: np.ndarray
+    totals: np.ndarray
+    of_edge: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class Edges:
     """The edges of some messages, those of the first way before those of the second, and so on.
@@ -29,17 +45,38 @@ class Edges:
       receivers: `[edges]`: rows of its output.
       counts: `[messages, ways]`: how many each message has.
       n_rows: `[messages]`: rows that are collected for each.
+      random: Whether a body on a way is random, so that each edge carries something else.
     """
 
     senders: np.ndarray
     receivers: np.ndarray
     counts: np.ndarray
     n_rows: np.ndarray
+    random: bool = False
 
     @cached_property
     def totals(self) -> np.ndarray:
         """`[ways]`: the edges of each way."""
         return self.counts.sum(axis=0)
+
+    @cached_property
+    def sent(self) -> Sent:
+        """What travels over them."""
+        if self.random:
+            return Sent(self.senders, self.totals, np.arange(len(self.senders)))
+        way = np.repeat(np.arange(len(self.totals)), self.totals)
+        there = np.zeros((len(self.totals), int(self.senders.max(initial=-1)) + 1), bool)
+        there[way, self.senders] = True
+        place = (np.cumsum(there) - 1).reshape(there.shape)
+        return Sent(np.nonzero(there)[1], there.sum(axis=1), place[way, self.senders])
+
+    def loads(self, sizes: np.ndarray) -> np.ndarray:
+        """`[messages, ways + 1]`: for each message, what it sends on each way, and its edges; `sizes` `[messages]` are its rows."""
+        n, sent = len(sizes), self.sent
+        way = np.repeat(np.arange(len(sent.totals)), sent.totals)
+        message = np.searchsorted(np.cumsum(sizes), sent.senders, side="right")
+        by_way = np.bincount(message * len(sent.totals) + way, minlength=n * len(sent.totals))
+        return np.column_stack([by_way.reshape(n, -1), self.counts.sum(axis=1)])
 
 
 class EdgeIndex:
@@ -55,8 +92,9 @@ class EdgeIndex:
         self._stage, self._topologies = stage, topologies
         self._collect, self._distribute = stage.chain.collect, stage.chain.distribute
         self._outputs = tuple(way.output for way in stage.chain.ways)
+        self._random = any(way.random for way in stage.chain.ways)
         self._known: dict[int, tuple[Topology, EdgeList]] = {}
-        self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[EdgeList], Edges]] = {}
+        self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[Topology | None], Edges]] = {}
 
     def of(self, slots: np.ndarray, sizes: np.ndarray) -> Edges:
         """The edges of messages of the instances in the slots `[n]`, of so many rows `[n]`.
@@ -64,14 +102,16 @@ class EdgeIndex:
         Raises:
           MessageError: If a topology does not fit the graph, or the rows of its message.
         """
-        parts = [self._find(slot) for slot in slots.tolist()]
-        key = (tuple(map(id, parts)), sizes.tobytes())
-        found = self._joined.get(key)
+        maps = self._topologies.get(str(self._stage.topology), {})
+        topologies = [*map(maps.get, slots.tolist())]
+        key = (tuple(map(id, topologies)), sizes.tobytes())
+        found = self._joined.get(key)  # holds the topologies, so that no others have their numbers
         if found is None:
+            parts = [self._find(slot) for slot in slots.tolist()]
             self._check_rows(parts, sizes)
             if len(self._joined) == REMEMBERED:
                 del self._joined[next(iter(self._joined))]
-            found = self._joined[key] = parts, _joined(parts, sizes)
+            found = self._joined[key] = topologies, _joined(parts, sizes, self._random)
         return found[1]
 
     def n_rows(self, slots: np.ndarray) -> np.ndarray:
@@ -125,7 +165,7 @@ class EdgeIndex:
                 )
 
 
-def _joined(parts: list[EdgeList], sizes: np.ndarray) -> Edges:
+def _joined(parts: list[EdgeList], sizes: np.ndarray, random: bool) -> Edges:
     """The edges of several messages side by side: from message by message to way by way."""
     counts = np.stack([part.counts for part in parts])
     n_rows = np.array([part.n_rows for part in parts], np.int64)
@@ -138,4 +178,4 @@ def _joined(parts: list[EdgeList], sizes: np.ndarray) -> Edges:
     places = np.arange(len(ends[0])) + np.repeat(starts - (np.cumsum(own) - own), own)
     ordered = np.empty_like(ends)
     ordered[:, places] = ends
-    return Edges(ordered[0], ordered[1], counts, n_rows)
+    return Edges(ordered[0], ordered[1], counts, n_rows, random)

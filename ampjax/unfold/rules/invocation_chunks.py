@@ -40,8 +40,9 @@ class Chunk:
     def ports(self) -> np.ndarray:
         """The port of each input, `[e]`."""
         if self.fan_in is None or self.opened is None:
-            n, ports = len(self.states), np.arange(self.n_ports)
-            return np.broadcast_to(ports, (n, self.n_ports)).reshape(-1)
+            ports = np.empty((len(self.states), self.n_ports), np.int64)
+            ports[:] = range(self.n_ports)
+            return ports.reshape(-1)
         ports = np.zeros(len(self.inputs), np.int64)
         ports[(np.cumsum(self.fan_in) - 1)[self.opened]] = 1
         return ports

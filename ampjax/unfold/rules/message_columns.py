@@ -157,5 +157,5 @@ def spread(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     >>> spread(np.array([7, 0]), np.array([2, 3])).tolist()
     [7, 8, 0, 1, 2]
     """
-    ends = np.cumsum(sizes)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)
+    ends = sizes.cumsum()
+    return np.arange(ends[-1] if len(ends) else 0) + (starts - (ends - sizes)).repeat(sizes)

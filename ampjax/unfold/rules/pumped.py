@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.errors import MessageError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages
-from ampjax.ir.state import INSTANCE, SLOT
+from ampjax.ir.state import INSTANCE, SLOT, Layout
 from ampjax.ir.wires import WireType
 
 T = TypeVar("T")
@@ -41,12 +41,13 @@ class PumpedStates:
     """Turns pumped columns into states.
 
     Args:
-      graph: The graph.
+      layout: Where state fields stand.
+      pumps: The graph's pumps (`pumps_of`).
       ids: `[n]`: the numbers of the instances.
     """
 
-    def __init__(self, graph: Graph, ids: np.ndarray):
-        self._layout, self._ids, self._pumps = graph.layout, ids, pumps_of(graph)
+    def __init__(self, layout: Layout, pumps: Mapping[str, tuple[int, WireType]], ids: np.ndarray):
+        self._layout, self._pumps, self._ids = layout, pumps, ids
 
     def find(self, name: str) -> tuple[int, WireType]:
         """A pump's number as a producer, and what it pumps.

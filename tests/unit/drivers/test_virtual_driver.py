@@ -12,14 +12,17 @@ import optax
 import pytest
 from support import graphs
 from support.control import tell
-from support.engines import engine
+from support.engines import engine, spread
+from support.frozen import shortest_queue
 
 from ampjax.drivers.controller import Source
+from ampjax.drivers.cost import FlopsCost
 from ampjax.drivers.run import Loop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.errors import DeadlockError
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.passes import Pass
+from ampjax.sched.decisions.policy import one_forward_one_backward
 from ampjax.trace.trace import Trace
 
 
@@ -117,3 +120,45 @@ def test_a_standstill_is_a_deadlock_error():
     text = r"before instance 0 is admitted: expected messages that all find their partners, got some that wait for ever: node `f0\+loss` has State\(instance=0\) on port x and waits for the same key on port label\."
     with pytest.raises(DeadlockError, match=text):
         e.virtual([{"x": np.float32(1)}])
+
+
+def trained(way):
+    """What a run comes to, of two workers and with kernels, if dispatches are decided `way`: the schedule, the time, the parameters."""
+    g = graphs.rnn()
+    e = engine(g, {"concat1": 1, "linear1": 1}, (0, 1), interval=2, tx=optax.adam(1e-2), check=False, max_active_keys=4)
+    said, cost = [], FlopsCost(e.plan, flops=1e8, latency_ns=50)
+    loop = e.loop(graphs.rnn_data([3, 1, 4, 1, 5, 2]), on_dispatch=lambda d: said.append(tell(d)))
+    driver = VirtualDriver(loop, cost if way == "by table" else lambda dispatch: cost(dispatch))
+    assert loop.advances
+    took = driver.run()
+    return said, took, jax.tree.map(np.asarray, e.executor.store.params)
+
+
+def test_kernels_run_in_the_same_order_where_many_dispatches_are_decided_in_one_call():
+    (said, took, params), (others, also, theirs) = trained("by table"), trained("one by one")
+    assert said == others and took == also and len(said) > 30
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, params, theirs)))
+
+
+def test_where_a_table_tells_costs_no_dispatch_has_a_call_of_its_own(monkeypatch):
+    """The scheduler is asked for many at once; nobody needs a dispatch as an object."""
+    e = engine(graphs.rnn(), check=False, max_active_keys=4)
+    monkeypatch.setattr(e.scheduler, "next", None)
+    monkeypatch.setattr(e.scheduler, "ahead", None)
+    loop = Loop(e.scheduler, None, e.sources(graphs.rnn_data([3, 1, 4, 1, 5])))
+    monkeypatch.setattr(loop.queue, "add", None)
+    assert VirtualDriver(loop, FlopsCost(e.plan)).run() > 0
+    assert e.scheduler.stats.dispatches > 10
+
+
+@pytest.mark.parametrize("policy", [one_forward_one_backward, shortest_queue])
+def test_a_policy_that_waits_does_so_in_virtual_time(policy):
+    """Ours where a table tells costs; a user's, which must be asked, one dispatch at a time."""
+    times = []
+    for check in (False, True):  # with checks after every event there is no table
+        e = engine(graphs.chain(3), spread(graphs.chain(3), 2), (0, 0), check=check, policy=policy, fuse=False)
+        e.executor = None
+        loop = Loop(e.scheduler, None, e.sources(graphs.chain_data(9)))
+        assert loop.advances is (policy is one_forward_one_backward and not check)
+        times.append((VirtualDriver(loop, FlopsCost(e.plan, other_ns=7)).run(), repr(e.scheduler.stats)))
+    assert times[0] == times[1]

@@ -12,6 +12,7 @@ from support.schedules import (
     Scheduled,
     assert_nothing_is_left,
     at_once,
+    by_table,
     first_difference,
     in_virtual_time,
     planned,
@@ -27,6 +28,15 @@ CASES, FROZEN = cases(), json.loads(FILE.read_text())
 def test_schedules_are_those_that_were_frozen(name):
     told = CASES[name](Scheduled)
     assert len(told) > 2 and digest(told) == FROZEN[name]
+
+
+ALONE = [name for name in CASES if name.endswith(("3 workers", "None; virtual time", "64; virtual time"))]
+
+
+@pytest.mark.parametrize("name", [name for name in ALONE if "pumped later" not in name])
+def test_schedules_are_the_same_where_a_table_tells_costs(name):
+    case = CASES[name]
+    assert digest(case.func(Scheduled, **case.keywords | {"drive": by_table})) == FROZEN[name]
 
 
 def test_all_that_is_frozen_is_compared():

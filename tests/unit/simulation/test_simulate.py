@@ -1,5 +1,6 @@
 """Virtual runs: time, throughput, numerics, mistakes."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -109,3 +110,9 @@ def test_mistakes_are_told() -> None:
         amp.sink("end", amp.pump("x", (8,)))
         with pytest.raises(GraphError, match="simulate: expected a closed graph"):
             simulate(graph, vectors(1))
+
+
+def test_rates_must_be_above_zero():
+    with pytest.raises(SettingsError, match=r"FlopsCost, `flops` and `bytes_per_s`: expected numbers above 0, got 0"):
+        simulate(chain(), vectors(1), cost=partial(FlopsCost, flops=0))
+    assert simulate(chain(), vectors(3), cost=partial(FlopsCost, flops=math.inf)).seconds == 0

@@ -1,4 +1,4 @@
-"""How much room there is for edges beside so many rows, and how edges are padded to it."""
+"""How much room there is for edges, and for what is sent over them, beside so many rows, and how both are padded to it."""
 
 from itertools import pairwise
 
@@ -12,10 +12,16 @@ def ladder(n):
     return 1 << max(4, (n - 1).bit_length())
 
 
+def ring(n, edges_each):
+    """`n` rows of one way, each of which sends over so many edges."""
+    senders = np.repeat(np.arange(n), edges_each)
+    return Edges(senders, (senders + 1) % n, np.array([[len(senders)]]), np.array([n]))
+
+
 def test_what_samples_suggest():
     rows = np.array([10, 20])
-    sizes = EdgeSizes.of([(rows[:1], np.array([[20, 0]])), (rows[1:], np.array([[40, 3]]))])
-    assert sizes.mean == (2.0, 0.1) and sizes.spread[0] == 0.0
+    sizes = EdgeSizes.of([(rows[:1], np.array([[8, 0, 20]])), (rows[1:], np.array([[16, 3, 43]]))])
+    assert sizes.mean == (0.8, 0.1, 2.1) and sizes.spread[0] == 0.0
     assert np.isclose(sizes.spread[1], np.sqrt((1 + 1) / 30))
 
 
@@ -28,14 +34,14 @@ def test_room_grows_with_the_rows_and_is_never_nothing():
 
 
 def test_a_dispatch_with_more_edges_takes_the_next_step():
-    sizes = EdgeSizes((2.0,), (0.0,))
-    assert sizes.fit(ladder, 10, np.array([20])) == (16, (32,))
-    assert sizes.fit(ladder, 10, np.array([33])) == (32, (64,))
-    assert sizes.fit(ladder, 10, np.array([129]))[0] == 128
+    sizes = EdgeSizes((1.0, 2.0), (0.0, 0.0))
+    assert sizes.fit(ladder, 10, ring(10, 2)) == (16, (16, 32))
+    assert sizes.fit(ladder, 10, ring(10, 4)) == (32, (32, 64))
+    assert sizes.fit(ladder, 10, ring(10, 13))[0] == 128
 
 
-def test_padding_repeats_a_real_edge_and_is_received_by_nobody():
-    edges = Edges(np.array([3, 1, 2]), np.array([0, 4, 5]), np.array([[2, 0, 0], [0, 0, 1]]), np.array([3, 3]))
-    senders, receivers = padded_edges(edges, 16, (3, 2, 2))
-    assert senders.tolist() == [3, 1, 3, 0, 0, 2, 2]
-    assert receivers.tolist() == [0, 4, 16, 16, 16, 5, 16]
+def test_padding_repeats_a_sender_and_is_received_by_nobody():
+    edges = Edges(np.array([3, 1, 3, 2]), np.array([0, 4, 2, 5]), np.array([[3, 0, 0], [0, 0, 1]]), np.array([4, 3]))
+    padded = padded_edges(edges, 16, (3, 2, 2, 5))
+    assert padded.senders.tolist() == [1, 3, 1, 0, 0, 2, 2] and padded.totals.tolist() == [2, 0, 1]
+    assert padded.ends.tolist() == [[1, 0, 1, 5, 0], [0, 4, 2, 5, 16]]

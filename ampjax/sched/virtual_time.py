@@ -1,0 +1,77 @@
+"""Virtual time within the scheduler: what workers are busy with, and until when. How long a dispatch takes stands in a table, so nobody outside is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
+from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """What dispatches cost: operations for each row and each update, at so many in a second, rounded up to nanoseconds; transfers' bytes in the same way; and what is fixed.
+
+    Args:
+      queues: `[queues, 4]` float64: where a queue's terms begin, how many there are, nanoseconds that any of its dispatches takes, bytes of a row that travels.
+      terms: `[terms, 2]` float64: which rows count, as in `Tables.params`; operations for each.
+      updates: `[nodes]` float64: operations of an update of each parameterised node.
+      machine: `[2]` float64: operations and bytes in a second.
+    """
+
+    queues: np.ndarray
+    terms: np.ndarray
+    updates: np.ndarray
+    machine: np.ndarray
+
+
+class VirtualTime:
+    """Virtual time, and who is busy; at first nobody is.
+
+    Args:
+      rates: What dispatches cost.
+      workers: How many workers there are.
+      now_ns: The time at which it starts.
+
+    Attributes:
+      moments, workers: For loops; see `columns`.
+    """
+
+    def __init__(self, rates: Rates, workers: int, now_ns: int = 0):
+        self.rates = rates
+        self.moments = np.zeros(c.LOOKS + 1, np.int64)
+        self.moments[c.NOW_NS] = now_ns
+        self.workers = np.zeros((c.TO_ASK + 1, workers), np.int64)
+        self.workers[c.END_NS] = c.IDLE
+        self.ask_all()
+
+    @property
+    def now_ns(self) -> int:
+        """The time, in nanoseconds."""
+        return int(self.moments[c.NOW_NS])
+
+    def under_way(self, t: Tables) -> list[Dispatch]:
+        """The dispatches that workers are busy with, as far as stories need them: their messages, no rows."""
+        found: list[Dispatch] = []
+        for worker in np.flatnonzero(self.workers[c.END_NS] != c.IDLE).tolist():
+            _, number, q, v, n = self.workers[: c.N_OF + 1, worker].tolist()
+            messages: list[int] = []
+            for _ in range(n):
+                messages.append(v)
+                v = int(t.live[v, c.NEXT])
+            pack = np.array(messages, np.int32)
+            found.append(Dispatch(number, worker, q // 3, DIRECTIONS[q % 3], n, 0, 0, pack))
+        return found
+
+    @property
+    def next_asked(self) -> int:
+        """The worker that is asked next."""
+        return int(self.workers[c.TO_ASK, self.moments[c.NEXT_ASKED]])
+
+    def ask_all(self) -> None:
+        """Lets every worker be asked; none may be busy."""
+        self.workers[c.TO_ASK] = np.arange(self.workers.shape[1])
+        self.moments[[c.N_ASKED, c.NEXT_ASKED, c.N_IN_VAIN]] = self.workers.shape[1], 0, 0

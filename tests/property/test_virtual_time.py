@@ -1,0 +1,67 @@
+"""Law 7, further: in virtual time the schedule is the same however many dispatches are decided in one call, and whoever adds up what they take."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.laws import random_one, replayed, schedules
+
+from ampjax.drivers.controller import Source
+from ampjax.drivers.cost import FlopsCost
+from ampjax.drivers.run import Loop
+from ampjax.drivers.virtual_driver import VirtualDriver
+from ampjax.plan.affinity import assign
+from ampjax.plan.passes import Pass
+from ampjax.plan.planner import make_plan
+from ampjax.sched.diagnose.invariants import check
+from ampjax.sched.scheduler import Scheduler
+from ampjax.trace.instruments import Instrument
+from ampjax.train.assemble import scheduler_settings
+
+
+class Decided(Instrument):
+    """Keeps what is decided: the dispatches, with all that is in them, slots included."""
+
+    def __init__(self):
+        self.all = []
+
+    def decided(self, dispatch):
+        changes = [str(change) for change in dispatch.changes]
+        what = dispatch._replace(pack=dispatch.pack.tolist(), changes=changes)
+        self.all.append((*what,))
+
+
+def assert_the_same(seed, schedule, flops, purpose):
+    """One case, with the costs from a table, from a function, and from a function for one worker, if there is but one."""
+    case, s = random_one(seed), replace(schedule.settings, check=False)
+    spaces = [w % schedule.devices for w in range(s.workers)]
+    plan = make_plan(case.graph, assign(case.graph, s.workers, s.affinity, s.seed), spaces, s.fuse)
+    cost, told = FlopsCost(plan, flops=flops, other_ns=3, latency_ns=20, bytes_per_s=1e9), []
+    decides = ("_by_table",) * all(stage.route_by is None for stage in plan.stages), ("_in_turn",) * (s.workers == 1)
+    for steps in (*itertools.chain(*decides), "_one_by_one"):
+        scheduler, decided = Scheduler(plan, scheduler_settings(case.graph, s)), Decided()
+        source = Source(scheduler, Pass(case.instances, np.arange(len(case.data)), purpose))
+        loop = Loop(scheduler, None, [source], [decided])
+        driver = VirtualDriver(loop, cost, now_ns=5)
+        assert loop.advances or steps != "_by_table"
+        loop.settle()
+        for _ in getattr(driver, steps)(*[cost.rates()] if steps == "_by_table" else ()):
+            if steps == "_by_table":
+                check(scheduler.snapshot())
+        assert scheduler.idle and source.exhausted
+        told.append((decided.all, driver.now_ns, repr(scheduler.stats)))
+    assert len(told[0][0]) > 0 and all(one == told[-1] for one in told)
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, 400),
+    schedules(rich=True, min_update_interval=3),
+    st.sampled_from([1e6, 1e8, 1e12]),
+    st.sampled_from(["train", "both"]),
+)
+def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(seed, schedule, flops, purpose):
+    with replayed("property.test_virtual_time.assert_the_same", seed, schedule, flops, purpose):
+        assert_the_same(seed, schedule, flops, purpose)
