@@ -54,23 +54,26 @@ def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -
     homes = _devices(paths, leaves, devices)
     dtypes = [jnp.result_type(leaf) for leaf in leaves[0]]
     floats = [i for i, dtype in enumerate(dtypes) if jnp.issubdtype(dtype, jnp.inexact)]
-    sums = all_reduce_sum([[own[i] for i in floats] for own in leaves], homes)
+    sums = all_reduce_sum([[replica[i] for i in floats] for replica in leaves], homes)
     shared = tuple(dtypes[i] for i in floats)
     result = []
-    for own, total, home in zip(leaves, sums, homes, strict=True):
+    for replica, total, home in zip(leaves, sums, homes, strict=True):
         mean = _mean(total, len(leaves), shared) if floats else []
-        others = _put([leaf for i, leaf in enumerate(own) if i not in floats], home)
+        others = _put([leaf for i, leaf in enumerate(replica) if i not in floats], home)
         merged = dict(zip(floats, mean, strict=True))
         rest = iter(others)
-        result.append(jax.tree.unflatten(treedef, [merged[i] if i in merged else next(rest) for i in range(len(own))]))
+        result.append(
+            jax.tree.unflatten(treedef, [merged[i] if i in merged else next(rest) for i in range(len(replica))])
+        )
     return result
 
 
 def all_reduce_sum(trees: Sequence[Tree], devices: Sequence[Device]) -> list[Tree]:
     """The sum of n pytrees, once for each of them, on its device.
 
-    By `jax.pmap` and `jax.lax.psum`: `pmap` is in maintenance mode, and `shard_map`, its successor, would take its place in here. Trees that share a device are summed there first; then one collective
-    runs over the distinct devices. Collectives are issued one at a time, so that all devices see them in one order.
+    By `jax.pmap` and `jax.lax.psum`: `pmap` is in maintenance mode, and `shard_map`, its successor, would take its place in here. Trees
+    that share a device are summed there first; then one collective runs over the distinct devices. Collectives are issued one at a time, so
+    that all devices see them in one order.
 
     Args:
       trees: n >= 1 pytrees of equal structure, shapes and dtypes (`average` checks that), of arrays that add up.
@@ -181,18 +184,18 @@ def _flatten(replicas: Sequence[Tree]) -> tuple[list[str], list[list[Any]], Any]
     paths, types = [jax.tree_util.keystr(path) for path, _ in with_path], [_type(leaf) for _, leaf in with_path]
     leaves = [[leaf for _, leaf in with_path]]
     for number, replica in enumerate(replicas[1:], start=1):
-        own, structure = jax.tree.flatten(replica)
-        if structure != treedef or [_type(leaf) for leaf in own] != types:
+        flat, structure = jax.tree.flatten(replica)
+        if structure != treedef or [_type(leaf) for leaf in flat] != types:
             raise _mismatch(number, replicas[0], replica)
-        leaves.append(own)
+        leaves.append(flat)
     return paths, leaves, treedef
 
 
 def _mismatch(number: int, first: Tree, replica: Tree) -> ParameterError:
-    wanted, came = (_described(tree) for tree in (first, replica))
-    for path in [*wanted, *came]:
-        if wanted.get(path) != came.get(path):
-            expected, got = wanted.get(path, "no such leaf"), came.get(path, "no such leaf")
+    wanted, given = (_described(tree) for tree in (first, replica))
+    for path in [*wanted, *given]:
+        if wanted.get(path) != given.get(path):
+            expected, got = wanted.get(path, "no such leaf"), given.get(path, "no such leaf")
             return ParameterError(
                 f"replica {number}, parameter `{path}`",
                 f"{expected}, as in replica 0",
@@ -219,7 +222,7 @@ def _type(leaf: Any) -> tuple[tuple[int, ...], np.dtype]:
 
 def _devices(paths: list[str], leaves: list[list[Any]], devices: Sequence[Device] | None) -> list[Device]:
     if devices is None:
-        return [_home(number, paths, own) for number, own in enumerate(leaves)]
+        return [_home(number, paths, replica) for number, replica in enumerate(leaves)]
     if len(devices) != len(leaves):
         raise SettingsError(
             "average, devices",

@@ -1,4 +1,4 @@
-"""What a loss function asks of all replicas: rows and means over the joined batch, and a loss with its weight.
+"""What a loss function can ask of all replicas: rows of the joined batch, means over it, and a loss with its weight.
 
 Outside of a runner there is one replica: the same loss function is a single-device program. Knows arrays and the name of the replicas'
 axis; nothing of devices, steps or tables.
@@ -59,13 +59,16 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
       axis: The axes; the axis of the examples must be among them. None takes all.
       keepdims: Whether axes stay, with size 1.
 
+    Returns:
+      `[...]` without those axes, in the dtype of `x`; of integers, in JAX's float dtype.
+
     >>> mean(jnp.array([[1.0, 2.0], [3.0, 6.0]]), axis=0).tolist()
     [2.0, 4.0]
     """
     x = jnp.asarray(x)
     dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
-    own = jnp.mean(x, axis, jnp.promote_types(dtype, jnp.float32), keepdims=keepdims)
-    return (jax.lax.pmean(own, AXIS) if _is_replica() else own).astype(dtype)
+    local = jnp.mean(x, axis, jnp.promote_types(dtype, jnp.float32), keepdims=keepdims)
+    return (jax.lax.pmean(local, AXIS) if _is_replica() else local).astype(dtype)
 
 
 @jax.tree_util.register_dataclass
@@ -73,8 +76,8 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
 class Weighted:
     """A loss that is a total over a weight: what a loss function returns in place of `total / weight`, with or without aux.
 
-    Replicas whose weights differ (batches with padding) must not average their quotients. The loss of all replicas is the sum of their totals
-    over the sum of their weights, as on the joined batch, and so is its gradient, also where weights depend on parameters. Where
+    Replicas whose weights differ (batches with padding) must not average their quotients. The loss of all replicas is the sum of their
+    totals over the sum of their weights, as on the joined batch, and so is its gradient, also where weights depend on parameters. Where
     replicas don't take steps together (`sync=False`), each has the quotient of its own batch.
 
     Args:
@@ -87,7 +90,9 @@ class Weighted:
 
     @property
     def value(self) -> jax.Array:
-        """The loss as a scalar, over all replicas, in float32 at least. It makes a single-device program: `jax.grad(lambda p, b: loss_fn(p, b).value)`.
+        """The loss as a scalar, over all replicas, in float32 at least.
+
+        With it, a loss function is a single-device program: `jax.grad(lambda p, b: loss_fn(p, b).value)`.
 
         Raises:
           SettingsError: If the total is not a float scalar, or the weight no scalar.
@@ -106,12 +111,23 @@ class Weighted:
 
 
 def is_weighted(out: Any) -> bool:
-    """Whether what a loss function returns is `Weighted`, or a pair of that and aux."""
+    """Whether what a loss function returns is `Weighted`, or a pair of that and aux.
+
+    Args:
+      out: What a loss function has returned.
+    """
     return isinstance(out[0] if isinstance(out, tuple) and len(out) == 2 else out, Weighted)
 
 
 def scalar(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss function that gives a scalar, or a pair with aux, where this one gives `Weighted`."""
+    """A loss function that returns a scalar in the place of `Weighted`.
+
+    Args:
+      loss_fn: A loss function; it may return `Weighted`, a scalar, or a pair of one of them and aux.
+
+    Returns:
+      The loss function, which returns a scalar or `(scalar, aux)`.
+    """
 
     def loss(*args: Any) -> Any:
         out = loss_fn(*args)

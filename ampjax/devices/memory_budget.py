@@ -21,6 +21,9 @@ def payload_budget(devices: Sequence[Any]) -> int:
 
     Args:
       devices: JAX devices, at least one.
+
+    Returns:
+      Bytes.
     """
     return min(_bytes_of(device, devices) for device in devices) // 2
 

@@ -1,4 +1,4 @@
-"""Arrays with one entry per replica: a leading axis of which each entry lies on its replica's device, as `jax.pmap` takes and gives them.
+"""Arrays with a leading axis of replicas, each entry on its replica's device, as `jax.pmap` takes and gives them.
 
 Knows devices and pytrees; nothing of steps.
 """
@@ -26,6 +26,9 @@ def spread(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
     Args:
       trees: n pytrees of equal structure and shapes. The same one may stand there several times.
       devices: n distinct devices.
+
+    Returns:
+      A pytree of arrays `[n, *shape]`.
     """
     n, sharding = len(devices), _sharding(tuple(devices))
     flat = [jax.tree.leaves(tree) for tree in trees]
@@ -40,9 +43,16 @@ def spread(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
 
 
 def spread_inputs(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
-    """What `spread` gives, for a mapped program that takes it at once and donates none of it.
+    """Like `spread`, for a mapped program that takes the result at once and donates none of it.
 
     A program on one device takes host arrays as they are, in less time than it takes to make device arrays of them.
+
+    Args:
+      trees: n pytrees of equal structure and shapes.
+      devices: n distinct devices.
+
+    Returns:
+      A pytree of arrays `[n, *shape]`.
     """
     return spread(trees, devices) if len(devices) > 1 else jax.tree.map(_one, trees[0])
 
@@ -53,23 +63,51 @@ def _sharding(devices: tuple[Device, ...]) -> NamedSharding:
 
 
 def replicate(tree: Tree, devices: Sequence[Device]) -> Tree:
-    """A tree's copy for each replica. Buffers are new, so that they may be donated while the tree stays valid."""
+    """A tree's copy for each replica. Buffers are new: they may be donated while the tree stays valid.
+
+    Args:
+      tree: A pytree of arrays.
+      devices: The replicas' devices, n of them.
+
+    Returns:
+      A pytree of arrays `[n, *shape]`.
+    """
     # A copy for each: on a CPU, JAX may take a NumPy buffer as it is, and donation must not reach another replica's.
     return spread([jax.tree.map(copy_leaf, tree) for _ in devices], devices)
 
 
 def replica_entry(tree: Tree, replica: int = 0) -> Tree:
-    """One replica's entry of each array, as NumPy arrays of their own, and keys."""
+    """One replica's entry of each array.
+
+    Args:
+      tree: A pytree of arrays `[n, *shape]`.
+      replica: The replica's number.
+
+    Returns:
+      A pytree of NumPy arrays of their own, and of keys.
+    """
     return jax.tree.map(lambda leaf: wrapped_like(leaf, np.array(shard_of(leaf, replica))), tree)
 
 
 def shard_of(leaf: jax.Array, replica: int) -> np.ndarray:
-    """One replica's entry of one array, read where it lies, without a copy if that is the host; of keys, their integers."""
+    """One replica's entry of one array, read where it lies, and without a copy if that is the host.
+
+    Args:
+      leaf: `[n, *shape]`.
+      replica: The replica's number.
+
+    Returns:
+      A NumPy array; of keys, their integers.
+    """
     return data_of(leaf.addressable_data(replica))[0]
 
 
 def shapes_of(tree: Tree) -> Tree:
-    """Shapes, dtypes and places of a tree of arrays: enough to lower a program."""
+    """Shapes, dtypes and shardings of a tree of arrays: enough to lower a program.
+
+    Args:
+      tree: A pytree of arrays.
+    """
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None)), tree
     )

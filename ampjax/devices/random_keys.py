@@ -1,4 +1,4 @@
-"""Random keys among a tree's leaves: NumPy does not take them, so they travel and are written as the integers that they hold.
+"""Random keys among a tree's leaves. NumPy does not take them, so they travel, and are saved, as integers.
 
 Knows single leaves; nothing of trees, devices or files.
 """
@@ -13,25 +13,49 @@ import numpy as np
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf is an array of `jax.random.key`s."""
+    """Whether a leaf is an array of `jax.random.key`s.
+
+    Args:
+      leaf: Anything.
+    """
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def data_of(leaf: Any) -> np.ndarray:
-    """What a leaf holds, as a NumPy array: of a key its integers, with an axis more."""
+    """A leaf's data as a NumPy array. A key's data are integers, with one axis more.
+
+    Args:
+      leaf: An array, or keys.
+    """
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def on_host(leaf: Any) -> Any:
-    """A leaf as a NumPy array; keys as they are."""
+    """A leaf as a NumPy array. Keys stay as they are.
+
+    Args:
+      leaf: An array, or keys.
+    """
     return leaf if is_key(leaf) else np.asarray(leaf)
 
 
 def wrapped_like(leaf: Any, data: np.ndarray) -> Any:
-    """What `data_of` gave of a leaf of the same kind, as that kind."""
+    """Data as keys, if a leaf holds keys; the inverse of `data_of`.
+
+    Args:
+      leaf: A leaf of the kind that is wanted.
+      data: What `data_of` gave of a leaf of that kind.
+    """
     return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaf)) if is_key(leaf) else data
 
 
 def copy_leaf(leaf: Any) -> Any:
-    """A copy of a leaf that shares no memory with it: a NumPy array, or a key."""
+    """A copy of a leaf that shares no memory with it.
+
+    Args:
+      leaf: An array, or keys.
+
+    Returns:
+      A NumPy array, or keys.
+    """
     return wrapped_like(leaf, np.array(data_of(leaf)))

@@ -1,7 +1,8 @@
-"""Products that sum over several axes at once are made over one.
+"""Matrix products that sum over several axes are computed over one axis.
 
-Where messages are matrices (a batch of images, a bucket of sequences), the gradient of a weight sums over the messages and over the rows of each. That is a product
-over two axes, for which XLA writes an operand anew, transposed; over the two axes put together, which is the same memory, it does not.
+Where messages are matrices (a batch of images, a bucket of sequences), the gradient of a weight sums over the messages and over the rows of
+each. For such a product over two axes XLA writes an operand anew, transposed. Over the two axes merged into one, which is the same memory,
+it does not.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from typing import Any
 import jax
 from jax import Array
 
-from ampjax.jaxprs.flat_program import bind, is_literal, opened
+from ampjax.jaxprs.primitives import bind, called, evaluate, opened
 
 
 def over_one_axis(function: Callable[[], Any], rows: Iterable[Array]) -> Any:
-    """What `function` gives, a pytree of arrays, with products over several leading axes of both operands made over one.
+    """Calls a function with products over several leading axes of both operands computed over one axis.
 
     Those in loops and branches stay as they are.
 
     Args:
       function: Traced once; may use values of a trace around it.
-      rows: What it works on, `[k, *shape]`: if none of them has more than two axes, no message is a matrix, and nothing is changed.
+      rows: The arrays that it works on, `[k, *shape]`. If none has more than two axes, no message is a matrix, and nothing is changed.
+
+    Returns:
+      What the function gives, a pytree of arrays.
     """
     if all(x.ndim < 3 for x in rows):
         return function()
@@ -33,21 +37,15 @@ def over_one_axis(function: Callable[[], Any], rows: Iterable[Array]) -> Any:
 
 def _evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """The jaxpr's outputs, with jitted calls replaced by what is in them."""
-    values = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+    return evaluate(jaxpr, constants, args, _results)
 
-    def read(atom: Any) -> Any:
-        return atom.val if is_literal(atom) else values[atom]
 
-    for equation in jaxpr.eqns:
-        given, name = [read(atom) for atom in equation.invars], equation.primitive.name
-        if name in ("jit", "pjit"):
-            made = _evaluate(*opened(equation.params["jaxpr"]), given)
-        elif name == "dot_general" and _sums_over_several(equation):
-            made = [_product(equation, *given)]
-        else:
-            made = bind(equation, given)
-        values.update(zip(equation.outvars, made, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+def _results(equation: Any, operands: list[Any]) -> list[Any]:
+    if equation.primitive.name in ("jit", "pjit"):
+        return _evaluate(*opened(called(equation)), operands)
+    if equation.primitive.name == "dot_general" and _sums_over_several(equation):
+        return [_product(equation, *operands)]
+    return bind(equation, operands)
 
 
 def _sums_over_several(equation: Any) -> bool:

@@ -1,6 +1,6 @@
-"""What each value of a flat program has to do with tables: one entry per row, the same for all rows, or shared.
+"""How each value of a flat program depends on tables: it has one entry per row, is the same for all rows, or is shared.
 
-Walks the equations once, from inputs to outputs, and refuses what is not row-wise. Knows programs; nothing of optimizers.
+Follows the equations once, from inputs to outputs, and refuses what is not row-wise. Knows programs; nothing of optimizers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class RowInput:
     Args:
       table: The table's name.
       is_gradient: Whether rows that were not touched hold zeros in it.
-      is_turned: Whether the parameter has other axes than the table: then no operation may go by axes.
+      is_transposed: Whether the parameter has other axes than the table: then no operation may go by axes.
     """
 
     table: str
     is_gradient: bool = False
-    is_turned: bool = False
+    is_transposed: bool = False
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A fold of all rows of a table, of a function of its gradient: the partial sums of a norm, for example.
+    """A reduction over all rows of a table, of a function of its gradient: the sum in a norm, for example.
 
     Args:
       table: The table's name.
@@ -53,83 +53,91 @@ class Reduction:
 
 @dataclass
 class Dependence:
-    """Marks of the variables of one program; what is in none of the tables here is shared.
+    """How the variables of one program depend on tables. Variables in none of these collections are shared.
 
     Args:
-      table_of: Variables with one entry per row, and whose rows.
+      table_of: By variable with one entry per row, its table.
       uniform: Shared variables whose rows along the first axis are all equal.
-      remembers: Row variables that depend on parameters or states of the row, and not on its gradient only.
-      turned: Tables of parameters that have other axes.
+      stateful: Row variables that depend on parameters or states of the row, and not on its gradient only.
+      transposed: Tables of parameters that have other axes.
       reductions: In the program's order.
       producer: The equation that makes a variable.
     """
 
     table_of: dict[Var, str] = field(default_factory=dict)
     uniform: set[Var] = field(default_factory=set)
-    remembers: set[Var] = field(default_factory=set)
-    turned: set[str] = field(default_factory=set)
+    stateful: set[Var] = field(default_factory=set)
+    transposed: set[str] = field(default_factory=set)
     reductions: list[Reduction] = field(default_factory=list)
     producer: dict[Var, Equation] = field(default_factory=dict)
 
     def is_aligned(self, atom: Any, table: str) -> bool:
-        """Whether an operand has, or can be given, one entry for each of any number of the table's rows."""
+        """Whether an operand has, or can be given, one entry for each of any number of the table's rows.
+
+        Args:
+          atom: A variable or a literal.
+          table: The table.
+        """
         return not is_literal(atom) and (self.table_of.get(atom) == table or atom in self.uniform)
 
 
 def find_dependence(flat: FlatProgram, inputs: Sequence[RowInput | None]) -> Dependence:
-    """Marks a program's variables.
+    """Finds how each of a program's variables depends on tables.
 
     Args:
       flat: The program.
       inputs: For each input whose rows it has, or None where it is shared.
 
+    Returns:
+      What was found; variables in none of its tables are shared.
+
     Raises:
       TableError: If an operation on rows is not row-wise, joins rows of two tables, or folds parameters or states.
     """
-    marks, round_of = Dependence(), dict.fromkeys((*flat.constants, *flat.inputs), 0)
+    dependence, round_of = Dependence(), dict.fromkeys((*flat.constants, *flat.inputs), 0)
     for var, rows in zip(flat.inputs, inputs, strict=True):
         if rows is not None:
-            marks.table_of[var] = rows.table
-            marks.remembers |= set() if rows.is_gradient else {var}
-            marks.turned |= {rows.table} if rows.is_turned else set()
+            dependence.table_of[var] = rows.table
+            dependence.stateful |= set() if rows.is_gradient else {var}
+            dependence.transposed |= {rows.table} if rows.is_transposed else set()
     for equation in flat.equations:
-        marks.producer.update(dict.fromkeys(equation.outvars, equation))
+        dependence.producer.update(dict.fromkeys(equation.outvars, equation))
         operands = [atom for atom in equation.invars if not is_literal(atom)]
         turn = max((round_of[atom] for atom in operands), default=0)
-        is_total = _follow_equation(equation, operands, turn, marks)
+        is_total = _follow_equation(equation, operands, turn, dependence)
         round_of.update(dict.fromkeys(equation.outvars, turn + is_total))
-    return marks
+    return dependence
 
 
-def _follow_equation(equation: Equation, operands: list[Var], turn: int, marks: Dependence) -> bool:
-    """Marks the results of one equation; True if they are a reduction's."""
-    tables = {marks.table_of[atom]: None for atom in operands if atom in marks.table_of}
+def _follow_equation(equation: Equation, operands: list[Var], turn: int, dependence: Dependence) -> bool:
+    """Finds how one equation's results depend on tables; True if they are a reduction's."""
+    tables = {dependence.table_of[atom]: None for atom in operands if atom in dependence.table_of}
     if not tables:
-        aligned = [not is_literal(atom) and atom in marks.uniform for atom in equation.invars]
-        marks.uniform |= set(equation.outvars) if is_rowwise(equation, aligned) else set()
+        aligned = [not is_literal(atom) and atom in dependence.uniform for atom in equation.invars]
+        dependence.uniform |= set(equation.outvars) if is_rowwise(equation, aligned) else set()
         return False
     table, *others = tables
     if others:
         _refuse(table, equation, f"joins its rows with those of table `{others[0]}`")
-    if table in marks.turned and not is_elementwise(equation):
+    if table in dependence.transposed and not is_elementwise(equation):
         _refuse(table, equation, "goes by axes, where the parameter has others than its table of rows")
-    remembers = any(atom in marks.remembers for atom in operands)
+    stateful = any(atom in dependence.stateful for atom in operands)
     if is_reduction(equation):
-        if remembers:
+        if stateful:
             _refuse(table, equation, "folds all rows of its parameters or states, not only of its gradient")
-        marks.reductions.append(Reduction(table, equation, turn))
+        dependence.reductions.append(Reduction(table, equation, turn))
         return True
-    if not is_rowwise(equation, [marks.is_aligned(atom, table) for atom in equation.invars]):
-        _refuse(table, equation, _why(equation, table, marks))
-    marks.table_of.update(dict.fromkeys(equation.outvars, table))
-    marks.remembers |= set(equation.outvars) if remembers else set()
+    if not is_rowwise(equation, [dependence.is_aligned(atom, table) for atom in equation.invars]):
+        _refuse(table, equation, _why(equation, table, dependence))
+    dependence.table_of.update(dict.fromkeys(equation.outvars, table))
+    dependence.stateful |= set(equation.outvars) if stateful else set()
     return False
 
 
-def _why(equation: Equation, table: str, marks: Dependence) -> str:
-    foreign = [a for a in equation.invars if not is_literal(a) and a.aval.shape and not marks.is_aligned(a, table)]
-    if foreign and foreign[0] in marks.producer:
-        return f"joins its rows with what `{marks.producer[foreign[0]].primitive.name}` made, {foreign[0].aval.str_short()}"
+def _why(equation: Equation, table: str, dependence: Dependence) -> str:
+    foreign = [a for a in equation.invars if not is_literal(a) and a.aval.shape and not dependence.is_aligned(a, table)]
+    if foreign and foreign[0] in dependence.producer:
+        return f"joins its rows with what `{dependence.producer[foreign[0]].primitive.name}` made, {foreign[0].aval.str_short()}"
     return "works across its rows, or is unknown here"
 
 

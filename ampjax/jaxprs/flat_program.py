@@ -1,6 +1,6 @@
-"""An optax transform as one flat list of primitive operations, with a name for every input and output.
+"""A function, such as the update of an optax transform, as one flat list of primitive operations.
 
-Owns the tracing. It does not know which leaves are tables; `jaxprs.program_slices` finds out what that means for the operations.
+Owns the tracing. It does not know which leaves are tables: `jaxprs.dependence` finds out what that means for the operations.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import jax
 import optax
 from jax.extend.core import Literal
 from jax.interpreters import partial_eval
+
+from ampjax.jaxprs.primitives import bind, called, evaluate, opened
 
 Tree = Any
 Var = Any  # jax.extend.core.Var, which type checkers do not take for a type
@@ -48,9 +50,12 @@ def trace(function: Callable[..., Tree], *args: Tree) -> FlatProgram:
     Args:
       function: From pytrees to a pytree of arrays.
       args: Its arguments, or their shapes and dtypes.
+
+    Returns:
+      The program.
     """
-    called, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    flat = jax.make_jaxpr(lambda *leaves: _evaluate(called.jaxpr, called.consts, leaves))(*jax.tree.leaves(args))
+    whole, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+    flat = jax.make_jaxpr(lambda *leaves: _evaluate(whole.jaxpr, whole.consts, leaves))(*jax.tree.leaves(args))
     alive, used = partial_eval.dce_jaxpr(flat.jaxpr, [True] * len(flat.jaxpr.outvars), instantiate=True)
     del used  # `instantiate` keeps all inputs
     constants = dict(zip(alive.constvars, flat.consts, strict=True))
@@ -66,6 +71,9 @@ def trace_update(tx: optax.GradientTransformation, params: Tree, state: Tree) ->
       tx: An optax transform.
       params: Parameters, or their shapes; gradients are taken to be like them.
       state: As `tx.init(params)` makes it, or its shapes.
+
+    Returns:
+      The program; its inputs are the leaves of gradients, state and parameters.
     """
     step = optax.with_extra_args_support(tx)
 
@@ -77,41 +85,24 @@ def trace_update(tx: optax.GradientTransformation, params: Tree, state: Tree) ->
 
 
 def is_literal(atom: Any) -> bool:
-    """Whether an equation's operand, or an output, is a number written into the program."""
+    """Whether an equation's operand, or an output, is a number written into the program.
+
+    Args:
+      atom: A variable or a literal.
+    """
     return isinstance(atom, Literal)
-
-
-def bind(equation: Equation, values: Sequence[Any]) -> list[Any]:
-    """The results of one equation on values of the shapes that it was traced with, under the settings with which it was traced."""
-    with equation.ctx.manager:
-        result = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
-    return list(result) if equation.primitive.multiple_results else [result]
 
 
 def _evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """The jaxpr's outputs, with calls and branches replaced by what is in them."""
-    values = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if is_literal(atom) else values[atom]
-
-    for equation in jaxpr.eqns:
-        results = _results(equation, [read(atom) for atom in equation.invars])
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return evaluate(jaxpr, constants, args, _results)
 
 
 def _results(equation: Equation, operands: list[Any]) -> list[Any]:
     if equation.primitive.name in _INLINED:
-        inner = equation.params["jaxpr"] if "jaxpr" in equation.params else equation.params["call_jaxpr"]
-        return _evaluate(*opened(inner), operands)
+        return _evaluate(*opened(called(equation)), operands)
     if equation.primitive.name == "cond":  # both branches and a choice, which a selection of rows can do as well
         which, *rest = operands
         cases = [_evaluate(*opened(branch), rest) for branch in equation.params["branches"]]
         return [jax.lax.select_n(which, *case) for case in zip(*cases, strict=True)]
     return bind(equation, operands)
-
-
-def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and its constants; there are none where it is not closed."""
-    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())

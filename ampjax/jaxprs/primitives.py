@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as File
 from typing import Any
 
@@ -26,34 +26,86 @@ _OURS = tuple(File(__file__).parents[1] / name for name in ("sparse", "jaxprs", 
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and the values of its constants. JAX 0.10 keeps the two apart; since 0.12 they are one object."""
+    """A jaxpr and the values of its constants. JAX 0.10 keeps the two apart; since 0.12 they are one object.
+
+    Args:
+      jaxpr: An open jaxpr, or a closed one.
+
+    Returns:
+      The open jaxpr, and the values of its constants.
+    """
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
 def needed(jaxpr: Any) -> Any:
-    """An open jaxpr without what no output and no side effect needs; its inputs and constants stay."""
+    """An open jaxpr without equations that neither an output nor a side effect needs. Its inputs and constants stay.
+
+    Args:
+      jaxpr: An open jaxpr.
+    """
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
 def value_of(atom: Any, env: dict[Any, Any]) -> Any:
-    """What stands for a variable in `env`, or a literal's value."""
+    """The value of an equation's operand.
+
+    Args:
+      atom: A variable or a literal.
+      env: Values by variable.
+    """
     return atom.val if isinstance(atom, jex.Literal) else env[atom]
 
 
 def bind(eqn: Any, args: Sequence[Any]) -> list[Any]:
-    """Runs an equation on values, under the settings with which it was traced."""
+    """The results of one equation, under the settings with which it was traced.
+
+    Args:
+      eqn: The equation.
+      args: Values of its operands, of the shapes that it was traced with.
+
+    Returns:
+      One value for each result.
+    """
     with eqn.ctx.manager:
         out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
+def evaluate(
+    jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], results: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """Runs an open jaxpr, equation by equation.
+
+    Args:
+      jaxpr: The jaxpr.
+      constants: Values of its constants.
+      args: Values of its inputs.
+      results: From an equation and the values of its operands to the values of its results; `bind` does as JAX would.
+
+    Returns:
+      Values of its outputs.
+    """
+    env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *args], strict=True))
+    for eqn in jaxpr.eqns:
+        env.update(zip(eqn.outvars, results(eqn, [value_of(v, env) for v in eqn.invars]), strict=True))
+    return [value_of(v, env) for v in jaxpr.outvars]
+
+
 def reaches_over_axes(eqn: Any) -> bool:
-    """Whether an equation is a collective, or holds one."""
+    """Whether an equation is a collective, or holds one.
+
+    Args:
+      eqn: The equation.
+    """
     return any(type(effect).__name__ == "NamedAxisEffect" for effect in eqn.effects)
 
 
 def inner(eqn: Any) -> Iterator[Any]:
-    """The open jaxprs that an equation holds."""
+    """Yields the open jaxprs that an equation holds.
+
+    Args:
+      eqn: The equation.
+    """
     for value in eqn.params.values():
         for each in value if type(value) in (tuple, list) else (value,):
             jaxpr, _ = opened(each)
@@ -62,12 +114,24 @@ def inner(eqn: Any) -> Iterator[Any]:
 
 
 def called(eqn: Any) -> Any:
-    """The jaxpr of an equation that calls one."""
+    """The jaxpr of an equation that calls one.
+
+    Args:
+      eqn: The equation.
+    """
     return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
 
 
 def scan_parts(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """A scan's operands (or anything of one entry each): its constants, what it carries, what it runs over."""
+    """Divides a scan's operands by their roles.
+
+    Args:
+      eqn: The scan.
+      args: Its operands, or anything else of which there is one for each.
+
+    Returns:
+      Those of the constants, of what it carries, and of what it runs over.
+    """
     if "num_consts" in eqn.params:
         n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
     else:
@@ -76,19 +140,36 @@ def scan_parts(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], lis
 
 
 def while_parts(eqn: Any, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """A while loop's operands: the constants of its condition, those of its body, what it carries."""
+    """Divides a while loop's operands by their roles.
+
+    Args:
+      eqn: The loop.
+      args: Its operands, or anything else of which there is one for each.
+
+    Returns:
+      Those of the condition's constants, of the body's constants, and of what it carries.
+    """
     first = eqn.params["cond_nconsts"]
     second = first + eqn.params["body_nconsts"]
     return list(args[:first]), list(args[first:second]), list(args[second:])
 
 
 def carried_unchanged(body: Any, n_consts: int, index: int) -> bool:
-    """Whether a loop's body hands on the carried value `index` as it came."""
+    """Whether a loop's body returns a carried value as it came.
+
+    Args:
+      body: The open jaxpr of the body.
+      n_consts: How many of its inputs are constants.
+      index: Which of the carried values.
+    """
     return body.outvars[index] is body.invars[n_consts + index]
 
 
 def jvp_rule(eqn: Any) -> tuple[Any, Sequence[Any], list[bool]]:
     """The rule of a `custom_jvp` for tangents of all its float inputs.
+
+    Args:
+      eqn: A call of a `custom_jvp`.
 
     Returns:
       A jaxpr of the primal inputs (less the call's constants) and the tangents of the float ones, that gives the primal
@@ -101,17 +182,32 @@ def jvp_rule(eqn: Any) -> tuple[Any, Sequence[Any], list[bool]]:
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Whether values of this dtype have a gradient."""
+    """Whether values of this dtype have a gradient.
+
+    Args:
+      dtype: The dtype.
+    """
     return jnp.issubdtype(dtype, jnp.inexact)
 
 
 def blank(aval: Any) -> Any:
-    """Zeros in the place of a value that nobody looks at."""
+    """Zeros in the place of a value that nobody reads.
+
+    Args:
+      aval: The value's type.
+    """
     return jnp.zeros(aval.shape, aval.dtype)
 
 
 def source_line(eqn: Any) -> str:
-    """The user's line behind an equation as `file.py:12`, a notebook's as it is written; empty where JAX did not keep it."""
+    """The user's source line behind an equation.
+
+    Args:
+      eqn: The equation.
+
+    Returns:
+      `file.py:12`; in a notebook the line itself; empty where JAX did not keep it.
+    """
     traceback = getattr(eqn.source_info, "traceback", None)
     for frame in getattr(traceback, "frames", ()):
         file = File(frame.file_name)
@@ -124,6 +220,9 @@ def source_line(eqn: Any) -> str:
 
 def shape_text(aval: Any) -> str:
     """An array's type as JAX prints it.
+
+    Args:
+      aval: An array, or its type.
 
     >>> shape_text(jnp.zeros((2, 3)))
     'float32[2,3]'

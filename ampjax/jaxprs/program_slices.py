@@ -1,4 +1,4 @@
-"""Cuts of a marked program: its shared part, and the part of each table's rows, as pure functions.
+"""Parts of a flat program as pure functions: the shared part, and the part of each table's rows.
 
 A slice holds the equations that some results need. A table's slice stops at shared values, which come in as arguments; the
 shared slice stops at reductions, whose totals come in as arguments. So each can run elsewhere.
@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.jaxprs.dependence import Dependence
-from ampjax.jaxprs.flat_program import Equation, FlatProgram, Var, bind, is_literal
+from ampjax.jaxprs.flat_program import Equation, FlatProgram, Var, is_literal
+from ampjax.jaxprs.primitives import bind
 from ampjax.jaxprs.rowwise import bind_rows
 
 
@@ -26,14 +27,14 @@ class RowSlice:
       equations: In order.
       shared: The shared variables that it needs: their values are its first argument.
       results: What it gives: variables or literals.
-      marks: The program's marks.
+      dependence: How the program's variables depend on tables.
       table: The table's name.
     """
 
     equations: tuple[Equation, ...]
     shared: tuple[Var, ...]
     results: tuple[Any, ...]
-    marks: Dependence
+    dependence: Dependence
     table: str
 
     def __call__(self, shared: Sequence[Any], rows: dict[Var, Any]) -> list[jax.Array]:
@@ -81,37 +82,37 @@ class SharedSlice:
         return [jnp.asarray(read(atom), atom.aval.dtype) for atom in self.results]
 
 
-def row_slice(flat: FlatProgram, marks: Dependence, table: str, results: Sequence[Any]) -> RowSlice:
+def row_slice(flat: FlatProgram, dependence: Dependence, table: str, results: Sequence[Any]) -> RowSlice:
     """The part of a program that makes rows of one table.
 
     Args:
       flat: The program.
-      marks: Its marks.
+      dependence: How its variables depend on tables.
       table: The table's name.
       results: Variables with one entry per row of the table, or that are the same for all rows.
     """
     needed, shared, equations = _variables(results), {}, []
-    shared.update({var: None for var in needed if not marks.is_aligned(var, table)})
+    shared.update({var: None for var in needed if not dependence.is_aligned(var, table)})
     for equation in reversed(flat.equations):
-        if not any(marks.is_aligned(var, table) and var in needed for var in equation.outvars):
+        if not any(dependence.is_aligned(var, table) and var in needed for var in equation.outvars):
             continue
         equations.append(equation)
         operands = _variables(equation.invars)
         needed.update(operands)
-        shared.update({var: None for var in operands if not marks.is_aligned(var, table)})
-    return RowSlice(tuple(reversed(equations)), tuple(shared), tuple(results), marks, table)
+        shared.update({var: None for var in operands if not dependence.is_aligned(var, table)})
+    return RowSlice(tuple(reversed(equations)), tuple(shared), tuple(results), dependence, table)
 
 
-def shared_slice(flat: FlatProgram, marks: Dependence, results: Sequence[Any]) -> SharedSlice:
+def shared_slice(flat: FlatProgram, dependence: Dependence, results: Sequence[Any]) -> SharedSlice:
     """The part of a program that makes shared values; reductions' results are inputs to it.
 
     Args:
       flat: The program.
-      marks: Its marks.
+      dependence: How its variables depend on tables.
       results: Shared variables, or literals.
     """
     needed, equations = _variables(results), []
-    totals = {reduction.result for reduction in marks.reductions}
+    totals = {reduction.result for reduction in dependence.reductions}
     for equation in reversed(flat.equations):
         if any(var in needed and var not in totals for var in equation.outvars):
             equations.append(equation)

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.jaxprs.flat_program import Equation, bind
+from ampjax.jaxprs.flat_program import Equation
+from ampjax.jaxprs.primitives import bind
 
 _ELEMENTWISE = frozenset(
     [
@@ -103,12 +104,20 @@ _COMBINE = {
 
 
 def is_reduction(equation: Equation) -> bool:
-    """Whether the operation folds all rows of its operand into one value: a sum, maximum, minimum, `all` or `any`."""
+    """Whether the operation folds all rows of its operand into one value: a sum, maximum, minimum, `all` or `any`.
+
+    Args:
+      equation: One primitive operation, as traced.
+    """
     return equation.primitive.name in _REDUCTIONS and 0 in equation.params["axes"]
 
 
 def is_elementwise(equation: Equation) -> bool:
-    """Whether the operation treats all numbers of its operand alike, whatever the operand's shape: one by one, or in one fold of all."""
+    """Whether the operation treats all numbers of its operand alike, whatever the operand's shape: one by one, or in one fold of all.
+
+    Args:
+      equation: One primitive operation, as traced.
+    """
     folds_all = equation.primitive.name in _REDUCTIONS and len(equation.params["axes"]) == equation.invars[0].aval.ndim
     return equation.primitive.name in _ELEMENTWISE or folds_all
 
@@ -121,6 +130,9 @@ def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
     Args:
       equation: One primitive operation, as traced.
       aligned: For each operand, whether it is aligned.
+
+    Returns:
+      Whether it is.
     """
     shapes = [atom.aval.shape for atom in equation.invars]
     out = equation.outvars[0].aval.shape
@@ -149,6 +161,9 @@ def bind_rows(equation: Equation, values: Sequence[Any], n_rows: int) -> Any:
       equation: An operation that `is_rowwise`.
       values: Its operands; aligned ones have `n_rows` rows.
       n_rows: The number of rows.
+
+    Returns:
+      `[n_rows, ...]`.
     """
     if equation.primitive.name == "broadcast_in_dim":
         dimensions = equation.params["broadcast_dimensions"]
@@ -178,7 +193,16 @@ def reduce_rows(equation: Equation, rows: jax.Array, weights: jax.Array) -> jax.
 
 
 def combine(equation: Equation, first: Any, second: Any) -> np.ndarray:
-    """The reduction of two parts of a table from the reductions of each."""
+    """Puts the reductions of two parts of a table together.
+
+    Args:
+      equation: An operation that `is_reduction`.
+      first: The reduction of one part.
+      second: The reduction of the other.
+
+    Returns:
+      The reduction of both.
+    """
     return np.asarray(_COMBINE[equation.primitive.name](np.asarray(first), np.asarray(second)))
 
 

@@ -1,4 +1,4 @@
-"""Whether an update leaves rows without gradient as they are, found by following zeros through its operations.
+"""Whether an update with a zero gradient changes nothing, found by following zeros through its operations.
 
 A small abstract interpretation: each value is known to be zero, known to equal one input, or unknown. Shared values are
 taken to be finite.
@@ -51,10 +51,10 @@ _KEEPS_ZERO = frozenset(
 
 
 def zero_gradient_is_noop(update: RowSlice, gradient: Var, outputs: Mapping[Var, Any]) -> bool:
-    """Whether rows with a zero gradient keep their parameters and state, so that no step is missed by leaving them out.
+    """Whether an update changes neither parameters nor state of rows whose gradient is zero, so that they can be left out of it.
 
-    True for SGD and Adagrad; false where momentum, decay or an average goes on without a gradient. May be false where the
-    truth is too hard to see, never the other way.
+    True for SGD and Adagrad; false where momentum, decay or an average goes on without a gradient. It may be False for an update that
+    changes nothing, but is never True for one that does.
 
     Args:
       update: The row update.

@@ -1,4 +1,4 @@
-"""Whether this process computes right numbers: on demand, and once where the guard came too late."""
+"""Checks whether this process computes right numbers: on demand, and once if the guard came too late."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def check_numerics() -> str:
 
 
 def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:
-    """Warns if kernels on CPUs are wrong in this process, where the guard can't vouch for them.
+    """Warns if kernels on CPUs are wrong in this process, unless the guard is known to prevent it.
 
-    That is so where the backend had started before ampjax was imported, where the user has set another value of the flag, and where jaxlib does not know the
-    flag. The check runs once in a process, and not at all where no device is a CPU.
+    The guard can't if the backend had started before ampjax was imported, if the user has set another value of the flag, or if jaxlib does
+    not know the flag. The check runs once in a process, and not at all if no device is a CPU.
 
     Args:
       where: Who asks, in the user's words.
@@ -62,7 +62,7 @@ _asked: list[str] = []
 
 
 def _error(where: str) -> NumericsError | None:
-    """The error that this process deserves; None if all patterns come out right."""
+    """The error to raise or to warn of; None if all patterns come out right."""
     wrong = wrong_patterns()
     if not wrong:
         return None

@@ -1,7 +1,7 @@
 """Sets the XLA flag that keeps reductions away from wrong fused kernels, before JAX's backend starts.
 
-It must run before anything of ours makes an array, so it is the first thing that `import ampjax` does. Processes that we start inherit the
-flag with the environment. It knows nothing of the rest of the package but the cache folder.
+It must run before ampjax makes an array, so it is the first thing that `import ampjax` does. Child processes inherit the flag with the
+environment. It knows nothing of the rest of the package but the cache folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VALUE = "-reduce"
 """No fused reductions; matrix products may still be fused. Decision 20 has the rates of the values that are right."""
 
 _SECONDS = 30
-"""How long the check in a process of its own may take."""
+"""How long the check in a separate process may take."""
 _NEEDED, _RIGHT = "needs the flag", "right without the flag"
 """What the cache folder's file says."""
 
@@ -63,7 +63,11 @@ class Guard:
 
 
 def set_flag() -> Guard:
-    """Adds the flag to `XLA_FLAGS` where it is needed; whatever stands there stays."""
+    """Adds the flag to `XLA_FLAGS` where it is needed. Flags that are there stay.
+
+    Returns:
+      What was done.
+    """
     in_time, flags = not _backend_has_started(), _flags()
     value = flag_value(flags)
     if value is not None:
@@ -79,13 +83,25 @@ def set_flag() -> Guard:
 
 
 def flag_value(flags: str) -> str | None:
-    """The flag's value among XLA's flags, of which the last one counts; None if it is not there."""
-    found = re.findall(rf"(?:^|\s)--{FLAG}=(\S*)", flags)
-    return found[-1] if found else None
+    """The flag's value among XLA's flags, of which the last one counts; None if it is not there.
+
+    Args:
+      flags: XLA's flags, as `XLA_FLAGS` holds them.
+    """
+    values = re.findall(rf"(?:^|\s)--{FLAG}=(\S*)", flags)
+    return values[-1] if values else None
 
 
 def with_flag(flags: str, value: str) -> str:
-    """XLA's flags with this value of the flag, in place of another one that may stand there."""
+    """XLA's flags with this value of the flag, in place of another one that may stand there.
+
+    Args:
+      flags: XLA's flags, as `XLA_FLAGS` holds them.
+      value: The flag's value.
+
+    Returns:
+      The flags, with this value in the place of another one.
+    """
     others = [flag for flag in flags.split() if not flag.startswith(f"--{FLAG}=")]
     return " ".join([*others, f"--{FLAG}={value}"])
 
@@ -102,9 +118,9 @@ def _flags() -> str:
 def right_without_flag() -> bool:
     """Whether this jaxlib computes all known patterns rightly without the flag.
 
-    The first time for a jaxlib on a machine, a process of its own finds it out (about a second); a file in the cache folder keeps the answer. Until it is known
-    the file says that the flag is needed, and so it stays where no process can be started, or it takes too long: a slower kernel is better than a
-    wrong one. Whoever deletes the file has the question asked again.
+    For a new jaxlib, a separate process finds out (about a second), and a file in the cache folder keeps the answer. Until the answer is
+    known, the file says that the flag is needed. So the flag stays if no process can be started, or if it takes too long: a slower kernel
+    is better than a wrong one. If the file is deleted, the question is asked again.
     """
     with suppress(OSError, RuntimeError):  # no home, or no place to keep an answer: then every import would ask
         file = cache_folder() / "numerics" / f"{_installation()}.txt"
@@ -133,8 +149,8 @@ def _wrong_without_flag() -> list[str]:
 def _installation() -> str:
     """A digest of what the answer depends on: the libraries, and the processor, which chooses kernels."""
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _xla_libraries()]
-    told = repr((_version("jax"), _version("jaxlib"), files, platform.machine(), _instruction_sets()))
-    return hashlib.sha256(told.encode()).hexdigest()
+    facts = repr((_version("jax"), _version("jaxlib"), files, platform.machine(), _instruction_sets()))
+    return hashlib.sha256(facts.encode()).hexdigest()
 
 
 def _instruction_sets() -> str:
@@ -155,8 +171,8 @@ def _version(package: str) -> str:
 
 def _known_to_xla() -> bool:
     """Whether every XLA of this installation knows the flag: XLA ends the process over a flag that it does not know."""
-    found = [_contains(path, FLAG.encode()) for path in _xla_libraries()]
-    return bool(found) and all(found)
+    are_known = [_contains(path, FLAG.encode()) for path in _xla_libraries()]
+    return bool(are_known) and all(are_known)
 
 
 def _xla_libraries() -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """Programs that some versions of XLA compute wrongly on CPUs, each beside its answer from NumPy.
 
-XLA's CPU compiler can hand reductions, and what feeds them, to the library YNNPACK. In jaxlib 0.10.2 to 0.12 some of these fused kernels give
-wrong numbers, without an error (JAX issues 39103, 37465, 39257 and 40412).
+XLA's CPU compiler can hand reductions, and what feeds them, to the library YNNPACK. In jaxlib 0.10.2 to 0.12 some of these fused kernels
+give wrong numbers, without an error (JAX issues 39103, 37465, 39257 and 40412).
 
 This file imports only JAX and NumPy, so that it can run by itself, as `python patterns.py`, in a process where `ampjax` has set no flag.
 """

@@ -25,6 +25,9 @@ def parameter_average(decay: float) -> optax.GradientTransformation:
     Args:
       decay: At least 0 and below 1.
 
+    Returns:
+      The transform, whose state holds the average.
+
     Raises:
       SettingsError: If `decay` is outside of that.
 
@@ -58,13 +61,16 @@ def averaged(params: Any, opt_state: Any) -> Any:
       params: The parameters.
       opt_state: The state of a chain that holds one `parameter_average`.
 
+    Returns:
+      A tree like `params`.
+
     Raises:
       KeyError: If the state holds none, or several.
     """
-    found = optax.tree_utils.tree_get(opt_state, "average", _MISSING)
-    if found is _MISSING:
+    averages = optax.tree_utils.tree_get(opt_state, "average", _MISSING)
+    if averages is _MISSING:
         raise KeyError("the optimizer's state holds no `parameter_average`")
-    return jax.tree.map(lambda p, a: p if isinstance(a, optax.MaskedNode) else a, params, found)
+    return jax.tree.map(lambda p, a: p if isinstance(a, optax.MaskedNode) else a, params, averages)
 
 
 _MISSING = object()

@@ -1,6 +1,6 @@
 """One node's update: from the sum of its gradient rows to new parameters.
 
-Pure functions on pytrees. This module does not know when an update is due (the scheduler does), nor on which device it runs.
+Pure functions on pytrees. This module knows neither when an update is due (the scheduler does) nor on which device it runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ def trainable(params: Tree) -> Tree:
 
     Optimizer states and accumulators are made for this tree: `tx.init(trainable(params))`. It is `params` itself where all
     leaves are floats.
+
+    Args:
+      params: A pytree of arrays.
     """
     return jax.tree.map(lambda leaf: leaf if _is_float(leaf) else None, params)
 
@@ -32,6 +35,9 @@ def combine(params: Tree, changed: Tree) -> Tree:
     Args:
       params: Parameters.
       changed: A tree like `trainable(params)`.
+
+    Returns:
+      The parameters, with changed leaves in the place of old ones.
     """
     return jax.tree.map(lambda old, new: old if new is None else new, params, changed)
 
@@ -86,13 +92,23 @@ def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Cal
 
 
 def gradient_of(params: Tree, accumulator: Tree, count: Any, gradient: str) -> Tree:
-    """What an optimizer is given: the `mean` or `sum` of `count` gradient rows that an accumulator holds, in the parameters' dtypes."""
+    """The gradient that an optimizer is given: the mean or the sum of the gradient rows that an accumulator holds.
+
+    Args:
+      params: The parameters.
+      accumulator: The sums of their gradient rows.
+      count: How many rows were summed, a float scalar.
+      gradient: `mean` or `sum`.
+
+    Returns:
+      A tree like `params`, in its dtypes.
+    """
     divisor = jnp.maximum(jnp.asarray(count), 1) if gradient == "mean" else 1
     return jax.tree.map(lambda p, a: (a / divisor).astype(jnp.result_type(p)), params, accumulator)
 
 
 def _emptied(accumulator: jax.Array, new: jax.Array, never: jax.Array) -> jax.Array:
-    """Zeros in place of an accumulator, once the new parameter is known, by a choice that XLA can't foresee.
+    """Zeros in place of an accumulator, written once the new parameter is known: by a choice that XLA can't foresee.
 
     A constant would be built elsewhere and copied into the donated buffer, and where the zeros could come first, XLA copies what they
     overwrite: a third of the update's time.
@@ -106,6 +122,9 @@ def false_after(never: jax.Array, *values: jax.Array) -> jax.Array:
     Args:
       never: A condition that is never true, which XLA can't know.
       *values: Arrays; one element of each is looked at.
+
+    Returns:
+      A boolean scalar.
     """
     first = [jnp.abs(value.reshape(-1)[0]) for value in values if value.size]
     return jnp.where(never, sum(first), -1) >= 0 if first else jnp.asarray(False)
@@ -116,13 +135,13 @@ def _is_float(leaf: Any) -> bool:
 
 
 def _check_accumulator(params: Tree, accumulator: Tree) -> None:
-    wanted, came = (dict(_shapes(tree)) for tree in (params, accumulator))
-    for path in [*wanted, *came]:
-        if wanted.get(path) != came.get(path):
+    wanted, given = (dict(_shapes(tree)) for tree in (params, accumulator))
+    for path in [*wanted, *given]:
+        if wanted.get(path) != given.get(path):
             raise ParameterError(
                 f"gradient accumulator, leaf `{path or 'params'}`",
                 f"shape {wanted[path]}" if path in wanted else "no such leaf",
-                f"shape {came[path]}" if path in came else "none",
+                f"shape {given[path]}" if path in given else "none",
                 "Make accumulators like `trainable(params)`.",
             )
 

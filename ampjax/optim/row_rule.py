@@ -89,7 +89,7 @@ class RowRule:
 
     @cached_property
     def zero_gradient_is_noop(self) -> bool:
-        """Whether rows without gradient stay as they are: then `lazy` and `faithful` are the same."""
+        """Whether an update changes no row whose gradient is zero. Then `lazy` and `faithful` tables are the same."""
         rows, gradient, state = self.variables
         return zero_gradient_is_noop(self.step, gradient, dict(zip((rows, *state), self.step.results, strict=True)))
 
@@ -98,6 +98,9 @@ class RowRule:
 
         Args:
           rows: The rows' parameters, `[n, *row]`.
+
+        Returns:
+          The states in the rule's order.
         """
         var, program = self.first
         return [
@@ -115,17 +118,23 @@ class RowRule:
           shared: As `Split.shared` made them for this table and round.
           grads: Row gradients, `[n, *row]`.
           weights: How often each row counts, `[n]`, int32.
+
+        Returns:
+          The reductions, in the order of the round's.
         """
         reductions, program = self.rounds[turn]
         operands = program(shared, {self.variables[1]: grads})
         return [reduce_rows(r.equation, rows, weights) for r, rows in zip(reductions, operands, strict=True)]
 
     def combine(self, turn: int, parts: Sequence[Values]) -> list[np.ndarray]:
-        """The reductions over several groups of rows from those over each, on the host.
+        """Puts the reductions over several groups of rows together, on the host.
 
         Args:
           turn: The round.
           parts: At least one result of `partials`.
+
+        Returns:
+          The reductions over all rows.
         """
         totals = [np.asarray(part) for part in parts[0]]
         for part in parts[1:]:
@@ -140,6 +149,9 @@ class RowRule:
           rows: Parameters, `[n, *row]`.
           state: Their state, each `[n, ...]`.
           grads: Their gradients, `[n, *row]`, in the table's dtype.
+
+        Returns:
+          Parameters `[n, *row]` and states, each `[n, ...]`.
         """
         row_var, grad_var, state_vars = self.variables
         values = {row_var: rows, grad_var: grads} | dict(zip(state_vars, state, strict=True))

@@ -1,7 +1,7 @@
-"""An update of those rows of a table that have got gradients, where the others stay as they are.
+"""An update of only those rows of a table that have gradients.
 
-Plain SGD and Adagrad leave a row without gradient alone (`jaxprs.zero_gradient` proves it), so an update need not pass over a whole word table for the few rows of a
-minibatch. Knows neither which rows these are, nor when an update is due.
+Plain SGD and Adagrad do not change a row without gradient (`jaxprs.zero_gradient` proves it). So an update need not pass over a whole word
+table for the few rows of a minibatch. Knows neither which rows these are, nor when an update is due.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
 
 CHUNK = 1_024
-"""Rows in one call: a fixed number, as each other would be compiled anew."""
+"""Rows in one call: a fixed number, since each other number would be compiled anew."""
 
 DTYPES = frozenset(map(np.dtype, (np.float16, np.float32, np.float64)))
-"""Of tables: bfloat16 is no type of NumPy's, and XLA's CPU kernels convert whole arrays of it for every row."""
+"""Dtypes of tables. bfloat16 is not among them: XLA's CPU kernels would convert the whole array for every row."""
 
 
 class RowUpdate:
-    """The update of `make_update`, of some rows: in calls of `CATCH_UP_ROWS` rows each, which use up what they are given.
+    """The update of `make_update` for some rows, in calls of `CHUNK` rows each, which donate their arguments.
 
-    Any of the rows may come again, in one call or in a later one: its gradient is zero by then.
+    A row may come again, in one call or in a later one: its gradient is zero by then.
 
     Args:
       split: The transform, cut in two.
@@ -42,7 +42,7 @@ class RowUpdate:
         self._step = jax.jit(self._update_rows, donate_argnums=(0, 1, 2))
 
     def __call__(self, table: Any, opt_state: Any, accumulator: Any, rows: np.ndarray, count: Any) -> Iterator[Any]:
-        """Table, optimizer state and accumulator after each call; only the last has all rows and a state that has gone on.
+        """Yields table, optimizer state and accumulator after each call. Only the last ones have all rows and the new shared state.
 
         Args:
           table: The parameters, `[n, *row]`.
@@ -52,34 +52,34 @@ class RowUpdate:
           count: A float scalar, the number of gradient rows.
         """
         state = self._split.state
-        shared, own = state.split(opt_state)
-        of_rows = own.get(ALONE, [])
+        shared, by_table = state.split(opt_state)
+        of_rows = by_table.get(ALONE, [])
         n_calls = max(1, -(-len(rows) // CHUNK))
         all_rows = np.zeros(n_calls * CHUNK, np.int32)
         all_rows[: len(rows)] = rows
         for chunk in all_rows.reshape(n_calls, CHUNK):
-            table, of_rows, accumulator, gone_on = self._step(table, of_rows, accumulator, shared, chunk, count)
+            table, of_rows, accumulator, new_shared = self._step(table, of_rows, accumulator, shared, chunk, count)
             n_calls -= 1
-            leaves = jax.tree.leaves(shared if n_calls else gone_on)
+            leaves = jax.tree.leaves(shared if n_calls else new_shared)
             yield table, state.fill(leaves, {ALONE: of_rows} if of_rows else None), accumulator
 
     def _update_rows(
         self, table: Any, of_rows: list[Any], accumulator: Any, shared: Any, rows: Any, count: Any
     ) -> tuple[Any, list[Any], Any, Any]:
-        _, gone_on, told = self._split.update(None, shared, None, [])
+        _, new_shared, shared_values = self._split.update(None, shared, None, [])
 
         old, totals, *states = (array[rows] for array in (table, accumulator, *of_rows))
         grads = gradient_of(old, totals, count, self._gradient)
-        new, changed = self._rule.update(told[ALONE], old, states, grads)
+        new, changed = self._rule.update(shared_values[ALONE], old, states, grads)
         values = new, changed, jnp.zeros_like(totals)
-        return *_put((table, of_rows, accumulator), rows, values), gone_on
+        return *_put((table, of_rows, accumulator), rows, values), new_shared
 
 
 def _put(arrays: Any, rows: Any, values: Any) -> Any:
     """Arrays with `values`, `[CHUNK, *row]` of each, at `rows` `[CHUNK]`.
 
-    In place: one row after the other, as XLA's scatter takes sixty times as long; and all arrays in one loop, which so begins when all that is read of any has
-    been read.
+    They are updated in place. Rows are written one after the other, since XLA's scatter takes sixty times as long. All arrays are written
+    in one loop, so that it begins after everything has been read.
     """
 
     def step(i: Any, arrays: Any) -> Any:
@@ -92,7 +92,7 @@ def _put(arrays: Any, rows: Any, values: Any) -> Any:
 def make_row_update(
     tx: optax.GradientTransformation, gradient: str, shape: tuple[int, ...], dtype: np.dtype
 ) -> RowUpdate | None:
-    """The update by rows of a table that is all of a node's parameters.
+    """The row update of a table that is all of a node's parameters.
 
     Args:
       tx: An optax transform.
@@ -101,8 +101,8 @@ def make_row_update(
       dtype: The table's.
 
     Returns:
-      The update; None where rows without gradient may not stay as they are (momentum, decay), where rows depend on one another (clipping by a norm), on the
-      gradients' staleness, or where that can't be told.
+      The update. None if an update without gradient changes rows (momentum, decay), if rows depend on one another (clipping by a norm) or
+      on the gradients' staleness, or if that can't be found out.
     """
     if np.dtype(dtype) not in DTYPES:
         return None

@@ -1,8 +1,7 @@
-"""An optax transform cut in two: what happens to tables' rows, and what is shared between all variables.
+"""Splits an optax transform in two: the update of tables' rows, and what all variables share.
 
-The row part runs where the rows are, the shared part once a step; only scalars travel between them (Parallax, arXiv
-version, §3.3: partial norms at their servers, one shared scalar). Knows pytrees and optax; nothing of servers, or of where
-rows are kept.
+The row part runs where the rows are, the shared part once a step. Only scalars travel between them (Parallax, arXiv version, §3.3: partial
+norms at their servers, one shared scalar). Knows pytrees and optax; nothing of servers, or of where rows are kept.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ _DENSE = "Keep the variable dense, or take a transform whose state has one entry
 
 
 def split_rows(
-    tx: optax.GradientTransformation, params: Tree, tables: Sequence[str], turned: Collection[str] = ()
+    tx: optax.GradientTransformation, params: Tree, tables: Sequence[str], transposed: Collection[str] = ()
 ) -> Split:
     """Cuts an optax transform into the rules for some tables' rows and a shared part.
 
-    Nothing is computed or allocated: `tx` is traced, its operations are followed from each table's gradient, parameters
-    and state, and each must work row by row. Folds of a whole gradient, such as the sum in a global norm, are the exception:
-    they become reductions of the rows that were touched.
+    Nothing is computed or allocated. `tx` is traced, its operations are followed from each table's gradient, parameters
+    and state, and each operation must work row by row. Reductions of a whole gradient, such as the sum in a global norm, are the
+    exception: they become reductions of the rows that were touched.
 
     Args:
       tx: Any optax transform, chains and masks included.
       params: The parameters, or their shapes and dtypes.
       tables: Leaves of `params` that are tables, `[n_rows, *row]`, by their paths as `jax.tree_util.keystr` writes them.
-      turned: Those of the tables that stand for parameters of other axes, such as a transpose: `tx` may not go by axes there.
+      transposed: Those of the tables that stand for parameters of other axes, such as a transpose: `tx` may not go by axes there.
 
     Returns:
       The parts; put together they equal `tx` on the whole tree.
@@ -64,9 +63,9 @@ def split_rows(
     params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
     owners = _table_leaves(params, tables)
     shapes = jax.eval_shape(tx.init, params)
-    states = TableLeaves.of(shapes, _aligned_states(tx, params, owners, shapes, turned))
+    states = TableLeaves.of(shapes, _aligned_states(tx, params, owners, shapes, transposed))
     first, step = trace(tx.init, params), _traced_update(tx, params, shapes)
-    rows, state_rows = _rows(owners, turned), _rows(states, turned)
+    rows, state_rows = _rows(owners, transposed), _rows(states, transposed)
     grads = [row and replace(row, is_gradient=True) for row in rows]
     programs = (first, find_dependence(first, rows)), (step, find_dependence(step, [*grads, *state_rows, *rows]))
     _check_outputs(programs[0], states)
@@ -76,7 +75,20 @@ def split_rows(
 
 @functools.lru_cache(maxsize=64)
 def split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> Split:
-    """`split_rows` for a table that is all of the parameters; it is called `ALONE`."""
+    """`split_rows` for a table that is all of the parameters. The table is called `ALONE`.
+
+    Args:
+      tx: An optax transform.
+      shape: The table's shape, `[n_rows, *row]`.
+      dtype: Its dtype.
+
+    Returns:
+      The parts.
+
+    Raises:
+      SettingsError: As `split_rows` does.
+      TableError: As `split_rows` does.
+    """
     return split_rows(tx, jax.ShapeDtypeStruct(shape, dtype), [ALONE])
 
 
@@ -107,7 +119,7 @@ def _table_leaves(params: Tree, tables: Sequence[str]) -> TableLeaves:
 
 
 def _aligned_states(
-    tx: Any, params: Tree, owners: TableLeaves, shapes: Tree, turned: Collection[str]
+    tx: Any, params: Tree, owners: TableLeaves, shapes: Tree, transposed: Collection[str]
 ) -> list[str | None]:
     """Whose rows each state leaf has: it has one more where the table has one more."""
     flat, structure = jax.tree_util.tree_flatten_with_path(shapes)
@@ -120,7 +132,7 @@ def _aligned_states(
             if old.shape == new.shape:
                 continue
             whole = _table(params, owners, table).shape
-            is_other = table in turned and old.shape != whole
+            is_other = table in transposed and old.shape != whole
             if (*old.shape[1:],) != new.shape[1:] or old.shape[0] != whole[0] or is_other:
                 _refuse_state(
                     table,
@@ -142,14 +154,14 @@ def _table(params: Tree, owners: TableLeaves, table: str) -> Any:
     return jax.tree.leaves(params)[owners.places(table)[0]]
 
 
-def _rows(leaves: TableLeaves, turned: Collection[str]) -> list[RowInput | None]:
-    return [None if table is None else RowInput(table, is_turned=table in turned) for table in leaves.table_of]
+def _rows(leaves: TableLeaves, transposed: Collection[str]) -> list[RowInput | None]:
+    return [None if table is None else RowInput(table, is_transposed=table in transposed) for table in leaves.table_of]
 
 
 def _assemble(params: TableLeaves, states: TableLeaves, first: Program, step: Program) -> Split:
-    """Rules and shared parts of the marked programs of `tx.init` and of the update."""
-    flat, marks = step
-    n_rounds = max((r.round + 1 for r in marks.reductions), default=0)
+    """Puts rules and shared parts together, from the programs of `tx.init` and of the update."""
+    flat, dependence = step
+    n_rounds = max((r.round + 1 for r in dependence.reductions), default=0)
     tables = [t for t in params.table_of if t is not None]
     rules = {t: _rule(t, params, states, first, step, n_rounds) for t in tables}
     rounds = [[var for rule in rules.values() for var in rule.rounds[turn][1].shared] for turn in range(n_rounds)]
@@ -161,8 +173,8 @@ def _assemble(params: TableLeaves, states: TableLeaves, first: Program, step: Pr
         state=states,
         _init=(_shared(first[0].inputs, params), shared_slice(*first, _shared(first[0].outputs, states))),
         _inputs=_shared(flat.inputs, params, states, params),
-        _rounds=tuple(shared_slice(flat, marks, needed) for needed in rounds),
-        _update=shared_slice(flat, marks, [*_shared(flat.outputs, params, states), *for_rules]),
+        _rounds=tuple(shared_slice(flat, dependence, needed) for needed in rounds),
+        _update=shared_slice(flat, dependence, [*_shared(flat.outputs, params, states), *for_rules]),
     )
 
 
@@ -175,16 +187,16 @@ def _shared(atoms: Sequence[Any], *leaves: TableLeaves) -> tuple[Any, ...]:
 def _rule(
     table: str, params: TableLeaves, states: TableLeaves, first: Program, step: Program, n_rounds: int
 ) -> RowRule:
-    """The rule of one table, from the marked programs of `tx.init` and of the update."""
+    """The rule of one table, from the programs of `tx.init` and of the update."""
     (place,), aligned = params.places(table), states.places(table)
-    flat, marks = step
+    flat, dependence = step
     n_params, n_states = len(params.names), len(states.names)
     state_vars = tuple(flat.inputs[n_params + i] for i in aligned)
     row = flat.inputs[n_params + n_states + place]
     rounds = []
     for turn in range(n_rounds):
-        own = tuple(r for r in marks.reductions if (r.table, r.round) == (table, turn))
-        rounds.append((own, row_slice(flat, marks, table, [r.equation.invars[0] for r in own])))
+        reductions = tuple(r for r in dependence.reductions if (r.table, r.round) == (table, turn))
+        rounds.append((reductions, row_slice(flat, dependence, table, [r.equation.invars[0] for r in reductions])))
     results = [flat.outputs[place], *(flat.outputs[n_params + i] for i in aligned)]
     return RowRule(
         table=table,
@@ -196,18 +208,18 @@ def _rule(
         ),
         first=(first[0].inputs[place], row_slice(*first, table, [first[0].outputs[i] for i in aligned])),
         rounds=tuple(rounds),
-        step=row_slice(flat, marks, table, results),
+        step=row_slice(flat, dependence, table, results),
         variables=(row, flat.inputs[place], state_vars),
     )
 
 
 def _check_outputs(program: Program, *leaves: TableLeaves) -> None:
     """Every result must belong where its leaf does: to its table's rows, or to what is shared."""
-    flat, marks = program
+    flat, dependence = program
     named = [leaf for each in leaves for leaf in zip(each.names, each.table_of, strict=True)]
     for (name, table), out in zip(named, flat.outputs, strict=True):
-        owner = None if is_literal(out) else marks.table_of.get(out)
-        if table is not None and not marks.is_aligned(out, table):
+        owner = None if is_literal(out) else dependence.table_of.get(out)
+        if table is not None and not dependence.is_aligned(out, table):
             _refuse_state(table, name, "a new value that is not one entry per row")
         if table is None and owner is not None:
             _refuse_state(owner, name, "a new value made of rows, for a leaf that has none")

@@ -53,6 +53,9 @@ class Split:
 
         Args:
           params: The dense parameters.
+
+        Returns:
+          A tree with None in place of row-wise leaves.
         """
         inputs, program = self._init
         return self.state.fill(program(dict(zip(inputs, self.params.shared(params, "params"), strict=True))))
@@ -66,6 +69,9 @@ class Split:
           state: The shared state.
           grads: The dense gradients.
           totals: The reductions of earlier rounds.
+
+        Returns:
+          By table, its values.
         """
         results = iter(self._rounds[turn](self._values(params, state, grads, totals)))
         return {t: [next(results) for _ in rule.rounds[turn][1].shared] for t, rule in self.rules.items()}
@@ -90,9 +96,14 @@ class Split:
         return self.params.fill(new), self.state.fill(changed), shared
 
     @cached_property
-    def jitted(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """`shared` and `update`, compiled once for all who use this split."""
-        return jax.jit(self.shared, static_argnums=0), jax.jit(self.update)
+    def jitted_shared(self) -> Callable[..., dict[str, list[jax.Array]]]:
+        """`shared`, compiled once for all who use this split."""
+        return jax.jit(self.shared, static_argnums=0)
+
+    @cached_property
+    def jitted_update(self) -> Callable[..., tuple[Tree, Tree, dict[str, list[jax.Array]]]]:
+        """`update`, compiled once for all who use this split."""
+        return jax.jit(self.update)
 
     def _values(self, params: Tree, state: Tree, grads: Tree, totals: Totals) -> dict[Var, Any]:
         dense = [

@@ -35,15 +35,36 @@ class SharedPart(Protocol):
     """Dense parameters and shared optimizer state, wherever they are."""
 
     def shared(self, turn: int, grads: Tree, totals: Totals) -> Mapping[str, Values]:
-        """Computes, by table, the values that one round of reductions needs."""
+        """Computes, by table, the values that one round of reductions needs.
+
+        Args:
+          turn: The round.
+          grads: Dense gradients.
+          totals: The reductions of earlier rounds.
+
+        Returns:
+          By table, its values.
+        """
         ...
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
-        """Computes the update and changes nothing."""
+        """Computes the update and changes nothing.
+
+        Args:
+          grads: Dense gradients.
+          totals: The reductions of all rounds.
+
+        Returns:
+          The update, for `adopt`.
+        """
         ...
 
     def adopt(self, proposal: Proposal) -> None:
-        """Replaces parameters and state by the proposed ones."""
+        """Replaces parameters and state by the proposed ones.
+
+        Args:
+          proposal: What `propose` gave.
+        """
         ...
 
 
@@ -51,15 +72,34 @@ class PendingRows(Protocol):
     """The row gradients of one table that wait for one update."""
 
     def check(self) -> None:
-        """Raises the error that `prepare` would raise."""
+        """Returns if `prepare` would not raise.
+
+        Raises:
+          TableError: If the gradients can't be applied.
+        """
         ...
 
     def partials(self, turn: int, shared: Values) -> Values:
-        """Reduces the gradients over the whole table, for one round."""
+        """Reduces the gradients over the whole table, for one round.
+
+        Args:
+          turn: The round.
+          shared: The values that `SharedPart.shared` gave for this table.
+
+        Returns:
+          The reductions, in the order of the rule's.
+        """
         ...
 
     def prepare(self, shared: Values) -> Callable[[], Any]:
-        """Computes new rows, changes nothing, and returns the function that writes them."""
+        """Computes new rows and changes nothing.
+
+        Args:
+          shared: The values that `SharedPart.propose` gave for this table.
+
+        Returns:
+          The function that writes the new rows.
+        """
         ...
 
 
@@ -78,15 +118,36 @@ class SharedVariables:
     state: Tree
 
     def shared(self, turn: int, grads: Tree, totals: Totals) -> Mapping[str, Values]:
-        """Computes, by table, the values that one round of reductions needs."""
-        return self.split.jitted[0](turn, self.params, self.state, grads, totals)
+        """Computes, by table, the values that one round of reductions needs.
+
+        Args:
+          turn: The round.
+          grads: Dense gradients.
+          totals: The reductions of earlier rounds.
+
+        Returns:
+          By table, its values.
+        """
+        return self.split.jitted_shared(turn, self.params, self.state, grads, totals)
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
-        """Computes the update and changes nothing."""
-        return Proposal(*self.split.jitted[1](self.params, self.state, grads, totals))
+        """Computes the update and changes nothing.
+
+        Args:
+          grads: Dense gradients.
+          totals: The reductions of all rounds.
+
+        Returns:
+          The update, for `adopt`.
+        """
+        return Proposal(*self.split.jitted_update(self.params, self.state, grads, totals))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Replaces parameters and state by the proposed ones."""
+        """Replaces parameters and state by the proposed ones.
+
+        Args:
+          proposal: What `propose` gave.
+        """
         self.params, self.state = proposal.params, proposal.state
 
 

@@ -29,16 +29,34 @@ class TableLeaves:
 
     @classmethod
     def of(cls, tree: Tree, table_of: Sequence[str | None]) -> TableLeaves:
-        """The leaves of a tree and whose they are."""
+        """The leaves of a tree and whose they are.
+
+        Args:
+          tree: A pytree.
+          table_of: For each leaf its table, or None.
+        """
         flat, structure = jax.tree_util.tree_flatten_with_path(tree)
         return cls(tuple(jax.tree_util.keystr(path) for path, _ in flat), structure, tuple(table_of))
 
     def places(self, table: str | None) -> tuple[int, ...]:
-        """Where the leaves of a table, or the shared ones, stand."""
+        """Where the leaves of a table, or the shared ones, stand.
+
+        Args:
+          table: A table's name; None for the shared leaves.
+
+        Returns:
+          The leaves' numbers, rising.
+        """
         return tuple(i for i, owner in enumerate(self.table_of) if owner == table)
 
     def split(self, tree: Tree) -> tuple[Tree, dict[str, list[Any]]]:
-        """The tree with None in place of tables' leaves, and the leaves of each table.
+        """Takes tables' leaves out of a tree.
+
+        Args:
+          tree: A tree of this structure.
+
+        Returns:
+          The tree with None in place of tables' leaves, and by table its leaves.
 
         Raises:
           TableError: If the tree has another structure.
@@ -55,15 +73,27 @@ class TableLeaves:
         return self.fill([leaves[i] for i in self.places(None)]), tables
 
     def fill(self, shared: Sequence[Any], tables: Mapping[str, Sequence[Any]] | None = None) -> Tree:
-        """The tree of shared leaves and tables' leaves; None in place of those of tables that are not given."""
+        """Puts a tree together from shared leaves and tables' leaves.
+
+        Args:
+          shared: The shared leaves, in their order.
+          tables: By table its leaves. Those of a table that is not given become None.
+
+        Returns:
+          The tree.
+        """
         leaves: list[Any] = [None] * len(self.names)
         for table, values in ((None, shared), *(tables or {}).items()):
             for place, value in zip(self.places(table), values, strict=True):
                 leaves[place] = value
         return jax.tree.unflatten(self.structure, leaves)
 
-    def shared(self, tree: Tree, what: str) -> list[Any]:
+    def shared(self, tree: Tree, name: str) -> list[Any]:
         """The leaves of a tree that has None in place of tables' leaves.
+
+        Args:
+          tree: The tree.
+          name: What it is called in messages.
 
         Raises:
           TableError: If it has another number of leaves.
@@ -71,6 +101,6 @@ class TableLeaves:
         leaves, n = jax.tree.leaves(tree), len(self.places(None))
         if len(leaves) != n:
             raise TableError(
-                what, f"{n} leaves, and None in place of tables", f"{len(leaves)}", "Take the tables out with `split`."
+                name, f"{n} leaves, and None in place of tables", f"{len(leaves)}", "Take the tables out with `split`."
             )
         return leaves

@@ -1,6 +1,6 @@
 """What a runner did with each variable, and why: a table to print and numbers to read.
 
-Puts together what others know; decides nothing.
+It only presents what the plan, the steps and the searches know.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class VariableReport:
       dtype: Its dtype.
       sparse: Whether detection found it sparse.
       reason: Its reads, or the use that made it dense.
-      alpha: The share of its rows that a replica touched in a step, the mean so far; None if it is dense.
-      predicted: Table 3's bytes for both architectures.
-      measured: Bytes a machine sent and received for it in a step, the mean so far; None before the first step.
+      alpha: The share of its rows that a replica touched in a step, averaged over steps; None if it is dense.
+      predicted: The bytes of the paper's Table 3 for both architectures.
+      measured: Bytes that a machine sent and received for it in a step, averaged over steps; None before the first step.
       choice: Where it lives.
       partitions: Its partitions.
       placement: For each partition its server; empty if it is at none.
@@ -58,7 +58,7 @@ class Explanation:
       replicas: Number of replicas.
       servers: Number of servers that were started.
       searches: Partition searches that have ended.
-      equivalence: What came of the comparison with the joined batch.
+      equivalence: The result of the comparison with the joined batch.
     """
 
     variables: Sequence[VariableReport]

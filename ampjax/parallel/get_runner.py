@@ -1,4 +1,4 @@
-"""`get_runner`: the entrance, with the checks that need no batch."""
+"""`get_runner`: makes a runner, after the checks that need no batch."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ def get_runner(
 ) -> Runner:
     """Makes a single-device program data-parallel (the paper's `get_runner`).
 
-    At the first batch it is found which parameters are sparse. Dense ones get a copy on every replica's device and are kept
-    together by AllReduce; sparse ones go to host-side tables at servers, of which a step pulls and updates the rows that it
-    touches. The training is that of the single-device program on the joined batch; a program for which it is not, since it computes something across the
-    examples of its part, is told of at the first batch (`check_equivalence`). `px.Weighted`, `px.all_gather` and `px.mean` reach over replicas.
+    The first batch shows which parameters are sparse. Dense ones get a copy on every replica's device, and AllReduce keeps the copies
+    equal. Sparse ones go to host-side tables at servers, of which a step pulls and updates the rows that it touches. The training is that
+    of the single-device program on the joined batch. If it is not, since the program computes something across the examples of its part,
+    the user is warned at the first batch (`check_equivalence`). `px.Weighted`, `px.all_gather` and `px.mean` reach over replicas.
 
     Args:
-      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes; `px.Weighted` in the place of a loss. With the mean over
-        examples and `mean` in the settings (or sums and `sum`), replicas together make the single-device step.
+      loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes; `px.Weighted` in the place of a loss. With
+        the mean over examples and `mean` in the settings (or sums and `sum`), replicas together compute the single-device step.
       params: A pytree of float arrays; copied at the first batch.
-      tx: An optax transform; row by row on sparse variables. If there is none and no server, it gets the loss as `value`.
+      tx: An optax transform, which must work row by row on sparse variables. Without sparse variables and servers, it gets the loss as
+        `value`.
       resource_info: A resource file, `Resources`, or None for all local devices as one machine.
       config: The settings.
       partitioners: Which sparse variables share a number of partitions.
@@ -82,7 +83,7 @@ def get_runner(
         raise SettingsError(
             "config", "a ParallaxConfig or None", type(config).__name__, 'Write `ParallaxConfig(run_option="ps")`.'
         )
-    if not isinstance(partitioners, Sequence) or not all(isinstance(own, Partitioner) for own in partitioners):
+    if not isinstance(partitioners, Sequence) or not all(isinstance(each, Partitioner) for each in partitioners):
         raise SettingsError(
             "partitioners", "a list of partitioners", f"{partitioners!r}", 'Write `[partitioner("embedding")]`.'
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,73 +15,90 @@ from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.transfer_costs import predict_bytes
-from ampjax.parallel.planning.variable_plan import VariablePlan
+from ampjax.parallel.runner_model import BuiltModel
 from ampjax.parallel.steps.synchronous_steps import DenseStep, SparseStep
+from ampjax.sparse.detection.detect import Variable
+
+
+@dataclass
+class StepTotals:
+    """Sums over the steps so far, of which reports give means.
+
+    Args:
+      steps: How many steps.
+      alpha: By table, the sum of the shares of its rows that a replica touched.
+    """
+
+    steps: int = 0
+    alpha: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def add(self, alpha: Mapping[str, float]) -> None:
+        """Adds one step.
+
+        Args:
+          alpha: By table, the share of its rows that a replica touched in the step.
+        """
+        self.steps += 1
+        self.alpha.update(alpha)
 
 
 def explain(
-    setup: RunnerSetup,
-    plan: VariablePlan,
-    step: Step,
-    alpha: Mapping[str, float],
-    steps: int,
+    model: BuiltModel,
+    totals: StepTotals,
     searches: Sequence[SearchResult],
-    compiled: bool,
     equivalence: Equivalence,
+    *,
+    compiled: bool,
 ) -> Explanation:
     """The explanation of a runner.
 
     Args:
-      setup: What it is trained with.
-      plan: What became of its variables.
-      step: What makes its steps.
-      alpha: By table, the sum of alphas over steps.
-      steps: How many.
+      model: Its model.
+      totals: Sums over its steps.
       searches: Partition searches that have ended.
-      compiled: Whether to compile the program for its collectives.
-      equivalence: What came of the comparison with the joined batch.
+      equivalence: The result of the comparison with the joined batch.
+      compiled: Whether to compile the program once more, to read the bytes of its AllReduces.
+
+    Returns:
+      A table to print, with one entry for each variable.
     """
-    reduced = _all_reduced(step) if compiled else None
-    variables = [_variable(setup, plan, step, v, alpha, steps, reduced) for v in plan.analysis]
-    resources = setup.resources
-    used = {server for own in variables for server in own.placement}
+    reduced = _all_reduced(model.step) if compiled else None
+    variables = [_variable(model, totals, variable, reduced) for variable in model.plan.analysis]
+    resources = model.setup.resources
+    used = {server for variable in variables for server in variable.placement}
     n_servers = len(resources.servers) if used else 0
     sizes = (len(resources.machines), len(resources.devices), n_servers)
     return Explanation(variables, *sizes, list(searches), equivalence)
 
 
 def _variable(
-    setup: RunnerSetup,
-    plan: VariablePlan,
-    step: Step,
-    variable: Any,
-    alpha: Mapping[str, float],
-    steps: int,
-    reduced: list[Collective] | None,
+    model: BuiltModel, totals: StepTotals, variable: Variable, reduced: list[Collective] | None
 ) -> VariableReport:
-    path, n = variable.path, len(setup.resources.machines)
+    setup, plan, path, steps = model.setup, model.plan, variable.path, totals.steps
     text = names(plan.program.params)[path]
     nbytes = int(np.prod(variable.shape, dtype=np.int64)) * variable.dtype.itemsize
-    own = step.tables.get(path)
-    mean = plan.alpha.get(path) if not (own and steps) else alpha[path] / steps
-    at_servers = own is not None and setup.config.run_option != "ar"
-    placement = tuple(own[0].placement) if at_servers and own else plan.servers.get(path, ())
-    if own is not None or setup.config.dense_at_servers:
-        measured = setup.wire.traffic().per_machine(path if own else text) / steps if steps else None
+    copies = model.step.tables.get(path)
+    table = copies[0] if copies else None
+    alpha = totals.alpha[path] / steps if table is not None and steps else plan.alpha.get(path)
+    at_servers = table is not None and setup.config.run_option != "ar"
+    placement = tuple(table.placement) if at_servers and table is not None else plan.servers.get(path, ())
+    if table is not None or setup.config.dense_at_servers:
+        name = text if table is None else path
+        measured = setup.wire.traffic().per_machine(name) / steps if steps else None
     else:
         measured = _ring_bytes(setup, variable, reduced)
     return VariableReport(
-        text,
-        variable.shape,
-        str(variable.dtype),
-        variable.sparse,
-        variable.reason,
-        mean,
-        predict_bytes(nbytes, mean if own is not None else None, n),
-        measured,
-        plan.choice[path],
-        own[0].n_partitions if own else 1,
-        placement,
+        path=text,
+        shape=variable.shape,
+        dtype=str(variable.dtype),
+        sparse=variable.sparse,
+        reason=variable.reason,
+        alpha=alpha,
+        predicted=predict_bytes(nbytes, None if table is None else alpha, len(setup.resources.machines)),
+        measured=measured,
+        choice=plan.choice[path],
+        partitions=1 if table is None else table.n_partitions,
+        placement=placement,
     )
 
 
@@ -92,14 +110,14 @@ def _all_reduced(step: Step) -> list[Collective] | None:
     return None if lowered is None else [c for c in collectives(lowered.compile().as_text()) if c.kind == "all-reduce"]
 
 
-def _ring_bytes(setup: RunnerSetup, variable: Any, reduced: list[Collective] | None) -> float | None:
+def _ring_bytes(setup: RunnerSetup, variable: Variable, reduced: list[Collective] | None) -> float | None:
     """A machine's bytes for a dense variable: the AllReduce of its size in the program, by the ring formula over replicas."""
     if reduced is None:
         return None
     size = int(np.prod(variable.shape, dtype=np.int64))
-    found = next((c for c in reduced if int(np.prod(c.shape, dtype=np.int64)) == size), None)
-    if found is None:
+    match = next((c for c in reduced if int(np.prod(c.shape, dtype=np.int64)) == size), None)
+    if match is None:
         return 0.0
-    reduced.remove(found)  # each belongs to one variable
+    reduced.remove(match)  # each belongs to one variable
     # One ring through all machines: inside a machine nothing travels between machines.
-    return found.ring_bytes(len(setup.resources.devices)) if len(setup.resources.machines) > 1 else 0.0
+    return match.ring_bytes(len(setup.resources.devices)) if len(setup.resources.machines) > 1 else 0.0

@@ -6,7 +6,6 @@ the order of things and the counts; planning, steps, files and reports are elsew
 
 from __future__ import annotations
 
-import collections
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,21 +15,18 @@ import jax
 import numpy as np
 
 from ampjax.errors import EquivalenceWarning, SettingsError
-from ampjax.parallel import runner_files
-from ampjax.parallel.config.leaf_paths import names
 from ampjax.parallel.config.partitioner import Group, Partitioner
-from ampjax.parallel.config.trainable_params import check_like, checked_params
+from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
 from ampjax.parallel.explanation import Explanation
-from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step, restart_step
+from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.search_timing import Searches
 from ampjax.parallel.planning.variable_plan import VariablePlan, plan_variables
-from ampjax.parallel.report import explain
+from ampjax.parallel.report import StepTotals, explain
+from ampjax.parallel.runner_model import BuiltModel, InitialModel
 from ampjax.parallel.shard import split_batch
-from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.step_outcome import Metrics, fetched
-from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.utils.setting_checks import at_least
 
 Tree = Any
@@ -40,26 +36,28 @@ FETCHES = ("gradients", "norms", "global_norm")
 class Runner:
     """A model in training. Made by `get_runner`.
 
+    It is all that a user of hybrid training holds, so most of its methods are the user's: they train, read and write the model. What they
+    do to the model is `BuiltModel`'s.
+
     Args:
       setup: What it is trained with.
       params: The first parameters.
       partitioners: The user's partitioners.
       clock: Gives seconds; for the partition search.
+
+    Attributes:
+      steps: Steps taken so far, those before a restored checkpoint among them.
     """
 
     def __init__(
         self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
     ):
-        self.setup, self.plan = setup, None
-        self._first: Any = checked_params(params)
+        self.setup, self.steps = setup, 0
+        self._model: InitialModel | BuiltModel = InitialModel(setup.tx, checked_params(params))
         self._partitioners, self._clock = list(partitioners), clock
-        self._step: Step | None = None
         self._searches: Searches | None = None
         self._equivalence = Equivalence(skipped="there was no batch yet")
-        self._restored: Path | None = None
-        self._alpha: collections.Counter[str] = collections.Counter()
-        self.steps = 0
-        self.counted = 0
+        self._totals = StepTotals()
 
     def __enter__(self) -> Runner:
         return self
@@ -93,40 +91,41 @@ class Runner:
 
         Raises:
           SettingsError: If the replicas don't divide the batch, or `fetch` names something else.
-          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors but a `ServerError`. Without a barrier it may be
-            of an earlier step: then that gradient alone is dropped, and this step has been taken and counted.
+          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors but a `ServerError`. Without a barrier
+            it may be of an earlier step: then that gradient alone is dropped, and this step has been taken and counted.
           TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
           DataError: If the batch is not like the first one.
           EquivalenceError: At the first batch, if the joined batch's loss is not what replicas make of it, where the settings ask for it.
           ServerError: If a server's process has ended. `restore` goes on from a checkpoint, with a new process.
         """
-        wanted = self._wanted(fetch)
+        wanted = _checked_fetch(fetch, self.setup.config.sync)
         parts = split_batch(batch, len(self.setup.resources.devices))
-        step = self._built(parts)
-        self._split_for_search()
+        model, searches = self._built(parts), self._searches
+        if searches is not None and (next_split := searches.wanted()) is not None:
+            model.resplit(*next_split)
         before, start = self.setup.wire.traffic(), self._clock()
-        made = step.n_updates
+        n_updates = model.step.n_updates
         try:
-            outcome = step(self.steps + 1, parts, bool(wanted))
+            outcome = model.step(self.steps + 1, parts, bool(wanted))
         except KeyboardInterrupt:
-            if step.n_updates > made:  # it had waited until all was written: the step counts
-                self._count()
+            if model.step.n_updates > n_updates:  # it had waited until all was written: the step counts
+                self._count({})
             raise
-        read = fetched(wanted, self._readable(outcome.gradients())) if wanted else {}
-        self._count()
-        self._alpha.update(outcome.alpha)
-        if self._searches is not None and not self._searches.is_over:
+        read = fetched(wanted, model.readable(outcome.gradients())) if wanted else {}
+        self._count(outcome.alpha)
+        if searches is not None and not searches.is_over:
             jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
-            self._resplit(self._searches.record(self._clock() - start))
+            if (result := searches.record(self._clock() - start)) is not None:
+                model.resplit(*result)
         metrics = Metrics(
-            self.steps,
-            outcome.losses,
-            outcome.aux,
-            self._readable(outcome.alpha),
-            self.setup.wire.traffic() - before,
-            outcome.staleness,
-            read,
-            self.setup.config.average_dense == "mean",
+            step=self.steps,
+            losses=outcome.losses,
+            aux=outcome.aux,
+            alpha=model.readable(outcome.alpha),
+            traffic=self.setup.wire.traffic() - before,
+            staleness=outcome.staleness,
+            fetched=read,
+            is_mean=self.setup.config.average_dense == "mean",
         )
         self._save_if_due()
         if outcome.dropped:
@@ -138,6 +137,9 @@ class Runner:
 
         Args:
           batch: As `run` takes it.
+
+        Returns:
+          The runner itself.
 
         Raises:
           SettingsError: As `run`.
@@ -159,11 +161,7 @@ class Runner:
           ParameterError: If they have another structure, other shapes or dtypes, or are not finite.
           SettingsError: Before the first batch.
         """
-        step = self.step
-        assert self.plan is not None
-        params = checked_params(params)
-        check_like(params, self.plan.program.params)
-        restart_step(self.setup, self.plan, step, params)
+        self._require_built().reset(params)
         self.steps = 0
 
     def resplit(self, partitions: int) -> None:
@@ -176,20 +174,23 @@ class Runner:
           SettingsError: If P is below 1, or before the first batch.
         """
         at_least("partitions", partitions, 1)
-        self._settled()
-        assert self.plan is not None
-        for group in self.plan.groups:
-            self._resplit((group, min(max(partitions, group.low), group.high)))
+        model = self._require_built()
+        model.settle()
+        for group in model.plan.groups:
+            model.resplit(group, min(max(partitions, group.low), group.high))
 
     def wait(self) -> None:
-        """Returns when everything that was begun has ended, for those who take times."""
-        if self._step is not None:
-            self._settled().wait()
+        """Returns when everything that was begun has ended, so that times can be taken."""
+        if isinstance(self._model, BuiltModel):
+            self._model.settle().wait()
 
     def keys(self) -> jax.Array:
-        """Random keys for the next step, one for each replica, `[n]`: made of the seed and the step's number.
+        """Random keys for the next step, one for each replica, made of the seed and the step's number.
 
         Put them into the batch, where a program draws at random: each replica gets `[1]` of them.
+
+        Returns:
+          `[n]`.
         """
         key = jax.random.fold_in(jax.random.key(self.setup.config.seed), self.steps)
         return jax.random.split(key, len(self.setup.resources.devices))
@@ -199,23 +200,17 @@ class Runner:
     @property
     def params(self) -> Tree:
         """All parameters, a plain pytree of host arrays as the single-device program has them."""
-        if self._step is None or self.plan is None:
-            return jax.tree.map(np.array, self._first) if self._restored is None else self._read_restored()[0]
-        params, _ = self._settled().read()
-        return self.plan.program.join(params, {path: own[0].dense() for path, own in self._step.tables.items()})
+        return self._model.params()
 
     @property
     def opt_state(self) -> Tree:
         """The optimizer's state, as `tx.init` makes it for the single-device program."""
-        if self._step is None:
-            return self.setup.tx.init(self._first) if self._restored is None else self._read_restored()[1]
-        _, state = self._settled().read()
-        if isinstance(self._step, DenseStep):
-            return state
-        assert self.plan is not None
-        program = self.plan.program
-        rows = {path: program.as_leaves(path, own[0].opt_state) for path, own in self._step.tables.items()}
-        return self._step.homes.split.state.fill(jax.tree.leaves(state), rows)
+        return self._model.opt_state()
+
+    @property
+    def plan(self) -> VariablePlan | None:
+        """What becomes of each variable; None before the first batch."""
+        return self._model.plan if isinstance(self._model, BuiltModel) else None
 
     @property
     def step(self) -> Step:
@@ -224,14 +219,12 @@ class Runner:
         Raises:
           SettingsError: Before the first batch.
         """
-        if self._step is None:
-            raise SettingsError("runner", "a batch first", "none yet", "Call `run`, or `build` with a batch.")
-        return self._step
+        return self._require_built().step
 
     @property
     def searches(self) -> list[SearchResult]:
         """Partition searches that have ended: samples, fit and choice; `ampjax.viz.partitions` draws them."""
-        return [] if self._searches is None else list(self._searches.found)
+        return [] if self._searches is None else list(self._searches.results)
 
     def explain(self, compiled: bool = True) -> Explanation:
         """What became of each variable, and why.
@@ -239,14 +232,13 @@ class Runner:
         Args:
           compiled: Whether the bytes of AllReduce are read from the compiled program, which is compiled once more for that.
 
+        Returns:
+          A table to print, with one entry for each variable.
+
         Raises:
           SettingsError: Before the first batch.
         """
-        step = self.step
-        assert self.plan is not None
-        return explain(
-            self.setup, self.plan, step, self._alpha, self.counted, self.searches, compiled, self._equivalence
-        )
+        return explain(self._require_built(), self._totals, self.searches, self._equivalence, compiled=compiled)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -260,17 +252,14 @@ class Runner:
           SettingsError: Before the first batch, or if the path is none.
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
-        step = self._settled()
-        tables = {name: own[0] for name, own in step.tables.items()}
         notes = None if self._searches is None else self._searches.notes
-        assert self.plan is not None
-        runner_files.save(path, self.steps, *step.read(), tables, notes, axes=self.plan.program.turned)
+        self._require_built().save(path, self.steps, notes)
 
     def restore(self, path: str | Path) -> None:
-        """Goes on from what `save` wrote: checked as a whole before anything changes.
+        """Goes on from what `save` wrote, once all of it was read and checked.
 
-        Before the first batch, homes are not known yet: then only the shapes of its parameters are compared at once, and the folder must stay, for
-        it is read, and checked as a whole, when it is asked for and at the first batch.
+        Before the first batch it is not known yet where variables live. Then only the parameters' shapes are compared at once, and the
+        folder must stay: it is read and checked as a whole at the first batch, and whenever parameters or optimizer state are read before.
 
         Args:
           path: The folder.
@@ -279,100 +268,69 @@ class Runner:
           DataError: If it is of another model.
           TableError: If files are missing, cut off or altered.
         """
-        if self._step is None:
-            self.steps, self._restored = runner_files.steps(path, self._first), Path(path)
-        else:
-            self._restore(path)
+        restored = self._model.restore(path)
+        self.steps = restored if isinstance(restored, int) else restored.step
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _count(self) -> None:
-        self.steps, self.counted = self.steps + 1, self.counted + 1
+    def _count(self, alpha: Mapping[str, float]) -> None:
+        self.steps += 1
+        self._totals.add(alpha)
 
-    def _built(self, parts: Sequence[Tree]) -> Step:
-        if self._step is None:
-            s = self.setup
-            plan = plan_variables(s.loss_fn, self._first, parts, s.resources, s.config, self._partitioners)
-            self._adopt(plan, build_step(s, plan, self._first, parts), parts)
-            for told in self._equivalence.errors:
-                warnings.warn(str(told), EquivalenceWarning, stacklevel=3)
-        assert self._step is not None
-        return self._step
+    def _require_built(self) -> BuiltModel:
+        if isinstance(self._model, InitialModel):
+            raise SettingsError("runner", "a batch first", "none yet", "Call `run`, or `build` with a batch.")
+        return self._model
 
-    def _adopt(self, plan: VariablePlan, step: Step, parts: Sequence[Tree]) -> None:
-        notes, before = None, self.steps
-        self.plan, self._step = plan, step
-        try:
-            if self._restored is not None:
-                notes = self._restore(self._restored)
-            self._equivalence = check_equivalence(self.setup, plan, step, parts)
-            if self._equivalence.errors and self.setup.config.check_equivalence == "error":
-                raise self._equivalence.errors[0]
-        except Exception:
-            self.plan, self._step, self.steps = None, None, before
-            raise
-        self._first = None  # the homes have copies
-        if self.setup.config.search_partitions and plan.groups:
-            self._search(plan.groups, notes)
+    def _built(self, parts: Sequence[Tree]) -> BuiltModel:
+        """The model, built at the first batch."""
+        if isinstance(self._model, InitialModel):
+            self._model = self._build(self._model, parts)
+            for error in self._equivalence.errors:
+                warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
+        return self._model
 
-    def _search(self, groups: Sequence[Group], notes: Mapping[str, Any] | None) -> None:
-        """Begins the searches, without those that an earlier run ended on as many machines."""
-        self._searches = Searches(groups, len(self.setup.resources.machines), self.setup.config.sample, notes)
-        chosen = {own.label: own.partitions for own in self._searches.found}
+    def _build(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
+        """Plans and builds; nothing of this runner has changed after an error."""
+        setup, first = self.setup, initial.first
+        plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners)
+        model = BuiltModel(setup, plan, build_step(setup, plan, first, parts))
+        saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
+        equivalence = check_equivalence(setup, plan, model.step, parts)
+        if equivalence.errors and setup.config.check_equivalence == "error":
+            raise equivalence.errors[0]
+        self._equivalence, self.steps = equivalence, self.steps if saved is None else saved.step
+        if setup.config.search_partitions and plan.groups:
+            self._searches = self._begin_searches(model, None if saved is None else saved.notes)
+        return model
+
+    def _begin_searches(self, model: BuiltModel, notes: Mapping[str, Any] | None) -> Searches:
+        """The searches, without those that an earlier run ended on as many machines: their results are put to use."""
+        groups: Sequence[Group] = model.plan.groups
+        searches = Searches(groups, len(self.setup.resources.machines), self.setup.config.sample, notes)
+        chosen = {result.label: result.partitions for result in searches.results}
         for group in groups:
             if group.label in chosen:
-                self._resplit((group, chosen[group.label]))
-
-    def _restore(self, path: str | Path) -> Mapping[str, Any] | None:
-        """Reads a checkpoint into the homes; gives the notes in it. What is under way is of no more use."""
-        step = self.step
-        assert self.plan is not None
-        saved = runner_files.load(path, *step.read(), step.tables, self.plan.program.turned)
-        step.write(saved.params, saved.state, saved.tables)
-        self.steps = saved.step
-        return saved.notes
-
-    def _read_restored(self) -> tuple[Tree, Tree]:
-        """Parameters and optimizer state that wait for the first batch in a folder."""
-        assert self._restored is not None
-        return runner_files.whole(self._restored, self._first, self.setup.tx)
-
-    def _settled(self) -> Step:
-        """The step, with nothing under way."""
-        if isinstance(self.step, AsyncStep):
-            self.step.finish()
-        return self.step
-
-    def _wanted(self, fetch: str | Sequence[str]) -> tuple[str, ...]:
-        wanted = (fetch,) if isinstance(fetch, str) or not isinstance(fetch, Iterable) else tuple(fetch)
-        for name in wanted:
-            if name not in FETCHES:
-                raise SettingsError("fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these.")
-        if wanted and not self.setup.config.sync:
-            fix = "Without a barrier no gradient is aggregated over replicas."
-            raise SettingsError("fetch", "synchronous training", "sync=False", fix)
-        return wanted
-
-    def _split_for_search(self) -> None:
-        self._resplit(self._searches.wanted() if self._searches is not None else None)
-
-    def _resplit(self, wanted: tuple[Group, int] | None) -> None:
-        """Gives a group of tables its number of partitions, if it has another one."""
-        if wanted is None or isinstance(self.step, DenseStep):
-            return
-        group, count = wanted
-        homes, counts = self.step.homes, dict.fromkeys(group.paths, count)
-        if not homes.is_split(counts):  # a search asks before each step, and settling takes the staleness away
-            self._settled()
-            homes.resplit(counts)
+                model.resplit(group, chosen[group.label])
+        return searches
 
     def _save_if_due(self) -> None:
         due = self.setup.config.checkpoint
         if due is not None and self.steps % due.every_steps == 0:
             self.save(Path(due.folder) / f"step-{self.steps}")
 
-    def _readable(self, by_path: dict[str, Any]) -> dict[str, Any]:
-        """Paths as names with `/` between them."""
-        assert self.plan is not None
-        text = names(self.plan.program.params)
-        return {text.get(path, path): value for path, value in by_path.items()}
+
+def _checked_fetch(fetch: str | Sequence[str], sync: bool) -> tuple[str, ...]:
+    """The names of what a user wants to read of the gradients.
+
+    Raises:
+      SettingsError: If one is unknown, or replicas don't step together.
+    """
+    wanted = (fetch,) if isinstance(fetch, str) or not isinstance(fetch, Iterable) else tuple(fetch)
+    for name in wanted:
+        if name not in FETCHES:
+            raise SettingsError("fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these.")
+    if wanted and not sync:
+        fix = "Without a barrier no gradient is aggregated over replicas."
+        raise SettingsError("fetch", "synchronous training", "sync=False", fix)
+    return wanted

@@ -1,8 +1,8 @@
-"""A runner in files: dense variables and shared optimizer state in one folder, each table in one of its own.
+"""A runner's checkpoint: dense variables and shared optimizer state in one folder, each table in one of its own.
 
-Every file has a checksum, and nothing is believed before all of it was read. A save that is cut off leaves the last whole one,
-be it under a name beside the folder's: `NAME.<token>.new` is being written, `NAME.<token>.old` is being replaced (`sparse.table.leftovers` knows tokens).
-What is no checkpoint is not touched.
+Every file has a checksum, and nothing is used before all files were read and checked. If a save is cut off, the last complete checkpoint
+is still there, perhaps under another name: `NAME.<token>.new` is being written, `NAME.<token>.old` is being replaced
+(`sparse.table.leftovers` knows tokens). Folders and files that are no checkpoint are not touched.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PARAMS = "params/"
 
 @dataclass(frozen=True)
 class Saved:
-    """What was read.
+    """A checkpoint, read and checked.
 
     Args:
       step: Steps that had been taken.
@@ -56,7 +56,7 @@ class Saved:
 
 
 class Like(NamedTuple):
-    """What a table is loaded as, where there is no table yet.
+    """How a table is loaded that does not exist yet.
 
     Args:
       rule: The optimizer's rule for its rows.
@@ -79,7 +79,7 @@ def save(
     *,
     axes: Axes | None = None,
 ) -> None:
-    """Writes everything; what the folder held before is replaced in one go.
+    """Writes a checkpoint, which replaces what the folder held before in one go.
 
     Args:
       folder: Where to.
@@ -87,7 +87,7 @@ def save(
       params: Dense parameters, None at tables.
       state: Shared optimizer state.
       tables: By path.
-      notes: What the runner wants to know again, in JSON's types.
+      notes: What the runner shall find again after `load`, in JSON's types.
       axes: By path, for tables that have other axes than their parameters (see `ampjax.sparse.detection.row_axes`).
 
     Raises:
@@ -113,11 +113,14 @@ def save(
 
 
 def steps(folder: str | Path, params: Tree) -> int:
-    """How many steps had been taken; checks that the parameters are a model's, without reading them.
+    """The number of steps in a checkpoint. Compares the parameters' shapes with a model's, without reading them.
 
     Args:
       folder: What `save` wrote.
       params: Parameters like those that were saved, tables among them.
+
+    Returns:
+      Steps that had been taken.
 
     Raises:
       SettingsError: If the folder is no path.
@@ -130,8 +133,8 @@ def steps(folder: str | Path, params: Tree) -> int:
     known = names(params)
     for number, key in enumerate(facts["tables"]):
         shapes[known.get(key, key)] = table_files.read_manifest(folder / _table(number), shape=list)["shape"]
-    turned: dict[str, list[int]] = facts["axes"]
-    axes = {known.get(key, key): own for key, own in turned.items()}
+    saved_axes: dict[str, list[int]] = facts["axes"]
+    axes = {known.get(key, key): leaf_axes for key, leaf_axes in saved_axes.items()}
     wanted = {path: np.shape(random_keys.data_of(leaf)) for path, leaf in by_path(params).items()}
     _check_axes(folder, axes, wanted)
     wanted = {path: list(table_shape(shape, axes.get(path, LEADING))) for path, shape in wanted.items()}
@@ -147,6 +150,9 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
       params: Parameters like those that were saved.
       tx: The transform that they were trained with.
 
+    Returns:
+      Parameters and optimizer state, host arrays.
+
     Raises:
       SettingsError: If the folder is no path.
       DataError: If what was saved is of another model.
@@ -160,18 +166,18 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
         return saved.params, saved.state
     leaves = {key: leaf for key, leaf in zip(names(params), jax.tree.leaves(params), strict=True)}
     _check_axes(folder, axes, {key: np.shape(leaf) for key, leaf in leaves.items()})
-    turned = [to_table(leaf, axes.get(key, LEADING)) for key, leaf in leaves.items()]
-    split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), turned), tables, axes)
+    as_tables = [to_table(leaf, axes.get(key, LEADING)) for key, leaf in leaves.items()]
+    split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), as_tables), tables, axes)
     dense, _ = split.params.split(params)
-    shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, turned, strict=True)}
+    shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, as_tables, strict=True)}
     like = {key: [Like(split.rules[key], {}, shapes[key])] for key in tables if key in shapes}
     saved = load(folder, dense, split.init(dense), like, axes)
 
     def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
         return [from_table(table, np.shape(leaves[path]), axes.get(path, LEADING)) for table in tables]
 
-    rows = {path: as_leaves(path, [own.dense()]) for path, (own,) in saved.tables.items()}
-    states = {path: as_leaves(path, own.opt_state) for path, (own,) in saved.tables.items()}
+    rows = {path: as_leaves(path, [table.dense()]) for path, (table,) in saved.tables.items()}
+    states = {path: as_leaves(path, table.opt_state) for path, (table,) in saved.tables.items()}
     return (
         split.params.fill(jax.tree.leaves(saved.params), rows),
         split.state.fill(jax.tree.leaves(saved.state), states),
@@ -194,6 +200,9 @@ def load(
       like: By path a model's tables: how many copies there are, and how they are split and placed.
       axes: As for `save`.
 
+    Returns:
+      What was read. The homes have not changed.
+
     Raises:
       SettingsError: If the folder is no path.
       DataError: If what was saved is of another model.
@@ -205,10 +214,10 @@ def load(
     _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(facts["axes"].items()))
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = table_files.read_arrays(folder / _DENSE, facts)
-    came = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
-    _check(folder, "files of dense leaves", [kind for _, *kind in facts["leaves"]], came)
+    on_disk = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
+    _check(folder, "files of dense leaves", [kind for _, *kind in facts["leaves"]], on_disk)
     tables = {
-        path: [_load_table(folder / _table(number), path, own) for own in copies]
+        path: [_load_table(folder / _table(number), path, copy) for copy in copies]
         for number, (path, copies) in enumerate(like.items())
     }
     first, structure = jax.tree.flatten((params, state))
@@ -218,9 +227,9 @@ def load(
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """The manifest of what is no table: steps, paths of tables and axes of their rows; path, dtype and shape of each leaf.
+    """The manifest of the dense part: steps, paths of tables and axes of their rows; path, dtype and shape of each leaf.
 
-    Axes are those of tables that have others than their parameters. Older checkpoints have none.
+    Axes are given for tables that have other axes than their parameters. Older checkpoints have none.
 
     Raises:
       TableError: If it can't be read, or says anything else.
@@ -240,30 +249,30 @@ def _are_axes(axes: Any, tables: Sequence[str]) -> bool:
     """Whether this gives, for some of the tables, different axes of a parameter, in their order."""
     return isinstance(axes, dict) and all(
         path in tables
-        and isinstance(own, list)
-        and len(own) > 0
-        and all(type(axis) is int and axis >= 0 for axis in own)
-        and own == sorted(set(own))
-        for path, own in axes.items()
+        and isinstance(leaf_axes, list)
+        and len(leaf_axes) > 0
+        and all(type(axis) is int and axis >= 0 for axis in leaf_axes)
+        and leaf_axes == sorted(set(leaf_axes))
+        for path, leaf_axes in axes.items()
     )
 
 
 def _listed(axes: Axes) -> dict[str, list[int]]:
-    """As JSON knows them."""
-    return {path: list(own) for path, own in axes.items()}
+    """Axes as lists, which JSON knows."""
+    return {path: list(leaf_axes) for path, leaf_axes in axes.items()}
 
 
 def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Raises unless all parameters have the axes that are said of them; those of another model are told elsewhere.
+    """Raises unless parameters have the axes that the checkpoint names. Parameters that the model lacks are reported elsewhere.
 
     Raises:
       DataError: If one has fewer.
     """
-    for path, own in axes.items():
-        if path in shapes and own[-1] >= len(shapes[path]):
+    for path, leaf_axes in axes.items():
+        if path in shapes and leaf_axes[-1] >= len(shapes[path]):
             fix = "Restore into the same model."
             where = f"checkpoint `{folder}`, table `{path}`, axes of rows"
-            raise DataError(where, f"axes of {list(shapes[path])}", f"{list(own)}", fix)
+            raise DataError(where, f"axes of {list(shapes[path])}", f"{list(leaf_axes)}", fix)
 
 
 def _load_table(folder: Path, path: str, like: Table | Like) -> Table:
@@ -280,20 +289,20 @@ def _described(params: Tree, state: Tree) -> list[list[Any]]:
     return [[path, str(data.dtype), list(data.shape)] for path, data in leaves.items()]
 
 
-def _check(folder: Path, what: str, wanted: Sequence[Any], came: Any) -> None:
-    if came != wanted:
-        missing = [entry for entry in wanted if entry not in (came or [])]
-        foreign = [entry for entry in came or [] if entry not in wanted]
+def _check(folder: Path, part: str, wanted: Sequence[Any], saved: Any) -> None:
+    if saved != wanted:
+        missing = [entry for entry in wanted if entry not in (saved or [])]
+        foreign = [entry for entry in saved or [] if entry not in wanted]
         raise DataError(
-            f"checkpoint `{folder}`, {what}",
+            f"checkpoint `{folder}`, {part}",
             f"{missing or wanted}",
-            f"{foreign or came}",
+            f"{foreign or saved}",
             "Restore into the same model with the same optimizer and choice of tables.",
         )
 
 
 def _check_place(folder: Path) -> None:
-    """Raises unless a folder may be replaced: it is not there yet, is empty or holds a checkpoint and nothing else.
+    """Raises unless a folder may be replaced: if it does not exist, is empty, or holds a checkpoint and nothing else, it may.
 
     Raises:
       DataError: If it holds something else, or is the one in which the program runs.
@@ -329,9 +338,9 @@ def _replace(folder: Path, fresh: Path, old: Path) -> None:
 
 
 def _whole_one(folder: str | Path) -> Path:
-    """The folder, or what it was before a save that was cut off between two names; of several, the one that was saved last.
+    """The folder of the last complete checkpoint: the given one, or the one that a save was replacing when it was cut off.
 
-    What saves that were killed have left is deleted, once it is sure that nobody needs it.
+    Deletes what killed saves have left, if nobody needs it.
     """
     folder = a_path("checkpoint, folder", folder).resolve()
     _sweep(folder)
@@ -343,7 +352,7 @@ def _whole_one(folder: str | Path) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Deletes what saves to this folder have left that run no more: `.new`; and `.old`, once what replaced it is there and whole."""
+    """Deletes what killed saves to this folder have left: `.new`, and also `.old` once its replacement is there and complete."""
 
     def remove(token: str) -> None:
         shutil.rmtree(_beside(folder, token, "new"), ignore_errors=True)
@@ -354,7 +363,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _replaced(folder: Path) -> list[Path]:
-    """What stood in a folder's place before."""
+    """Folders that were in this folder's place before."""
     name = re.compile(re.escape(folder.name) + r"\.[0-9a-f]{8}\.old")
     return [path for path in folder.parent.glob("*.old") if name.fullmatch(path.name)]
 

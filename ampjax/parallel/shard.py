@@ -103,8 +103,8 @@ def shard(
       `Parts` for arrays, else something to iterate that gives `Parts`; with `index`, that replica's part in the data's own kind.
 
     Raises:
-      SettingsError: If `count` is no integer above 0 or `index` none below `count`, arrays have fewer rows than there are replicas or differ in them, or
-        the data can't be iterated.
+      SettingsError: If `count` is no integer above 0 or `index` none below `count`, arrays have fewer rows than there are replicas or
+        differ in them, or the data can't be iterated.
     """
     n = len(find_resources(resource_info).devices) if count is None else count
     at_least("count", n, 1)
@@ -144,7 +144,7 @@ def split_batch(batch: Tree | Parts, n: int) -> tuple[Tree, ...]:
       DataError: If there is no leaf, or one is nothing that JAX takes.
     """
     if isinstance(batch, Parts):
-        return _checked(Parts(tuple(_arrays(own) for own in batch.batches)), n)
+        return _checked(Parts(tuple(_arrays(part) for part in batch.batches)), n)
     batch = _arrays(batch)
     leaves = by_path(batch)
     for path, leaf in leaves.items():
@@ -192,10 +192,10 @@ def _checked(parts: Parts, n: int) -> tuple[Tree, ...]:
         raise SettingsError(
             "batch", f"{n} parts, one for each replica", f"{len(parts)}", "Shard the data with the runner's resources."
         )
-    leaves = [by_path(abstract(own)) for own in parts.batches]
-    kinds = [{path: (leaf.shape, leaf.dtype) for path, leaf in own.items()} for own in leaves]
-    for number, own in enumerate(kinds):
-        if own != kinds[0]:
+    leaves = [by_path(abstract(part)) for part in parts.batches]
+    kinds = [{path: (leaf.shape, leaf.dtype) for path, leaf in part.items()} for part in leaves]
+    for number, part in enumerate(kinds):
+        if part != kinds[0]:
             first, other = ({path: shape_text(leaf) for path, leaf in leaves[i].items()} for i in (0, number))
             raise SettingsError(
                 f"batch, part {number}",

@@ -65,7 +65,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class ParallaxConfig:
-    """How a single-device program is made data-parallel.
+    """How a single-device program is made data-parallel: all settings in one object, each with a default.
 
     Args:
       run_option: `hybrid`: AllReduce for dense variables, servers for sparse ones. `ar`: AllReduce for dense variables,
@@ -85,10 +85,10 @@ class ParallaxConfig:
       sample: How a number of partitions is timed.
       partitions: Partitions of sparse variables that no partitioner names, and of all where there is no search.
         By default one for each machine. A group of tables gets the nearest number that it may have (see `partitioner`).
-      alpha_threshold: From which share of rows touched by a worker in a step a sparse variable is kept dense. A touched row at a
-        server costs about two and a half times what a row of a dense update does, so 0.4 is where both take as long (two CPU
-        replicas, a table of 100,000 × 64: a table wins by a half at 0.3, the dense update by nearly as much more at 0.5).
-        A device with less memory than the table wants a number above 1.
+      alpha_threshold: A sparse variable is kept dense if a worker touches this share of its rows in a step, or more. A touched row at a
+        server costs about two and a half times as much as a row of a dense update, so at 0.4 both take as long (two CPU replicas, a
+        table of 100,000 × 64: at 0.3 a table is faster by a half, at 0.5 the dense update by nearly as much). Where the table does not
+        fit into the device's memory, give a number above 1.
       keep_dense: Patterns (see `partitioner`) of variables that are dense whatever detection finds, for optimizers that are not row-wise.
       table_mode: `faithful`: rows that a step does not touch still follow the optimizer (momentum, Adam), so training equals
         the dense program. `lazy`: they stay as they are.
@@ -99,11 +99,11 @@ class ParallaxConfig:
         `runner.close()`, or with the runner.
       check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets
         dense variables' gradients as they are (`optax.zero_nans`, `optax.apply_if_finite`); tables refuse such rows all the same.
-      check_equivalence: What becomes of a first batch whose joined loss is not what replicas make of it, beyond rounding, and of random keys that all
-        replicas share: `warn` (`EquivalenceWarning`), `error` (`EquivalenceError`, before anything changes), or `off`, which computes nothing.
-        `runner.explain()` has the two losses, or why they were not compared.
+      check_equivalence: What to do if the first batch's joined loss differs from the replicas' losses by more than rounding, or if all
+        replicas share a random key: `warn` (`EquivalenceWarning`), `error` (`EquivalenceError`, before anything changes), or `off`, which
+        compares nothing. `runner.explain()` shows the two losses, or why they were not compared.
       checkpoint: When and where to save; None leaves it to `runner.save`.
-      seed: Of `runner.keys`, the replicas' random keys.
+      seed: The seed of `runner.keys`, the replicas' random keys.
 
     Raises:
       SettingsError: If a setting is outside what it can be, or two of them exclude each other.

@@ -16,6 +16,9 @@ Tree = Any
 def path_text(path: tuple[Any, ...]) -> str:
     """A key path as names with `/` between them.
 
+    Args:
+      path: A key path of JAX's.
+
     >>> path_text(jax.tree_util.tree_flatten_with_path({"a": [1]})[0][0][0])
     'a/0'
     """
@@ -23,7 +26,13 @@ def path_text(path: tuple[Any, ...]) -> str:
 
 
 def names(tree: Tree) -> dict[str, str]:
-    """For each leaf its path as `jax.tree_util.keystr` writes it, and as names with `/` between them.
+    """The leaves' paths, and how they are written for users.
+
+    Args:
+      tree: A pytree.
+
+    Returns:
+      For each leaf its path as `jax.tree_util.keystr` writes it, and as names with `/` between them.
 
     >>> names({"layer": [1]})
     {"['layer'][0]": 'layer/0'}
@@ -35,6 +44,9 @@ def names(tree: Tree) -> dict[str, str]:
 def by_path(tree: Tree) -> dict[str, Any]:
     """The leaves of a tree by path, in the tree's order.
 
+    Args:
+      tree: A pytree.
+
     >>> by_path({"b": 1, "a": {"c": 2}})
     {'a/c': 2, 'b': 1}
     """
@@ -42,7 +54,11 @@ def by_path(tree: Tree) -> dict[str, Any]:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern names a path: it fits some whole names in a row, with `*` and `?` inside a name.
+    """Whether a pattern names a path: it fits some whole names in a row.
+
+    Args:
+      pattern: Names with `/` between them; `*` and `?` stand for parts of a name.
+      path: Names with `/` between them.
 
     >>> [matches("embedding", p) for p in ("encoder/embedding/kernel", "embedding_bias")]
     [True, False]

@@ -18,7 +18,7 @@ class Partitioner:
     """Some leaves that are split alike.
 
     Args:
-      pattern: Names in a leaf's path, see `paths.matches`; several patterns may stand beside each other, separated by commas.
+      pattern: Names in a leaf's path, see `leaf_paths.matches`; several patterns may stand beside each other, separated by commas.
       min_partitions: Partitions at least; the search stays at or above it.
       max_partitions: Partitions at most; by default as many as the smallest of the variables has rows.
 
@@ -43,7 +43,11 @@ class Partitioner:
             at_least("max_partitions", self.max_partitions, self.min_partitions)
 
     def names(self, path: str) -> bool:
-        """Whether it names a leaf."""
+        """Whether the pattern names a leaf.
+
+        Args:
+          path: The leaf's path, names with `/` between them.
+        """
         return any(matches(part.strip(), path) for part in self.pattern.split(","))
 
 

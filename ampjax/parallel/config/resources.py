@@ -82,13 +82,24 @@ class Resources:
         return tuple(i for i, machine in enumerate(self.machines) for _ in range(machine.servers))
 
     def clients(self, together: bool) -> list[tuple[int, list[int]]]:
-        """Who talks to servers, with its machine: all replicas of a machine together, or each for itself."""
+        """The clients of the servers.
+
+        Args:
+          together: Whether the replicas of a machine are one client (local aggregation), or each is one.
+
+        Returns:
+          For each client its machine and its replicas.
+        """
         if not together:
             return [(home, [replica]) for replica, home in enumerate(self.homes)]
         return [(machine, self.replicas_of(machine)) for machine in range(len(self.machines))]
 
     def replicas_of(self, machine: int) -> list[int]:
-        """The numbers of a machine's replicas."""
+        """The numbers of a machine's replicas.
+
+        Args:
+          machine: The machine's number.
+        """
         return [replica for replica, home in enumerate(self.homes) if home == machine]
 
 
@@ -170,7 +181,7 @@ def _device(where: str, index: Any) -> Device:
     return local[index]
 
 
-def _once(what: str, names: list[Any]) -> None:
+def _once(kind: str, names: list[Any]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise SettingsError("resources", f"each {what} once", f"`{name}` twice", f"Name each {what} once.")
+            raise SettingsError("resources", f"each {kind} once", f"`{name}` twice", f"Name each {kind} once.")

@@ -18,7 +18,10 @@ Tree = Any
 
 
 def checked_params(params: Tree) -> Tree:
-    """Parameters as host arrays, in the dtypes in which JAX holds them: NumPy's float64 is float32, unless JAX is told otherwise.
+    """Parameters as host arrays, in the dtypes in which JAX holds them: NumPy's float64 becomes float32 unless JAX is told otherwise.
+
+    Args:
+      params: What the user gave.
 
     Raises:
       ParameterError: If there is no leaf, or one is not an array of finite numbers, real or complex.
@@ -42,18 +45,22 @@ def checked_params(params: Tree) -> Tree:
 
 
 def check_like(params: Tree, first: Tree) -> None:
-    """Raises unless parameters are like others.
+    """Returns if parameters are like others.
+
+    Args:
+      params: The parameters.
+      first: The others.
 
     Raises:
-      ParameterError: Names the first leaf that differs.
+      ParameterError: If a leaf differs in path, shape or dtype; it names the first.
     """
-    wanted, came = ({path: _described(leaf) for path, leaf in by_path(tree).items()} for tree in (first, params))
-    for path in [*wanted, *came]:
-        if wanted.get(path) != came.get(path):
+    wanted, given = ({path: _described(leaf) for path, leaf in by_path(tree).items()} for tree in (first, params))
+    for path in [*wanted, *given]:
+        if wanted.get(path) != given.get(path):
             raise ParameterError(
                 f"parameter `{path}`",
                 wanted.get(path, "no such leaf"),
-                came.get(path, "no such leaf"),
+                given.get(path, "no such leaf"),
                 "Pass parameters like the first ones.",
             )
 

@@ -1,6 +1,6 @@
-"""Why replicas may make something else of a batch than one device: what the program does across examples, keys that replicas share.
+"""Why replicas may compute something else than one device: the program mixes examples of a batch, or replicas share random keys.
 
-Reads jaxprs and draws, and writes the messages; computes no loss.
+Reads jaxprs and draws, and writes the errors; computes no loss.
 """
 
 from __future__ import annotations
@@ -41,34 +41,53 @@ class Mixing:
     line: str
 
 
+@dataclass(frozen=True)
+class Losses:
+    """A batch's loss, computed in two ways.
+
+    Args:
+      joined: The joined batch's loss, as a single device computes it.
+      replicas: The mean or sum of the replicas' losses.
+      rounding: How far apart rounding may bring the two.
+    """
+
+    joined: float
+    replicas: float
+    rounding: float
+
+    @property
+    def agree(self) -> bool:
+        """Whether they differ by rounding at most."""
+        return abs(self.joined - self.replicas) <= self.rounding
+
+
 def explain_difference(
-    joined: float,
-    replicas: float,
-    rounding: float,
-    parts: Sequence[Any],
-    config: ParallaxConfig,
-    moved: bool,
-    look: Callable[[], list[Mixing]],
+    losses: Losses, n: int, config: ParallaxConfig, nearby: bool, find: Callable[[], list[Mixing]]
 ) -> EquivalenceError:
-    """What is told of losses that differ."""
-    n, average = len(parts), config.average_dense
-    at = " (at parameters nearby, where it shows)" if moved else ""
+    """The error for losses that differ, with the likely cause.
+
+    Args:
+      losses: The losses.
+      n: The number of replicas.
+      config: The settings.
+      nearby: Whether the losses are those at parameters that were moved a little.
+      find: Finds the equations that bring examples together; called if nothing simpler explains the difference.
+
+    Returns:
+      The error.
+    """
+    at = " (at parameters nearby, where it shows)" if nearby else ""
+    average = config.average_dense
     return EquivalenceError(
         f"loss_fn, the first batch cut for {n} replicas",
-        f"the joined batch's loss, {joined:.6g}{at}",
-        f"{replicas:.6g}, the {average} of the replicas' losses, where rounding explains {rounding:.1g}",
-        f"Likely cause: {_cause(joined, replicas, rounding, n, config, look)} {OFF}",
+        f"the joined batch's loss, {losses.joined:.6g}{at}",
+        f"{losses.replicas:.6g}, the {average} of the replicas' losses, where rounding explains {losses.rounding:.1g}",
+        f"Likely cause: {_cause(losses, n, config, find)} {OFF}",
     )
 
 
-def _cause(
-    joined: float,
-    replicas: float,
-    rounding: float,
-    n: int,
-    config: ParallaxConfig,
-    look: Callable[[], list[Mixing]],
-) -> str:
+def _cause(losses: Losses, n: int, config: ParallaxConfig, find: Callable[[], list[Mixing]]) -> str:
+    joined, replicas, rounding = losses.joined, losses.replicas, losses.rounding
     if not config.sync:
         return f"something is computed across examples. {_ALONE} Train with `sync=True`."
     if config.average_dense == "mean" and abs(joined - n * replicas) <= n * rounding:
@@ -79,20 +98,23 @@ def _cause(
         return (
             'the loss is a mean over examples: leave `average_dense` and `average_sparse` at "mean", or take the sum.'
         )
-    found = {each.kind: each.line for each in reversed(look())}
-    told = [_ADVICE[kind].format(found[kind] or "the program") for kind in _ADVICE if kind in found]
-    return " Or: ".join(told) or _UNKNOWN
+    lines = {mixing.kind: mixing.line for mixing in reversed(find())}
+    advice = [_ADVICE[kind].format(lines[kind] or "the program") for kind in _ADVICE if kind in lines]
+    return " Or: ".join(advice) or _UNKNOWN
 
 
 def explain_shared_keys(
     draws: Sequence[Draw], whole: Sequence[Draw] | None, varies: Sequence[bool]
 ) -> tuple[EquivalenceError, ...]:
-    """What is told of draws whose keys are not the replicas' own.
+    """The errors for draws whose keys all replicas share.
 
     Args:
-      draws: Those of the loss function on a part.
-      whole: The same on the joined batch, if it takes that.
-      varies: By leaf of the batch, whether replicas have their own.
+      draws: The draws of the loss function on a part of the batch.
+      whole: The same on the joined batch; None if the loss function does not take it.
+      varies: By leaf of the batch, whether each replica has its own.
+
+    Returns:
+      One error for keys that do not come from the batch, one for keys that come from it but are the same for all replicas, or none.
     """
     same_shape = whole is not None and len(whole) == len(draws)
     fixed = [same_shape and a.shape == b.shape for a, b in zip(draws, whole or draws, strict=False)]
@@ -103,15 +125,17 @@ def explain_shared_keys(
         for draw, is_fixed in zip(draws, fixed or [False] * len(draws), strict=False)
         if draw.deps and not is_fixed and not any(varies[leaf] for leaf in draw.deps if isinstance(leaf, int))
     ]
-    told = []
+    errors = []
     if closed:
-        told.append(_told(closed, "a key that is closed over or made in the loss", ", and the same at every step"))
+        errors.append(
+            _shared_key(closed, "a key that is closed over or made in the loss", ", and the same at every step")
+        )
     if common:
-        told.append(_told(common, "a key that follows from scalars or a single key of the batch", ""))
-    return tuple(told)
+        errors.append(_shared_key(common, "a key that follows from scalars or a single key of the batch", ""))
+    return tuple(errors)
 
 
-def _told(draws: Sequence[Draw], key: str, more: str) -> EquivalenceError:
+def _shared_key(draws: Sequence[Draw], key: str, more: str) -> EquivalenceError:
     lines = ", ".join(dict.fromkeys(draw.line for draw in draws if draw.line))
     return EquivalenceError(
         "loss_fn, random numbers" + (f" ({lines})" if lines else ""),
@@ -126,11 +150,14 @@ def _told(draws: Sequence[Draw], key: str, more: str) -> EquivalenceError:
 
 
 def find_mixing(part: Any, whole: Any) -> list[Mixing]:
-    """The equations that bring examples together, in their order: found by comparing sizes on a part and on the joined batch.
+    """Finds the equations that bring examples together, by comparing sizes on a part and on the joined batch.
 
     Args:
       part: The loss function's jaxpr for a part.
       whole: The same for the joined batch.
+
+    Returns:
+      The equations in their order.
     """
     return list(_mixing(part, whole, ""))
 

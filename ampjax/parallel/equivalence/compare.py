@@ -1,12 +1,13 @@
-"""Whether replicas together make of a batch what a single device makes of it: the joined batch's loss against theirs, before the first step.
+"""Compares the joined batch's loss with the replicas' losses before the first step: do replicas compute what a single device computes?
 
-Both are computed at the same parameters, once without and once with a small move of all parameters: where a last layer starts with zeros, the loss itself
-says nothing. Random draws are left out of it (`ampjax.sparse.detection.random_draws`). Only losses are compared: a program whose losses are equal
-and whose gradients are not (a batch's statistics behind `stop_gradient` that cancel in the value) is not found.
+Both are computed at the first parameters, and again after a small move of all parameters: where a last layer starts with zeros, the first
+loss says nothing. Random draws are left out (`ampjax.sparse.detection.random_draws`). Only losses are compared. So a program whose
+losses are equal but whose gradients are not (statistics of the batch behind `stop_gradient` that cancel in the value) is not found.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,32 +29,31 @@ from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss, trace_loss
 from ampjax.sparse.detection.random_draws import draws_of, without_randomness
-from ampjax.sparse.rewrite.split_loss import SplitLoss as RowsPlan
-from ampjax.sparse.rewrite.split_loss import make_split_loss as make_rows_plan
+from ampjax.sparse.rewrite.split_loss import SplitLoss, make_split_loss
 from ampjax.sparse.rewrite.unique_ids import unique_rows
 
 Tree = Any
 
 HERE, NEARBY = (0.0, 0.0), (0.05, 0.01)
-"""By how much parameters are moved: in parts of each number, and in absolute terms."""
+"""By how much parameters are moved: as a share of each number, and in absolute terms."""
 
 UNITS = 64
 """Rounding of a loss in float32, in units of the last place: sums of many terms in another order come to less."""
 
 MARGIN = 4
-"""What rounding makes of the parameters is measured with one pattern of signs; another one may make more of them."""
+"""How much the measured effect of rounding is widened: it is measured with one pattern of signs, and another may have a larger effect."""
 
 
 @dataclass(frozen=True)
 class Equivalence:
-    """What the comparison at the first batch came to.
+    """The result of the comparison at the first batch.
 
     Args:
       joined: The joined batch's loss; NaN if none was compared.
-      replicas: What replicas make of it.
+      replicas: The replicas' losses, averaged or summed.
       rounding: How far apart rounding may bring the two.
       skipped: Why none was compared; empty if it was.
-      errors: What is to be told.
+      errors: What the user shall know.
     """
 
     joined: float = math.nan
@@ -77,14 +77,17 @@ class _Skipped(Exception):
 def check_equivalence(setup: RunnerSetup, plan: VariablePlan, step: Step, parts: Sequence[Tree]) -> Equivalence:
     """Compares the loss of the joined first batch with what replicas make of it, and looks for random keys that replicas share.
 
-    Nothing is changed, and no traffic counted. It computes the loss (not its gradient) of the joined batch on the first device, and of all parts on
-    all devices, twice each, and three or four times where they differ.
+    Nothing is changed, and no traffic counted. It computes the loss (not its gradient) of the joined batch on the first device, and of all
+    parts on all devices, twice each, and three or four times where they differ.
 
     Args:
       setup: What the model is trained with.
       plan: What became of its variables.
       step: Its step; parameters are read from there.
       parts: By replica its part of the first batch.
+
+    Returns:
+      The losses, or why they were not compared, with the errors to be told.
     """
     if setup.config.check_equivalence == "off":
         return Equivalence(skipped='`check_equivalence="off"`')
@@ -114,51 +117,60 @@ def _compared(
     batches: tuple[Tree, Sequence[Tree]],
     shared: tuple[EquivalenceError, ...],
 ) -> Equivalence:
-    (whole, part), (joined, parts) = traced, batches
-    losses = _Losses(setup, plan, step, whole, part, joined, parts)
+    _, parts = batches
+    losses = _Losses(setup, plan, step, traced, batches)
     n, config, first = len(parts), setup.config, None
     for place in (HERE, NEARBY):
         one, each = losses.joined(place), losses.replicas(place)
         total, over = math.fsum(each), n if config.average_dense == "mean" else 1
         if not config.sync:  # gradients are neither averaged nor summed, so either will do
             over = min((1, n), key=lambda over: abs(total / over - one))
-        all_of_them, scale = total / over, max(abs(one), math.fsum(map(abs, each)) / over)
-        rounding = scale * losses.unit
-        found = Equivalence(one, all_of_them, rounding, errors=shared)
-        if place == HERE and not (math.isfinite(one) or math.isfinite(all_of_them)):
+        scale = max(abs(one), math.fsum(map(abs, each)) / over)
+        pair = causes.Losses(one, total / over, scale * losses.unit)
+        if place == HERE and not (math.isfinite(one) or math.isfinite(pair.replicas)):
             raise _Skipped(f"the loss is {one}")
-        if place == NEARBY and not (math.isfinite(one) and math.isfinite(all_of_them)):
+        if place == NEARBY and not (math.isfinite(one) and math.isfinite(pair.replicas)):
             break
-        if not abs(one - all_of_them) <= rounding:
+        if not pair.agree:
             noise = MARGIN * abs(losses.joined(place, losses.eps) - one)
-            rounding += noise if math.isfinite(noise) else 0.0
-            found = Equivalence(one, all_of_them, rounding, errors=shared)
-        first = first or found
-        if not abs(one - all_of_them) <= rounding:
-            told = causes.explain_difference(one, all_of_them, rounding, parts, config, place != HERE, losses.mixing)
-            return Equivalence(one, all_of_them, rounding, errors=(told, *shared))
+            pair = dataclasses.replace(pair, rounding=pair.rounding + (noise if math.isfinite(noise) else 0.0))
+        first = first or pair
+        if not pair.agree:
+            error = causes.explain_difference(pair, n, config, place != HERE, losses.mixing)
+            return Equivalence(*dataclasses.astuple(pair), errors=(error, *shared))
     assert first is not None
-    return first
+    return Equivalence(*dataclasses.astuple(first), errors=shared)
 
 
 class _Losses:
-    """The compiled losses of the joined batch and of all parts, at parameters that are moved a little."""
+    """The compiled losses of the joined batch and of all parts, at parameters that are moved a little.
+
+    Args:
+      setup: What the model is trained with.
+      plan: What became of its variables.
+      step: Its step; parameters are read from there.
+      traced: The loss function for the joined batch, and for a part.
+      batches: The joined batch, and the parts.
+
+    Attributes:
+      eps: The unit in the last place of the least precise floats in the program.
+      unit: What rounding may make of a loss, as a share of it.
+    """
 
     def __init__(
         self,
         setup: RunnerSetup,
         plan: VariablePlan,
         step: Step,
-        whole: TracedLoss,
-        part: TracedLoss,
-        joined: Tree,
-        parts: Sequence[Tree],
+        traced: tuple[TracedLoss, TracedLoss],
+        batches: tuple[Tree, Sequence[Tree]],
     ):
-        self._setting, self._plan, self._part = setup, plan, parts[0]
+        (whole, _), (joined, parts) = traced, batches
+        self._setup, self._plan, self._part = setup, plan, parts[0]
         self._whole = whole
         devices = setup.resources.devices
         try:
-            programs = [make_rows_plan(without_randomness(own), plan.program.axes) for own in (whole, part)]
+            programs = [make_split_loss(without_randomness(loss), plan.program.axes) for loss in traced]
         except Exception as error:  # of what the user's program does with batches of that size
             raise _Skipped(f"{type(error).__name__}: {error}") from error
         smallest = _largest_eps(whole.jaxpr)
@@ -167,14 +179,15 @@ class _Losses:
         out = float(jnp.finfo(whole.jaxpr.outvars[0].aval.dtype).eps)
         coarse = smallest / 2 * _coarse_additions(whole.jaxpr) if smallest > single else 0.0
         self.unit = 2 * out + UNITS * min(smallest, single) + coarse
-        ids = [self._ids(programs[0], joined), *(self._ids(programs[1], own) for own in parts)]
+        ids = [self._ids(programs[0], joined), *(self._ids(programs[1], part) for part in parts)]
         rows, inverses = _rows(plan, step, ids)
         dense = _dense(setup, step)
         first = jax.tree.map(lambda leaf: leaf.addressable_data(0), dense)
-        given = [(rows, inverse) for inverse in inverses]
-        self._joined = _mapped(programs[0], devices[:1], None), first, spread_inputs([(*given[0], joined)], devices[:1])
-        each = [(*own, batch) for own, batch in zip(given[1:], parts, strict=True)]
-        self._parts = _mapped(programs[1], devices, AXIS), dense, spread_inputs(each, devices)
+        joined_input, *part_inputs = [
+            (rows, inverse, batch) for inverse, batch in zip(inverses, (joined, *parts), strict=True)
+        ]
+        self._joined = _mapped(programs[0], devices[:1], None), first, spread_inputs([joined_input], devices[:1])
+        self._parts = _mapped(programs[1], devices, AXIS), dense, spread_inputs(part_inputs, devices)
 
     def joined(self, place: tuple[float, float], more: float = 0.0) -> float:
         """The loss of the joined batch, with parameters moved by some parts of themselves more."""
@@ -188,18 +201,18 @@ class _Losses:
 
     def mixing(self) -> list[causes.Mixing]:
         """Where the program brings examples together."""
-        part = trace_loss(self._setting.loss_fn, self._plan.program.params, self._part)
+        part = trace_loss(self._setup.loss_fn, self._plan.program.params, self._part)
         return causes.find_mixing(part.jaxpr, self._whole.jaxpr)
 
-    def _ids(self, program: RowsPlan, batch: Tree) -> dict[int, np.ndarray]:
+    def _ids(self, program: SplitLoss, batch: Tree) -> dict[int, np.ndarray]:
         if not program.axes:
             return {}
         leaves: list[Any] = [None] * len(program.traced.leaves)
         ids = jax.jit(lambda batch: program.ids([*leaves, *jax.tree.leaves(batch)]))(batch)
-        return {leaf: np.asarray(own) for leaf, own in ids.items()}
+        return {leaf: np.asarray(array) for leaf, array in ids.items()}
 
 
-def _mapped(program: RowsPlan, devices: Sequence[Device], axis: str | None) -> Callable[..., Any]:
+def _mapped(program: SplitLoss, devices: Sequence[Device], axis: str | None) -> Callable[..., Any]:
     """The loss alone: `(dense_params, rows, inverse, batch, relative, absolute) -> loss`, pmapped."""
 
     def loss(dense: Tree, rows: Any, inverse: Any, batch: Tree, relative: Any, absolute: Any) -> jax.Array:
@@ -235,14 +248,14 @@ def _rows(
     for leaf in ids[0]:
         path = plan.analysis.variables[leaf].path
         table = plan.program.tables[path]
-        unique = unique_rows(np.concatenate([own[leaf] for own in ids]), table.shape[0])
+        unique = unique_rows(np.concatenate([each[leaf] for each in ids]), table.shape[0])
         some = (
             unique.ids if len(unique.ids) else np.zeros(1, np.int64)
         )  # a step that reads no row still looks somewhere
         rows[leaf] = np.asarray(step.tables[path][0].pull(some)).astype(table.dtype)  # they may come narrower
-        stops = np.cumsum([len(own[leaf]) for own in ids])[:-1]
-        for own, inverse in zip(inverses, np.split(unique.inverse, stops), strict=True):
-            own[leaf] = inverse
+        stops = np.cumsum([len(each[leaf]) for each in ids])[:-1]
+        for inverse, positions in zip(inverses, np.split(unique.inverse, stops), strict=True):
+            inverse[leaf] = positions
     return rows, inverses
 
 
@@ -292,16 +305,16 @@ def _varies(parts: Sequence[Tree]) -> list[bool]:
 
 def _largest_eps(jaxpr: Any) -> float:
     """The unit in the last place of the least precise floats that a jaxpr computes with."""
-    found = [float(jnp.finfo(jnp.float64).eps)]
+    units = [float(jnp.finfo(jnp.float64).eps)]
     for eqn in primitives.opened(jaxpr)[0].eqns:
         dtypes = [v.aval.dtype for v in (*eqn.invars, *eqn.outvars) if hasattr(v.aval, "dtype")]
-        found += [float(jnp.finfo(dtype).eps) for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)]
-        found += [_largest_eps(inner) for inner in primitives.inner(eqn)]
-    return max(found)
+        units += [float(jnp.finfo(dtype).eps) for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)]
+        units += [_largest_eps(inner) for inner in primitives.inner(eqn)]
+    return max(units)
 
 
 def _coarse_additions(jaxpr: Any) -> int:
-    """How often a scalar that is less precise than float32 is rounded on its way through a loop: its longest `scan` that carries one; 1 without."""
+    """How often a scalar less precise than float32 is rounded in a loop: the steps of the longest `scan` that carries one, 1 without."""
     longest = 1
     for eqn in primitives.opened(jaxpr)[0].eqns:
         times = max([1, *map(_coarse_additions, primitives.inner(eqn))])

@@ -37,7 +37,7 @@ class VariableHomes:
       split: The optimizer, cut into a shared part and rules for rows.
       dense: The home of dense variables.
       rows: By table its home.
-      boundary: What servers exchange in an update.
+      server_totals: What servers exchange in an update.
       load: Bytes of dense variables at each server.
 
     Attributes:
@@ -47,7 +47,7 @@ class VariableHomes:
     split: Split
     dense: DenseHome
     rows: Mapping[str, RowHome]
-    boundary: ServerTotals
+    server_totals: ServerTotals
     load: Sequence[int]
     n_updates: int = field(default=0, init=False)
 
@@ -61,7 +61,7 @@ class VariableHomes:
         Raises:
           TableError: If row gradients can't be applied; then nothing has changed.
         """
-        rows = {path: _HomeRows(path, home, waiting[path], self.boundary) for path, home in self.rows.items()}
+        rows = {path: _HomeRows(path, home, waiting[path], self.server_totals) for path, home in self.rows.items()}
         commit = prepare_update(self.split.n_rounds, self.dense, grads, rows)
         with uninterrupted():
             commit()
@@ -73,17 +73,27 @@ class VariableHomes:
         return {path: home.tables for path, home in self.rows.items()}
 
     def write(self, params: Tree, state: Tree, tables: Mapping[str, list[Table]]) -> None:
-        """Replaces all variables and the optimizer's state."""
+        """Replaces all variables and the optimizer's state.
+
+        Args:
+          params: Dense parameters, None in place of tables.
+          state: The optimizer's shared state.
+          tables: By path, the copies of its table.
+        """
         self.dense.write(params, state)
         for path, home in self.rows.items():
             home.tables = tables[path]
 
     def is_split(self, counts: Mapping[str, int]) -> bool:
-        """Whether some tables have so many partitions already."""
+        """Whether some tables have these numbers of partitions already.
+
+        Args:
+          counts: By table its number of partitions.
+        """
         return all(self.rows[path].table.n_partitions == count for path, count in counts.items())
 
     def resplit(self, counts: Mapping[str, int]) -> None:
-        """Deals the rows of some tables out anew; partitions of all tables are placed together, so others may move too.
+        """Deals the rows of some tables out anew. Partitions of all tables are placed together, so other tables may move, too.
 
         Args:
           counts: By table its number of partitions.
@@ -97,7 +107,15 @@ class VariableHomes:
                 home.resplit(counts[path], servers[path])
 
     def gradients(self, grads: Tree, waiting: Waiting) -> dict[str, Any]:
-        """Aggregated gradients by path, for whoever wants to read them."""
+        """Reads aggregated gradients.
+
+        Args:
+          grads: Dense gradients, as `dense.push` gave them.
+          waiting: By table its row gradients.
+
+        Returns:
+          By path an array, or `RowGrads` for a table.
+        """
         return by_path(self.dense.fetch(grads)) | {
             path: RowGrads(*home.fetch(waiting[path])) for path, home in self.rows.items()
         }
@@ -111,23 +129,23 @@ class _HomeRows:
       path: The variable.
       home: Its home.
       pending: The gradients, for each copy of its table.
-      boundary: What servers exchange.
+      server_totals: What servers exchange.
     """
 
     path: str
     home: RowHome
     pending: Sequence[PendingUpdate]
-    boundary: ServerTotals
+    server_totals: ServerTotals
 
     def check(self) -> None:
         for pending in self.pending:
             naming_variable(self.path, pending.check)
 
     def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
-        return self.boundary.totals(turn, self.path, self.home, self.pending[0], shared)
+        return self.server_totals.totals(turn, self.path, self.home, self.pending[0], shared)
 
     def prepare(self, shared: Values) -> Callable[[], None]:
-        self.boundary.announce(self.home, shared)
+        self.server_totals.announce(self.home, shared)
         writes = [pending.prepare(shared) for pending in self.pending]
 
         def commit() -> None:
@@ -138,10 +156,17 @@ class _HomeRows:
 
 
 def naming_variable(path: str, call: Any) -> Any:
-    """What a call to a table gives; a mistake tells whose table it was.
+    """Calls a function of a table; an error names the variable whose table it is.
+
+    Args:
+      path: The variable.
+      call: The function, without arguments.
+
+    Returns:
+      What the function returns.
 
     Raises:
-      TableError: The call's, with the variable's path.
+      TableError: The function's, with the variable's path.
     """
     try:
         return call()

@@ -1,6 +1,7 @@
-"""What of a table's rows a program reads: casts and slices that can be made before rows travel (Parallax, arXiv version, +OPSW).
+"""Which columns of a table's rows a program reads, and in which dtype: so rows can be cut and cast before they travel.
 
-Follows a table from its leaf to its first real uses, through what only moves numbers.
+That is Parallax's +OPSW (arXiv version). A table is followed from its leaf to the first equations that compute with it, through those that
+only move numbers.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from ampjax.sparse.table.table_settings import DTYPES
 
 Tree = Any
 Use = tuple[np.dtype, int, int]
-"""A dtype in which some columns are computed with, and from and to where these are."""
+"""The dtype in which some columns are used, the first of these columns, and the one after the last."""
 
 _CALLS = ("jit", "pjit", "closed_call", "remat", "checkpoint")
 
 
 class Readings:
-    """What has to travel of each table for batches of each shape: a program may read more of its rows for some than for others.
+    """What has to travel of each table, by the batch's shapes: a program may read more of its rows for some shapes than for others.
 
     Args:
       program: The loss on pulled rows.
@@ -37,7 +38,14 @@ class Readings:
         self._known: dict[Any, dict[str, Reading]] = {}
 
     def for_batch(self, batch: Tree) -> dict[str, Reading]:
-        """By table what a program reads for such a batch."""
+        """What a program reads of each table for batches of this one's shapes.
+
+        Args:
+          batch: The batch.
+
+        Returns:
+          By table the dtype and the columns that have to travel.
+        """
         shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch)) if self._narrow else ()
         if shapes not in self._known:
             self._known[shapes] = {path: self._read(path, batch) for path in self._program.tables}
@@ -65,14 +73,14 @@ class _Part:
 
 
 Outside = Callable[[int, _Part], set[Use]]
-"""The uses of what a jaxpr hands out, by the number of the output."""
+"""Gives the uses of a jaxpr's output, by its number."""
 
 
 def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
-    """The part of a table's rows that a program computes with, and the dtype to which it casts them before it does.
+    """The columns of a table's rows that a program computes with, and the dtype to which it casts them before.
 
-    Rows cut and cast at the server are then the very numbers that the program would have made of them. Gradients of columns
-    that are not read are zero and need not travel; the others stay as wide as they are.
+    Rows that are cut and cast at the server are then the numbers that the program would have computed itself. Gradients of columns
+    that are not read are zero and need not travel. The other gradients keep their dtype.
 
     Args:
       program: The loss on pulled rows.
@@ -104,7 +112,7 @@ def _all(dtype: Any, part: _Part) -> Use:
 
 
 def _first_uses(jaxpr: Any, var: Any, part: _Part, outside: Outside) -> set[Use]:
-    """How a value is first computed with; `outside` tells it for what a jaxpr hands out."""
+    """The first uses of a value. `outside` gives those of a jaxpr's outputs."""
     found: set[Use] = set()
     for number, out in enumerate(jaxpr.outvars):
         found |= outside(number, part) if out is var else set()
@@ -130,7 +138,7 @@ def _uses_by(eqn: Any, place: int, jaxpr: Any, part: _Part, outside: Outside) ->
 
 
 def _moved(eqn: Any, part: _Part) -> _Part | None:
-    """What an equation that only casts or moves numbers leaves of a part; None for any other."""
+    """The part that the result of an equation holds, if the equation only casts or moves numbers; None for any other."""
     name, params = eqn.primitive.name, eqn.params
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     match name:
@@ -165,7 +173,7 @@ def _gathers_whole(params: Any, old: tuple[int, ...], new: tuple[int, ...]) -> b
 
 
 def _cut(part: _Part, start: tuple[int, ...], limit: tuple[int, ...], strides: tuple[int, ...] | None) -> _Part:
-    """What a slice leaves of a part."""
+    """The part that a slice of a value holds."""
     if not part.is_last:
         return part
     whole = strides is None or strides[-1] == 1

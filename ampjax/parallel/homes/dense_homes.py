@@ -1,7 +1,7 @@
 """Where dense variables live: a copy on every replica's device, or at servers.
 
-Both homes do the same five things: give the parameters to replicas, take their gradients, give what tables need for the update,
-propose new values, and adopt them. Trees have None in place of tables. Knows the split optimizer; nothing of rows.
+Both homes give the parameters to replicas, take their gradients, and make their part of an update (`optim.split_update`). Trees have None
+in place of tables. Knows the split optimizer; nothing of rows.
 """
 
 from __future__ import annotations
@@ -29,15 +29,33 @@ class DenseHome(SharedPart, Protocol):
     """What a step asks of a home of dense variables: a `SharedPart` of the update, which replicas pull from and push to."""
 
     def pull(self) -> Tree:
-        """The parameters for the replicas, arrays `[n, *shape]`."""
+        """The parameters for the replicas.
+
+        Returns:
+          A pytree of arrays `[n, *shape]`.
+        """
         ...
 
     def push(self, grads: Tree) -> Tree:
-        """The replicas' gradients `[n, *shape]` as this home keeps them, reduced over replicas."""
+        """Takes the replicas' gradients and reduces them over replicas.
+
+        Args:
+          grads: A pytree of arrays `[n, *shape]`.
+
+        Returns:
+          The gradients in the form in which this home keeps them.
+        """
         ...
 
     def fetch(self, grads: Tree) -> Tree:
-        """Reduced gradients as host arrays."""
+        """Reads reduced gradients.
+
+        Args:
+          grads: What `push` gave.
+
+        Returns:
+          A pytree of host arrays.
+        """
         ...
 
     def read(self) -> tuple[Tree, Tree]:
@@ -45,11 +63,16 @@ class DenseHome(SharedPart, Protocol):
         ...
 
     def write(self, params: Tree, state: Tree) -> None:
-        """Replaces them."""
+        """Replaces parameters and shared state.
+
+        Args:
+          params: Dense parameters, None in place of tables.
+          state: The optimizer's shared state.
+        """
         ...
 
     def wait(self) -> None:
-        """Returns when the parameters are there."""
+        """Returns when the parameters have been computed."""
         ...
 
 
@@ -68,7 +91,12 @@ class DenseOnDevices:
         self.write(params, split.init(params))
 
     def write(self, params: Tree, state: Tree) -> None:
-        """Replaces parameters and state on all devices."""
+        """Replaces parameters and state on all devices.
+
+        Args:
+          params: Dense parameters, None in place of tables.
+          state: The optimizer's shared state.
+        """
         self._params, self._state = replicate(params, self._devices), replicate(state, self._devices)
 
     def read(self) -> tuple[Tree, Tree]:
@@ -76,7 +104,7 @@ class DenseOnDevices:
         return replica_entry(self._params), replica_entry(self._state)
 
     def wait(self) -> None:
-        """Returns when the parameters are there."""
+        """Returns when the parameters have been computed."""
         jax.block_until_ready(self._params)
 
     def pull(self) -> Tree:
@@ -84,21 +112,42 @@ class DenseOnDevices:
         return self._params
 
     def push(self, grads: Tree) -> Tree:
-        """The gradients as they are: they have been reduced."""
+        """Returns the gradients as they are: an AllReduce has reduced them.
+
+        Args:
+          grads: The reduced gradients, on every device.
+        """
         return grads
 
     def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
-        """What tables need for one round of reductions: mostly nothing, and then nothing is computed."""
+        """The values that tables need for one round of reductions. Mostly there are none, and then nothing is computed.
+
+        Args:
+          turn: The round.
+          grads: Dense gradients.
+          totals: The reductions of earlier rounds.
+
+        Returns:
+          By table, host arrays.
+        """
         if not any(rule.rounds[turn][1].shared for rule in self._split.rules.values()):
             return {table: [] for table in self._split.rules}
         first = (replica_entry(tree) for tree in (self._params, self._state, grads))
-        return _on_host(self._split.jitted[0](turn, *first, totals))
+        return _on_host(self._split.jitted_shared(turn, *first, totals))
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
-        """The same update on every device."""
+        """Computes the same update on every device.
+
+        Args:
+          grads: Dense gradients.
+          totals: The reductions of all rounds.
+
+        Returns:
+          The update, for `adopt`.
+        """
         if not jax.tree.leaves((self._params, self._state, grads, totals)):
             # All variables are tables, and the optimizer has no state for all of them: nothing to map over.
-            params, state, shared = self._split.jitted[1](self._params, self._state, grads, totals)
+            params, state, shared = self._split.jitted_update(self._params, self._state, grads, totals)
             return Proposal(params, state, _on_host(shared))
         # Totals go to each device as mapped arguments: `pmap` mistakes a tuple of axes for one of leaves if there are as many.
         everywhere = spread([totals] * len(self._devices), self._devices)
@@ -106,11 +155,22 @@ class DenseOnDevices:
         return Proposal(params, state, jax.tree.map(lambda leaf: shard_of(leaf, 0), shared))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Replaces parameters and state by the proposed ones."""
+        """Replaces parameters and state by the proposed ones.
+
+        Args:
+          proposal: What `propose` gave.
+        """
         self._params, self._state = proposal.params, proposal.state
 
     def fetch(self, grads: Tree) -> Tree:
-        """Reduced gradients as host arrays."""
+        """Reads reduced gradients.
+
+        Args:
+          grads: What `push` gave.
+
+        Returns:
+          A pytree of host arrays.
+        """
         return replica_entry(grads)
 
 
@@ -141,7 +201,12 @@ class DenseAtServers:
         self.write(params, split.init(params))
 
     def write(self, params: Tree, state: Tree) -> None:
-        """Replaces parameters and state at the servers."""
+        """Replaces parameters and state at the servers.
+
+        Args:
+          params: Dense parameters, None in place of tables.
+          state: The optimizer's shared state.
+        """
         self._params, self._state = jax.tree.map(copy_leaf, (params, state))
 
     def read(self) -> tuple[Tree, Tree]:
@@ -149,44 +214,91 @@ class DenseAtServers:
         return jax.tree.map(copy_leaf, (self._params, self._state))
 
     def wait(self) -> None:
-        """They are there: an update ends on the host."""
+        """Returns at once: updates end on the host."""
 
     def pull(self) -> Tree:
-        """Every machine gets all variables, once for all of its replicas or once for each."""
+        """All variables for all replicas. They travel once for each machine, or once for each replica."""
         pulled = [self.pull_for(machine) for machine, _ in self._clients()]
         return spread(self._for_replicas(pulled), self._resources.devices)
 
     def pull_for(self, machine: int) -> Tree:
-        """All variables as they arrive at a machine."""
+        """All variables as they arrive at a machine.
+
+        Args:
+          machine: The machine's number.
+
+        Returns:
+          A pytree of host arrays.
+        """
         return self._travel(self._params, lambda home: (home, machine))
 
     def push(self, grads: Tree) -> Tree:
-        """The replicas' gradients, summed at the servers. Whoever makes them has divided them, where a mean is wanted."""
+        """Sums the replicas' gradients at the servers. Where a mean is wanted, each replica has divided its own.
+
+        Args:
+          grads: A pytree of arrays `[n, *shape]`.
+
+        Returns:
+          A pytree of host arrays.
+        """
         arrived = []
         for machine, replicas in self._clients():
-            own = [jax.tree.map(lambda leaf, r=r: shard_of(leaf, r), grads) for r in replicas]
-            arrived.append(self.push_from(machine, jax.tree.map(_sum, *own)))
+            replica_grads = [jax.tree.map(lambda leaf, r=r: shard_of(leaf, r), grads) for r in replicas]
+            arrived.append(self.push_from(machine, jax.tree.map(_sum, *replica_grads)))
         return jax.tree.map(_sum, *arrived)
 
     def push_from(self, machine: int, grads: Tree) -> Tree:
-        """One client's gradients as they arrive at the servers."""
+        """One client's gradients as they arrive at the servers.
+
+        Args:
+          machine: The client's machine.
+          grads: Its gradients.
+
+        Returns:
+          A pytree of host arrays.
+        """
         return self._travel(grads, lambda home: (machine, home))
 
     def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
-        """What tables need for one round of reductions."""
-        return _on_host(self._split.jitted[0](turn, self._params, self._state, grads, totals))
+        """The values that tables need for one round of reductions.
+
+        Args:
+          turn: The round.
+          grads: Dense gradients.
+          totals: The reductions of earlier rounds.
+
+        Returns:
+          By table, host arrays.
+        """
+        return _on_host(self._split.jitted_shared(turn, self._params, self._state, grads, totals))
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
-        """The update, by the chief."""
-        params, state, shared = self._split.jitted[1](self._params, self._state, grads, totals)
+        """Computes the update at the chief.
+
+        Args:
+          grads: Dense gradients.
+          totals: The reductions of all rounds.
+
+        Returns:
+          The update, for `adopt`.
+        """
+        params, state, shared = self._split.jitted_update(self._params, self._state, grads, totals)
         return Proposal(_on_host(params), _on_host(state), _on_host(shared))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Replaces parameters and state by the proposed ones."""
+        """Replaces parameters and state by the proposed ones.
+
+        Args:
+          proposal: What `propose` gave.
+        """
         self._params, self._state = proposal.params, proposal.state
 
     def fetch(self, grads: Tree) -> Tree:
-        """Reduced gradients; they are host arrays already."""
+        """Returns reduced gradients; they are host arrays already.
+
+        Args:
+          grads: What `push` gave.
+        """
         return grads
 
     def _travel(self, tree: Tree, ends: Any) -> Tree:
@@ -203,7 +315,9 @@ class DenseAtServers:
         return self._resources.clients(self._together)
 
     def _for_replicas(self, pulled: list[Tree]) -> list[Tree]:
-        places = {replica: tree for (_, own), tree in zip(self._clients(), pulled, strict=True) for replica in own}
+        places = {
+            replica: tree for (_, replicas), tree in zip(self._clients(), pulled, strict=True) for replica in replicas
+        }
         return [places[replica] for replica in range(len(places))]
 
 

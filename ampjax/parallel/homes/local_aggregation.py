@@ -13,13 +13,16 @@ from ampjax.sparse.rewrite.unique_ids import UniqueRows
 
 
 def share_ids(workers: Sequence[UniqueRows]) -> list[UniqueRows]:
-    """What some workers touch together: the same ids for each, with its own positions in them.
+    """Rows that some workers read together: the same ids for each worker, with its own positions in them.
 
     Args:
-      workers: What each touches of one table.
+      workers: The rows of one table that each worker reads.
+
+    Returns:
+      One entry for each worker.
 
     >>> first, second = UniqueRows(np.array([3, 7]), np.array([1, 0, 2])), UniqueRows(np.array([5]), np.array([0]))
-    >>> both = together([first, second])
+    >>> both = share_ids([first, second])
     >>> both[1].ids.tolist(), [worker.inverse.tolist() for worker in both]
     ([3, 5, 7], [[2, 0, 3], [1]])
     """

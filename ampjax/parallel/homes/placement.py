@@ -18,6 +18,9 @@ def place_variables(
       n_servers: At least 1.
       load: Bytes that each server holds of what stays where it is; none by default.
 
+    Returns:
+      By variable, the server of each of its partitions.
+
     >>> place_variables({"table": (10, 4), "w": (1, 24)}, {"table": 2}, 2)
     {'table': (1, 1), 'w': (0,)}
     """

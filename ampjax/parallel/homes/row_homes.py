@@ -25,7 +25,7 @@ Grads = Callable[[int], Any]
 
 
 class Reading(NamedTuple):
-    """What of a table's rows a program computes with: only that has to travel.
+    """The part of a table's rows that a program computes with: only this part has to travel.
 
     Args:
       dtype: To which it casts them all; None if it does not.
@@ -54,12 +54,12 @@ class RowGrads:
 
 @dataclass(frozen=True)
 class PulledRows:
-    """What one replica gets.
+    """The rows that one replica has pulled.
 
     Args:
-      unique: The rows, and which of them each read wants.
+      unique: The rows' ids, and where each read finds its own among them.
       rows: `[k, *row]`, a fresh array; replicas of a machine may share it.
-      reading: What of them has come; the rest is zero, and so are its gradients.
+      reading: Which part of them has come; the rest is zero, and so are its gradients.
     """
 
     unique: UniqueRows
@@ -79,19 +79,47 @@ class RowHome(Protocol):
         ...
 
     def resplit(self, partitions: int, servers: Sequence[int]) -> None:
-        """Splits it anew."""
+        """Deals the rows out anew.
+
+        Args:
+          partitions: The number of partitions.
+          servers: By partition its server.
+        """
         ...
 
     def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
-        """Rows for each replica."""
+        """Gives each replica the rows that it reads.
+
+        Args:
+          workers: By replica, the rows that it reads.
+          reading: What of the rows has to travel.
+
+        Returns:
+          By replica, its rows.
+        """
         ...
 
     def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
-        """Takes gradients for the rows that were pulled; they wait for the update, one entry for each table."""
+        """Takes gradients of the rows that were pulled. They wait for the update.
+
+        Args:
+          pulled: What `pull` gave.
+          grads: Gives the gradients of each replica's rows.
+
+        Returns:
+          The waiting gradients, one entry for each copy of the table.
+        """
         ...
 
     def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
-        """The aggregated gradient, for every machine: touched rows and their gradients."""
+        """Reads the aggregated gradient, for every machine.
+
+        Args:
+          pending: What `push` gave.
+
+        Returns:
+          Ids of touched rows `[k]`, and their gradients `[k, *row]`.
+        """
         ...
 
 
@@ -102,7 +130,7 @@ class RowsAtServers:
       path: Its name in the counters.
       table: Its table; server s of it is server s of the resources.
       resources: The machines.
-      wire: Whose counters get the bytes between machines.
+      wire: Its counters get the bytes between machines.
       local_aggregation: Whether the replicas of a machine pull and push together.
     """
 
@@ -119,11 +147,24 @@ class RowsAtServers:
         return self.tables[0]
 
     def resplit(self, partitions: int, servers: Sequence[int]) -> None:
-        """Splits it anew, each partition on its server."""
+        """Deals the rows out anew, each partition to its server.
+
+        Args:
+          partitions: The number of partitions.
+          servers: By partition its server.
+        """
         self.table.resplit(partitions, servers)
 
     def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
-        """One pull for each machine, or for each replica."""
+        """Pulls rows once for each machine, or once for each replica.
+
+        Args:
+          workers: By replica, the rows that it reads.
+          reading: What of the rows has to travel.
+
+        Returns:
+          By replica, its rows.
+        """
         result: dict[int, PulledRows] = {}
         for machine, replicas in self._clients():
             wanted = share_ids([workers[replica] for replica in replicas])
@@ -132,29 +173,65 @@ class RowsAtServers:
         return [result[replica] for replica in range(len(workers))]
 
     def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
-        """One push for each machine, or for each replica."""
+        """Pushes gradients once for each machine, or once for each replica.
+
+        Args:
+          pulled: What `pull` gave.
+          grads: Gives the gradients of each replica's rows.
+
+        Returns:
+          The waiting gradients: one entry.
+        """
         pending = None
         for machine, replicas in self._clients():
             first = pulled[replicas[0]]
-            own = [np.asarray(grads(replica))[: len(first.unique.ids)] for replica in replicas]
-            wide = np.result_type(own[0].dtype, np.float32)  # half precision is rounded once, when the sum travels
-            total = own[0] if len(own) == 1 else np.sum(np.stack(own), axis=0, dtype=wide)
+            replica_grads = [np.asarray(grads(replica))[: len(first.unique.ids)] for replica in replicas]
+            wide = np.result_type(
+                replica_grads[0].dtype, np.float32
+            )  # half precision is rounded once, when the sum travels
+            total = replica_grads[0] if len(replica_grads) == 1 else np.sum(np.stack(replica_grads), axis=0, dtype=wide)
             pending = self.push_from(machine, first, total, pending)
         return [] if pending is None else [pending]
 
     def pull_for(self, machine: int, ids: np.ndarray, reading: Reading = WHOLE) -> np.ndarray:
-        """Rows as they arrive at a machine."""
+        """Rows as they arrive at a machine.
+
+        Args:
+          machine: The machine's number.
+          ids: `[k]`, the rows.
+          reading: What of them has to travel.
+
+        Returns:
+          `[k, *row]` in the table's dtype.
+        """
         return self._counted(machine, lambda: self.table.pull(ids, reading.dtype, reading.columns))
 
     def push_from(
         self, machine: int, pulled: PulledRows, grads: np.ndarray, into: PendingUpdate | None = None
     ) -> PendingUpdate:
-        """A machine's gradients for what it has pulled, as they arrive at the servers."""
+        """Sends a machine's gradients of the rows that it has pulled.
+
+        Args:
+          machine: The machine's number.
+          pulled: What it has pulled.
+          grads: `[k, *row]`.
+          into: What other machines have sent for the same update; None starts a new one.
+
+        Returns:
+          All gradients of the update so far.
+        """
         ids, columns = pulled.unique.ids, pulled.reading.columns
         return self._counted(machine, lambda: self.table.aggregate(ids, grads, into, columns))
 
     def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
-        """The aggregated gradient, read once by every machine."""
+        """Reads the aggregated gradient, once for every machine.
+
+        Args:
+          pending: What `push` gave.
+
+        Returns:
+          Ids of touched rows `[k]`, and their gradients `[k, *row]`.
+        """
         for machine in range(1, len(self._resources.machines)):
             self._counted(machine, pending[0].gradients)
         return self._counted(0, pending[0].gradients)
@@ -188,7 +265,7 @@ class RowsOnEveryMachine:
       path: Its name in the counters.
       tables: One for each machine, equal.
       resources: The machines.
-      wire: Whose counters get the bytes of the AllGatherv.
+      wire: Its counters get the bytes of the AllGatherv.
     """
 
     is_served = False
@@ -203,39 +280,69 @@ class RowsOnEveryMachine:
         return self.tables[0]
 
     def resplit(self, partitions: int, servers: Sequence[int]) -> None:
-        """Splits every machine's table anew."""
+        """Deals the rows of every machine's table out anew.
+
+        Args:
+          partitions: The number of partitions.
+          servers: Not used: each machine is its own server.
+        """
         del servers  # each machine is its own
         for table in self.tables:
             table.resplit(partitions)
 
     def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
-        """Each replica's rows out of its machine's table, whole: they don't travel."""
+        """Gives each replica rows of its machine's table. They are whole, since they don't travel.
+
+        Args:
+          workers: By replica, the rows that it reads.
+          reading: Not used.
+
+        Returns:
+          By replica, its rows.
+        """
         del reading
         homes = self._resources.homes
-        return [PulledRows(own, self.tables[home].pull(own.ids)) for own, home in zip(workers, homes, strict=True)]
+        return [
+            PulledRows(unique, self.tables[home].pull(unique.ids)) for unique, home in zip(workers, homes, strict=True)
+        ]
 
     def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
-        """Every machine takes all replicas' gradients out of the buffers that were gathered on its first replica's device."""
+        """Lets every machine take all replicas' gradients, as they were gathered on its first replica's device.
+
+        Args:
+          pulled: What `pull` gave.
+          grads: Gives all replicas' ids `[n, m]` and gradients `[n, m, *row]`.
+
+        Returns:
+          The waiting gradients, one entry for each machine.
+        """
         return [self._machine_push(machine, pulled, grads) for machine in range(len(self.tables))]
 
     def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
-        """The aggregated gradient, which every machine has."""
+        """Reads the aggregated gradient, which every machine has.
+
+        Args:
+          pending: What `push` gave.
+
+        Returns:
+          Ids of touched rows `[k]`, and their gradients `[k, *row]`.
+        """
         return pending[0].gradients()
 
     def _machine_push(self, machine: int, pulled: Sequence[PulledRows], grads: Grads) -> PendingUpdate:
         ids, rows = grads(self._resources.replicas_of(machine)[0])
         self._count(machine, ids.nbytes, rows.nbytes)
         pending = None
-        for replica, own in enumerate(pulled):
-            n = len(own.unique.ids)
+        for replica, rows_of_replica in enumerate(pulled):
+            n = len(rows_of_replica.unique.ids)
             pending = self.tables[machine].aggregate(ids[replica, :n], rows[replica, :n], pending)
         assert pending is not None  # there is a replica
         return pending
 
     def _count(self, machine: int, ids: int, rows: int) -> None:
         """A ring AllGather: each replica sends and receives all entries but one; inside a machine nothing travels."""
-        n, own = len(self._resources.homes), len(self._resources.replicas_of(machine))
-        if own == n:
+        n, n_local = len(self._resources.homes), len(self._resources.replicas_of(machine))
+        if n_local == n:
             return
         for end in ("sent", "received"):
             self._wire.count(end, machine, self._path, rows * (n - 1) // n)
@@ -243,5 +350,9 @@ class RowsOnEveryMachine:
 
 
 def row_bytes(table: Table) -> int:
-    """Bytes of one row's parameters."""
+    """Bytes of one row's parameters.
+
+    Args:
+      table: The table.
+    """
     return int(np.prod(table.shape[1:], dtype=np.int64)) * table.dtype.itemsize

@@ -1,8 +1,8 @@
-"""What servers say to each other in an update: the totals that all variables share (Parallax, arXiv version, +OPAU).
+"""What servers exchange in an update: totals of all variables' gradients, such as a global norm (Parallax, arXiv version, +OPAU).
 
-With the boundary drawn among servers, each folds its own partitions' gradients and a few scalars travel to the chief and back.
-Without it the gradients themselves go to the chief, where the folding operation was put, and come back with what it made of
-them. The numbers are the same; the bytes are counted. The chief is the machine of the first server.
+With +OPAU each server reduces its own partitions' gradients, and a few scalars travel to the chief and back. Without it the gradients
+themselves go to the chief, which reduces them, and come back. The numbers are the same; the bytes that travel are counted. The chief is
+the machine of the first server.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SCALARS = "scalars"
 
 @dataclass(frozen=True)
 class ServerTotals:
-    """The placement of what is computed from several variables' gradients.
+    """Computes totals of several variables' gradients, and counts what servers exchange for them.
 
     Args:
       resources: The machines.
       wire: The way between them.
-      among_servers: Whether each server computes its own part.
+      among_servers: Whether each server reduces its own part (+OPAU).
     """
 
     resources: Resources
@@ -60,7 +60,12 @@ class ServerTotals:
         return totals
 
     def announce(self, home: RowHome, shared: Values) -> None:
-        """Sends the chief's shared values (step sizes, a clipping factor) to a table's servers."""
+        """Sends the chief's shared values (step sizes, a clipping factor) to a table's servers.
+
+        Args:
+          home: The table's home.
+          shared: The values.
+        """
         for machine in self._machines(home):
             for value in shared:
                 self.wire.send(self.chief, machine, np.asarray(value), SCALARS)

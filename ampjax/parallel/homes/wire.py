@@ -1,8 +1,8 @@
-"""The way between workers and servers: arrays go over it from machine to machine, and both ends count their bytes.
+"""The connections between machines: arrays go over them from worker to server and back, and both ends count their bytes.
 
-Dense variables and shared values go through `send`: both ends lie in this process, so an array is handed over as it is. Tables carry
-their own rows, to server processes too, and count them at both ends; here they are put down by machine. Knows machines by number; nothing of
-tables or steps.
+Dense variables and shared values go through `send`. Both ends are in this process, so an array is passed on as it is. Tables send
+their rows themselves, also to server processes, and count them at both ends; the counts are added here by machine. Knows machines by
+number; nothing of tables or steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ End = tuple[str, int, str]
 
 @dataclass
 class Wire:
-    """Machines' connections and counters. What stays on its machine is not counted: it does not travel.
+    """The connections of all machines, with counters. What stays on its machine is not counted: it does not travel.
 
     Args:
       n_machines: How many machines there are.
@@ -29,27 +29,37 @@ class Wire:
     n_machines: int
     ends: Counter[End] = field(default_factory=Counter)
 
-    def send(self, source: int, target: int, array: np.ndarray, what: str) -> np.ndarray:
+    def send(self, source: int, target: int, array: np.ndarray, name: str) -> np.ndarray:
         """An array as it arrives at another machine.
 
         Args:
           source: The machine that sends it.
           target: The machine that gets it.
           array: Any array.
-          what: What it is of, for the counters: a variable's path, or `scalars`.
+          name: What it is of, for the counters: a variable's path, or `scalars`.
+
+        Returns:
+          The array.
         """
         if source == target:
             return array
-        self.count("sent", source, what, array.nbytes)
-        return self._receive(target, array, what)
+        self.count("sent", source, name, array.nbytes)
+        return self._receive(target, array, name)
 
-    def _receive(self, target: int, array: np.ndarray, what: str) -> np.ndarray:
-        self.count("received", target, what, array.nbytes)
+    def _receive(self, target: int, array: np.ndarray, name: str) -> np.ndarray:
+        self.count("received", target, name, array.nbytes)
         return array
 
-    def count(self, end: str, machine: int, what: str, nbytes: int) -> None:
-        """Counts bytes at one end only, for what goes over another way (a collective)."""
-        self.ends[end, machine, what] += nbytes
+    def count(self, end: str, machine: int, name: str, nbytes: int) -> None:
+        """Counts bytes at one end only, for what goes another way (a collective, a server process).
+
+        Args:
+          end: `sent`, `received` or `ids`.
+          machine: The machine at that end.
+          name: What the bytes are of: a variable's path, or `scalars`.
+          nbytes: How many.
+        """
+        self.ends[end, machine, name] += nbytes
 
     def traffic(self) -> MachineBytes:
         """The counters as they are now."""
@@ -58,7 +68,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class MachineBytes:
-    """Bytes of some steps.
+    """Bytes that machines have sent and received in some steps.
 
     Args:
       n_machines: How many machines there are.
@@ -71,18 +81,27 @@ class MachineBytes:
     def __sub__(self, earlier: MachineBytes) -> MachineBytes:
         return MachineBytes(self.n_machines, {end: n - earlier.ends.get(end, 0) for end, n in self.ends.items()})
 
-    def of_machine(self, machine: int, what: str | None = None) -> int:
-        """Bytes that a machine sent and received, of one thing or of all; without ids."""
-        return sum(
-            n for (way, m, name), n in self.ends.items() if way != "ids" and m == machine and what in (None, name)
-        )
+    def of_machine(self, machine: int, name: str | None = None) -> int:
+        """The bytes that a machine sent and received, without row ids.
 
-    def per_machine(self, what: str | None = None) -> float:
-        """The mean of `of_machine` over machines."""
-        return sum(self.of_machine(m, what) for m in range(self.n_machines)) / self.n_machines
+        Args:
+          machine: The machine's number.
+          name: A variable's path, or `scalars`; None for all.
+        """
+        return sum(n for (end, m, of), n in self.ends.items() if end != "ids" and m == machine and name in (None, of))
+
+    def per_machine(self, name: str | None = None) -> float:
+        """The mean of `of_machine` over machines.
+
+        Args:
+          name: A variable's path, or `scalars`; None for all.
+        """
+        return sum(self.of_machine(m, name) for m in range(self.n_machines)) / self.n_machines
 
     @property
     def balanced(self) -> bool:
         """Whether what was sent was received."""
-        sent, received = (sum(n for (way, _, _), n in self.ends.items() if way == end) for end in ("sent", "received"))
+        sent, received = (
+            sum(n for (end, _, _), n in self.ends.items() if end == kind) for kind in ("sent", "received")
+        )
         return sent == received

@@ -1,7 +1,4 @@
-"""From a plan to the thing that trains: tables, homes, and the step that fits the settings.
-
-Owns the choice between the kinds of steps. Nothing in here runs a step.
-"""
+"""Builds what a plan describes: tables, homes, and the kind of step that the settings ask for. Runs no step."""
 
 from __future__ import annotations
 
@@ -60,13 +57,16 @@ class RunnerSetup:
 
 
 def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequence[Tree]) -> Step:
-    """The step of a planned model, with its parameters in their homes.
+    """Makes the step of a planned model, with its parameters in their homes.
 
     Args:
       setup: What it is trained with.
       plan: What becomes of each variable.
       params: The first parameters.
       parts: By replica its part of the first batch.
+
+    Returns:
+      The step.
 
     Raises:
       TableError: If the optimizer does not work row by row on a table.
@@ -96,7 +96,7 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequ
 def _split(tx: optax.GradientTransformation, program: SparseProgram, params: Tree) -> Split:
     """`split_rows`; where that can't be done, the advice names the setting with the tables in it."""
     try:
-        return split_rows(tx, program.as_tables(params), tuple(program.tables), program.turned)
+        return split_rows(tx, program.as_tables(params), tuple(program.tables), program.transposed)
     except TableError as error:
         text = names(params)
         kept = ", ".join(f'"{text[path]}"' for path in program.tables)
@@ -120,7 +120,7 @@ def restart_step(setup: RunnerSetup, plan: VariablePlan, step: Step, params: Tre
         step.write(params, setup.tx.init(params))
         return
     dense, values = plan.program.split(params)
-    tables = {path: [_like(own, values[path]) for own in copies] for path, copies in step.tables.items()}
+    tables = {path: [_like(table, values[path]) for table in copies] for path, copies in step.tables.items()}
     step.write(dense, step.homes.split.init(dense), tables)
 
 
@@ -144,7 +144,7 @@ def _dense_home(setup: RunnerSetup, plan: VariablePlan, split: Split, params: Tr
     config, resources = setup.config, setup.resources
     if not config.dense_at_servers:
         return DenseOnDevices(split, params, resources.devices)
-    servers = {text[path]: own[0] for path, own in plan.servers.items() if path not in plan.tables}
+    servers = {text[path]: servers_of[0] for path, servers_of in plan.servers.items() if path not in plan.tables}
     return DenseAtServers(split, params, resources, servers, setup.wire, config.local_aggregation)
 
 

@@ -1,9 +1,9 @@
-"""How long a step takes on a cluster that is not here: a step's bytes by the way that they go, over the ways' rates (Parallax §2, §3).
+"""Predicts how long a step takes on a cluster that is not at hand: bytes on each way divided by the way's rate (Parallax §2, §3).
 
-Table 3 counts bytes; time also depends on who carries them. An AllReduce runs on devices and their links. An AllGatherv goes through
-host memory. A worker's connections to servers carry so much and no more, however many workers a machine has. And a server adds its
-clients' row gradients up on a processor: the sum so far is written anew with each client's rows merged into it, as TensorFlow's
-accumulators do. Each way has a rate; the rates are all that this model has to be told. Pure arithmetic.
+Table 3 counts bytes; time also depends on what carries them. An AllReduce runs on devices and their links. An AllGatherv goes through
+host memory. A worker's connections to servers have a rate of their own, however many workers a machine has. And a server adds its
+clients' row gradients on a processor: with each client it writes the sum so far anew, as TensorFlow's accumulators do. Each way has a
+rate; the rates are the model's only parameters. Pure arithmetic.
 """
 
 from __future__ import annotations
@@ -63,12 +63,15 @@ class Rates:
 
 
 def step_seconds(load: Load, rates: Rates, compute: float) -> float:
-    """The seconds of a step: the computation, then one way after the other; not less than the network card takes for all of it.
+    """The seconds of a step: the computation, then one way after the other, and not less than the network card takes for all bytes.
 
     Args:
       load: The step's bytes.
       rates: The cluster's.
       compute: Seconds of the forward and backward pass on one device.
+
+    Returns:
+      Seconds.
 
     >>> rates = Rates(reduce=4e9, gather=1e9, stream=1e9, merge=1e9, link=1e10)
     >>> step_seconds(Load(reduced=2e9, network=2e9), rates, compute=0.25)

@@ -1,6 +1,6 @@
-"""What collectives a compiled program holds: kinds, operand sizes and participants, read from its text.
+"""The collectives of a compiled program: kinds and sizes, read from its text.
 
-So bytes are those of the program that runs, not of the program that was meant. Knows HLO text; nothing of steps.
+So bytes are those of the program that runs, not of the one that was intended. Knows HLO text; nothing of steps.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class Collective:
 
         An AllReduce of w bytes takes 4·w·(n-1)/n; an AllGather to buffers of n·w bytes takes 2·w·(n-1). Others are not
         used here and count 0.
+
+        Args:
+          n: Participants.
         """
         if self.kind == "all-reduce":
             return all_reduce_bytes(self.nbytes, n)
@@ -55,10 +58,15 @@ def collectives(text: str) -> list[Collective]:
     Args:
       text: As `jax.stages.Compiled.as_text()` gives it.
 
+    Returns:
+      The collectives, sorted.
+
     >>> collectives("  %x = (f32[3,5]{1,0}, f32[]) all-reduce(%a, %b), channel_id=1")
     [Collective(kind='all-reduce', dtype='f32', shape=()), Collective(kind='all-reduce', dtype='f32', shape=(3, 5))]
     """
-    return sorted(found for line in text.splitlines() if (match := _LINE.match(line)) for found in _arrays(match))
+    return sorted(
+        collective for line in text.splitlines() if (match := _LINE.match(line)) for collective in _arrays(match)
+    )
 
 
 def _arrays(match: re.Match[str]) -> list[Collective]:

@@ -34,7 +34,11 @@ class Fit:
     theta2: float
 
     def seconds(self, partitions: float) -> float:
-        """The iteration time that the model predicts."""
+        """The iteration time that the model predicts.
+
+        Args:
+          partitions: The number of partitions.
+        """
         return self.theta0 + self.theta1 / partitions + self.theta2 * partitions
 
     @property
@@ -118,7 +122,13 @@ def _bracketed(samples: Samples) -> bool:
 
 
 def fit(samples: Samples) -> Fit | None:
-    """Least squares of θ0 + θ1/P + θ2·P; None with fewer than three samples. A term of the size of rounding errors is 0.
+    """Fits θ0 + θ1/P + θ2·P to samples by least squares. A term of the size of rounding errors becomes 0.
+
+    Args:
+      samples: At least three, else there is no fit.
+
+    Returns:
+      The coefficients; None with fewer than three samples.
 
     >>> fit({1: 13.0, 2: 9.0, 4: 8.5}).minimum
     3.16...
@@ -133,10 +143,13 @@ def fit(samples: Samples) -> Fit | None:
 
 
 def best_count(samples: Samples) -> int:
-    """The number that the fitted model says is fastest, among the integers between the smallest and largest tried.
+    """The number of partitions that is fastest by the fitted model, among the integers between the smallest and the largest tried.
 
     Where the model has no minimum (times that only noise tells apart) or there are fewer than three samples, it is the
     fastest that was tried.
+
+    Args:
+      samples: What was tried.
 
     Raises:
       SettingsError: If nothing was tried.
@@ -177,7 +190,11 @@ def search(label: str, time: Callable[[int], float], start: int, low: int = 1, h
 
 
 def search_result(label: str, samples: Samples) -> SearchResult:
-    """The result of complete samples.
+    """The result of a search that has ended.
+
+    Args:
+      label: Whose partitions.
+      samples: What was tried.
 
     Raises:
       SettingsError: If nothing was tried.
@@ -186,7 +203,11 @@ def search_result(label: str, samples: Samples) -> SearchResult:
 
 
 def check_seconds(label: str, seconds: float) -> float:
-    """A time as it is.
+    """Returns a time, if it can be one.
+
+    Args:
+      label: Whose partitions, for messages.
+      seconds: The time.
 
     Raises:
       SettingsError: If it is not above 0.

@@ -1,4 +1,4 @@
-"""The partition search while training goes on: it asks for numbers of partitions and is told how long steps took.
+"""The partition search during training: it asks for numbers of partitions and receives the times of steps.
 
 Owns the order of searches (one for each group of tables) and of samples. It has no clock of its own and touches no table.
 """
@@ -30,7 +30,9 @@ class Searches:
     ):
         ended = notes["samples"] if notes and notes["start"] == start else {}
         known = {group.label: _known(group, ended) for group in groups}
-        self.found: list[SearchResult] = [search_result(label, samples) for label, samples in known.items() if samples]
+        self.results: list[SearchResult] = [
+            search_result(label, samples) for label, samples in known.items() if samples
+        ]
         self._groups = collections.deque(group for group in groups if not known[group.label])
         self._start, self._sample = start, sample
         self._samples: Samples = {}
@@ -39,7 +41,7 @@ class Searches:
     @property
     def notes(self) -> dict[str, Any]:
         """The samples of searches that have ended, in JSON's types."""
-        samples = {own.label: [[*pair] for pair in own.samples.items()] for own in self.found}
+        samples = {result.label: [[*pair] for pair in result.samples.items()] for result in self.results}
         return {"start": self._start, "samples": samples}
 
     @property
@@ -57,7 +59,10 @@ class Searches:
         return group, count
 
     def record(self, seconds: float) -> tuple[Group, int] | None:
-        """One step's time, with the partitions that were wanted.
+        """Takes one step's time, with the partitions that were wanted.
+
+        Args:
+          seconds: The time.
 
         Returns:
           The group and its number of partitions, if this ended its search.
@@ -73,10 +78,10 @@ class Searches:
         self._samples[count] = check_seconds(group.label, statistics.fmean(kept))
         if next_count(self._samples, self._start, group.low, group.high) is not None:
             return None
-        self.found.append(search_result(group.label, self._samples))
+        self.results.append(search_result(group.label, self._samples))
         self._groups.popleft()
         self._samples = {}
-        return group, self.found[-1].partitions
+        return group, self.results[-1].partitions
 
 
 def _known(group: Group, ended: Mapping[str, Sequence[Any]]) -> Samples:

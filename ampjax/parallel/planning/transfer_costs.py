@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 
 def all_reduce_bytes(w: float, n: int) -> float:
-    """A dense variable by a ring AllReduce: 4·w·(N-1)/N. Each of 2(N-1) rounds sends and receives w/N.
+    """Bytes of a dense variable in a ring AllReduce: 4·w·(N-1)/N. Each of 2(N-1) rounds sends and receives w/N.
+
+    Args:
+      w: The variable's bytes.
+      n: Machines.
 
     >>> all_reduce_bytes(100, 4)
     300.0
@@ -19,7 +23,12 @@ def all_reduce_bytes(w: float, n: int) -> float:
 
 
 def all_gather_bytes(w: float, alpha: float, n: int) -> float:
-    """A sparse variable by AllGatherv of its touched rows: 2·α·w·(N-1).
+    """Bytes of a sparse variable in an AllGatherv of its touched rows: 2·α·w·(N-1).
+
+    Args:
+      w: The variable's bytes.
+      alpha: The share of its rows that a worker touches.
+      n: Machines.
 
     >>> all_gather_bytes(100, 0.5, 3)
     200.0
@@ -28,10 +37,15 @@ def all_gather_bytes(w: float, alpha: float, n: int) -> float:
 
 
 def server_bytes(w: float, alpha: float, n: int) -> float:
-    """A variable at servers, the mean over machines: 4·α·w·(N-1)/N, with α = 1 if it is dense.
+    """Bytes of a variable at servers, the mean over machines: 4·α·w·(N-1)/N.
 
     Each of N workers pulls and pushes α·w, of which (N-1)/N goes to other machines; both ends count. The mean is what each
     machine has if the variable's partitions, or many variables, are spread evenly.
+
+    Args:
+      w: The variable's bytes.
+      alpha: The share of its rows that a worker touches; 1 if it is dense.
+      n: Machines.
 
     >>> server_bytes(100, 0.5, 2)
     100.0
@@ -40,7 +54,13 @@ def server_bytes(w: float, alpha: float, n: int) -> float:
 
 
 def busiest_server_bytes(w: float, alpha: float, n: int) -> float:
-    """A single variable in one partition: what its server's machine sends and receives, 2·α·w·(N-1)."""
+    """Bytes that the server of a variable in one partition sends and receives: 2·α·w·(N-1).
+
+    Args:
+      w: The variable's bytes.
+      alpha: The share of its rows that a worker touches; 1 if it is dense.
+      n: Machines.
+    """
     return 2 * alpha * w * (n - 1)
 
 
@@ -64,6 +84,9 @@ def predict_bytes(nbytes: int, alpha: float | None, n: int) -> PredictedBytes:
       nbytes: The variable's bytes, w.
       alpha: Share of its rows that a worker touches in a step; None for a dense variable.
       n: Machines.
+
+    Returns:
+      Bytes per machine and step, for both architectures.
     """
     if alpha is None:
         return PredictedBytes(all_reduce_bytes(nbytes, n), server_bytes(nbytes, 1.0, n))

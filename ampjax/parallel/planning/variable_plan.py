@@ -1,6 +1,6 @@
-"""What becomes of each variable: which are sparse, how much of them a step touches, and so where they will live.
+"""Plans where each variable lives, by whether it is sparse and how many of its rows a step touches.
 
-Looks at the loss function and one batch; makes nothing.
+Looks at the loss function and one batch; makes no table and no step.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ class VariablePlan:
         return tuple(self.program.tables)
 
     def load(self, n_servers: int) -> list[int]:
-        """Bytes of dense variables at each server; these stay where they are."""
+        """Bytes of dense variables at each server. They stay where they are when tables are split anew.
+
+        Args:
+          n_servers: The number of servers.
+        """
         result = [0] * n_servers
         for path, (server, *_) in self.servers.items():
             result[server] += 0 if path in self.tables else _nbytes(self.analysis[path])
@@ -81,6 +85,9 @@ def plan_variables(
       config: The settings.
       partitioners: The user's partitioners.
 
+    Returns:
+      What becomes of each variable.
+
     Raises:
       ParameterError: If parameters don't fit the loss function.
       DataError: If the batch is nothing that JAX takes.
@@ -90,14 +97,14 @@ def plan_variables(
     analysis = find_sparse(loss_fn, params, parts[0], mapped=mapped)
     text = names(params)
     _check_patterns(config.keep_dense, text)
-    found = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
-    program = rewrite(loss_fn, params, parts[0], found, mapped)
+    sparse = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
+    program = rewrite(loss_fn, params, parts[0], sparse, mapped)
     traced = program.split_loss(parts[0]).traced
     _check_reductions(traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
     is_hybrid = config.run_option == "hybrid"
-    tables = {path: axes for path, axes in found.items() if not is_hybrid or alpha[path] < config.alpha_threshold}
-    program = program if tables == found else rewrite(loss_fn, params, parts[0], tables, mapped)
+    tables = {path: axes for path, axes in sparse.items() if not is_hybrid or alpha[path] < config.alpha_threshold}
+    program = program if tables == sparse else rewrite(loss_fn, params, parts[0], tables, mapped)
     groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
     partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
     return VariablePlan(
@@ -150,6 +157,9 @@ def measure_alpha(program: SparseProgram, params: Tree, parts: Sequence[Tree]) -
       program: The loss on pulled rows.
       params: The parameters.
       parts: By replica its batch.
+
+    Returns:
+      By table, a number from 0 to 1.
     """
     if not program.tables:
         return {}

@@ -1,7 +1,7 @@
 """Asynchronous steps: each replica pulls, computes and pushes for itself, and its gradients are applied when they come.
 
-Replicas take turns. A bound on staleness is a bound on how many gradients are under way: what was pulled with j others under way
-is applied j updates later. With a bound of 0 it is ordinary training, one replica's batch after the other's.
+Replicas take turns. A bound on staleness is a bound on how many gradients are under way: if j others are under way at the pull, the
+gradients are applied j updates later. With a bound of 0 it is ordinary training, one replica's batch after the other's.
 """
 
 from __future__ import annotations
@@ -75,25 +75,34 @@ class AsyncStep(HomedStep):
         return jax.jit(lambda batch: self.loss.ids(shapes, batch))
 
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
-        """Every replica begins with its part; gradients are applied as the bound demands. Those that can't be are dropped.
+        """Lets every replica begin with its part, and applies gradients as the bound demands. Those that can't be applied are dropped.
 
         Args:
           number: The step's, for messages.
           parts: By replica its batch.
           keep: Whether gradients will be asked for; there are no aggregated ones.
+
+        Returns:
+          The losses and the staleness of each update that was made; and why gradients were dropped, if some were.
         """
         del keep
         staleness, results, alpha, dropped = [], [], collections.Counter(), []
         for replica, part in enumerate(parts):
             staleness += self._make_room(replica, dropped)
-            own, alphas = self._begin(number, replica, part)
-            results.append(own)
+            result, alphas = self._begin(number, replica, part)
+            results.append(result)
             alpha.update({path: value / len(parts) for path, value in alphas.items()})
         aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[r.aux for r in results])
         return StepOutcome([result.loss for result in results], aux, dict(alpha), dict, staleness, dropped)
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
-        """Replaces all variables and the optimizer's state; gradients of the old ones are dropped."""
+        """Replaces all variables and the optimizer's state. Gradients of the old ones are dropped.
+
+        Args:
+          params: Dense parameters, None in place of tables.
+          state: The optimizer's shared state.
+          tables: By path, the copies of its table.
+        """
         super().write(params, state, tables)
         self._underway.clear()
 
@@ -123,19 +132,19 @@ class AsyncStep(HomedStep):
         workers = batch_rows.rows_of_replicas(self.loss, [self._ids(batch)])
         readings = self.readings.for_batch(part)
         pulled = {
-            path: PulledRows(own, self._served(path).pull_for(machine, own.ids, readings[path]), readings[path])
-            for path, (own,) in workers.items()
+            path: PulledRows(unique, self._served(path).pull_for(machine, unique.ids, readings[path]), readings[path])
+            for path, (unique,) in workers.items()
         }
-        (given,) = batch_rows.inputs(1, self.loss, {path: [own] for path, own in pulled.items()}, self._sizes)
+        (given,) = batch_rows.inputs(1, self.loss, {path: [rows] for path, rows in pulled.items()}, self._sizes)
         dense = jax.device_put(self._dense.pull_for(machine), device)
         result = self._gradients(dense, *jax.device_put((given.rows, given.inverse), device), batch)
         self._underway.append(InFlight(number, replica, self.version, pulled, result))
         return result, batch_rows.alphas(self.loss, workers)
 
     def _apply_oldest(self, dropped: list[AmpError]) -> list[int]:
-        """Applies the oldest gradients and gives their staleness; or drops them and puts down why.
+        """Applies the oldest gradients and returns their staleness; or drops them and keeps the error.
 
-        An error may be of an earlier step: the one that finds it goes on, for half of a step could not be made again.
+        They may be an earlier step's. So an error does not stop the present step, half of which could not be repeated.
         """
         work = self._underway.popleft()
         try:
@@ -155,10 +164,10 @@ class AsyncStep(HomedStep):
             require_finite(work.number, lambda: work.result.loss, np.asarray(work.result.finite), work.result.grads)
         machine = self.resources.homes[work.replica]
         waiting = {}
-        for path, own in work.pulled.items():
-            grads = np.asarray(work.result.rows[path])[: len(own.unique.ids)]
+        for path, rows in work.pulled.items():
+            grads = np.asarray(work.result.rows[path])[: len(rows.unique.ids)]
             served = self._served(path)
-            waiting[path] = [naming_variable(path, lambda s=served, own=own, g=grads: s.push_from(machine, own, g))]
+            waiting[path] = [naming_variable(path, lambda s=served, rows=rows, g=grads: s.push_from(machine, rows, g))]
         grads = self._dense.push_from(machine, jax.tree.map(np.asarray, work.result.grads))
         self.homes.update(grads, waiting)
 

@@ -15,7 +15,7 @@ from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, padded_size, unique_rows
 
 ReplicaRows = dict[str, list[UniqueRows]]
-"""By table, what each replica touches."""
+"""By table, the distinct rows that each replica reads."""
 
 
 class Inputs(NamedTuple):
@@ -39,26 +39,39 @@ class PaddedSizes:
         self._sizes: dict[str, int] = {}
 
     def at_least(self, path: str, n: int) -> int:
-        """The size for n rows of a table: that of the largest step so far, or a larger one."""
+        """The padded size for n rows of a table: that of the largest step so far, or a larger one.
+
+        Args:
+          path: The table.
+          n: The number of rows.
+        """
         self._sizes[path] = max(self._sizes.get(path, 0), padded_size(n))
         return self._sizes[path]
 
 
 def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -> ReplicaRows:
-    """Each replica's unique rows.
+    """Finds the distinct rows that each replica reads.
 
     Args:
       program: The rewritten loss.
       ids: By replica, what `program.ids` gave.
+
+    Returns:
+      By table, one entry for each replica.
     """
     tables = {path: leaf.shape[0] for path, leaf in program.tables.items()}
-    return {path: [unique_rows(np.asarray(own[path]), n) for own in ids] for path, n in tables.items()}
+    return {path: [unique_rows(np.asarray(ids_of[path]), n) for ids_of in ids] for path, n in tables.items()}
 
 
 def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
-    """The share of rows that a replica touches, by table, the mean over replicas."""
+    """The share of its rows that a replica touches, by table: the mean over replicas.
+
+    Args:
+      program: The rewritten loss.
+      workers: By table, the rows that each replica reads.
+    """
     return {
-        path: float(np.mean([len(own.ids) for own in each])) / program.tables[path].shape[0]
+        path: float(np.mean([len(unique.ids) for unique in each])) / program.tables[path].shape[0]
         for path, each in workers.items()
     }
 
@@ -66,22 +79,41 @@ def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
 def pull(
     rows: Mapping[str, RowHome], workers: ReplicaRows, readings: Mapping[str, Reading]
 ) -> dict[str, list[PulledRows]]:
-    """All replicas' rows of all tables, as far as they are read."""
+    """Pulls the rows of all tables for all replicas, as far as they are read.
+
+    Args:
+      rows: By table its home.
+      workers: By table, the rows that each replica reads.
+      readings: By table, what of its rows has to travel.
+
+    Returns:
+      By table, one entry for each replica.
+    """
     return {path: home.pull(workers[path], readings[path]) for path, home in rows.items()}
 
 
 def inputs(
     n: int, program: SparseProgram, pulled: Mapping[str, Sequence[PulledRows]], sizes: PaddedSizes
 ) -> list[Inputs]:
-    """The inputs of n replicas, of equal shapes."""
+    """The inputs of all replicas' programs, of equal shapes.
+
+    Args:
+      n: The number of replicas.
+      program: The rewritten loss.
+      pulled: By table, what each replica has pulled.
+      sizes: The padded sizes so far.
+
+    Returns:
+      One entry for each replica.
+    """
     result = [Inputs({}, {}, {}) for _ in range(n)]
     for path, each in pulled.items():
-        size = sizes.at_least(path, max(len(own.unique.ids) for own in each))
+        size = sizes.at_least(path, max(len(replica_rows.unique.ids) for replica_rows in each))
         # Replicas of a machine share rows: they are padded once.
-        padded = {id(own.rows): pad_rows(own.rows, size) for own in each}
-        for own, given in zip(each, result, strict=True):
-            given.rows[path], given.inverse[path] = padded[id(own.rows)], own.unique.inverse
-            given.ids[path] = _padded_ids(own.unique.ids, size, program.tables[path].shape[0])
+        padded = {id(replica_rows.rows): pad_rows(replica_rows.rows, size) for replica_rows in each}
+        for replica_rows, given in zip(each, result, strict=True):
+            given.rows[path], given.inverse[path] = padded[id(replica_rows.rows)], replica_rows.unique.inverse
+            given.ids[path] = _padded_ids(replica_rows.unique.ids, size, program.tables[path].shape[0])
     return result
 
 

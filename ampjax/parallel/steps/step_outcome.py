@@ -1,4 +1,4 @@
-"""What a step came to: for the user as `Metrics`, and the checks that let a step change anything at all."""
+"""The result of a step: `Metrics` for the user, and the check that gradients are finite, before anything changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Metrics:
       alpha: By sparse variable the share of its rows that a replica touched, the mean over replicas.
       traffic: Bytes between machines.
       staleness: In asynchronous mode, for each update made in this step the number of updates between its pull and its push.
-      fetched: What was asked for: `gradients` and `norms` by path, `global_norm`.
+      fetched: What `run` was asked to fetch: `gradients` and `norms` by path, `global_norm`.
       is_mean: Whether the loss is the mean or the sum of `losses`.
     """
 
@@ -55,7 +55,7 @@ class Metrics:
 
 
 def require_finite(step: int, loss: Callable[[], Any], finite: np.ndarray, dense: Tree) -> None:
-    """Raises with the names of what is not finite, if anything is; nothing has been changed by then.
+    """Raises if a gradient or the loss is not finite; nothing has changed by then.
 
     Args:
       step: The step's number.
@@ -64,7 +64,7 @@ def require_finite(step: int, loss: Callable[[], Any], finite: np.ndarray, dense
       dense: A tree of dense variables.
 
     Raises:
-      ParameterError: If something is not.
+      ParameterError: If something is not; it names the variables.
     """
     if finite.all():
         return
@@ -86,6 +86,9 @@ def norms(grads: Mapping[str, Any]) -> dict[str, float]:
 
     Args:
       grads: By path an array, or `RowGrads`.
+
+    Returns:
+      By path, the norm.
     """
     values = {path: grad.values if isinstance(grad, RowGrads) else grad for path, grad in grads.items()}
     wide = {path: np.asarray(value, np.result_type(value.dtype, np.float32)) for path, value in values.items()}
@@ -93,12 +96,15 @@ def norms(grads: Mapping[str, Any]) -> dict[str, float]:
 
 
 def fetched(names: Sequence[str], grads: Mapping[str, Any]) -> dict[str, Any]:
-    """What a user asked to read.
+    """Selects what a user asked to read.
 
     Args:
       names: Of `gradients`, `norms` and `global_norm`.
       grads: Aggregated gradients by path.
+
+    Returns:
+      By name, what was asked for.
     """
-    own = norms(grads)
-    known = {"gradients": dict(grads), "norms": own, "global_norm": float(np.linalg.norm(list(own.values())))}
+    norm_of = norms(grads)
+    known = {"gradients": dict(grads), "norms": norm_of, "global_norm": float(np.linalg.norm(list(norm_of.values())))}
     return {name: known[name] for name in names}

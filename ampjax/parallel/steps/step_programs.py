@@ -63,7 +63,14 @@ class Reduction:
     gather: bool = False
 
     def kind_of(self, path: tuple[Any, ...]) -> str:
-        """`mean` or `sum`: what a variable's gradients come to, by its key path."""
+        """Whether a variable's gradients are averaged or summed.
+
+        Args:
+          path: Its key path.
+
+        Returns:
+          `mean` or `sum`.
+        """
         return self.sparse if jax.tree_util.keystr(path) in self.by_rows else self.dense
 
 
@@ -75,6 +82,9 @@ def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., GradientRe
     Args:
       program: The rewritten loss function.
       has_aux: Whether it gives `(loss, aux)`.
+
+    Returns:
+      A pure function; its gradients are in the dtypes of the parameters and tables.
     """
 
     def local(dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], batch: Tree) -> GradientResult:
@@ -87,9 +97,19 @@ def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., GradientRe
 
 
 def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[Device], reduction: Reduction) -> Any:
-    """`gradients` of all replicas: `(dense_params, rows, inverse, ids, batch) -> Result`, pmapped; ids only where they are gathered.
+    """`gradients` of all replicas, pmapped: `(dense_params, rows, inverse, ids, batch) -> GradientResult`.
 
-    Where a mean is wanted of what is reduced outside, each replica divides its own.
+    Ids are given only where row gradients are gathered. Where a mean is wanted of what is reduced elsewhere, each replica divides its
+    own.
+
+    Args:
+      program: The rewritten loss.
+      has_aux: Whether it gives `(loss, aux)`.
+      devices: The replicas' devices.
+      reduction: The reduction over replicas.
+
+    Returns:
+      The pmapped function.
     """
     local = gradients(program, has_aux)
 
@@ -97,15 +117,15 @@ def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[De
         dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], ids: dict[str, Any], batch: Tree
     ) -> GradientResult:
         result = local(dense_params, rows, inverse, batch)
-        own = {path: _share(leaf, reduction.n, reduction.sparse) for path, leaf in result.rows.items()}
+        row_grads = {path: _share(leaf, reduction.n, reduction.sparse) for path, leaf in result.rows.items()}
         if reduction.across:
             loss, grads = reduced(result.loss, result.grads, reduction)
             result = result._replace(loss=loss, grads=grads, finite=_finite(loss, grads))
         else:
             result = result._replace(grads=_divided(result.grads, reduction))
         if reduction.gather:
-            own = {path: jax.lax.all_gather((ids[path], leaf), AXIS) for path, leaf in own.items()}
-        return result._replace(rows=own)
+            row_grads = {path: jax.lax.all_gather((ids[path], leaf), AXIS) for path, leaf in row_grads.items()}
+        return result._replace(rows=row_grads)
 
     return jax.pmap(step, axis_name=AXIS, devices=list(devices))
 
@@ -116,10 +136,11 @@ def mapped_step(
     tx: optax.GradientTransformation,
     devices: Sequence[Device],
     reduction: Reduction,
+    *,
     check_finite: bool,
     keep: bool,
 ) -> Any:
-    """A whole step of a model without tables: `(params, opt_state, batch) -> (params, opt_state, Result)`, pmapped.
+    """A whole step of a model without tables, pmapped: `(params, opt_state, batch) -> (params, opt_state, GradientResult)`.
 
     A transform that asks for the loss (`optax.contrib.reduce_on_plateau`) gets the reduced one, as `value`.
     Parameters and optimizer state are donated. Where gradients are checked and one is not finite, they stay as they are.
@@ -132,6 +153,9 @@ def mapped_step(
       reduction: The reduction over replicas.
       check_finite: Whether gradients that are not finite leave everything as it is; if not, the transform gets them.
       keep: Whether the result holds the reduced gradients.
+
+    Returns:
+      The pmapped function.
     """
     update = optax.with_extra_args_support(tx).update
 
@@ -156,7 +180,16 @@ def mapped_step(
 
 
 def reduced(loss: jax.Array, grads: Tree, reduction: Reduction) -> tuple[jax.Array, Tree]:
-    """The loss and the gradients over replicas: one AllReduce for each leaf, in float32 at least."""
+    """Reduces the loss and the gradients over replicas, by one AllReduce for each leaf, in float32 at least.
+
+    Args:
+      loss: Each replica's loss.
+      grads: Each replica's gradients.
+      reduction: What becomes of them.
+
+    Returns:
+      The loss and the gradients, equal on all replicas, in the dtypes in which they came.
+    """
 
     def reduce(leaf: jax.Array, kind: str) -> jax.Array:
         total = jax.lax.psum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), AXIS)

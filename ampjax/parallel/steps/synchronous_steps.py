@@ -31,12 +31,12 @@ Tree = Any
 
 
 class StepOutcome(NamedTuple):
-    """What a step gives.
+    """The result of a step.
 
     Args:
       losses: The loss, or one for each replica that did not reduce it.
       aux: With a leading axis of replicas; None if there is none.
-      alpha: By table the share of touched rows.
+      alpha: By table the share of its rows that a replica touched.
       gradients: Gives the aggregated gradients by path; to be called before the next step.
       staleness: For each update of an asynchronous step, how old its parameters were.
       dropped: Why an asynchronous step could not apply some gradients, of its own or of earlier steps.
@@ -82,13 +82,23 @@ class DenseStep:
     def _programs(self) -> dict[bool, Any]:
         return {
             keep: mapped_step(
-                self.loss_fn, self.has_aux, self.tx, self.devices, self.reduction, self.check_finite, keep
+                self.loss_fn,
+                self.has_aux,
+                self.tx,
+                self.devices,
+                self.reduction,
+                check_finite=self.check_finite,
+                keep=keep,
             )
             for keep in (False, True)
         }
 
     def program(self, keep: bool = False) -> Any:
-        """The pmapped step; with gradients in its result, if they are kept."""
+        """The pmapped step.
+
+        Args:
+          keep: Whether its result holds the gradients.
+        """
         return self._programs[keep]
 
     @property
@@ -97,7 +107,13 @@ class DenseStep:
         return {}
 
     def write(self, params: Tree, state: Tree, tables: Any = None) -> None:
-        """Replaces parameters and optimizer state."""
+        """Replaces parameters and optimizer state.
+
+        Args:
+          params: The parameters.
+          state: The optimizer's state.
+          tables: Not used: there are none.
+        """
         del tables  # there are none
         self.params, self.state = replicate(params, self.devices), replicate(state, self.devices)
 
@@ -106,7 +122,7 @@ class DenseStep:
         return replica_entry(self.params), replica_entry(self.state)
 
     def wait(self) -> None:
-        """Returns when the parameters are there."""
+        """Returns when the parameters have been computed."""
         jax.block_until_ready(self.params)
 
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
@@ -116,6 +132,9 @@ class DenseStep:
           number: The step's, for messages.
           parts: By replica its batch.
           keep: Whether gradients will be asked for.
+
+        Returns:
+          The step's loss, aux and gradients.
 
         Raises:
           ParameterError: If a gradient is not finite; nothing has changed.
@@ -144,13 +163,13 @@ class Replicated:
 
 @dataclass
 class HomedStep:
-    """What the steps share whose variables live at servers, or partly.
+    """What steps have in common if some or all variables live at servers.
 
     Args:
       loss: The rewritten loss.
       has_aux: Whether it gives a pair.
       homes: Where variables live.
-      readings: What of rows has to travel.
+      readings: Which part of rows has to travel.
     """
 
     loss: SparseProgram
@@ -169,7 +188,13 @@ class HomedStep:
         return self.homes.tables
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
-        """Replaces all variables and the optimizer's state."""
+        """Replaces all variables and the optimizer's state.
+
+        Args:
+          params: Dense parameters, None in place of tables.
+          state: The optimizer's shared state.
+          tables: By path, the copies of its table.
+        """
         self.homes.write(params, state, tables)
 
     def read(self) -> tuple[Tree, Tree]:
@@ -177,7 +202,7 @@ class HomedStep:
         return self.homes.dense.read()
 
     def wait(self) -> None:
-        """Returns when the parameters are there."""
+        """Returns when the parameters have been computed."""
         self.homes.dense.wait()
 
 
@@ -203,7 +228,11 @@ class SparseStep(HomedStep):
         return mapped_gradients(self.loss, self.has_aux, self.devices, self.reduction)
 
     def program(self, keep: bool = False) -> Any:
-        """The pmapped forward and backward pass, which always gives gradients."""
+        """The pmapped forward and backward pass, which always gives gradients.
+
+        Args:
+          keep: Not used.
+        """
         del keep
         return self._program
 
@@ -213,20 +242,28 @@ class SparseStep(HomedStep):
         return jax.jit(lambda batch: self.loss.ids(shapes, batch))
 
     def arguments(self, parts: Sequence[Tree]) -> tuple[tuple[Any, ...], Any, dict[str, float]]:
-        """What the program takes for a batch, what was pulled for it, and its alphas."""
+        """Pulls rows for a batch and makes the program's arguments.
+
+        Args:
+          parts: By replica its batch.
+
+        Returns:
+          The arguments; what was pulled, by table and replica; and by table the share of its rows that a replica touches.
+        """
         parts = [jax.tree.map(on_host, part) for part in parts]
         workers = self._touched(parts)
         pulled = batch_rows.pull(self.homes.rows, workers, self.readings.for_batch(parts[0]))
         given = batch_rows.inputs(len(parts), self.loss, pulled, self._sizes)
         if not self.reduction.gather:  # only an AllGatherv sends ids from device to device
-            given = [own._replace(ids={}) for own in given]
-        inputs = spread_inputs([(*own, part) for own, part in zip(given, parts, strict=True)], self.devices)
+            given = [inputs_of._replace(ids={}) for inputs_of in given]
+        inputs = spread_inputs([(*inputs_of, part) for inputs_of, part in zip(given, parts, strict=True)], self.devices)
         return (self.homes.dense.pull(), *inputs), pulled, batch_rows.alphas(self.loss, workers)
 
     def _touched(self, parts: Sequence[Tree]) -> batch_rows.ReplicaRows:
-        """What each replica touches. A small program on one device for all: so batches travel once, with their rows."""
+        """The rows that each replica reads."""
         if not self.loss.tables:
             return {}
+        # A small program on one device finds the ids of all replicas, so that batches travel once, with their rows.
         with jax.default_device(self.devices[0]):
             return batch_rows.rows_of_replicas(self.loss, [self._ids(part) for part in parts])
 
@@ -237,6 +274,9 @@ class SparseStep(HomedStep):
           number: The step's, for messages.
           parts: By replica its batch.
           keep: Whether gradients will be asked for: they always can be.
+
+        Returns:
+          The step's losses, aux and gradients.
 
         Raises:
           ParameterError: If a dense gradient is not finite; nothing has changed.

@@ -21,14 +21,14 @@ from ampjax.sparse.detection.table_flow import TableFlow
 from ampjax.sparse.detection.table_views import MAX_ROWS, whole_table
 
 MIN_ROWS = 8
-"""Below that many rows a table is dense: there is nothing to save."""
+"""Tables with fewer rows are dense: there is nothing to save."""
 
 Axes = tuple[int, ...]
 """The axes of a leaf along which its rows are counted, rising."""
 
 _READS = ("`gather`", "`dynamic_slice`")
 _PICKS = (*_READS, "`concatenate`", "`stack`", "`scatter`", "`pad`")
-"""Uses after which whole rows may be read along other axes than the first."""
+"""Uses which suggest that whole rows are read along other axes than the first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Variable:
       shape: Its shape.
       dtype: Its dtype.
       sparse: Whether it is.
-      reason: Its reads and their form, or what made it dense: the primitive and, where JAX kept it, the user's source line.
+      reason: Its reads and their form, or the use that made it dense: the primitive and, where JAX kept it, the user's source line.
       axes: The axes along which its rows are counted.
     """
 
@@ -95,11 +95,12 @@ def find_sparse(
 ) -> Analysis:
     """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
 
-    Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax; of a stack of tables by pairs, `tables[f, ids]`
-    or under `vmap`; of columns, `table[:, ids]`. They may stand behind casts, transposes, reshapes that keep rows in one piece, slices, `stop_gradient`, a
-    few rows that are overwritten (`table.at[0].set(0)`) and a concatenation of tables, and inside `jit`, `checkpoint`, `custom_jvp`, `vmap`,
-    `scan`, `cond` and, where ids don't change from step to step, `while`. Ids may come from the batch, from constants, from
-    integer parameters and from random keys among these; not from float parameters, nor from rows that were read.
+    Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax; of a stack of tables by
+    pairs, `tables[f, ids]` or under `vmap`; of columns, `table[:, ids]`. They may stand behind casts, transposes, reshapes that keep rows
+    in one piece, slices, `stop_gradient`, a few rows that are overwritten (`table.at[0].set(0)`) and a concatenation of tables, and inside
+    `jit`, `checkpoint`, `custom_jvp`, `vmap`, `scan`, `cond` and, where ids don't change from step to step, `while`. Ids may come from the
+    batch, from constants, from integer parameters and from random keys among these; not from float parameters, nor from rows that were
+    read.
 
     Args:
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`.
@@ -107,6 +108,9 @@ def find_sparse(
       batch: The same for one batch. Its sizes may differ from those of later batches.
       min_rows: A leaf with fewer rows is dense.
       mapped: Names and sizes of the axes over which the loss function will be mapped.
+
+    Returns:
+      One entry for each leaf, in the order of the flattened parameters: whether it is sparse, and why or why not.
 
     Raises:
       ParameterError: If no parameter leaf is a float array, or one is no array.
@@ -125,7 +129,15 @@ def find_sparse(
 
 
 def follow(traced: TracedLoss, axes: Mapping[int, Axes]) -> TableFlow:
-    """Follows some leaves through a loss function, whose rows are counted along the axes that are given."""
+    """Follows some leaves through a loss function.
+
+    Args:
+      traced: The loss function.
+      axes: By leaf, the axes along which its rows are counted.
+
+    Returns:
+      The reads and other uses that were found.
+    """
     flow = TableFlow()
     params: list[Value] = [_start(i, leaf, axes) for i, leaf in enumerate(traced.leaves)]
     others: list[Value] = [frozenset()] * (len(traced.jaxpr.invars) - len(params))
@@ -141,6 +153,9 @@ def analyse(traced: TracedLoss, min_rows: int, known: Mapping[str, Axes] | None 
       traced: The loss function.
       min_rows: A leaf with fewer rows is dense.
       known: By path the axes along which rows must be counted.
+
+    Returns:
+      One entry for each leaf, in their order.
     """
     search = _Search(traced, max(min_rows, 2))
     search.run(known or {})
@@ -159,7 +174,7 @@ class _Search:
 
     Attributes:
       found: By sparse leaf its axes.
-      reasons: By leaf what is said of it.
+      reasons: By leaf the reason that is given for the verdict.
     """
 
     def __init__(self, traced: TracedLoss, min_rows: int):
@@ -169,7 +184,7 @@ class _Search:
         self._reached: dict[int, tuple[int, bool]] = {}
 
     def run(self, known: Mapping[str, Axes]) -> None:
-        """First all leaves along their first axis, then along others those whose use is such that it might help."""
+        """Tries all leaves along their first axis; then along other axes those leaves whose uses suggest that rows are read along them."""
         leaves = self._traced.leaves
         flow = self._try({i: known.get(leaf.path, LEADING) for i, leaf in enumerate(leaves)})
         unsure = {i for i in self.found if all(r.primitive == "slice" for r in _reads_of(i, flow))}
@@ -186,21 +201,25 @@ class _Search:
         return self.found.get(leaf, LEADING) == LEADING
 
     def _try(self, axes: Mapping[int, Axes]) -> TableFlow:
-        """Follows leaves along some axes, beside those that are found, and keeps what is learned of each."""
-        barred = {i: why for i, own in axes.items() if (why := _barred(self._traced.leaves[i], own, self._min_rows))}
-        flow = follow(self._traced, self.found | {i: own for i, own in axes.items() if i not in barred})
-        for i, own in axes.items():
-            is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, own, self._traced.leaves, flow)
-            # Of those axes that don't serve, the ones along which most is read tell most, or whose rows are lost elsewhere.
+        """Follows leaves along some axes, together with the sparse leaves found so far, and keeps the verdict on each."""
+        barred = {
+            i: why
+            for i, leaf_axes in axes.items()
+            if (why := _barred(self._traced.leaves[i], leaf_axes, self._min_rows))
+        }
+        flow = follow(self._traced, self.found | {i: leaf_axes for i, leaf_axes in axes.items() if i not in barred})
+        for i, leaf_axes in axes.items():
+            is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, leaf_axes, self._traced.leaves, flow)
+            # Among axes that fail, the most useful reason is that of the axes along which most is read, or rows are lost last.
             reached = len(_reads_of(i, flow)), i in flow.uses and not flow.uses[i].startswith(_READS)
             if is_sparse or i not in self.reasons or (i not in self.found and reached > self._reached[i]):
                 self.reasons[i], self._reached[i] = reason, reached
             if is_sparse:
-                self.found[i] = own
+                self.found[i] = leaf_axes
         return flow
 
     def _settle(self) -> None:
-        """Follows what was found once more together: what is read beside a leaf that is dense has to hold, too."""
+        """Follows all sparse leaves together once more, until none is lost: a leaf may be read together with one that has become dense."""
         while True:
             flow = follow(self._traced, self.found)
             verdicts = {i: _judge(i, axes, self._traced.leaves, flow) for i, axes in self.found.items()}
@@ -213,7 +232,7 @@ class _Search:
 
 
 def _options(n_axes: int) -> list[Axes]:
-    """Other axes than the first along which rows may be counted, the smallest rows first: no more is read than need be."""
+    """Other axes than the first along which rows may be counted. The smallest rows come first, so that no more is read than necessary."""
     sizes = range(min(n_axes, 3), 0, -1)
     return [axes for size in sizes for axes in itertools.combinations(range(n_axes), size) if axes != LEADING]
 
@@ -241,17 +260,17 @@ def _start(index: int, leaf: Leaf, axes: Mapping[int, Axes]) -> Value:
 
 
 def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: TableFlow) -> tuple[bool, str]:
-    own = _reads_of(index, flow)
+    reads = _reads_of(index, flow)
     if index in flow.uses:
-        return False, f"used by {flow.uses[index]}" + (f", beside {_counted(own)}" if own else "")
-    unknown = next((read for read in own if read.deps), None)
+        return False, f"used by {flow.uses[index]}" + (f", beside {_counted(reads)}" if reads else "")
+    unknown = next((read for read in reads if read.deps), None)
     if unknown is not None:
         return False, f"row ids of {_read_text(unknown)} depend on {_origins(index, unknown.deps, leaves)}"
-    if not own:
+    if not reads:
         return False, "not used by the loss"
-    places = ", ".join(dict.fromkeys(_read_text(read) for read in own))
+    places = ", ".join(dict.fromkeys(_read_text(read) for read in reads))
     return True, "; ".join(
-        [f"{_counted(own)}: {places}", *describe_form(leaves, index, axes, [read.view for read in own])]
+        [f"{_counted(reads)}: {places}", *describe_form(leaves, index, axes, [read.view for read in reads])]
     )
 
 
@@ -259,8 +278,8 @@ def _reads_of(index: int, flow: TableFlow) -> list[Read]:
     return [read for read in flow.reads.values() if read.leaf == index]
 
 
-def _counted(own: list[Read]) -> str:
-    return f"{len(own)} read" + ("s" if len(own) != 1 else "")
+def _counted(reads: list[Read]) -> str:
+    return f"{len(reads)} read" + ("s" if len(reads) != 1 else "")
 
 
 def _read_text(read: Read) -> str:
@@ -270,6 +289,6 @@ def _read_text(read: Read) -> str:
 def _origins(index: int, deps: Deps, leaves: tuple[Leaf, ...]) -> str:
     """Parameters and causes, in the order of the leaves."""
     causes = sorted({d.text for d in deps if isinstance(d, Cause)})
-    own = ["its own rows"] if index in deps else []
+    itself = ["its own rows"] if index in deps else []
     others = [f"parameter `{leaves[i].path}`" for i in sorted(d for d in deps if isinstance(d, int)) if i != index]
-    return ", ".join([*own, *others[:3], *causes])
+    return ", ".join([*itself, *others[:3], *causes])

@@ -1,4 +1,4 @@
-"""The words in which the flow through a jaxpr is told: what a value depends on, where an equation stands, what a read is."""
+"""What is found while a jaxpr is followed: what a value depends on, where an equation stands, what is read."""
 
 from __future__ import annotations
 
@@ -86,21 +86,37 @@ class Place:
         return dataclasses.replace(self, path=(*self.path, number))
 
     def line_of(self, eqn: Any) -> str:
-        """The user's line behind an equation in this place."""
+        """The user's source line behind an equation in this place.
+
+        Args:
+          eqn: The equation.
+        """
         return primitives.source_line(eqn) or self.line
 
 
 def union(values: Iterable[Any]) -> Deps:
-    """All that some values depend on."""
+    """Everything that some values depend on.
+
+    Args:
+      values: What each of them depends on.
+    """
     return NOTHING.union(*values)
 
 
 def origins_of_rows(view: View) -> Deps:
-    """What a view's rows depend on: its tables, and what arrays among them do."""
+    """What a view's rows depend on: its tables, and whatever arrays among them depend on.
+
+    Args:
+      view: The view.
+    """
     arrays = (s.value for s in view.segments if s.leaf is None)
     return union([view.leaves, *arrays, *(write.values for write in view.writes)])
 
 
 def origins_of_choice(view: View) -> Deps:
-    """What decides which rows a view has: those that are overwritten need not be read."""
+    """What decides which rows of a view have to be read: rows that are overwritten need not be.
+
+    Args:
+      view: The view.
+    """
     return union(write.rows for write in view.writes)

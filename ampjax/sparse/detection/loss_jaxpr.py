@@ -75,6 +75,9 @@ def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = 
       batch: A pytree of the same kinds.
       mapped: The axes over which the loss function will be mapped.
 
+    Returns:
+      The jaxpr, and what is known of the leaves and of the result.
+
     Raises:
       ParameterError: If no parameter leaf is a float array, or one is no array.
       DataError: If a leaf of the batch is no array.
@@ -100,12 +103,20 @@ def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = 
 
 
 def abstract(tree: Tree) -> Tree:
-    """The tree's shapes, and the dtypes in which JAX holds it. Python numbers stay: their dtype follows what they meet."""
+    """A tree's shapes and dtypes, as JAX holds them. Python's numbers stay: their dtype follows what they meet.
+
+    Args:
+      tree: A pytree of arrays, of their shapes, or of numbers.
+    """
     return jax.tree.map(_abstract_leaf, tree)
 
 
 def signature(tree: Tree) -> Hashable:
-    """What a trace depends on in a pytree of arrays: equal signatures can share one."""
+    """What a trace depends on in a pytree of arrays. Trees of equal signatures can share a trace.
+
+    Args:
+      tree: A pytree of arrays, of their shapes, or of numbers.
+    """
     leaves, treedef = jax.tree.flatten(tree)
     leaves = [_abstract_leaf(leaf) for leaf in leaves]
     return treedef, tuple((x.shape, x.dtype, x.weak_type) if hasattr(x, "dtype") else type(x) for x in leaves)

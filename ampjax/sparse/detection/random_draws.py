@@ -1,4 +1,4 @@
-"""Random draws in a loss function: which of them take their key from the batch, and the same program without chance.
+"""Random draws in a loss function: from where they take their keys, and the same program without randomness.
 
 Knows jaxprs; nothing of replicas, tables or training.
 """
@@ -20,12 +20,19 @@ from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 from ampjax.sparse.detection.table_flow import TableFlow
 
 DRAWN_NUMBER = 0.1
-"""The number in [0, 1) that stands for every draw: low, so that dropout keeps what it would keep nine times out of ten, and not the
-middle, where a normal draw is zero and hides what it is multiplied with."""
+"""The number in [0, 1) that stands for every draw. It is low, so that dropout keeps what it would keep nine times out of ten. It is not
+the middle, where a normal draw is zero and hides what it is multiplied with."""
 
 
 def draws_of(traced: TracedLoss) -> list[Draw]:
-    """The draws of a loss function in their order. They depend on leaves of the batch, which are numbered, and on nothing else."""
+    """Finds the random draws of a loss function.
+
+    Args:
+      traced: The loss function.
+
+    Returns:
+      The draws in their order, each with the numbers of the batch's leaves from which its key follows.
+    """
     flow = TableFlow()
     n_params = len(traced.leaves)
     batch: list[Value] = [frozenset({i}) for i in range(len(traced.jaxpr.invars) - n_params)]
@@ -34,12 +41,16 @@ def draws_of(traced: TracedLoss) -> list[Draw]:
 
 
 def without_randomness(traced: TracedLoss) -> TracedLoss:
-    """The loss function with one number in the place of every random draw, whatever its key, and without prints.
+    """The loss function with one number in the place of every random draw, and without prints.
 
     It treats all examples alike, so that its loss can be compared where batches are cut.
 
+    Args:
+      traced: The loss function.
+
     Raises:
-      SettingsError: If it draws in a `while` loop, which may wait for other numbers, in a way that is not known, or calls the host.
+      SettingsError: If it draws in a `while` loop, which may wait for other numbers; if it draws in a way that is not known; or if it
+        calls the host.
     """
     return dataclasses.replace(traced, jaxpr=_deterministic(traced.jaxpr))
 

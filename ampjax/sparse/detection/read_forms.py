@@ -1,4 +1,4 @@
-"""In what form a program reads a table's rows, in words: what is said of a sparse leaf beside its reads."""
+"""Describes in words how a program reads a table's rows, for the reason that is given for a sparse leaf."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from ampjax.sparse.detection.table_views import View
 
 
 def describe_form(leaves: Sequence[Leaf], leaf: int, axes: tuple[int, ...], read: Sequence[View]) -> list[str]:
-    """What is unlike `table[ids]`, if anything is.
+    """Says in what form a table is read, where that is not simply `table[ids]`.
 
     Args:
       leaves: The parameters' leaves.
       leaf: The sparse one.
       axes: The axes along which its rows are counted.
-      read: What its reads read.
+      read: The views that its reads read.
+
+    Returns:
+      Phrases for the variable's reason; none where there is nothing to say.
     """
     beside = dict.fromkeys(other for view in read for other in view.leaves if other != leaf)
     words = [_rows(leaves[leaf].shape, axes)]

@@ -20,6 +20,10 @@ LEADING = (0,)
 def table_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     """The shape of the table, `[n_rows, 1, ..., *row]`.
 
+    Args:
+      shape: The leaf's shape.
+      axes: The axes along which its rows are counted.
+
     >>> table_shape((3, 20, 4), (0, 1)), table_shape((4, 20), (1,))
     ((60, 1, 4), (20, 4))
     """
@@ -28,7 +32,12 @@ def table_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def to_table(leaf: Any, axes: Sequence[int]) -> Any:
-    """A leaf as a table; of NumPy's, a view wherever there is one."""
+    """A leaf as a table. NumPy arrays give views wherever they can.
+
+    Args:
+      leaf: An array, its shape, or None.
+      axes: The axes along which its rows are counted.
+    """
     if tuple(axes) == LEADING or leaf is None:
         return leaf
     shape = table_shape(leaf.shape, axes)
@@ -38,7 +47,13 @@ def to_table(leaf: Any, axes: Sequence[int]) -> Any:
 
 
 def from_table(table: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
-    """A table as the leaf of that shape."""
+    """A table as the leaf that it stands for.
+
+    Args:
+      table: An array `[n_rows, ...]`.
+      shape: The leaf's shape.
+      axes: The axes along which its rows are counted.
+    """
     if tuple(axes) == LEADING:
         return table
     order = _order(shape, axes)

@@ -37,6 +37,10 @@ def is_read(eqn: Any, view: View) -> bool:
     """Whether an equation reads whole rows of its first operand: a gather by row ids, or a slice of one row.
 
     A slice of several rows is none: that is how a matrix is cut in parts, and each step would read the same rows.
+
+    Args:
+      eqn: The equation.
+      view: The view that is its first operand.
     """
     if eqn.primitive not in (prim.gather_p, prim.dynamic_slice_p, prim.slice_p) or not view.row_axes:
         return False
@@ -46,7 +50,14 @@ def is_read(eqn: Any, view: View) -> bool:
 
 
 def read_mode(eqn: Any) -> str:
-    """What the read does with ids outside the table, in JAX's words: `clip`, `fill` or `promise_in_bounds`."""
+    """What a read does with ids outside the table, in JAX's words.
+
+    Args:
+      eqn: A read.
+
+    Returns:
+      `clip`, `fill` or `promise_in_bounds`.
+    """
     if eqn.primitive is not prim.gather_p:
         return "clip"
     return {GatherMode.FILL_OR_DROP: "fill", GatherMode.CLIP: "clip"}.get(eqn.params["mode"], "promise_in_bounds")
@@ -73,9 +84,9 @@ def row_ids(eqn: Any, operands: Sequence[Any], n_rows: Mapping[int, int]) -> dic
     ids = {}
     for k, (segment, start) in enumerate(zip(view.segments, view.starts, strict=True)):
         if segment.leaf is not None:
-            own = number - start
-            is_here = (own >= 0) & (own < segment.n_rows)
-            ids[k] = own + segment.first
+            offset = number - start
+            is_here = (offset >= 0) & (offset < segment.n_rows)
+            ids[k] = offset + segment.first
             ids[k] = ids[k] if is_plain else jnp.where(is_here, ids[k], n_rows[segment.leaf])
     return ids
 
@@ -96,8 +107,8 @@ def read_rows(eqn: Any, operands: Sequence[Any], positions: Mapping[int, jax.Arr
     rows: Any = None
     for k, (segment, start) in enumerate(zip(view.segments, view.starts, strict=True)):
         if segment.n_rows:
-            own = jnp.take(segment.value, positions.get(k, number - start), axis=0, mode="clip")
-            rows = own if rows is None else _where(number >= start, own, rows)
+            segment_rows = jnp.take(segment.value, positions.get(k, number - start), axis=0, mode="clip")
+            rows = segment_rows if rows is None else _where(number >= start, segment_rows, rows)
     for write in view.writes:
         hits = _hits(number, write)
         last = hits.shape[-1] - 1 - jnp.argmax(hits[..., ::-1], axis=-1)
@@ -118,6 +129,9 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
     Args:
       eqn: Any equation.
       operands: Its operands, or what they depend on; the first is a view.
+
+    Returns:
+      The view after the write; None for any other equation.
     """
     if eqn.primitive is not prim.scatter_p or not isinstance(operands[0], View):
         return None

@@ -1,7 +1,7 @@
 """Follows tables and floats through a jaxpr: who reads rows, who uses a table otherwise, what row ids depend on.
 
-An abstract interpretation: each variable is a `View` of a table, or the set of what its value depends on. Loops run until
-nothing is new. Knows reads and jaxprs; nothing of leaves' names, batches or rewriting.
+An abstract interpretation: each variable is a `View` of a table, or the set of what its value depends on. Loops are followed until
+another step adds nothing. Knows reads and jaxprs; nothing of leaves' names, batches or rewriting.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ampjax.sparse.detection.table_views import View
 
 @dataclasses.dataclass
 class TableFlow:
-    """What is found while a jaxpr is followed.
+    """Follows a jaxpr, and collects what it finds.
 
     Args:
       reads: By place and segment of what is read, every read of a table.
@@ -70,7 +70,15 @@ class TableFlow:
         return [value(v) for v in body.outvars]
 
     def used(self, value: Value, how: str) -> Deps:
-        """Notes that a table is used as a whole; gives what the value depends on."""
+        """Notes that tables are used as wholes.
+
+        Args:
+          value: What stands for a value: a view, or what it depends on.
+          how: The use, for the leaf's reason.
+
+        Returns:
+          What the value depends on.
+        """
         if not isinstance(value, View):
             return value
         for leaf in value.leaves:
@@ -103,7 +111,7 @@ class TableFlow:
         return deps | origins_of_rows(view)
 
     def _opaque(self, eqn: Any, ins: Sequence[Value], place: Place, how: str = "") -> list[Value]:
-        """An equation of which nothing is known: what goes in may decide all that comes out."""
+        """An equation that is not known: each result may depend on all operands."""
         deps = self._all_used(ins, eqn, place, how)
         if eqn.effects:
             does = "reaches over replicas" if primitives.reaches_over_axes(eqn) else "has side effects"
@@ -111,7 +119,7 @@ class TableFlow:
         return [deps] * len(eqn.outvars)
 
     def _all_used(self, values: Sequence[Value], eqn: Any, place: Place, how: str = "") -> Deps:
-        """What values depend on, tables among them being used by an equation."""
+        """What values depend on. Tables among them are noted as used by the equation."""
         if not any(isinstance(v, View) for v in values):
             return union(values)
         line = place.line_of(eqn)
@@ -136,7 +144,7 @@ class TableFlow:
         return list(outs)
 
     def _jvp_rule(self, eqn: Any, ins: list[Value], place: Place) -> None:
-        """The rule has to read rows only, of the table and of its tangent."""
+        """Follows the user's rule, which must only read rows, of the table and of its tangent."""
         primals = list(zip(ins, eqn.invars, strict=True))[eqn.params["num_consts"] :]
         try:
             rule, _, _ = primitives.jvp_rule(eqn)
@@ -186,7 +194,7 @@ class TableFlow:
     def _settle(
         self, eqn: Any, place: Place, body: Any, n_consts: int, init: Sequence[Value], once: Callable
     ) -> list[Value]:
-        """What a loop carries when nothing new comes in any more. Tables may only be handed on as they are."""
+        """What a loop carries, once another step adds nothing to it. Tables must be passed on unchanged."""
 
         def used(value: Value) -> Deps:
             return self._all_used([value], eqn, place, "which carries the table along and may change it")
@@ -209,7 +217,7 @@ _BROKEN = {
     "reshape": "which takes rows apart",
     "scatter": f"which does not write over whole rows, {reads.MAX_WRITTEN} at most",
 }
-"""Equations that could be made on rows, and what they do if they can't."""
+"""Equations that can work on rows, and the reason that is given if one does not."""
 
 Rule = Callable[[TableFlow, Any, list[Value], Place], list[Value]]
 

@@ -96,10 +96,14 @@ class View:
         """The number of each segment's first row."""
         return itertools.accumulate((s.n_rows for s in self.segments[:-1]), initial=0)
 
-    def tangent(self, of: View) -> View:
-        """The view of the tangents of rows. Numbers have none, so they are this view's."""
-        writes = tuple(Write(own.rows, t.values) for own, t in zip(self.writes, of.writes, strict=True))
-        return dataclasses.replace(of, writes=writes, is_tangent=True)
+    def tangent(self, tangents: View) -> View:
+        """The view tangents the tangents tangents rows. Row numbers have no tangents, so they are this view's.
+
+        Args:
+          tangents: The view that stands for the tangents.
+        """
+        writes = tuple(Write(write.rows, t.values) for write, t in zip(self.writes, tangents.writes, strict=True))
+        return dataclasses.replace(tangents, writes=writes, is_tangent=True)
 
 
 def whole_table(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None) -> View:
@@ -194,7 +198,7 @@ def _broadcast(eqn: Any, view: View) -> View:
 
 def _slice(eqn: Any, view: View) -> View:
     start, limit, step = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
-    return _cut(view, [slice(*own) for own in zip(start, limit, step or [1] * len(start), strict=True)])
+    return _cut(view, [slice(*span) for span in zip(start, limit, step or [1] * len(start), strict=True)])
 
 
 def _split(eqn: Any, view: View) -> list[View]:
@@ -256,8 +260,8 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int],
 
 def _is_one_line(axes: Sequence[tuple[int | None, int]], stride: int = 1) -> bool:
     """Whether row numbers rise evenly through axes of these strides and sizes, the last one fastest."""
-    for own, n in reversed(axes):
-        if n != 1 and own != stride:
+    for own_stride, n in reversed(axes):
+        if n != 1 and own_stride != stride:
             return False
         stride *= n
     return True
@@ -322,13 +326,13 @@ def _line(view: View, shape: Sequence[int]) -> Line | None:
     if not _is_one_line(rows):
         return None
     start, stop, segments = view.offset, view.offset + math.prod(n for _, n in rows), []
-    for own, first in zip(view.segments, view.starts, strict=True):
-        low, high = max(start, first), min(stop, first + own.n_rows)
+    for segment, first in zip(view.segments, view.starts, strict=True):
+        low, high = max(start, first), min(stop, first + segment.n_rows)
         # Equal rows are one row, wherever they are cut; pulled rows are found by their ids.
-        value = own.value
-        if own.leaf is None and not isinstance(value, frozenset) and value.shape[0] == own.n_rows:
+        value = segment.value
+        if segment.leaf is None and not isinstance(value, frozenset) and value.shape[0] == segment.n_rows:
             value = value[low - first : max(low, high) - first]
-        segments.append(Segment(own.leaf, own.first + low - first, max(0, high - low), value))
+        segments.append(Segment(segment.leaf, segment.first + low - first, max(0, high - low), value))
     return tuple(segments), tuple(_shifted(w, start, stop, -start) for w in view.writes)
 
 
@@ -351,7 +355,7 @@ def _in_one_line(parts: Sequence[Line | None], eqn: Any, axes: Sequence[int], ax
     for part in parts:
         if part is None:
             return None
-        stop = sum(own.n_rows for own in part[0])
+        stop = sum(segment.n_rows for segment in part[0])
         segments += part[0]
         writes += [_shifted(w, 0, stop, start) for w in part[1]]
         start += stop

@@ -1,7 +1,7 @@
 """Calls, branches and loops around reads: each is built again, with rows and positions in place of tables.
 
-A table in JAX's control flow is a `View`, which is a pytree: it goes in wherever arrays do. Each rule has one form for both kinds
-of walk: positions go in with the operands, ids come out with the results.
+A table in JAX's control flow is a `View`, which is a pytree and can stand wherever arrays do. Each rule has one form for both kinds of
+walk: positions go in with the operands, ids come out with the results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _remat(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Pos
 
 
 def _custom_jvp(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
-    """A new `custom_jvp` of rows: the user's rule is walked like the function."""
+    """A new `custom_jvp` on rows. The user's rule is interpreted in the same way as the function."""
     inner = (*path, 1)
     rule, consts, zeros = primitives.jvp_rule(eqn) if any(isinstance(v, View) for v in ins) else (None, (), ())
     floats = [primitives.is_inexact(v.aval.dtype) for v in eqn.invars]
@@ -52,8 +52,8 @@ def _custom_jvp(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions
         return interpreter.run((rule, consts), [*primals[skip:], *tangents], positions, inner)
 
     if interpreter.collecting:
-        outs, found = _call(interpreter, eqn, ins, positions, path)
-        return outs, found | (along(ins, ins, positions)[1] if rule is not None else {})
+        outs, ids = _call(interpreter, eqn, ins, positions, path)
+        return outs, ids | (along(ins, ins, positions)[1] if rule is not None else {})
 
     @jax.custom_jvp
     def function(ins: list[Any], positions: Positions) -> list[Any]:
@@ -78,7 +78,7 @@ def _zero_tangent(value: Any) -> Any:
 
 
 def _cond(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
-    """The branch is chosen where ids are collected, too: the others' ids say that no row is read."""
+    """When ids are collected the branch is chosen, too: the ids of the other branches say that no row is read."""
     branches = [_branch(interpreter, jaxpr, (*path, b)) for b, jaxpr in enumerate(eqn.params["branches"])]
     blanks: FoundIds = {}
     if interpreter.collecting:
@@ -91,8 +91,8 @@ def _cond(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Posi
 
     def filled(branch: Callable[..., Result]) -> Callable[..., Result]:
         def run(operands: list[Any], positions: Positions) -> Result:
-            outs, found = branch(operands, positions)
-            return outs, blanks | found
+            outs, ids = branch(operands, positions)
+            return outs, blanks | ids
 
         return run
 
@@ -109,12 +109,12 @@ def _scan(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Posi
     start, whole = _moving(init)
 
     def step(carry: list[Any], x: tuple[list[Any], Positions]) -> tuple[list[Any], Result]:
-        outs, found = interpreter.run(eqn.params["jaxpr"], [*consts, *whole(carry), *x[0]], x[1], (*path, 0))
-        return _moving(outs[: len(init)])[0], (outs[len(init) :], found)
+        outs, ids = interpreter.run(eqn.params["jaxpr"], [*consts, *whole(carry), *x[0]], x[1], (*path, 0))
+        return _moving(outs[: len(init)])[0], (outs[len(init) :], ids)
 
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, found) = jax.lax.scan(step, start, (xs, positions), **options)
-    return [*whole(carry), *ys], found
+    carry, (ys, ids) = jax.lax.scan(step, start, (xs, positions), **options)
+    return [*whole(carry), *ys], ids
 
 
 def _while(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
@@ -133,7 +133,7 @@ def _while(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Pos
 
 
 def _moving(carry: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
-    """What a loop really carries: all but tables, which it hands on as they are; and the way back."""
+    """A loop's carry without tables, which are passed on unchanged; and the function that puts them back in."""
 
     def whole(moving: Sequence[Any]) -> list[Any]:
         rest = iter(moving)

@@ -1,7 +1,7 @@
 """Runs a loss function's jaxpr with pulled rows in the place of its tables, or only as far as row ids need it.
 
-One walk does both. It collects ids: reads give zeros, and the ids of each are handed out. Or it computes: each read is told
-where its rows lie among the pulled ones. Control flow is in `control`; what a single read means is in `reads`.
+One walk does both. When it collects ids, reads give zeros and their ids are returned. When it computes, each read takes its rows from the
+pulled ones. Control flow is in `control_flow`; what a single read means is in `row_reads`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,14 @@ class RowInterpreter:
         return [primitives.value_of(v, env) for v in body.outvars], found
 
     def below(self, path: Path) -> dict[Path, int]:
-        """The reads inside an equation, with their leaves."""
+        """The reads inside an equation.
+
+        Args:
+          path: The equation's place.
+
+        Returns:
+          By the read's place its leaf.
+        """
         return {site: leaf for site, leaf in self.sites.items() if site[: len(path)] == path}
 
     def _step(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
@@ -85,6 +92,6 @@ class RowInterpreter:
     def _read(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
         if self.collecting:
             ids = row_reads.row_ids(eqn, ins, self.n_rows)
-            return [primitives.blank(eqn.outvars[0].aval)], {(*path, k): own for k, own in ids.items()}
-        own = {k: known[(*path, k)] for k, segment in enumerate(ins[0].segments) if segment.leaf is not None}
-        return [row_reads.read_rows(eqn, ins, own)], {}
+            return [primitives.blank(eqn.outvars[0].aval)], {(*path, k): row_ids for k, row_ids in ids.items()}
+        positions = {k: known[(*path, k)] for k, segment in enumerate(ins[0].segments) if segment.leaf is not None}
+        return [row_reads.read_rows(eqn, ins, positions)], {}

@@ -15,6 +15,10 @@ from ampjax.sparse.detection.loss_jaxpr import Leaf, Tree, abstract
 def by_path(like: Tree, tree: Tree) -> dict[str, Any]:
     """The leaves of a tree by the paths of `like`. None may stand for a leaf.
 
+    Args:
+      like: A tree with the structure to be had.
+      tree: What came; None may stand for a leaf.
+
     Raises:
       ParameterError: If the tree has another structure.
     """
@@ -39,6 +43,9 @@ def dense_leaves(params: Tree, sparse: Container[str], dense_params: Tree) -> li
       sparse: The paths of the sparse leaves.
       dense_params: What came.
 
+    Returns:
+      The leaves, None at the sparse ones.
+
     Raises:
       ParameterError: If structure, shapes or dtypes are not those of `params`, or a sparse leaf is there.
     """
@@ -53,13 +60,17 @@ def dense_leaves(params: Tree, sparse: Container[str], dense_params: Tree) -> li
 def check_batch(first: Tree, batch: Tree) -> None:
     """Checks that a batch differs from the first one in sizes only.
 
+    Args:
+      first: The first batch's shapes and dtypes.
+      batch: What came.
+
     Raises:
       DataError: If its structure, a dtype or a rank is another.
     """
-    wanted, came = jax.tree.structure(first), jax.tree.structure(batch)
-    if wanted != came:
+    wanted, structure = jax.tree.structure(first), jax.tree.structure(batch)
+    if wanted != structure:
         raise DataError(
-            "batch", f"the structure {wanted} of the first batch", f"{came}", "Give batches of one structure."
+            "batch", f"the structure {wanted} of the first batch", f"{structure}", "Give batches of one structure."
         )
     leaves, _ = jax.tree_util.tree_flatten_with_path(first)
     for (path, old), new in zip(leaves, jax.tree.leaves(abstract(batch)), strict=True):

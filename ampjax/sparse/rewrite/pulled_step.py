@@ -35,7 +35,8 @@ class SparseProgram:
     Args:
       loss_fn: The single-device loss function.
       params: The parameters' shapes and dtypes.
-      tables: By path, the shape and dtype of each sparse leaf's table, in the parameters' order: rows lead (see `ampjax.sparse.detection.row_axes`).
+      tables: By path, the shape and dtype of each sparse leaf's table, in the parameters' order: rows lead (see
+        `ampjax.sparse.detection.row_axes`).
       axes: By path, the axes of the leaf along which its rows are counted.
       batch: The first batch's shapes and dtypes.
       mapped: Names and sizes of the axes over which its functions are mapped; `ids` need not be.
@@ -50,10 +51,17 @@ class SparseProgram:
     _splits: dict[Hashable, SplitLoss] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def ids(self, dense_params: Tree, batch: Tree) -> dict[str, jax.Array]:
-        """The row ids that a step reads, by path: int32 `[n]`, in the order in which the program reads, duplicates and all.
+        """The row ids that a step reads, in the order in which the program reads them, duplicates and all.
 
         They depend on the batch and on integer parameters only. Ids that a read clips are clipped here. An id that reads no
         row (it is outside the table and filled, or its branch is not taken) is the table's number of rows.
+
+        Args:
+          dense_params: The parameters, None at sparse leaves.
+          batch: A batch.
+
+        Returns:
+          By path, int32 `[n]`.
 
         Raises:
           ParameterError: If the dense parameters don't fit.
@@ -61,23 +69,30 @@ class SparseProgram:
         """
         split, leaves = self.split_loss(batch), input_checks.dense_leaves(self.params, self.tables, dense_params)
         ids = split.ids([*leaves, *jax.tree.leaves(batch)])
-        return {split.traced.leaves[leaf].path: found for leaf, found in ids.items()}
+        return {split.traced.leaves[leaf].path: leaf_ids for leaf, leaf_ids in ids.items()}
 
     def n_ids(self, batch: Tree) -> dict[str, int]:
-        """How many ids a step reads of each table: the n of `ids`. It depends on the batch's shapes only."""
+        """The number of ids that a step reads of each table, duplicates counted. It depends on the batch's shapes only.
+
+        Args:
+          batch: A batch, or its shapes and dtypes.
+        """
         split = self.split_loss(batch)
         return {split.traced.leaves[leaf].path: split.n_ids(leaf) for leaf in split.axes}
 
     def loss(
         self, dense_params: Tree, rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None = None
     ) -> Any:
-        """What the loss function returns, out of pulled rows.
+        """The loss function's result, computed from pulled rows.
 
         Args:
           dense_params: The parameters, None at sparse leaves.
           rows: By path, `[m, *row]`. In a narrower dtype than the table's they are widened first.
           batch: A batch.
           inverse: By path, int `[n]`: where in `rows` each of `ids` lies. Without it, rows are those of `ids`, one by one.
+
+        Returns:
+          The loss, or `(loss, aux)`.
 
         Raises:
           ParameterError: If the dense parameters or the rows don't fit.
@@ -117,7 +132,13 @@ class SparseProgram:
         return out, (jax.tree.unflatten(treedef, [grads.get(i) for i in range(len(leaves))]), row_grads)
 
     def split(self, params: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Parameters, or a tree like them, as the dense ones, and the sparse leaves' tables by path.
+        """Splits parameters, or a tree like them, into dense parameters and tables.
+
+        Args:
+          params: The tree.
+
+        Returns:
+          The tree with None at sparse leaves, and by path the sparse leaves' tables.
 
         Raises:
           ParameterError: If the structure is not the parameters'.
@@ -128,7 +149,11 @@ class SparseProgram:
         return jax.tree.unflatten(jax.tree.structure(self.params), dense), tables
 
     def join(self, dense_params: Tree, tables: Mapping[str, Any]) -> Tree:
-        """The parameters, out of what `split` gave.
+        """Puts parameters together again; the inverse of `split`.
+
+        Args:
+          dense_params: The parameters, None at sparse leaves.
+          tables: By path, all sparse leaves' tables.
 
         Raises:
           ParameterError: If a table is missing, or the structure is not the parameters'.
@@ -145,23 +170,35 @@ class SparseProgram:
         return jax.tree.unflatten(jax.tree.structure(self.params), joined)
 
     def as_tables(self, params: Tree) -> Tree:
-        """Parameters with tables in the places of the sparse leaves: an optimizer for rows is made for these."""
+        """Parameters with tables in the places of the sparse leaves, for which an optimizer of rows is made.
+
+        Args:
+          params: The parameters.
+        """
         dense, tables = self.split(params)
         leaves = [tables.get(path, leaf) for path, leaf in input_checks.by_path(self.params, dense).items()]
         return jax.tree.unflatten(jax.tree.structure(self.params), leaves)
 
     def as_leaves(self, path: str, tables: Sequence[Any]) -> list[Any]:
-        """Arrays like a leaf's table, such as an optimizer's state of its rows, with the leaf's axes."""
+        """Gives arrays of a table's rows, such as an optimizer's state, the leaf's axes.
+
+        Args:
+          path: The sparse leaf.
+          tables: Arrays like its table.
+        """
         shape = input_checks.by_path(self.params, self.params)[path].shape
         return [from_table(table, shape, self.axes[path]) for table in tables]
 
     @property
-    def turned(self) -> dict[str, tuple[int, ...]]:
+    def transposed(self) -> dict[str, tuple[int, ...]]:
         """By path the axes along which rows are counted, for tables that have other axes than their leaves."""
         return {path: axes for path, axes in self.axes.items() if axes != LEADING}
 
     def split_loss(self, batch: Tree) -> SplitLoss:
-        """The program for batches of this one's shapes; traced when they first come.
+        """The loss function split in two for batches of this one's shapes. It is traced when such a batch first comes.
+
+        Args:
+          batch: A batch, or its shapes and dtypes.
 
         Raises:
           DataError: If the batch has another structure, other dtypes or ranks than the first one.
@@ -206,9 +243,12 @@ def rewrite(
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`.
       params: The parameters, or their shapes and dtypes.
       batch: A batch, or its shapes and dtypes.
-      sparse: The leaves to be pulled, by path; or for each the axes along which its rows are counted. All that `find_sparse` finds, where it
-        is None.
+      sparse: The leaves to be pulled, by path; or for each the axes along which its rows are counted. All that `find_sparse` finds, where
+        it is None.
       mapped: Names and sizes of the axes over which the step will be mapped.
+
+    Returns:
+      The loss function on pulled rows.
 
     Raises:
       ParameterError: If a path is unknown or names a dense leaf, or as `find_sparse` does.

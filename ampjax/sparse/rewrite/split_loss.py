@@ -1,4 +1,4 @@
-"""A traced loss function split in two: a small program of row ids, and the loss as a function of pulled rows.
+"""A traced loss function split in two: a small program that computes row ids, and the loss as a function of pulled rows.
 
 Works on flat lists of leaves. Knows nothing of the user's trees, of names, or of where rows come from.
 """
@@ -54,26 +54,36 @@ class SplitLoss:
         return {i: Leaf(leaf.path, table_shape(leaf.shape, self.axes[i]), leaf.dtype) for i, leaf in leaves.items()}
 
     def n_ids(self, leaf: int) -> int:
-        """How many ids a step reads of a table, duplicates counted."""
+        """The number of ids that a step reads of a table, duplicates counted.
+
+        Args:
+          leaf: The sparse leaf.
+        """
         return sum(math.prod(self.shapes[site]) for site in self._reads_of(leaf))
 
     def ids(self, inputs: Sequence[Any]) -> dict[int, jax.Array]:
-        """By sparse leaf the ids that it reads, int32 `[n]`; `n_rows` where no row is read.
+        """The ids that a step reads of each table.
 
         Args:
           inputs: The leaves of parameters and batch; anything at sparse leaves and float parameters.
+
+        Returns:
+          By sparse leaf int32 `[n]`, `n_rows` where no row is read.
         """
         flat = eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
-        found = dict(zip(self.sites, flat, strict=True))
-        return {leaf: jnp.concatenate([found[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.axes}
+        ids_of = dict(zip(self.sites, flat, strict=True))
+        return {leaf: jnp.concatenate([ids_of[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.axes}
 
     def loss(self, inputs: Sequence[Any], rows: Mapping[int, Any], inverse: Mapping[int, Any]) -> Any:
-        """What the loss function returns, out of pulled rows.
+        """The loss function's result, computed from pulled rows.
 
         Args:
           inputs: The leaves of parameters and batch; anything at sparse leaves.
           rows: By sparse leaf, `[m, ...]` rows of its table.
           inverse: By sparse leaf, int `[n]`: where in `rows` each of `ids` lies.
+
+        Returns:
+          The loss, or `(loss, aux)`.
         """
         args = [_whole(self.traced, i, self.axes, rows[i]) if i in rows else value for i, value in enumerate(inputs)]
         interpreter = RowInterpreter(
@@ -84,7 +94,7 @@ class SplitLoss:
         return jax.tree.unflatten(self.traced.out_tree, outs)
 
     def _reads_of(self, leaf: int) -> list[Path]:
-        return [site for site, of in self.sites.items() if of == leaf]
+        return [site for site, read_leaf in self.sites.items() if read_leaf == leaf]
 
     def _parts(self, leaf: int, inverse: Any) -> list[tuple[Path, Any]]:
         """The positions of each read of a table."""
@@ -105,6 +115,9 @@ def make_split_loss(
     Args:
       traced: The loss function.
       sparse: The leaves to be pulled, by path, or their axes, too; all sparse ones where it is None.
+
+    Returns:
+      The two programs for batches of the traced shapes.
 
     Raises:
       ParameterError: If a path is unknown, or of a dense leaf.
@@ -138,8 +151,8 @@ def _ids_program(
     # Tables are no inputs of this program: a number stands in the place of each.
     number = jax.ShapeDtypeStruct((), jnp.int32)
     avals = [number if i in axes else v.aval for i, v in enumerate(traced.jaxpr.invars)]
-    closed, found = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(*avals)
-    return *primitives.opened(closed), {site: ids.shape for site, ids in found.items()}
+    closed, ids_of_reads = jax.make_jaxpr(collect, axis_env=list(traced.mapped), return_shape=True)(*avals)
+    return *primitives.opened(closed), {site: ids.shape for site, ids in ids_of_reads.items()}
 
 
 def _check_sparse(variables: Sequence[Variable], wanted: Iterable[str]) -> None:

@@ -30,6 +30,9 @@ def unique_rows(ids: Int[np.ndarray, " n"], n_rows: int) -> UniqueRows:
       ids: int `[n]` as the program of ids gives them, in `[0, n_rows]`; `n_rows` stands where no row is read.
       n_rows: The table's rows.
 
+    Returns:
+      The distinct rows, and where each id lies among them.
+
     Raises:
       SettingsError: If an id is outside that range.
 
@@ -37,19 +40,22 @@ def unique_rows(ids: Int[np.ndarray, " n"], n_rows: int) -> UniqueRows:
     >>> rows.ids.tolist(), rows.inverse.tolist()
     ([3, 7], [1, 0, 2, 1])
     """
-    found, inverse = np.unique(np.asarray(ids), return_inverse=True)
-    if found.size and not 0 <= found[0] <= found[-1] <= n_rows:
-        wrong = found[0] if found[0] < 0 else found[-1]
+    distinct, inverse = np.unique(np.asarray(ids), return_inverse=True)
+    if distinct.size and not 0 <= distinct[0] <= distinct[-1] <= n_rows:
+        wrong = distinct[0] if distinct[0] < 0 else distinct[-1]
         raise SettingsError("row ids", f"numbers in [0, {n_rows}]", f"{wrong}", "Take them from the program's `ids`.")
-    if found.size and found[-1] == n_rows:
-        found = found[:-1]
-    return UniqueRows(found, inverse.reshape(-1).astype(np.int32))
+    if distinct.size and distinct[-1] == n_rows:
+        distinct = distinct[:-1]
+    return UniqueRows(distinct, inverse.reshape(-1).astype(np.int32))
 
 
 def padded_size(k: int) -> int:
-    """The next size at which rows are pulled: 8, 12, 16, 24, 32, 48, ... So a step is compiled for few sizes.
+    """The next size at which rows are pulled: 8, 12, 16, 24, 32, 48, ... So few sizes are compiled.
 
     At most a third of the rows is padding (beyond 8), and up to n ids there are 2 log2(n) sizes.
+
+    Args:
+      k: The number of rows.
 
     >>> [padded_size(k) for k in (0, 8, 9, 13, 25, 800)]
     [8, 8, 12, 16, 32, 1024]
@@ -63,9 +69,16 @@ def padded_size(k: int) -> int:
 
 
 def pad_rows(rows: np.ndarray, size: int) -> np.ndarray:
-    """Rows with zeros after them, up to `size`: `[k, *row]` becomes `[size, *row]`.
+    """Rows with zeros after them.
 
     The step never reads the zeros, so their gradients are zero.
+
+    Args:
+      rows: `[k, *row]`.
+      size: At least k.
+
+    Returns:
+      `[size, *row]`.
     """
     padded = np.zeros((size, *rows.shape[1:]), rows.dtype)
     padded[: len(rows)] = rows

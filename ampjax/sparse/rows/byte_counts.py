@@ -11,7 +11,15 @@ Columns = tuple[int, int] | None
 
 
 def cut(rows: np.ndarray, columns: Columns) -> np.ndarray:
-    """Some columns of rows, a view."""
+    """Some columns of rows, a view.
+
+    Args:
+      rows: `[n, *row]`.
+      columns: Which columns of the last axis; None for all.
+
+    Returns:
+      A view of `rows`.
+    """
     return rows if columns is None else rows[..., slice(*columns)]
 
 
@@ -30,7 +38,13 @@ class ByteCounts:
     indices: int = 0
 
     def add(self, row_ids: np.ndarray, *, pulled: np.ndarray | None = None, pushed: np.ndarray | None = None) -> None:
-        """Counts row ids, and the rows that went one way or the other."""
+        """Counts row ids, and the rows that went one way or the other.
+
+        Args:
+          row_ids: `[n]`, the ids that have travelled.
+          pulled: Rows that the server has sent; None if there are none.
+          pushed: Row gradients that the server has received; None if there are none.
+        """
         self.indices += row_ids.nbytes
         self.pulled += 0 if pulled is None else pulled.nbytes
         self.pushed += 0 if pushed is None else pushed.nbytes

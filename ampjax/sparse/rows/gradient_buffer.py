@@ -22,11 +22,20 @@ class GradientBuffer:
         self._received: dict[int, list[Rows]] = {}
 
     def add(self, partition: int, local: np.ndarray, grads: np.ndarray) -> None:
-        """Adds one client's gradients for a partition."""
+        """Adds one client's gradients for a partition.
+
+        Args:
+          partition: The partition's number.
+          local: `[n]`, rows by their numbers in the partition, each once.
+          grads: `[n, *row]`, in the wire's dtype.
+        """
         self._received.setdefault(partition, []).append((local, grads))
 
     def rows(self) -> dict[int, Rows]:
-        """For each touched partition its rows, each once in rising order, and the sums of their gradients, which the table's dtype holds.
+        """Sums what clients have sent.
+
+        Returns:
+          By touched partition its rows, each once in rising order, and the sums of their gradients, in the table's dtype.
 
         Raises:
           TableError: If a sum has overflowed.

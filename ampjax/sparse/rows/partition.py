@@ -59,7 +59,14 @@ class Selection:
         return self.ends[-1] if self.parts else 0
 
     def take(self, size: int) -> list[np.ndarray]:
-        """Fresh arrays of parameters and states, `[size, ...]`; the last row again where there are fewer rows."""
+        """Reads parameters and states of the rows.
+
+        Args:
+          size: At least `len(self)`; there is at least one row.
+
+        Returns:
+          Fresh arrays `[size, ...]`: parameters, then states. The last row fills what is left.
+        """
         result = [np.empty((size, *array.shape[1:]), array.dtype) for array in self.parts[0][0].arrays]
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
             for rows, array in zip(result, part.arrays, strict=True):
@@ -87,11 +94,15 @@ class Selection:
         return np.concatenate(counts) if counts else None
 
     def at(self, places: np.ndarray) -> Selection:
-        """Some of its rows, by their rising places."""
+        """Some of its rows.
+
+        Args:
+          places: Their places in this selection, rising.
+        """
         cuts = np.searchsorted(places, self.ends[:-1])
         starts = [0, *self.ends[:-1]]
         pieces = zip(self.parts, starts, np.split(places, cuts), strict=True)
-        return Selection(tuple((part, local[own - start]) for (part, local), start, own in pieces if len(own)))
+        return Selection(tuple((part, local[chosen - start]) for (part, local), start, chosen in pieces if len(chosen)))
 
 
 def _allocate(file: Path | None, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

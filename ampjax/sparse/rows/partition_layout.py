@@ -37,7 +37,11 @@ class PartitionLayout:
     n_partitions: int
 
     def size(self, partition: int) -> int:
-        """Rows in a partition; sizes differ by one at most."""
+        """The number of rows in a partition; sizes differ by one at most.
+
+        Args:
+          partition: The partition's number.
+        """
         return (self.n_rows - partition + self.n_partitions - 1) // self.n_partitions
 
     def group(self, row_ids: np.ndarray) -> tuple[np.ndarray, list[tuple[int, slice]], np.ndarray]:
@@ -61,11 +65,28 @@ class PartitionLayout:
         return order, spans, local[order].astype(small)
 
     def row_ids(self, partition: int, local: np.ndarray) -> np.ndarray:
-        """The table's numbers of a partition's rows."""
+        """The table's numbers of a partition's rows.
+
+        Args:
+          partition: The partition's number.
+          local: `[n]`, numbers of rows within the partition.
+
+        Returns:
+          `[n]`, int64.
+        """
         return local.astype(np.int64) * self.n_partitions + partition
 
     def within(self, partition: int, start: int, stop: int) -> tuple[slice, slice]:
-        """The partition's rows among rows start to stop: their places in that block, and in the partition."""
+        """Where a partition's rows lie in a block of the table's rows.
+
+        Args:
+          partition: The partition's number.
+          start: The block's first row.
+          stop: The row after its last.
+
+        Returns:
+          The places of the partition's rows in the block, and their numbers within the partition.
+        """
         offset = (partition - start) % self.n_partitions
         first = (start + offset) // self.n_partitions
         n = max(0, (stop - start - offset + self.n_partitions - 1) // self.n_partitions)
@@ -80,9 +101,9 @@ def place_evenly(sizes: Sequence[int], n_servers: int, load: Sequence[int] = ())
       n_servers: At least 1.
       load: What each server has already; nothing by default.
 
-    >>> place([5, 3, 3, 1], 2)
+    >>> place_evenly([5, 3, 3, 1], 2)
     (0, 1, 1, 0)
-    >>> place([5, 3, 3, 1], 2, load=[6, 0])
+    >>> place_evenly([5, 3, 3, 1], 2, load=[6, 0])
     (1, 1, 0, 1)
     """
     load, result = list(load) or [0] * n_servers, [0] * len(sizes)

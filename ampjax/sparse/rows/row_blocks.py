@@ -21,7 +21,11 @@ Block = tuple[int, list[np.ndarray]]
 
 
 def of_values(values: Any, kernels: RowKernels) -> Iterator[Block]:
-    """New rows with their first optimizer state.
+    """Yields new rows with their first optimizer state, block by block.
+
+    Args:
+      values: `[n_rows, *row]`: an array, or anything with `shape`, `dtype` and slices of rows.
+      kernels: The optimizer's compiled functions.
 
     Raises:
       TableError: If a value is not finite.
@@ -32,17 +36,31 @@ def of_values(values: Any, kernels: RowKernels) -> Iterator[Block]:
 
 
 def of_arrays(arrays: Sequence[np.ndarray]) -> Iterator[Block]:
-    """Arrays of all rows, mapped files for example."""
+    """Yields arrays of all rows, which may be mapped files, block by block.
+
+    Args:
+      arrays: Parameters, then states, `[n_rows, ...]` each.
+    """
     for start, stop in ranges(len(arrays[0]), row_bytes(arrays[0].shape[1:], arrays[0].dtype)):
         yield start, [np.asarray(array[start:stop]) for array in arrays]
 
 
 def row_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
-    """Bytes of one row."""
+    """Bytes of one row.
+
+    Args:
+      shape: The shape of one row.
+      dtype: Its dtype.
+    """
     return math.prod(shape) * dtype.itemsize
 
 
 def ranges(n_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """From and to where blocks go."""
+    """Yields where each block starts and stops.
+
+    Args:
+      n_rows: The table's rows.
+      row_bytes: Bytes of one row.
+    """
     size = max(1, BLOCK_BYTES // max(1, row_bytes))
     return ((start, min(start + size, n_rows)) for start in range(0, n_rows, size))

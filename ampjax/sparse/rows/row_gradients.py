@@ -13,6 +13,11 @@ from ampjax.errors import TableError
 def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
     """Row ids as an int64 array `[n]`.
 
+    Args:
+      row_ids: What the caller gave.
+      n_rows: The table's rows.
+      call: The caller's name, for messages.
+
     Raises:
       TableError: If they are no integers, not one-dimensional, or outside `[0, n_rows)`.
     """

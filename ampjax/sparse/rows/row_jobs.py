@@ -32,7 +32,11 @@ class JobPool:
         self._threads: ThreadPoolExecutor | None = None
 
     def select(self, rows: Mapping[int, Any]) -> Selection:
-        """Rows by partition, `{partition: [n]}`, as one selection."""
+        """Rows of several partitions as one selection.
+
+        Args:
+          rows: By partition the numbers of its rows, `[n]`.
+        """
         return Selection(tuple((self._partitions[p], local) for p, local in rows.items()))
 
     def cut(self, work: Mapping[int, Rows]) -> list[RowJob]:
@@ -56,6 +60,10 @@ class JobPool:
 
     def run(self, function: Callable[[RowJob], Any], jobs: Sequence[RowJob]) -> list[Any]:
         """Calls a function on each job, in threads if there are several.
+
+        Args:
+          function: Takes a job.
+          jobs: The jobs.
 
         Returns:
           The function's results, in the jobs' order.

@@ -24,13 +24,24 @@ Find = Callable[[str, tuple[Any, ...]], Function]
 
 
 def padded_size(n: int) -> int:
-    """The number of rows that `n` rows are padded to: a power of two, `MIN_ROWS` at least."""
+    """The number of rows that a kernel takes for `n` rows: a power of two, `MIN_ROWS` at least.
+
+    Args:
+      n: The number of rows.
+    """
     return max(MIN_ROWS, 1 << (n - 1).bit_length())
 
 
 @functools.lru_cache(maxsize=64)
 def jitted_functions(rule: RowRule) -> Mapping[str, Any]:
-    """A rule's functions by name, jitted."""
+    """A rule's functions by name, jitted.
+
+    Args:
+      rule: The optimizer's rule for a table.
+
+    Returns:
+      `init`, `update`, `catch_up`, and for each round its `partials_name`.
+    """
     turns = {partials_name(turn): functools.partial(rule.partials, turn) for turn in range(len(rule.rounds))}
     functions = {"init": rule.init, "update": rule.update, "catch_up": functools.partial(_missed_updates, rule)} | turns
     return {name: jax.jit(function) for name, function in functions.items()}
@@ -38,13 +49,21 @@ def jitted_functions(rule: RowRule) -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def kernels_for(rule: RowRule) -> RowKernels:
-    """A rule's compiled functions: tables of one rule share them."""
+    """A rule's compiled functions, shared by all tables of the rule.
+
+    Args:
+      rule: The optimizer's rule for a table.
+    """
     functions = jitted_functions(rule)
     return RowKernels(rule.types, lambda name, _: functions[name])
 
 
 def partials_name(turn: int) -> str:
-    """The name of one round's reductions."""
+    """The name of one round's reductions.
+
+    Args:
+      turn: The round.
+    """
     return f"partials_{turn}"
 
 
@@ -61,17 +80,41 @@ class RowKernels:
         self._device = jax.local_devices(backend="cpu")[0]
 
     def init(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The first state of some rows."""
+        """The first state of some rows.
+
+        Args:
+          rows: `[n, *row]`.
+
+        Returns:
+          The states, each `[n, ...]`.
+        """
         return self._run("init", rows)
 
     def update(
         self, shared: Sequence[Any], rows: np.ndarray, state: Sequence[np.ndarray], grads: np.ndarray
     ) -> list[np.ndarray]:
-        """New rows and their state; all arguments have a padded size."""
+        """New rows and their state.
+
+        Args:
+          shared: The update's shared values.
+          rows: `[n, *row]`, n a padded size.
+          state: Their states, each `[n, ...]`.
+          grads: Their gradients, `[n, *row]`, in the table's dtype.
+
+        Returns:
+          New rows, then new states, of the same shapes.
+        """
         return self._run("update", tuple(shared), rows, tuple(state), grads)
 
     def partials(self, turn: int, shared: Sequence[Any], grads: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
-        """One round's reductions; the arrays have a padded size, and padding has weight 0."""
+        """One round's reductions over some rows.
+
+        Args:
+          turn: The round.
+          shared: Shared values for the round.
+          grads: `[n, *row]`, n a padded size.
+          weights: How often each row counts, `[n]`, int32; 0 where there is padding.
+        """
         return self._run(partials_name(turn), tuple(shared), grads, weights)
 
     def catch_up(
@@ -85,6 +128,9 @@ class RowKernels:
           stop: The number of updates in the history.
           rows: `[n, *row]`, a padded size.
           state: Their state.
+
+        Returns:
+          New rows, then new states.
         """
         return self._run("catch_up", tuple(history), first, np.int32(stop), rows, tuple(state))
 

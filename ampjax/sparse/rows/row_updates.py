@@ -1,4 +1,4 @@
-"""Updates of selected rows: reductions of their gradients, new rows, and what rows have missed."""
+"""Updates of selected rows: reductions of their gradients, new rows, and updates that rows have missed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ampjax.sparse.rows.row_kernels import RowKernels, padded_size
 from ampjax.sparse.rows.shared_history import SharedHistory
 
 CATCH_UP_ROWS = 16384
-"""Rows that are caught up in one call at most."""
+"""The most rows that one call catches up."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,15 @@ class RowJob:
     grads: tuple[np.ndarray, ...]
 
     def padded_grads(self, kernels: RowKernels, size: int) -> np.ndarray:
-        """The gradients in the table's dtype, `[size, *row]`, and zeros."""
+        """The gradients, with zeros after them.
+
+        Args:
+          kernels: The optimizer's compiled functions.
+          size: At least the number of rows.
+
+        Returns:
+          `[size, *row]` in the table's dtype.
+        """
         result = np.zeros((size, *kernels.types.shape), kernels.types.dtype)
         if self.grads:
             np.concatenate(self.grads, out=result[: len(self.rows)], casting="unsafe")
@@ -44,7 +52,7 @@ class RowJob:
 def reduce_rows(
     kernels: RowKernels, job: RowJob, turn: int, shared: Sequence[Any], n_untouched: int
 ) -> list[np.ndarray]:
-    """One round's reductions over a job's rows, and over rows that were not touched: their gradient is zero.
+    """One round's reductions over a job's rows, and over rows that were not touched, whose gradient is zero.
 
     Args:
       kernels: The optimizer's compiled functions.
@@ -52,6 +60,9 @@ def reduce_rows(
       turn: The round.
       shared: Shared values for the round.
       n_untouched: How many rows were not touched.
+
+    Returns:
+      The reductions, in the order of the rule's.
     """
     n = len(job.rows)
     weights = np.zeros(padded_size(n + 1), np.int32)
@@ -60,12 +71,15 @@ def reduce_rows(
 
 
 def compute_rows(kernels: RowKernels, job: RowJob, shared: Sequence[Any]) -> list[np.ndarray]:
-    """New parameters and states of a job's rows, padded, for `Selection.write`; changes nothing.
+    """Computes new parameters and states of a job's rows; changes nothing.
 
     Args:
       kernels: The optimizer's compiled functions.
       job: At least one row.
       shared: The update's shared values.
+
+    Returns:
+      Parameters, then states, padded, for `Selection.write`.
     """
     size = padded_size(len(job.rows))
     rows, *state = job.rows.take(size)
@@ -73,7 +87,7 @@ def compute_rows(kernels: RowKernels, job: RowJob, shared: Sequence[Any]) -> lis
 
 
 def catch_up(kernels: RowKernels, history: SharedHistory, rows: Selection) -> None:
-    """Makes up for the updates that rows were left out of: their gradient was zero in each.
+    """Applies to rows the updates that they were left out of, in each of which their gradient was zero.
 
     Args:
       kernels: The optimizer's compiled functions.

@@ -128,7 +128,13 @@ class ServerPart:
     # ---- updates -----------------------------------------------------------------------------------------------------
 
     def rows(self, update: int) -> dict[int, Rows]:
-        """By partition an update's rows, each once in rising order, and the sums of their gradients, in the table's dtype.
+        """Sums an update's gradients.
+
+        Args:
+          update: The update's number.
+
+        Returns:
+          By touched partition its rows, each once in rising order, and the sums of their gradients, in the table's dtype.
 
         Raises:
           TableError: If a sum has overflowed.
@@ -137,6 +143,9 @@ class ServerPart:
 
     def check(self, update: int) -> None:
         """Returns if an update's gradients can be applied.
+
+        Args:
+          update: The update's number.
 
         Raises:
           TableError: If a sum has overflowed.
@@ -184,11 +193,19 @@ class ServerPart:
         self._prepared[update] = write
 
     def commit(self, update: int) -> None:
-        """Makes an update that was prepared, with nothing in between. Its gradients can still be read."""
+        """Makes an update that was prepared, if nothing has changed since. Its gradients can still be read.
+
+        Args:
+          update: The update's number.
+        """
         self._prepared.pop(update)()
 
     def drop(self, update: int) -> None:
-        """Forgets an update. May be called from any thread."""
+        """Forgets an update. May be called from any thread.
+
+        Args:
+          update: The update's number.
+        """
         self._buffers.pop(update, None)
         self._prepared.pop(update, None)
 
@@ -196,6 +213,10 @@ class ServerPart:
 
     def read(self, start: int, stop: int) -> dict[int, list[np.ndarray]]:
         """Reads what is in here of rows start to stop of the table.
+
+        Args:
+          start: The first row.
+          stop: The row after the last.
 
         Returns:
           By partition parameters, states and counts as they are: views.

@@ -9,13 +9,13 @@ import numpy as np
 
 
 class SharedHistory:
-    """What each of the latest updates shared between all rows: step sizes, bias corrections, norms.
+    """The shared values of the latest updates: step sizes, bias corrections, norms.
 
-    A row that was not touched for k updates needs the last k entries to catch up. It holds `capacity` of them, so all rows
-    must be settled before one more comes.
+    A row that was not touched for k updates needs the last k entries to catch up. The history holds `capacity` entries, so all rows must be
+    caught up before one more is added.
 
     Args:
-      capacity: Updates that it holds; 0 where no row ever needs them: then it counts only.
+      capacity: How many updates it holds. 0 if rows never catch up: then it only counts updates.
       version: The number of updates before the first of them.
     """
 
@@ -32,11 +32,15 @@ class SharedHistory:
 
     @property
     def is_full(self) -> bool:
-        """Whether all rows have to be settled before the next update."""
+        """Whether all rows have to be caught up before the next update."""
         return 0 < self.capacity == self.length
 
     def append(self, shared: Sequence[Any]) -> None:
-        """Adds one update's shared values."""
+        """Adds one update's shared values.
+
+        Args:
+          shared: The values, of the same shapes and dtypes in every update.
+        """
         if not self.capacity:
             self.base += 1
             return

@@ -23,7 +23,7 @@ Call = tuple[Any, ...]
 
 
 class Servers(Protocol):
-    """Servers, by number. They may forget later what they are told to forget. Those calls may come from any thread, and from a finalizer."""
+    """Servers, by number. Calls that let them forget something may come from any thread and from finalizers, and may take effect later."""
 
     def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
         """Makes empty parts of a new split.
@@ -53,19 +53,37 @@ class Servers(Protocol):
         ...
 
     def traffic(self, table: int, server: int) -> ByteCounts:
-        """The bytes of a table that a server has counted."""
+        """The bytes of a table that a server has counted.
+
+        Args:
+          table: The table's number.
+          server: The server's.
+        """
         ...
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Forgets an update."""
+        """Forgets an update's gradients.
+
+        Args:
+          key: The table and split.
+          update: The update's number.
+        """
         ...
 
     def close_parts(self, key: SplitKey) -> None:
-        """Forgets a split."""
+        """Forgets a split with all its rows.
+
+        Args:
+          key: The table and split.
+        """
         ...
 
     def forget_table(self, table: int) -> None:
-        """Forgets a table."""
+        """Forgets a table with all its splits, and its counts.
+
+        Args:
+          table: The table's number.
+        """
         ...
 
 
@@ -77,12 +95,31 @@ class LocalServers:
         self._pool: ThreadPoolExecutor | None = None
 
     def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
-        """Makes a part on each server that is named."""
+        """Makes empty parts of a new split.
+
+        Args:
+          key: The table and split.
+          rule: The optimizer's rule for the table.
+          parts: By server, what its part holds.
+        """
         for server, settings in parts.items():
             self._servers.setdefault(server, Server()).open(key, settings, kernels_for(rule))
 
     def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
-        """Asks parts; in threads where there is much to do."""
+        """Asks parts; in threads where there is much to do.
+
+        Args:
+          key: The table and split.
+          calls: By server its call.
+          nbytes: How much there is to do, in bytes of gradients.
+
+        Returns:
+          By server what its part answers.
+
+        Raises:
+          TableError: A part's. All calls have ended by then.
+          ServerError: If a part is gone.
+        """
         if len(calls) < 2 or nbytes < row_jobs.PARALLEL_BYTES:
             return {server: self._servers[server].ask(key, *call) for server, call in calls.items()}
         if self._pool is None:
@@ -94,20 +131,38 @@ class LocalServers:
         return {server: future.result() for server, future in futures.items()}
 
     def traffic(self, table: int, server: int) -> ByteCounts:
-        """The bytes of a table that a server has counted."""
+        """The bytes of a table that a server has counted.
+
+        Args:
+          table: The table's number.
+          server: The server's.
+        """
         return self._servers[server].traffic(table) if server in self._servers else ByteCounts()
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Forgets an update."""
+        """Forgets an update's gradients.
+
+        Args:
+          key: The table and split.
+          update: The update's number.
+        """
         for server in list(self._servers.values()):
             server.drop_update(key, update)
 
     def close_parts(self, key: SplitKey) -> None:
-        """Forgets a split."""
+        """Forgets a split with all its rows.
+
+        Args:
+          key: The table and split.
+        """
         for server in list(self._servers.values()):
             server.close(key)
 
     def forget_table(self, table: int) -> None:
-        """Forgets a table."""
+        """Forgets a table with all its splits, and its counts.
+
+        Args:
+          table: The table's number.
+        """
         for server in list(self._servers.values()):
             server.forget(table)

@@ -119,21 +119,39 @@ class ServerProcesses:
         return self._ask({server: Request(key, method, args) for server, (method, *args) in calls.items()})
 
     def traffic(self, table: int, server: int) -> ByteCounts:
-        """The bytes of a table that a server's process had counted at its last answer."""
+        """The bytes of a table that a server's process had counted at its last answer.
+
+        Args:
+          table: The table's number.
+          server: The server's.
+        """
         return self._servers[server].traffic.get(table, ByteCounts())
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Lets a split's servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request."""
+        """Lets a split's servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request.
+
+        Args:
+          key: The table and split.
+          update: The update's number.
+        """
         for server in self._running(self._on.get(key, ())):
             server.dropped.append((key, update))
 
     def close_parts(self, key: SplitKey) -> None:
-        """Lets the servers that have a split forget it with their next requests; safe in a finalizer."""
+        """Lets the servers of a split forget it with their next requests. Safe in a finalizer.
+
+        Args:
+          key: The table and split.
+        """
         for server in self._running(self._on.pop(key, ())):
             server.closed.append(key)
 
     def forget_table(self, table: int) -> None:
-        """Lets all servers forget a table with their next requests; safe in a finalizer."""
+        """Lets all servers forget a table with their next requests. Safe in a finalizer.
+
+        Args:
+          table: The table's number.
+        """
         for server in self._running(range(len(self._servers))):
             server.forgotten.append(table)
 

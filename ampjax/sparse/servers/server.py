@@ -23,7 +23,11 @@ class Server:
         self._traffic: dict[int, ByteCounts] = {}
 
     def traffic(self, table: int) -> ByteCounts:
-        """The bytes of a table that were counted here; they go on counting."""
+        """The bytes of a table that were counted here; they go on counting.
+
+        Args:
+          table: The table's number.
+        """
         return self._traffic.setdefault(table, ByteCounts())
 
     def open(self, key: SplitKey, settings: PartSettings, kernels: RowKernels) -> None:
@@ -57,16 +61,29 @@ class Server:
         return getattr(self._parts[key], method)(*args)
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Forgets an update."""
+        """Forgets an update's gradients.
+
+        Args:
+          key: The table and split.
+          update: The update's number.
+        """
         if key in self._parts:
             self._parts[key].drop(update)
 
     def close(self, key: SplitKey) -> None:
-        """Forgets a part."""
+        """Forgets a part with all its rows.
+
+        Args:
+          key: The table and split.
+        """
         self._parts.pop(key, None)
 
     def forget(self, table: int) -> None:
-        """Forgets a table."""
+        """Forgets a table's parts, and its counts.
+
+        Args:
+          table: The table's number.
+        """
         for key in [key for key in self._parts if key.table == table]:
             del self._parts[key]
         self._traffic.pop(table, None)

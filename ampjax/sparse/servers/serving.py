@@ -90,7 +90,14 @@ class Service:
         self._fetching = threading.Lock()  # a part's threads share the channel
 
     def answer(self, request: Request) -> Answer:
-        """Does what a request asks for; an error becomes part of the answer."""
+        """Does what a request asks for; an error becomes part of the answer.
+
+        Args:
+          request: The request.
+
+        Returns:
+          The answer to it.
+        """
         for key, update in request.dropped:
             self._server.drop_update(key, update)
         for key in request.closed:

@@ -1,9 +1,10 @@
-"""What saves that were killed have left, told from what a living one is still writing.
+"""Finds files that killed saves have left, and tells them from files that a running save is still writing.
 
-A save's files and folders carry a token of their own. As long as it runs, it holds an `flock` on a file `...<token>.lock` beside them, which it made
-before anything else. The operating system lets go of it when the process ends, however it ends, so what has a token whose lock can be taken is left
-over. (A child that was forked meanwhile, and has not started another program, holds the lock too; on Linux's NFS it holds across machines.) Where a
-file system knows no such locks, files of a save that was killed stay: nothing is removed by guess.
+The names of a save's files and folders contain a token. While it runs, the save holds an `flock` on a file `...<token>.lock` beside them,
+which it makes first. The operating system releases the lock when the process ends, however it ends. So if the lock of a token can be taken,
+the files with this token are left over. (A child that was forked meanwhile, and has not started another program, holds the lock too. On
+Linux's NFS the lock holds across machines.) Where a file system knows no such locks, files of killed saves stay: nothing is removed on
+suspicion.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def saving(folder: Path, stem: str) -> Iterator[str]:
 
 
 def sweep(folder: Path, stem: str, remove: Callable[[str], None]) -> None:
-    """Lets `remove` delete what saves have left that run no more. What can't be listed or deleted stays.
+    """Lets `remove` delete what killed saves have left. What can't be listed or deleted stays.
 
     Args:
       folder: Where to look.
@@ -51,7 +52,7 @@ def sweep(folder: Path, stem: str, remove: Callable[[str], None]) -> None:
     """
     pattern = re.compile(re.escape(stem) + r"([0-9a-f]{8})[-.]")
     with suppress(OSError):
-        tokens = {found[1] for name in os.listdir(folder) if (found := pattern.match(name))}
+        tokens = {match[1] for name in os.listdir(folder) if (match := pattern.match(name))}
         for token in sorted(tokens):
             with _ended(folder / f"{stem}{token}{_LOCK}") as has_ended, suppress(OSError):
                 if has_ended:

@@ -46,9 +46,12 @@ from ampjax.utils.interrupts import uninterrupted
 class Table:
     """A table `[n_rows, *row]` of which each step touches few rows.
 
-    `pull` gives rows, `push` updates rows by an optax transform. Row r lies in partition `r % P`; partitions are dealt
-    to servers evenly by size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, but for a `ServerError`: where one
-    server has ended, others may have made an update already, and the table is good for `load` only.
+    `pull` gives rows, `push` updates rows by an optax transform. Row r lies in partition `r % P`; partitions are dealt to servers evenly by
+    size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, but for a `ServerError`: where one server
+    has ended, others may have made an update already, and the table is good for `load` only.
+
+    It has many methods since it is all that users of tables hold, and ten of them only say what it is. Rows at servers are `Shards`' work,
+    updates under way `PendingUpdate`'s.
 
     Args:
       values: The first rows, `[n_rows, *row]`, float32, bfloat16 or float16: an array or anything with `shape`, `dtype` and
@@ -362,8 +365,8 @@ class Table:
         )  # before a table is made: the files hold as many rows as it will have
         table = cls.__new__(cls)
         table._start(kept, *_split_and_rule(tx, arrays[0].shape, kept.dtype), version=saved["version"])
-        came = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
-        if (facts := table._facts()) != {name: saved.get(name) for name in facts} or came != table._types():
+        types = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
+        if (facts := table._facts()) != {name: saved.get(name) for name in facts} or types != table._types():
             fix = "Pass the transform that it was saved with."
             raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved.get('state')}", fix)
         if table._variables is not None:

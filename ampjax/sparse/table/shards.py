@@ -91,7 +91,11 @@ class Shards:
         return self if self._successor is None else self._successor.latest
 
     def replace(self, successor: Shards) -> None:
-        """Lets another split, which has the rows by now, take this one's place. The servers forget this one."""
+        """Lets another split take this one's place. The servers forget this one.
+
+        Args:
+          successor: The new split, which has all rows by now.
+        """
         self._successor = successor
         self._close()
         if self._folder is not None:
@@ -100,7 +104,12 @@ class Shards:
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
     def fill(self, rows: Iterable[Block]) -> None:
-        """Writes all rows. Blocks from outside lack the last array, how many updates each row has seen: those counts stay as they are."""
+        """Writes all rows.
+
+        Args:
+          rows: All rows in order. Blocks from outside lack the last array, how many updates each row has seen; those counts stay as they
+            are.
+        """
         for start, block in rows:
             stop = start + len(block[0])
             within = {p: self.layout.within(p, start, stop) for p in range(self.layout.n_partitions)}
@@ -169,18 +178,40 @@ class Shards:
     # ---- the servers -------------------------------------------------------------------------------------------------
 
     def by_server(self, values: Mapping[int, Any]) -> dict[int, dict[int, Any]]:
-        """Groups what belongs to partitions by their server: `{partition: value}` becomes `{server: {partition: value}}`."""
+        """Groups what belongs to partitions by their server.
+
+        Args:
+          values: `{partition: value}`.
+
+        Returns:
+          `{server: {partition: value}}`.
+        """
         result: dict[int, dict[int, Any]] = {}
         for p, value in values.items():
             result.setdefault(self.placement[p], {})[p] = value
         return result
 
     def count(self, partition: int, local: np.ndarray, **rows: np.ndarray) -> None:
-        """Counts row ids, and the rows that a partition's server has sent (`pulled`) or received (`pushed`)."""
+        """Counts what has travelled between a partition's server and its clients.
+
+        Args:
+          partition: The partition.
+          local: `[n]`, the row ids that have travelled.
+          rows: `pulled`, rows that the server has sent, or `pushed`, gradients that it has received.
+        """
         self.connection.counts[self.placement[partition]].add(local, **rows)
 
     def everywhere(self, method: str, *args: Any, nbytes: int = 0) -> dict[int, Any]:
-        """Asks all servers that hold rows for the same; see `ask`."""
+        """Asks all servers that hold rows for the same.
+
+        Args:
+          method: A method of `ServerPart`.
+          args: Its arguments.
+          nbytes: How much there is to do, in bytes of gradients.
+
+        Returns:
+          By server, what the method gives.
+        """
         return self.ask({server: (method, *args) for server in self._used_servers}, nbytes)
 
     def ask(self, calls: Mapping[int, Any], nbytes: int = 0) -> dict[int, Any]:

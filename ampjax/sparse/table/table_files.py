@@ -1,7 +1,7 @@
-"""A table in files: one for each array, and a manifest with their checksums that is replaced in one go.
+"""A table in files: one for each array, and a manifest with their checksums, which is replaced in one go.
 
-A save that is cut off leaves the last whole one: files of a save have names of their own, and count only once the manifest
-names them.
+If a save is cut off, the last complete one is still valid: files of each save have other names, and are used only if the manifest names
+them.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ def read_manifest(folder: str | Path, **kinds: type) -> dict[str, Any]:
       folder: What `save` wrote.
       **kinds: Facts that it must hold, and their types.
 
+    Returns:
+      What the manifest says.
+
     Raises:
       TableError: If there is none, or it was altered, or does not say what a manifest says.
     """
@@ -88,6 +91,10 @@ def read_manifest(folder: str | Path, **kinds: type) -> dict[str, Any]:
 def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
     """Compares what the manifest says of files with their sizes, without reading them.
 
+    Args:
+      folder: What `save` wrote.
+      manifest: What `read_manifest` read there.
+
     Raises:
       TableError: If a file is missing, too short or too long.
     """
@@ -103,7 +110,14 @@ def check_files(folder: str | Path, manifest: Mapping[str, Any]) -> None:
 
 
 def read_arrays(folder: str | Path, manifest: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Rows as mapped files, and the other arrays in memory; all of them are read once and checked first.
+    """Reads all arrays, after a check of every byte.
+
+    Args:
+      folder: What `save` wrote.
+      manifest: What `read_manifest` read there.
+
+    Returns:
+      Arrays of rows, as mapped files, and the other arrays, in memory.
 
     Raises:
       TableError: If a file is missing, too short or too long, or was altered.
@@ -116,10 +130,10 @@ def read_arrays(folder: str | Path, manifest: Mapping[str, Any]) -> tuple[list[n
 
 
 def sweep(folder: str | Path) -> None:
-    """Deletes what saves that were killed have left in a folder: files that the manifest does not name, of no save that still runs.
+    """Deletes what killed saves have left in a folder: files that the manifest does not name, unless their save still runs.
 
     Args:
-      folder: What `save` wrote. Where it was read, this is for when all of it was found right.
+      folder: What `save` wrote. A reader calls this only after it has found all files right.
     """
     folder = Path(folder)
 
@@ -134,7 +148,11 @@ def sweep(folder: str | Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until a folder's names are on the disk."""
+    """Waits until the names in a folder are on the disk.
+
+    Args:
+      folder: The folder.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -78,10 +78,13 @@ class TableSettings:
         return self.servers if isinstance(self.servers, int) else max(self.servers, default=0) + 1
 
     def placement(self, n_partitions: int) -> tuple[int, ...]:
-        """For each partition its server: as given, where that fits, else evenly by size.
+        """For each partition its server: as given if there are as many partitions as were given, else evenly by size.
+
+        Args:
+          n_partitions: The number of partitions.
 
         Raises:
-          TableError: If `servers` is no such thing.
+          TableError: If `servers` is neither a number of servers nor one server for each partition.
         """
         if isinstance(self.servers, int):
             if self.servers < 1:
@@ -99,7 +102,11 @@ class TableSettings:
         return place_evenly([layout.size(p) for p in range(n_partitions)], self.n_servers)
 
     def facts_to_save(self, n_partitions: int) -> dict[str, Any]:
-        """What is saved of them, in JSON's types; a folder of mapped files and processes are this run's and are left out."""
+        """The settings that are saved with a table, in JSON's types: all but a folder and processes, which belong to this run.
+
+        Args:
+          n_partitions: The number of partitions now.
+        """
         wire = None if self.wire_dtype is None else str(self.wire)
         kept = {"partitions": n_partitions, "servers": self.n_servers, "mode": self.mode, "max_lag": self.max_lag}
         return kept | {"wire_dtype": wire, "folder": None}
@@ -108,13 +115,16 @@ class TableSettings:
 def settings_of_saved(
     where: str | Path, saved: Mapping[str, Any], arrays: Sequence[np.ndarray], given: Mapping[str, Any]
 ) -> TableSettings:
-    """The settings of a saved table, once its files are known to hold as many rows as it says.
+    """The settings of a saved table, checked against its files.
 
     Args:
       where: Its folder, for error messages.
       saved: Its manifest.
       arrays: Its files' rows.
       given: Settings in place of the saved ones.
+
+    Returns:
+      The settings, which fit the files.
 
     Raises:
       TableError: If what was saved does not fit the files, or is nothing that a table saves; or if a given setting is wrong.
@@ -132,7 +142,15 @@ def settings_of_saved(
 
 
 def checked_partitions(n_partitions: Any, n_rows: int) -> int:
-    """A number of partitions; a `TableError` if the table can't be split so."""
+    """A number of partitions, if a table can be split so.
+
+    Args:
+      n_partitions: What the caller gave.
+      n_rows: The table's rows.
+
+    Raises:
+      TableError: If it is no integer in `[1, n_rows]`.
+    """
     if not isinstance(n_partitions, int | np.integer) or not 1 <= n_partitions <= n_rows:
         raise TableError(
             "partitions", f"an integer in [1, {n_rows}]", f"{n_partitions!r}", "A partition holds one row at least."
@@ -159,7 +177,14 @@ def _check_processes(processes: Any, n_servers: int) -> None:
 
 
 def checked_wire(dtype: Any) -> np.dtype:
-    """The dtype of rows that travel; a `TableError` if it is none."""
+    """The dtype of rows that travel, if it can be one.
+
+    Args:
+      dtype: What the caller gave.
+
+    Raises:
+      TableError: If it is not one of `DTYPES`.
+    """
     try:
         wire = np.dtype(dtype)
     except TypeError:
@@ -170,7 +195,15 @@ def checked_wire(dtype: Any) -> np.dtype:
 
 
 def checked_columns(columns: Any, row: tuple[int, ...]) -> tuple[int, int] | None:
-    """From and to where along the last axis of rows; a `TableError` if they have none such."""
+    """Columns of rows, if rows have them.
+
+    Args:
+      columns: From and to where along the last axis of rows; None for all.
+      row: The shape of one row.
+
+    Raises:
+      TableError: If rows have no such columns.
+    """
     if columns is None:
         return None
     width = row[-1] if row else 0
@@ -186,7 +219,14 @@ def checked_columns(columns: Any, row: tuple[int, ...]) -> tuple[int, int] | Non
 
 
 def check_values(values: Any) -> None:
-    """Raises a `TableError` unless values can be a table's rows."""
+    """Returns if values can be a table's rows.
+
+    Args:
+      values: What the caller gave.
+
+    Raises:
+      TableError: If they are no array with rows, or of another dtype than `DTYPES`.
+    """
     shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
     if shape is None or dtype is None or not hasattr(values, "__getitem__"):
         raise TableError(

@@ -57,7 +57,7 @@ class Apart:
         self.partials = {t: jax.jit(rule.partials, static_argnums=0) for t, rule in self.split.rules.items()}
 
     def step(self, grads, touched):
-        shared_of, update = self.split.jitted
+        shared_of, update = self.split.jitted_shared, self.split.jitted_update
         dense_grads, row_grads = self.split.params.split(grads)
         totals = []
         for turn in range(self.split.n_rounds):

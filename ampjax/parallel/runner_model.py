@@ -1,0 +1,196 @@
+"""A runner's model in its two states: before the first batch, when it is only parameters, and after it, when it can be trained.
+
+Knows how parameters, optimizer state and files are put together from homes; nothing of the order in which a runner does things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.parallel import runner_files
+from ampjax.parallel.config.leaf_paths import names
+from ampjax.parallel.config.partitioner import Group
+from ampjax.parallel.config.trainable_params import check_like, checked_params
+from ampjax.parallel.planning.build_runner import RunnerSetup, Step, restart_step
+from ampjax.parallel.planning.variable_plan import VariablePlan
+from ampjax.parallel.runner_files import Saved
+from ampjax.parallel.steps.asynchronous_steps import AsyncStep
+from ampjax.parallel.steps.synchronous_steps import DenseStep
+
+Tree = Any
+
+
+@dataclass
+class InitialModel:
+    """A model before its first batch: its first parameters, or the checkpoint from which it will go on.
+
+    Args:
+      tx: The optimizer.
+      first: The first parameters, host arrays.
+      checkpoint: A folder that `BuiltModel.save` wrote, read when the model is built; None to begin with the first parameters.
+    """
+
+    tx: optax.GradientTransformation
+    first: Tree
+    checkpoint: Path | None = None
+
+    def params(self) -> Tree:
+        """All parameters: copies, or what the checkpoint has.
+
+        Raises:
+          DataError: If the checkpoint is of another model.
+          TableError: If its files are missing, cut off or altered.
+        """
+        return jax.tree.map(np.array, self.first) if self.checkpoint is None else self._read(self.checkpoint)[0]
+
+    def opt_state(self) -> Tree:
+        """The optimizer's first state, or what the checkpoint has.
+
+        Raises:
+          DataError: If the checkpoint is of another model.
+          TableError: If its files are missing, cut off or altered.
+        """
+        return self.tx.init(self.first) if self.checkpoint is None else self._read(self.checkpoint)[1]
+
+    def restore(self, path: str | Path) -> int:
+        """Goes on from a checkpoint, of which only the parameters' shapes are compared now.
+
+        Args:
+          path: A folder that `BuiltModel.save` wrote.
+
+        Returns:
+          The steps that had been taken.
+
+        Raises:
+          DataError: If it is of another model.
+          TableError: If there is no manifest, or it was altered.
+        """
+        steps = runner_files.steps(path, self.first)
+        self.checkpoint = Path(path)
+        return steps
+
+    def _read(self, checkpoint: Path) -> tuple[Tree, Tree]:
+        return runner_files.whole(checkpoint, self.first, self.tx)
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A model after its first batch: its variables have their homes, and a step that trains them.
+
+    Args:
+      setup: What it is trained with.
+      plan: What became of each variable.
+      step: The object that makes steps, and holds the homes.
+    """
+
+    setup: RunnerSetup
+    plan: VariablePlan
+    step: Step
+
+    def settle(self) -> Step:
+        """Applies all gradients that are under way, of which only asynchronous steps have any.
+
+        Returns:
+          The step, with nothing under way.
+
+        Raises:
+          ParameterError: If a gradient is not finite. It alone is dropped.
+          TableError: If a row's gradient is not; likewise.
+        """
+        if isinstance(self.step, AsyncStep):
+            self.step.finish()
+        return self.step
+
+    def params(self) -> Tree:
+        """All parameters as the single-device program has them, host arrays."""
+        params, _ = self.settle().read()
+        return self.plan.program.join(params, {path: copies[0].dense() for path, copies in self.step.tables.items()})
+
+    def opt_state(self) -> Tree:
+        """The optimizer's state, as `tx.init` makes it for the single-device program."""
+        _, state = self.settle().read()
+        if isinstance(self.step, DenseStep):
+            return state
+        program = self.plan.program
+        rows = {path: program.as_leaves(path, copies[0].opt_state) for path, copies in self.step.tables.items()}
+        return self.step.homes.split.state.fill(jax.tree.leaves(state), rows)
+
+    def reset(self, params: Tree) -> None:
+        """Puts other parameters in the place of these, with fresh optimizer state; tables stay split as they are.
+
+        Args:
+          params: Parameters like the first ones.
+
+        Raises:
+          ParameterError: If they have another structure, other shapes or dtypes, or are not finite.
+        """
+        params = checked_params(params)
+        check_like(params, self.plan.program.params)
+        restart_step(self.setup, self.plan, self.step, params)
+
+    def resplit(self, group: Group, count: int) -> None:
+        """Gives a group of tables its number of partitions, if it has another one.
+
+        Args:
+          group: The tables.
+          count: The number of partitions that each shall have.
+        """
+        if isinstance(self.step, DenseStep):
+            return
+        homes, counts = self.step.homes, dict.fromkeys(group.paths, count)
+        if not homes.is_split(counts):  # a search asks before each step, and settling takes the staleness away
+            self.settle()
+            homes.resplit(counts)
+
+    def save(self, path: str | Path, steps: int, notes: Mapping[str, Any] | None) -> None:
+        """Writes all parameters and optimizer state to a folder in one go.
+
+        Args:
+          path: The folder; a checkpoint that is there is replaced.
+          steps: Steps taken so far.
+          notes: What the partition searches have found, in JSON's types.
+
+        Raises:
+          SettingsError: If the path is none.
+          DataError: If the folder holds anything else, or is the one in which the program runs.
+        """
+        step = self.settle()
+        tables = {name: copies[0] for name, copies in step.tables.items()}
+        runner_files.save(path, steps, *step.read(), tables, notes, axes=self.plan.program.transposed)
+
+    def restore(self, path: str | Path) -> Saved:
+        """Reads a checkpoint into the homes, once all of it was checked. Gradients under way are dropped.
+
+        Args:
+          path: A folder that `save` wrote.
+
+        Returns:
+          What was read; its steps and notes are the runner's.
+
+        Raises:
+          DataError: If it is of another model.
+          TableError: If files are missing, cut off or altered.
+        """
+        step = self.step
+        saved = runner_files.load(path, *step.read(), step.tables, self.plan.program.transposed)
+        step.write(saved.params, saved.state, saved.tables)
+        return saved
+
+    def readable(self, by_path: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes paths as names with `/` between them.
+
+        Args:
+          by_path: Values by path, as `jax.tree_util.keystr` writes it.
+
+        Returns:
+          The values by name.
+        """
+        text = names(self.plan.program.params)
+        return {text.get(path, path): value for path, value in by_path.items()}
