@@ -50,7 +50,18 @@ class EngineRun:
 def run_engine(
     graph: Graph, instances: Data, params: Mapping[str, Any], settings: Settings, reporter: Reporter = SILENT
 ) -> EngineRun:
-    """Runs instances forward and backward with frozen parameters, evaluates and predicts them; compiles only what these need, and shows that."""
+    """Runs instances forward and backward with frozen parameters, evaluates them and predicts their outputs. Compiles only the kernels that these need.
+
+    Args:
+      graph: A closed graph with a loss.
+      instances: The instances.
+      params: A pytree for each parameterised node, by name.
+      settings: How the graph is run.
+      reporter: Shows compilations.
+
+    Raises:
+      Exception: As `Trainer.accumulate`.
+    """
     trainer = Trainer(graph, optax.sgd(0.0), params=params, settings=replace(settings, compile_ahead=False))
     session = trainer.session
     with showing_compilations(reporter, session.preparation.most_kernels(session.instances(instances))):
@@ -76,7 +87,15 @@ def has_sinks(graph: Graph) -> bool:
 
 
 def differences_of(found: EngineRun, wanted: Reference) -> dict[str, list[Difference]]:
-    """Every difference between the engine and the reference, by what was run: training, `evaluate`, `predict`."""
+    """Compares what the engine and the reference have computed.
+
+    Args:
+      found: The engine's results.
+      wanted: The reference's.
+
+    Returns:
+      All differences, by what was run: `training`, `evaluate`, `predict`.
+    """
     training = [
         ("loss", "", _relative(found.loss, wanted.loss)),
         ("gradient", "norm", _relative(_norm(found.grads), _norm(wanted.grads))),

@@ -32,7 +32,15 @@ class Oracle(Protocol):
         ...
 
     def body(self, node: str, body: Body) -> Callable[..., Any]:
-        """`call(params, key, *inputs)`: the body on one row."""
+        """Makes a function that evaluates a body on one row.
+
+        Args:
+          node: The node's name, for errors.
+          body: The body.
+
+        Returns:
+          `call(params, key, *inputs)`.
+        """
         ...
 
 
@@ -53,7 +61,14 @@ class Eager:
         return jax.tree.map(_widened, tree)
 
     def body(self, node: str, body: Body) -> Callable[..., Any]:
-        """`call(params, key, *inputs)`: the body on one row.
+        """Makes a function that evaluates a body on one row.
+
+        Args:
+          node: The node's name, for errors.
+          body: The body.
+
+        Returns:
+          `call(params, key, *inputs)`.
 
         Raises:
           GraphError: By the call, if the body can't be evaluated so; it names the node.
@@ -79,7 +94,15 @@ class Jitted:
         return tree
 
     def body(self, node: str, body: Body) -> Callable[..., Any]:
-        """`call(params, key, *inputs)`: the body on one row, compiled once for equal bodies."""
+        """Makes a function that evaluates a body on one row.
+
+        Args:
+          node: The node's name, for errors.
+          body: The body.
+
+        Returns:
+          `call(params, key, *inputs)`.
+        """
         compiled = _compiled if isinstance(body.apply, Hashable) else _compiled.__wrapped__
         return compiled(body.apply, body.rng)
 

@@ -128,7 +128,15 @@ def reference(
 
 
 def init_params(graph: Graph, seed: int = 0) -> dict[str, Any]:
-    """Initial parameters of every parameterised node, by name: `init` of a key folded from the seed and the node's number."""
+    """Makes initial parameters of every parameterised node: `init` of a key folded from the seed and the node's number.
+
+    Args:
+      graph: A closed graph.
+      seed: Of the keys.
+
+    Returns:
+      A pytree for each parameterised node, by name.
+    """
     root = jax.random.key(seed)
     nodes = enumerate(graph.parameterised.items())
     return {name: node.op.body.init(jax.random.fold_in(root, i)) for i, (name, node) in nodes}

@@ -36,7 +36,13 @@ class Verification:
 
 
 def account(settings: Settings, differences: Mapping[str, Sequence[Difference]], tolerance: float) -> str:
-    """What one schedule was compared in, and how far apart it was; a table of all differences where one is too large."""
+    """Says what one schedule was compared in, and how large the differences are; with a table of all if one is too large.
+
+    Args:
+      settings: The schedule.
+      differences: All differences, by what was run.
+      tolerance: Largest difference allowed.
+    """
     s = settings
     name = (
         f"max_active_keys={s.max_active_keys}, max_dispatch_size={s.max_dispatch_size}, workers={s.workers}, {s.policy}"

@@ -25,8 +25,12 @@ from ampjax.train.settings import Settings
 def require_closed(where: str, graph: Graph) -> None:
     """Checks that a graph can be run.
 
+    Args:
+      where: What an error calls the caller.
+      graph: The graph.
+
     Raises:
-      GraphError: If it is still being built.
+      GraphError: If it is no graph, or still being built.
     """
     if not isinstance(graph, Graph):
         fix = "Pass the graph first, then the optax transform."
@@ -50,7 +54,12 @@ def require_transform(tx: Any) -> None:
 
 
 def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
-    """What the scheduler needs to know: a node's own options win over the common settings."""
+    """Makes the scheduler's settings. A node's own options win over the common settings.
+
+    Args:
+      graph: A closed graph.
+      settings: The common settings.
+    """
     s, nodes = settings, graph.parameterised
     return SchedulerSettings(
         max_active_keys=s.in_flight,

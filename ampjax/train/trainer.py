@@ -171,7 +171,19 @@ class Trainer:
             blocking(single_passes.warm_up(self.session, data, held_out, reporter))
 
     def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
-        """Trains; see `fit_async` for arguments, result and errors."""
+        """Trains for some epochs and validates after each; see `fit_async`, which has the same arguments, result and errors.
+
+        Args:
+          train: Training instances.
+          valid: Validation instances.
+          **options: As for `fit_async`.
+
+        Returns:
+          The history.
+
+        Raises:
+          Exception: As `fit_async`.
+        """
         return blocking(self.fit_async(train, valid, **options))
 
     async def fit_async(
@@ -223,33 +235,40 @@ class Trainer:
         return history
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
-        """The metrics over some instances; see `evaluate_async`."""
-        return blocking(self.evaluate_async(data, progress=progress))
-
-    async def evaluate_async(self, data: Data, *, progress: bool = False) -> dict[str, float]:
-        """The mean loss and the metrics over some instances, with the parameters as they are; nothing is trained.
+        """Computes the mean loss and the metrics over some instances; nothing is trained.
 
         Args:
           data: The instances.
           progress: Whether to show progress.
 
         Returns:
-          The mean over rows by name: `loss`, and the metrics that the losses' bodies return.
+          By name: `loss`, the mean over rows, and the metrics that the losses' bodies return.
 
         Raises:
           SettingsError: If there is no instance.
           Exception: As `fit_async`.
+        """
+        return blocking(self.evaluate_async(data, progress=progress))
+
+    async def evaluate_async(self, data: Data, *, progress: bool = False) -> dict[str, float]:
+        """Computes the mean loss and the metrics over some instances; see `evaluate`.
+
+        Args:
+          data: The instances.
+          progress: Whether to show progress.
+
+        Returns:
+          The metrics by name.
+
+        Raises:
+          Exception: As `evaluate`.
         """
         instances = self.session.instances(data)
         with Reporter(progress) as reporter:
             return await single_passes.evaluate(self.session, instances, reporter)
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
-        """What arrives at the sinks; see `predict_async`."""
-        return blocking(self.predict_async(data, progress=progress))
-
-    async def predict_async(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
-        """What arrives at each sink. Losses are left out: no label is needed.
+        """Computes what arrives at each sink. Losses are left out: no label is needed.
 
         Args:
           data: The instances.
@@ -262,6 +281,21 @@ class Trainer:
           GraphError: If the graph has no sink.
           SettingsError: If there is no instance.
           Exception: As `fit_async`.
+        """
+        return blocking(self.predict_async(data, progress=progress))
+
+    async def predict_async(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
+        """Computes what arrives at each sink; see `predict`.
+
+        Args:
+          data: The instances.
+          progress: Whether to show progress.
+
+        Returns:
+          The messages by sink.
+
+        Raises:
+          Exception: As `predict`.
         """
         instances = self.session.instances(data)
         with Reporter(progress) as reporter:

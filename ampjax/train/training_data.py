@@ -57,7 +57,14 @@ def ragged_pumps(graph: Graph) -> list[str]:
 
 
 def require_sequence(data: Any, name: str = "data") -> Sequence[Any]:
-    """Checks that data have a length and can be indexed, and are not empty; returns them.
+    """Checks that data have a length and can be indexed, and are not empty.
+
+    Args:
+      data: What the user passed.
+      name: What an error calls it.
+
+    Returns:
+      The data.
 
     Raises:
       SettingsError: If not.
@@ -75,6 +82,10 @@ def require_sequence(data: Any, name: str = "data") -> Sequence[Any]:
 
 def require_some(data: Sized, name: str = "data") -> None:
     """Checks that data are not empty.
+
+    Args:
+      data: The data.
+      name: What an error calls them.
 
     Raises:
       SettingsError: If they are.

@@ -15,7 +15,17 @@ STANDING_STILL: ContextVar[frozenset[asyncio.AbstractEventLoop]] = ContextVar("s
 
 
 def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end; in a thread with a loop of its own where a loop already runs. Ctrl-C cancels it."""
+    """Runs a coroutine to its end; in a thread with a loop of its own where a loop already runs. Ctrl-C cancels it.
+
+    Args:
+      coroutine: The coroutine.
+
+    Returns:
+      What it returns.
+
+    Raises:
+      Exception: What it raises.
+    """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -59,7 +59,12 @@ def use_compilation_cache() -> None:
 
 
 def drop_oldest(folder: Path, most_bytes: int) -> None:
-    """Deletes the oldest files of a folder and of those in it, until they have half of `most_bytes`, if they have more. Leaves what can't be deleted."""
+    """Deletes the oldest files of a folder and its subfolders if they take too much room, until they take half of that. What can't be deleted is left.
+
+    Args:
+      folder: The folder.
+      most_bytes: Bytes that they may take.
+    """
     files = list(_files(folder))
     total = sum(stat.st_size for _, stat in files)
     if total <= most_bytes:

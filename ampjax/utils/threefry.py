@@ -47,6 +47,9 @@ def fold_in(key: Array, number: Array) -> Array:
     Args:
       key: A key. A raw one, or one of another generator, is left to JAX.
       number: A number; what isn't uint32 is left to JAX.
+
+    Returns:
+      The new key.
     """
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not typed or not is_threefry(key) or jnp.result_type(number) != jnp.uint32:

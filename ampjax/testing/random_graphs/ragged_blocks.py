@@ -14,7 +14,17 @@ from ampjax.testing.random_graphs.state_functions import Backwards, Bound, Colum
 
 
 def exploded(grower: Grower, wire: OpenWire, count: Bound, field: str) -> OpenWire:
-    """A flatmap: `count` messages in place of one, numbered in a state field."""
+    """Adds a flatmap.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The messages.
+      count: How many each becomes.
+      field: The state field that numbers them.
+
+    Returns:
+      The flatmap's output.
+    """
     several = amp.flatmap(wire.wire, count, Number(field), name=grower.name("flatmap"))
     domain = flattened(wire.domain, ("bound", wire.domain.key, count), count.most, field)
     return OpenWire(several, domain, wire.rows)
