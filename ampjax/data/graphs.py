@@ -66,7 +66,11 @@ class Graphs:
 
     @classmethod
     def joined(cls, one: Graphs, other: Graphs) -> Graphs:
-        """The graphs of both, those of the first before those of the other.
+        """Joins two collections: the graphs of the first come before those of the second.
+
+        Args:
+          one: The first.
+          other: The second.
 
         Raises:
           DataError: If they differ in their number of edge kinds.
@@ -181,7 +185,11 @@ class GraphInstances:
 
 
 def check_encoding(where: str, encoding: str) -> None:
-    """Refuses what is no encoding.
+    """Checks the name of an encoding.
+
+    Args:
+      where: What an error calls the caller.
+      encoding: The name.
 
     Raises:
       SettingsError: If it is neither `collect` nor `flatmap`.

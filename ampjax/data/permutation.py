@@ -112,10 +112,10 @@ class Programs:
           ids: `[n]`, each in `[0, len(self))`.
         """
         ids = np.asarray(ids, np.int64)
-        way = self.data.orders[ids] @ powers(self.data.n_operations)
+        route = self.data.orders[ids] @ powers(self.data.n_operations)
         each = np.arange(len(ids))
         return {
-            "digits": Messages(self.data.digits[ids], each, {"t": 0, "way": way}),
+            "digits": Messages(self.data.digits[ids], each, {"t": 0, "way": route}),
             "label": Messages(self.data.labels[ids], each),
         }
 

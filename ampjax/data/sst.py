@@ -83,14 +83,18 @@ def load(data_dir: str | os.PathLike[str] | None = None, min_count: int = 1) -> 
 
 
 def read_trees(path: str | os.PathLike[str], vocabulary: Sequence[str] | None = None) -> Trees:
-    """The trees of one file; without a vocabulary, with that of its own words.
+    """Reads the trees of one file.
+
+    Args:
+      path: The file.
+      vocabulary: The words that get numbers; None for those of the file itself.
 
     Raises:
       DataError: As `load`.
     """
     parsed = _Parsed(Path(path))
-    own = ["<unknown>", *dict.fromkeys(word for word in parsed.words if word)]
-    return parsed.trees(own if vocabulary is None else vocabulary)
+    words = ["<unknown>", *dict.fromkeys(word for word in parsed.words if word)]
+    return parsed.trees(words if vocabulary is None else vocabulary)
 
 
 def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[Trees, Trees]:

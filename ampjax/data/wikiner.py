@@ -135,7 +135,11 @@ def load(
 
 
 def read_sentences(path: str | os.PathLike[str], vocabulary: Vocabulary | None = None) -> Sentences:
-    """The sentences of one file; without a vocabulary, with that of its own words.
+    """Reads the sentences of one file.
+
+    Args:
+      path: The file.
+      vocabulary: The words that get numbers; None for those of the file itself.
 
     Raises:
       DataError: As `load`.

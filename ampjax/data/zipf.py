@@ -15,7 +15,14 @@ from ampjax.errors import SettingsError
 
 
 def probabilities(vocabulary: int, alpha: float = 1.0) -> Float[np.ndarray, " vocabulary"]:
-    """`P(k)` of each word, the most frequent first; `alpha` 0 makes all equal.
+    """Computes the probability `P(k)` of each word, the most frequent first.
+
+    Args:
+      vocabulary: Number of words.
+      alpha: Exponent of Zipf's law; 0 makes all words as likely.
+
+    Returns:
+      `[vocabulary]` float64; they add up to 1.
 
     Raises:
       SettingsError: If `vocabulary` is below 1, or `alpha` negative or not finite.

@@ -48,11 +48,11 @@ def made(function: Callable[..., Any], params: Any, *inputs: Any) -> list[Made]:
 
 def not_free(jaxpr: Any, n_params: int) -> dict[Any, bool]:
     """Whether each variable depends on parameters, the first `n_params` inputs, or is dear: it cannot be had again from the other inputs."""
-    found = {var: i < n_params for i, var in enumerate(jaxpr.invars)}
+    dependent = {var: i < n_params for i, var in enumerate(jaxpr.invars)}
     for equation in jaxpr.eqns:
-        known = any(found.get(v, False) for v in equation.invars if not isinstance(v, Literal))
-        found.update(dict.fromkeys(equation.outvars, known or _is_expensive(equation)))
-    return found
+        known = any(dependent.get(v, False) for v in equation.invars if not isinstance(v, Literal))
+        dependent.update(dict.fromkeys(equation.outvars, known or _is_expensive(equation)))
+    return dependent
 
 
 def look(jaxpr: Any, var: Any, unfree: Mapping[Any, bool]) -> Made:

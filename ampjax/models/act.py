@@ -55,7 +55,15 @@ class Ponder:
         return {"w": w, "b": jnp.zeros(self.hidden), "halt": halt, "halt_b": jnp.ones(())}
 
     def begin(self, state: jax.Array, x: jax.Array) -> jax.Array:
-        """The row that enters the inner loop, from a state `[H]` and an input `[E]`."""
+        """Makes the row that enters the inner loop.
+
+        Args:
+          state: The state `[H]`.
+          x: The input `[E]`.
+
+        Returns:
+          The row `[E + 2H + 2]`.
+        """
         return jnp.concatenate([x, state, jnp.zeros(self.hidden + 2, x.dtype)])
 
     def step(self, params: Any, row: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -63,6 +71,13 @@ class Ponder:
 
         `s = tanh([x; first; s] W + b)`, `h = sigmoid(s w + c)`. The step that brings the sum of all h to `1 - epsilon` is the last and gets what is
         left of 1 as its weight.
+
+        Args:
+          params: As `init_step` gives them.
+          row: The row `[E + 2H + 2]`.
+
+        Returns:
+          The next row, and an integer: 1 to go on, 0 to end.
         """
         x, state, mean, (total, steps) = self._parts(row)
         first = (steps == 0).astype(row.dtype)
@@ -75,12 +90,26 @@ class Ponder:
         return jnp.concatenate([x, state, mean, counts]), (~last).astype(jnp.int32)
 
     def end(self, row: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The mean state `[H]`, which is the next state, and the ponder cost `N + R`: steps, and the last one's weight."""
+        """Ends the pondering of an input.
+
+        Args:
+          row: The last row `[E + 2H + 2]`.
+
+        Returns:
+          The mean state `[H]`, which is the next state; and the ponder cost `N + R`: the number of steps, and the last one's weight.
+        """
         *_, mean, (total, steps) = self._parts(row)
         return mean, steps + 1 - total
 
     def cost(self, ponder: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """`tau (N + R)`, with the metric `ponder`."""
+        """`tau (N + R)`, with the metric `ponder`.
+
+        Args:
+          ponder: The ponder cost `N + R`.
+
+        Returns:
+          The loss, and the metric `ponder`.
+        """
         return self.time_penalty * ponder, {"ponder": ponder}
 
     def _parts(self, row: jax.Array) -> tuple[jax.Array, ...]:

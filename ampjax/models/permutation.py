@@ -70,7 +70,15 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, cop
 
 
 def embed(tables: jax.Array, digits: jax.Array) -> jax.Array:
-    """Digits `[..., 6]` to the sum of their vectors `[..., H]`, one table `[10, H]` for each place: `tables [6, 10, H]`."""
+    """Adds up the vectors of digits.
+
+    Args:
+      tables: `[6, 10, H]`: a table for each place of a digit.
+      digits: `[..., 6]` integers.
+
+    Returns:
+      `[..., H]`.
+    """
     return tables[jnp.arange(N_PLACES), digits].sum(axis=-2)
 
 

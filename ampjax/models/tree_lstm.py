@@ -62,7 +62,16 @@ class Cells:
         return _linear(key, 2 * self.hidden, 5 * self.hidden)
 
     def leaf(self, params: Any, x: jax.Array, key: Any = None) -> jax.Array:
-        """A word vector `[E]` to a state `[2H]`."""
+        """Computes the state of a leaf.
+
+        Args:
+          params: As `init_leaf` gives them.
+          x: A word vector `[E]`.
+          key: A PRNG key for dropout; None in inference.
+
+        Returns:
+          The state `[2H]`: `h` and `c`.
+        """
         in_key, key = (None, None) if key is None else jax.random.split(key)
         if self.kind == "tai":
             c, o = jnp.split(x @ params["w"] + params["b"], 2, axis=-1)
@@ -72,7 +81,18 @@ class Cells:
         return self._state(jax.nn.sigmoid(i) * dropout(key, jnp.tanh(j), self.keep), o)
 
     def branch(self, params: Any, _: jax.Array, left: jax.Array, right: jax.Array, key: Any = None) -> jax.Array:
-        """The states `[2H]` of two children to their parent's."""
+        """Computes the state of a node with two children.
+
+        Args:
+          params: As `init_branch` gives them.
+          _: The branch's own message, which has no payload to read.
+          left: The state `[2H]` of the left child.
+          right: The state `[2H]` of the right child.
+          key: A PRNG key for dropout; None in inference.
+
+        Returns:
+          The state `[2H]`: `h` and `c`.
+        """
         (h_l, c_l), (h_r, c_r) = (jnp.split(child, 2, axis=-1) for child in (left, right))
         gates = jnp.concatenate([h_l, h_r], axis=-1) @ params["w"] + params["b"]
         i, j, f_l, f_r, o = jnp.split(gates, 5, axis=-1)
@@ -83,7 +103,16 @@ class Cells:
         return self._state(jax.nn.sigmoid(i) * candidate + kept, o)
 
     def classify(self, params: Any, state: jax.Array, key: Any = None) -> jax.Array:
-        """A state `[2H]` to logits `[5]`."""
+        """Classifies a node.
+
+        Args:
+          params: As `init_classify` gives them.
+          state: The node's state `[2H]`.
+          key: A PRNG key for dropout; None in inference.
+
+        Returns:
+          Logits `[5]`.
+        """
         h = state[..., : self.hidden]
         return dropout(key, h, self.keep) @ params["w"] + params["b"]
 

@@ -86,27 +86,27 @@ def has_sinks(graph: Graph) -> bool:
     return any(node.kind == "Sink" for node in graph.nodes.values())
 
 
-def differences_of(found: EngineRun, wanted: Reference) -> dict[str, list[Difference]]:
+def differences_of(run: EngineRun, wanted: Reference) -> dict[str, list[Difference]]:
     """Compares what the engine and the reference have computed.
 
     Args:
-      found: The engine's results.
+      run: The engine's results.
       wanted: The reference's.
 
     Returns:
       All differences, by what was run: `training`, `evaluate`, `predict`.
     """
     training = [
-        ("loss", "", _relative(found.loss, wanted.loss)),
-        ("gradient", "norm", _relative(_norm(found.grads), _norm(wanted.grads))),
-        ("gradient", "rows", 0.0 if dict(found.rows) == wanted.rows else math.inf),
-        *compare(dict(found.grads), wanted.grads),
-        *_metrics("training", found.training, wanted),
+        ("loss", "", _relative(run.loss, wanted.loss)),
+        ("gradient", "norm", _relative(_norm(run.grads), _norm(wanted.grads))),
+        ("gradient", "rows", 0.0 if dict(run.rows) == wanted.rows else math.inf),
+        *compare(dict(run.grads), wanted.grads),
+        *_metrics("training", run.training, wanted),
     ]
     predictions = [
-        ("predict", f"`{name}`", outputs_apart(got, wanted.outputs[name])) for name, got in found.outputs.items()
+        ("predict", f"`{name}`", outputs_apart(got, wanted.outputs[name])) for name, got in run.outputs.items()
     ]
-    return {"training": training, "evaluate": _metrics("evaluate", found.evaluation, wanted), "predict": predictions}
+    return {"training": training, "evaluate": _metrics("evaluate", run.evaluation, wanted), "predict": predictions}
 
 
 def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]) -> float:
@@ -134,11 +134,11 @@ def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]
     return apart if math.isfinite(apart) else math.inf
 
 
-def _metrics(what: str, found: Mapping[str, float], wanted: Reference) -> list[Difference]:
+def _metrics(run: str, got: Mapping[str, float], wanted: Reference) -> list[Difference]:
     """The mean loss, and each metric; one that is missing on one side is infinitely far, one that counted nothing on both is not."""
-    want = wanted.metrics if wanted.mean_loss is None else {"loss": wanted.mean_loss, **wanted.metrics}
-    pairs = {name: (found.get(name, math.inf), want.get(name, math.inf)) for name in {**want, **found}}
-    return [(what, name, 0.0 if np.isnan(pair).all() else _relative(*pair)) for name, pair in pairs.items()]
+    wanted_metrics = wanted.metrics if wanted.mean_loss is None else {"loss": wanted.mean_loss, **wanted.metrics}
+    pairs = {name: (got.get(name, math.inf), wanted_metrics.get(name, math.inf)) for name in {**wanted_metrics, **got}}
+    return [(run, name, 0.0 if np.isnan(pair).all() else _relative(*pair)) for name, pair in pairs.items()]
 
 
 def _norm(grads: Mapping[str, Any]) -> float:
@@ -146,9 +146,9 @@ def _norm(grads: Mapping[str, Any]) -> float:
     return float(np.sqrt(sum(float(np.sum(np.square(np.abs(leaf)))) for leaf in leaves)))
 
 
-def _relative(found: float, wanted: float) -> float:
+def _relative(got: float, wanted: float) -> float:
     """|found - wanted| / |wanted|; infinite where either is not finite."""
-    apart = abs(found - wanted) / (abs(wanted) or 1.0)
+    apart = abs(got - wanted) / (abs(wanted) or 1.0)
     return apart if math.isfinite(apart) else math.inf
 
 

@@ -50,7 +50,7 @@ def account(settings: Settings, differences: Mapping[str, Sequence[Difference]],
     every = [difference for part in differences.values() for difference in part]
     if not max(value for *_, value in every) <= tolerance:
         return f"{name}\n{difference_table(every, tolerance)}"
-    training, evaluation, predictions = (differences[what] for what in ("training", "evaluate", "predict"))
+    training, evaluation, predictions = (differences[run] for run in ("training", "evaluate", "predict"))
     n_leaves, n_metrics = len(training) - len(evaluation) - 3, max(len(evaluation) - 1, 0)
     seen = [_part(f"loss, gradient norm and {_count(n_leaves, 'gradient')}", training)]
     if evaluation:
@@ -61,12 +61,12 @@ def account(settings: Settings, differences: Mapping[str, Sequence[Difference]],
     return f"{name}: {'; '.join(seen)}"
 
 
-def _part(what: str, differences: Sequence[Difference]) -> str:
-    return f"{what}, at most {max(value for *_, value in differences):.1e} apart"
+def _part(compared: str, differences: Sequence[Difference]) -> str:
+    return f"{compared}, at most {max(value for *_, value in differences):.1e} apart"
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def not_looked_at(

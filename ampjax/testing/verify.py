@@ -71,14 +71,14 @@ def verify(
         with reporter.part("reference", len(instances)) as ended:
             wanted = reference(graph, start, instances, oracle=oracle, ended=ended)
         runs = [run_engine(graph, instances, start, settings, reporter) for settings in tried]
-    found = [differences_of(run, wanted) for run in runs]
-    worst = max(value for parts in found for part in parts.values() for *_, value in part)
+    differences = [differences_of(run, wanted) for run in runs]
+    worst = max(value for parts in differences for part in parts.values() for *_, value in part)
     verdict = "agrees with" if worst <= tolerance else "differs from"
     how = "evaluated operation by operation in float64" if oracle == "eager" else "with compiled bodies"
     unseen = not_looked_at(graph, tried, wanted, oracle, max(run.largest for run in runs))
     report = [
         f"The engine {verdict} jax.grad, {how}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
-        *(account(settings, differences, tolerance) for settings, differences in zip(tried, found, strict=True)),
+        *(account(settings, of_schedule, tolerance) for settings, of_schedule in zip(tried, differences, strict=True)),
         "Not looked at:",
         *(f"  {line}" for line in unseen),
     ]

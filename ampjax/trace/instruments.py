@@ -110,8 +110,12 @@ class Instruments:
 
     def _collect(self) -> None:
         for hook in HOOKS:
-            told = [one for one in self._all if getattr(type(one), hook) is not getattr(Instrument, hook)]
-            setattr(self, hook, [getattr(one, hook) for one in told])
+            listening = [
+                instrument
+                for instrument in self._all
+                if getattr(type(instrument), hook) is not getattr(Instrument, hook)
+            ]
+            setattr(self, hook, [getattr(instrument, hook) for instrument in listening])
 
 
 class Ended(Instrument):

@@ -69,7 +69,7 @@ def drop_oldest(folder: Path, most_bytes: int) -> None:
     total = sum(stat.st_size for _, stat in files)
     if total <= most_bytes:
         return
-    for file, stat in sorted(files, key=lambda found: found[1].st_mtime):
+    for file, stat in sorted(files, key=lambda entry: entry[1].st_mtime):
         with suppress(OSError):
             file.unlink(missing_ok=True)  # another process may have been faster
             total -= stat.st_size

@@ -100,7 +100,14 @@ def _unpacked(path: Path) -> Iterator[_Content]:
 
 
 def foreign(path: Path, offset: int, expected: str, got: str) -> DataError:
-    """The error for a file that goes wrong at a byte of its unpacked content."""
+    """Makes the error for a file that is wrong at a byte of its unpacked content.
+
+    Args:
+      path: The file.
+      offset: The byte's place.
+      expected: What should be there.
+      got: What is there.
+    """
     return DataError(
         f"file {path}, byte {offset}",
         expected,
