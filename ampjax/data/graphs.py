@@ -1,4 +1,4 @@
-"""Graphs whose edges have kinds, as columns, and the messages that they are pumped as."""
+"""Graphs whose edges have kinds, stored as columns, and their messages."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class GraphInstances:
 
     `collect` pumps a graph's nodes as one ragged message with the field `t` = 0, and its edges as the topology `edges`. `flatmap` pumps
     each node as a message of its own, with the fields `first` (the global number of its graph's first node), `node` (its number within
-    the graph) and `t` = 0; edges are looked up in `graphs` by whoever routes. Joins need `node` alone, which is small.
+    the graph) and `t` = 0; the model looks edges up in `graphs`. Joins need `node` alone, which is small.
 
     Args:
       graphs: The graphs.

@@ -70,7 +70,7 @@ def queues(trace: Trace, path: str | Path | None = None, *, title: str | None = 
 
 
 def line_up(samples: list[QueueSample], start_ns: int, end_ns: int) -> tuple[np.ndarray, Lines]:
-    """A worker's queues over time: what waits at a sample waits until the next one.
+    """Turns a worker's samples into lines over time; the number of messages at a sample counts until the next one.
 
     Args:
       samples: Of one worker, in order of time.

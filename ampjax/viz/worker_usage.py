@@ -1,4 +1,4 @@
-"""Where workers' time went: a bar per worker, of work by kind and of waiting by reason."""
+"""How workers spent their time: a bar per worker, with its work by kind and its waiting by reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The IDX format in which MNIST is passed around, read with every check that a damaged or foreign file calls for.
+"""The IDX format, in which MNIST is distributed; a damaged or foreign file is recognised.
 
 A big-endian header (magic number, then the size of each axis, 4 bytes each) and unsigned bytes; usually gzipped.
 """

@@ -1,4 +1,4 @@
-"""Columns from a NumPy `.npz` archive, read as one reads what came from a stranger: no pickles, and no memory for what is only claimed.
+"""Columns from a NumPy `.npz` archive, read without trust: no pickles, and no memory for values that a header claims and the file does not hold.
 
 Each array's own header is compared with the archive's directory, and all arrays together with the archive's size, before any of them is read. Then
 they are read piece by piece into 64-bit columns.
