@@ -177,7 +177,7 @@ class Preparation:
     def _size_arenas(self, samples: Sequence[Needs], n_instances: int) -> None:
         """Sizes each arena for as many instances as can be in flight, of those that need most of it, in training or in validation.
 
-        The number of instances is bounded by `n_instances`; but it is at least `SAMPLED`, as later runs may have more instances.
+        That is at most `n_instances`, or `SAMPLED` if there are fewer, as later runs may have more instances.
         """
         s, mean, most = self._settings, {}, {}
         for needed in samples:
