@@ -1,4 +1,4 @@
-"""What the engine makes of some instances, in training and in inference, and how far that is from the reference."""
+"""What the engine computes for some instances, in training and in inference, and how far that is from the reference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ampjax.utils.progress import SILENT, Reporter
 
 @dataclass(frozen=True)
 class EngineRun:
-    """What came of training passes without updates, of `evaluate` and of `predict`.
+    """The results of training without updates, of `evaluate` and of `predict`.
 
     Args:
       loss: The summed loss of training.
@@ -82,7 +82,7 @@ def run_engine(
 
 
 def has_sinks(graph: Graph) -> bool:
-    """Whether there is anything to predict."""
+    """Whether the graph has a sink, so that something can be predicted."""
     return any(node.kind == "Sink" for node in graph.nodes.values())
 
 
@@ -135,7 +135,7 @@ def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]
 
 
 def _metrics(run: str, got: Mapping[str, float], wanted: Reference) -> list[Difference]:
-    """The mean loss, and each metric; one that is missing on one side is infinitely far, one that counted nothing on both is not."""
+    """Differences of the mean loss and of each metric: infinite if one side lacks it, 0 if it counted nothing on both sides."""
     wanted_metrics = wanted.metrics if wanted.mean_loss is None else {"loss": wanted.mean_loss, **wanted.metrics}
     pairs = {name: (got.get(name, math.inf), wanted_metrics.get(name, math.inf)) for name in {**wanted_metrics, **got}}
     return [(run, name, 0.0 if np.isnan(pair).all() else _relative(*pair)) for name, pair in pairs.items()]
@@ -147,7 +147,7 @@ def _norm(grads: Mapping[str, Any]) -> float:
 
 
 def _relative(got: float, wanted: float) -> float:
-    """|found - wanted| / |wanted|; infinite where either is not finite."""
+    """|got - wanted| / |wanted|; infinite where either is not finite."""
     apart = abs(got - wanted) / (abs(wanted) or 1.0)
     return apart if math.isfinite(apart) else math.inf
 

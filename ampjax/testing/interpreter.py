@@ -43,7 +43,7 @@ class _Message:
 
 @dataclass
 class Results:
-    """What a run has come to.
+    """What a run has computed and counted.
 
     Args:
       losses: The loss node's role and the loss of each loss row.
@@ -82,7 +82,7 @@ class Run:
       oracle: How bodies are evaluated.
 
     Attributes:
-      results: What it has come to.
+      results: What it has computed and counted.
     """
 
     def __init__(self, graph: Graph, params: Mapping[str, Any], keys: KeyFn | None, oracle: Oracle):

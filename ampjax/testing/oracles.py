@@ -24,7 +24,7 @@ class Oracle(Protocol):
     """How bodies are evaluated."""
 
     def scope(self) -> AbstractContextManager[None]:
-        """All evaluation, and what is made of its results, happens in it."""
+        """A context in which bodies are evaluated and their results used."""
         ...
 
     def cast(self, tree: Any) -> Any:

@@ -14,7 +14,7 @@ from ampjax.train.settings import Settings
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found.
+    """The result of `verify`.
 
     Args:
       ok: Whether everything agrees within the tolerance.

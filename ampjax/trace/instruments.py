@@ -1,4 +1,4 @@
-"""Who watches a run: progress, journals, traces, tests. One protocol for all of them, as trio has it."""
+"""Instruments watch a run: progress, journals, traces, tests. There is one protocol for all of them, as in trio."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ampjax.sched.decisions.dispatch import Dispatch
 
 
 class Instrument:
-    """Is told what happens in a run. Each method does nothing by default; one that is not overridden costs nothing."""
+    """Watches a run: its methods are called when something happens. A method that is not overridden is not called, and costs nothing."""
 
     def decided(self, dispatch: Dispatch) -> bool | None:
         """A worker got a dispatch; nothing of it has been issued.
@@ -81,7 +81,7 @@ class Instruments:
     """The instruments of a run: for each hook, the methods that are there.
 
     Args:
-      instruments: They are told in this order.
+      instruments: They are called in this order.
     """
 
     decided: list[Callable[[Dispatch], bool | None]]
@@ -99,12 +99,12 @@ class Instruments:
         self._collect()
 
     def add(self, instrument: Instrument) -> None:
-        """From now on it is told, too."""
+        """Adds an instrument, which is called from now on."""
         self._all.append(instrument)
         self._collect()
 
     def remove(self, instrument: Instrument) -> None:
-        """From now on it is told nothing."""
+        """Removes an instrument, which is not called any more."""
         self._all.remove(instrument)
         self._collect()
 
@@ -119,10 +119,10 @@ class Instruments:
 
 
 class Ended(Instrument):
-    """Tells how many instances have ended.
+    """Counts the instances that have ended.
 
     Args:
-      advance: `advance(n)`: `n` more have.
+      advance: `advance(n)` is called when `n` more have ended.
     """
 
     def __init__(self, advance: Callable[[int], Any]):

@@ -1,4 +1,4 @@
-"""What a run decides, as small records: all that varies between two runs from one seed, and checksums of what follows from it.
+"""The decisions of a run as small records: all that varies between two runs from one seed, and checksums of what follows from it.
 
 The scheduler is a pure state machine, so a schedule is the order of the calls to it: which worker asked and what it got, which dispatch was
 said to be done, when instances ended and were admitted, when the data ended. States, slots, updates and averages follow from that; a

@@ -1,4 +1,4 @@
-"""What ran where and when: the record that all pictures of a run are made from. Knows no devices and no clock."""
+"""Traces: what each worker did, and when. All pictures of a run are made from its trace. Knows no devices and no clock."""
 
 from __future__ import annotations
 

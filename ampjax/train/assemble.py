@@ -1,4 +1,4 @@
-"""From a graph and settings to a scheduler's settings and an executor: what the trainer and the simulator share."""
+"""Makes a plan, the scheduler's settings and an executor from a graph and settings; the trainer and the simulator share it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def make_executor(
     params: Mapping[str, Any],
     devices: Sequence[Device],
 ) -> Executor:
-    """An executor whose nodes are trained as their options, or else the settings, say.
+    """Makes an executor. Each node is trained as its own options say, or else as the settings say.
 
     Args:
       plan: The plan.

@@ -339,7 +339,7 @@ class Trainer:
     def left_over(self) -> list[str]:
         """What was in flight when a run was last interrupted, a line each: who waited, the throttle, the queues, and the story of the oldest instance.
 
-        A loop that never ends is no standstill: interrupt it, and read here where that instance goes round.
+        A loop that never ends raises no error: interrupt the run, and read here where the oldest instance goes round.
         """
         return self.session.passes.left_over
 

@@ -45,9 +45,9 @@ class _Elsewhere:
         self._started, self._ended = threading.Event(), threading.Event()
 
     def result(self) -> Any:
-        """Waits for the coroutine; what it returned or raised.
+        """Waits for the coroutine, and returns or raises what it did.
 
-        For an event and not for the thread: a `join` that was interrupted takes the thread for ended (CPython 3.11).
+        It waits for an event and not for the thread, since CPython 3.11 takes a thread for ended once its `join` has been interrupted.
         """
         try:
             threading.Thread(target=self._context.run, args=[self._run], name="ampjax").start()

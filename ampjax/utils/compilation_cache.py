@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache, switched on for whoever has not chosen one: what was compiled once is loaded in later processes.
+"""JAX's persistent compilation cache, switched on unless the user has set it: what was compiled once is loaded in later processes.
 
 Owns JAX's settings of it and the folder. Acts once in a process, so whatever the user chooses before or after stays.
 """

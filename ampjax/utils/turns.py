@@ -1,4 +1,4 @@
-"""Taking turns: what can serve only one at a time is held by one coroutine after the other, in whatever threads and event loops they run."""
+"""Turns: coroutines hold something one after the other, in whatever threads and event loops they run."""
 
 from __future__ import annotations
 
