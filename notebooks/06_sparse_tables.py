@@ -208,7 +208,9 @@ touched.legend(title="Zipf's exponent", frameon=False, fontsize=8)
 alphas = np.linspace(0, 1, 50)
 w = WORDS * DIM * 4
 for n, style in ((2, "-"), (8, "--")):
-    cost.plot(alphas, px.server_bytes(w, alphas, n) / 1e6, style, color="#E69F00", label=f"table at servers, {n} machines")
+    cost.plot(
+        alphas, px.server_bytes(w, alphas, n) / 1e6, style, color="#E69F00", label=f"table at servers, {n} machines"
+    )
     cost.axhline(px.all_reduce_bytes(w, n) / 1e6, linestyle=style, color="#0072B2", label=f"AllReduce, {n} machines")
 cost.set(xlabel="alpha", ylabel="bytes of a machine in a step [MB]", ylim=(0, 1.5 * px.all_reduce_bytes(w, 8) / 1e6))
 cost.legend(loc="upper left", ncols=2, frameon=False, fontsize=7.5)

@@ -99,13 +99,15 @@ def _sum_over(devices: tuple[Device, ...], local: list[Tree]) -> list[Tree]:
 
     stacked = jax.tree.map(stack, *local)
     # All leaves come from one program, so the smallest tells when it has ended, and holds the least memory.
-    total = issue(_psum(devices), stacked, token=lambda sums: min(jax.tree.leaves(sums), key=lambda leaf: leaf.size))
+    total = issue_collective(
+        _psum(devices), stacked, token=lambda sums: min(jax.tree.leaves(sums), key=lambda leaf: leaf.size)
+    )
     shards = [{s.device: s.data for s in leaf.addressable_shards} for leaf in jax.tree.leaves(total)]
     treedef = jax.tree.structure(total)
     return [jax.tree.unflatten(treedef, [leaf[device] for leaf in shards]) for device in devices]
 
 
-def issue(program: Callable[..., Tree], *args: Any, token: Callable[[Tree], jax.Array]) -> Tree:
+def issue_collective(program: Callable[..., Tree], *args: Any, token: Callable[[Tree], jax.Array]) -> Tree:
     """Runs a program that holds collectives, when fewer than `MAX_OUTSTANDING` are waiting.
 
     Programs are issued one at a time, so that all devices see them in one order.

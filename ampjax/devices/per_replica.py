@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ampjax.devices.loss_collectives import AXIS
-from ampjax.devices.random_keys import copied, data_of, like, on_host
+from ampjax.devices.random_keys import copy_leaf, data_of, on_host, wrapped_like
 
 Tree = Any
 Device = Any  # jax.Device, which type checkers do not take for a type
@@ -39,7 +39,7 @@ def spread(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
     return jax.tree.unflatten(jax.tree.structure(trees[0]), joined)
 
 
-def handed_in(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
+def spread_inputs(trees: Sequence[Tree], devices: Sequence[Device]) -> Tree:
     """What `spread` gives, for a mapped program that takes it at once and donates none of it.
 
     A program on one device takes host arrays as they are, in less time than it takes to make device arrays of them.
@@ -55,12 +55,12 @@ def _sharding(devices: tuple[Device, ...]) -> NamedSharding:
 def replicate(tree: Tree, devices: Sequence[Device]) -> Tree:
     """A tree's copy for each replica. Buffers are new, so that they may be donated while the tree stays valid."""
     # A copy for each: on a CPU, JAX may take a NumPy buffer as it is, and donation must not reach another replica's.
-    return spread([jax.tree.map(copied, tree) for _ in devices], devices)
+    return spread([jax.tree.map(copy_leaf, tree) for _ in devices], devices)
 
 
-def entry(tree: Tree, replica: int = 0) -> Tree:
+def replica_entry(tree: Tree, replica: int = 0) -> Tree:
     """One replica's entry of each array, as NumPy arrays of their own, and keys."""
-    return jax.tree.map(lambda leaf: like(leaf, np.array(shard_of(leaf, replica))), tree)
+    return jax.tree.map(lambda leaf: wrapped_like(leaf, np.array(shard_of(leaf, replica))), tree)
 
 
 def shard_of(leaf: jax.Array, replica: int) -> np.ndarray:

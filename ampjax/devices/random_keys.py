@@ -27,11 +27,11 @@ def on_host(leaf: Any) -> Any:
     return leaf if is_key(leaf) else np.asarray(leaf)
 
 
-def like(leaf: Any, data: np.ndarray) -> Any:
+def wrapped_like(leaf: Any, data: np.ndarray) -> Any:
     """What `data_of` gave of a leaf of the same kind, as that kind."""
     return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaf)) if is_key(leaf) else data
 
 
-def copied(leaf: Any) -> Any:
+def copy_leaf(leaf: Any) -> Any:
     """A copy of a leaf that shares no memory with it: a NumPy array, or a key."""
-    return like(leaf, np.array(data_of(leaf)))
+    return wrapped_like(leaf, np.array(data_of(leaf)))

@@ -72,7 +72,7 @@ class FlopsCost:
         found = self._stages.get((stage.number, direction))
         if found is None:
             passes = {FORWARD: 1, INFER: 1, BACKWARD: 2}[direction]
-            if stage.kind == "loss" and direction == FORWARD:
+            if stage.kind.starts_backward and direction == FORWARD:
                 passes = 3
             layers = [(node.name, self._layer(node)[0]) for node in stage.nodes if node.has_params]
             found = [(name, 2.0 * passes * products) for name, products in layers if products]
@@ -93,7 +93,7 @@ class FlopsCost:
         if dispatch.stage < 0:
             return 0
         stage = self.plan.stages[dispatch.stage]
-        if stage.kind != "transfer" or stage.ports[0].space == HOST:
+        if not stage.kind.is_transfer or stage.ports[0].space == HOST:
             return 0
         size = dispatch.n_rows * math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
         return self.latency_ns + _whole_ns(size / self.bytes_per_s)

@@ -42,7 +42,7 @@ class Note(NamedTuple):
     @property
     def kind(self) -> str:
         """The slice's kind."""
-        return "transfer" if self.stage is not None and self.stage.kind == "transfer" else self.direction
+        return "transfer" if self.stage is not None and self.stage.kind.is_transfer else self.direction
 
     @property
     def updates(self) -> list[Update]:

@@ -82,7 +82,7 @@ def ladders(
     """
     limit = scheduler.settings.max_dispatch_size
     for stage in scheduler.plan.stages:
-        if stage.kind == "group":
+        if stage.kind.is_control:
             continue
         seen = sizes[stage.name]
         if not seen.dispatches:
@@ -92,7 +92,7 @@ def ladders(
         rows = max(seen.largest_dispatch, messages)
         rows, messages = (max(most, min(2 * most, limit)) for most in (rows, messages))
         for direction in directions:
-            if (direction == BACKWARD and stage.kind == "loss") or (direction != INFER and not stage.trains):
+            if (direction == BACKWARD and stage.kind.starts_backward) or (direction != INFER and not stage.trains):
                 continue
             most = ladder_for(stage)(rows)
             if most <= scheduler.cap_of(stage.number, direction):
@@ -110,11 +110,11 @@ def ladders(
 
 def _sizes(stage: Stage, rows: int, messages: int) -> list[tuple[int, int]]:
     """The sizes to compile: rows, and for a reduce or collect also segments."""
-    if stage.kind not in ("reduce", "collect"):
+    if not stage.kind.sums_segments:
         # Graphs with more edges than usual take the next step of the ladder: one more is compiled for them.
         more = 1 if stage.chain is not None else 0
         return [(n, n) for n in _steps(ladder_for(stage), rows, more)]
-    segments = messages if stage.kind == "reduce" else rows
+    segments = messages if stage.kind.reduces else rows
     steps = _steps(segment_ladder, max(rows, segments))
     return list(dict.fromkeys(segment_sizes(n, m) for n in steps for m in (n // 4, min(n, segments))))
 
@@ -131,9 +131,9 @@ def _steps(sizes: Callable[[int], int], most: int, more: int = 0) -> list[int]:
 
 def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) -> Launch:
     """A launch of `n` rows, into `m` segments, that reads and writes the trash slot only."""
-    rows, out = np.zeros(n, np.int64), np.zeros(m if stage.kind in ("reduce", "collect") else n, np.int64)
+    rows, out = np.zeros(n, np.int64), np.zeros(m if stage.kind.sums_segments else n, np.int64)
     sizes = np.ones(n, np.int64) if stage.ragged else None
-    if stage.kind == "reduce":
+    if stage.kind.reduces:
         sizes = np.append(np.zeros(m - 1, np.int64), n)
     ways = stage.chain.ways if stage.chain is not None else ()
     return Launch(
@@ -147,14 +147,14 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
         [scheduler.capacity(key) for key in stage.arenas],
         sizes=sizes,
         edges=_no_edges(stage, n),
-        scatter=[rows] * len(stage.ports) if stage.kind == "collect" else [],
+        scatter=[rows] * len(stage.ports) if stage.kind.collects else [],
         seeds=[np.zeros(n, np.uint32), *(np.zeros(0, np.uint32) for _ in ways)],
     )
 
 
 def _may_update(executor: Executor, scheduler: Scheduler, stage: Stage, launch: Launch) -> bool:
     """Whether a launch of that size can bring all the gradient rows of an update of its stage's nodes."""
-    brings = launch.direction == BACKWARD or (stage.kind == "loss" and launch.direction == FORWARD)
+    brings = launch.direction == BACKWARD or (stage.kind.starts_backward and launch.direction == FORWARD)
     due = bool(stage.params) and scheduler.updates.are_due_after(stage.params, launch.n_rows)
     return brings and due and executor.learns_at_once(launch)
 

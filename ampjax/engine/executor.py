@@ -63,14 +63,14 @@ class Executor:
         self.store = ParameterStore(params, training, device_of, stashed)
         self.losses = LossMetrics(plan, devices)
         self.fences = Fences(plan, self.arenas, self.store, self.losses)
-        stages = [stage for stage in plan.stages if stage.kind != "group"]
+        stages = [stage for stage in plan.stages if not stage.kind.is_control]
         self._runners = {stage.number: StageRunner(stage, self.arenas, devices) for stage in stages}
-        on_cpu = [s for s in stages if s.kind in ("rows", "loss") and s.trains and devices[s.space].platform == "cpu"]
+        on_cpu = [s for s in stages if s.kind.is_row_wise and s.trains and devices[s.space].platform == "cpu"]
         self._tables = {stage.number: ports for stage in on_cpu if (ports := self._find_tables(stage))}
         self._updating = {
             s.number: Updating(tuple((training[n].tx, training[n].gradient) for n in s.params)) for s in stages
         }
-        self.sinks = frozenset(stage.number for stage in stages if stage.kind == "sink")
+        self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
         self._reading = self.sinks | {stage.number for stage in stages if stage.route_by is not None}
         self.readings: dict[int, Any] = {}
 
@@ -123,16 +123,16 @@ class Executor:
                 self.arenas.ensure(key, capacity)
         if _brings_gradients(stage, launch):
             return self._learn(runner, streak, params)
-        if stage.kind == "loss":
+        if stage.kind.starts_backward:
             self.losses.sums[stage.number, False] = runner.loss_infer(
                 streak, params, self.losses.of(stage.number, False)
             )
-        elif stage.kind != "sink":
+        elif not stage.kind.is_sink:
             if launch.versions is not None:
                 self.store.stash.setdefault((stage.number, launch.versions), params)
             runner.forward(streak, params)
         if self._reads(launch):
-            self.readings[launch.number] = runner.read(launch, 0 if stage.kind == "sink" else 1)
+            self.readings[launch.number] = runner.read(launch, 0 if stage.kind.is_sink else 1)
         return 0
 
     def change(self, change: Change) -> None:
@@ -172,7 +172,7 @@ class Executor:
         if stage.number in self._tables:
             self._note_rows(stage, streak)
         learning, learnt, told = self._learning(stage, launch)
-        if stage.kind == "loss":
+        if stage.kind.starts_backward:
             sums = self.losses.of(stage.number, True)
             learnt, sums = runner.loss_train(streak, params, learning, learnt, told, sums)
             self.losses.sums[stage.number, True] = sums
@@ -231,7 +231,7 @@ class Executor:
         """Bytes of recorded activations beside a row of each arena."""
         total: dict[ArenaKey, int] = {}
         for stage in self.plan.stages:
-            if stage.kind in ("rows", "edges") and stage.trains:
+            if stage.kind.has_bodies and not stage.kind.starts_backward and stage.trains:
                 params = tuple(self.store.params[node] for node in stage.params)
                 size = self._runners[stage.number].record_row_bytes(params)
                 total[stage.arenas[0]] = total.get(stage.arenas[0], 0) + size
@@ -240,4 +240,4 @@ class Executor:
 
 def _brings_gradients(stage: Stage, launch: Launch) -> bool:
     """Whether a launch's kernels compute weight gradients: a way back, or a loss in training."""
-    return launch.direction == BACKWARD or (launch.direction == FORWARD and stage.kind == "loss")
+    return launch.direction == BACKWARD or (launch.direction == FORWARD and stage.kind.starts_backward)

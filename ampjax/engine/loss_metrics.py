@@ -69,7 +69,7 @@ class LossMetrics:
 
     def __init__(self, plan: Plan, devices: Sequence[Device]):
         self._plan, self._devices = plan, devices
-        self._names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind == "loss"}
+        self._names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind.starts_backward}
         self.sums: dict[tuple[int, bool], jax.Array] = {}
 
     def of(self, stage: int, train: bool) -> jax.Array:

@@ -19,7 +19,7 @@ from ampjax.engine.kernels.residuals import shapes_of
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.touched_rows import TouchedRows
 from ampjax.optim.node_update import make_update, trainable
-from ampjax.optim.row_update import touched_update
+from ampjax.optim.row_update import make_row_update
 from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update
 
 
@@ -95,7 +95,7 @@ class ParameterStore:
         """Lets updates of these nodes go over those rows of a table that have got gradients, where their transforms allow it; says which do."""
         for node in set(nodes) - self.stashed:
             table, training = self.params[node], self.training[node]
-            update = touched_update(training.tx, training.gradient, table.shape, table.dtype)
+            update = make_row_update(training.tx, training.gradient, table.shape, table.dtype)
             if update is not None:
                 self._by_row[node] = TouchedRows(len(table), update)
         return set(nodes) & self._by_row.keys()

@@ -49,7 +49,7 @@ class StageRunner:
         self._host_ports = [(i, port.arena) for i, port in enumerate(stage.ports) if port.space == HOST]
         self._device_ports = [i for i, port in enumerate(stage.ports) if port.space != HOST]
         self._n_lines = len(self._device_ports) + len(stage.outputs)
-        self._loops = stage.kind in ("rows", "loss") and devices[stage.space].platform == "cpu"
+        self._loops = stage.kind.is_row_wise and devices[stage.space].platform == "cpu"
         self._wiring = Wiring(
             tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
             tuple(self._keys.index(stage.arenas[j]) for j in range(len(stage.outputs))),
@@ -67,15 +67,15 @@ class StageRunner:
         if self._chain is not None:
             self.program, self._random = self._chain, self._chain.random
             self._forward = edge_kernels.forward(self._chain, self._wiring)
-        elif stage.kind in ("rows", "loss"):
+        elif stage.kind.is_row_wise:
             self.program = make_program(stage)
             self._random = self.program.random
             self._forward = kernels.forward(self.program, self._wiring)
-            if stage.kind == "loss":
+            if stage.kind.starts_backward:
                 self._loss_infer = kernels.loss_infer(self.program, self._wiring)
                 self._make_adjoint = functools.partial(kernels.loss_train, self.program, self._wiring)
-        elif stage.kind in ("reduce", "collect"):
-            function = Reduction(stage.nodes[0].op.function) if stage.kind == "reduce" else Collection()
+        elif stage.kind.sums_segments:
+            function = Reduction(stage.nodes[0].op.function) if stage.kind.reduces else Collection()
             self._forward = kernels.segments_forward(function, self._wiring)
             self._backward = kernels.segments_backward(function, self._wiring)
         rows = *(port.arena for port in stage.ports), *stage.arenas
@@ -106,13 +106,13 @@ class StageRunner:
     def forward(self, streak: Streak, params: tuple[Any, ...]) -> None:
         """The forward pass of a `rows`, `edges`, `transfer`, `reduce` or `collect` stage; a streak of more than one where they coalesce."""
         kind, a, launch = self.stage.kind, self._arenas, streak[0]
-        if kind == "transfer":
+        if kind.is_transfer:
             self._transfer_forward(launch)
             return
         written = tuple([a.values[k] for k in self._out_keys])
         grads = tuple([a.grads[k] for k in self._out_keys])
         read = tuple([a.values[k] for k in self._read_keys])
-        if kind in ("rows", "edges"):
+        if kind.has_bodies:
             if _is_empty(launch):
                 return
             if launch.direction == FORWARD:
@@ -128,7 +128,8 @@ class StageRunner:
 
     def learns_at_once(self, launch: Launch) -> bool:
         """Whether a dispatch's kernel computes weight gradients, and can use them for an update (`engine.kernels.weight_gradients.Updating`)."""
-        computes = self.stage.kind == "loss" or (self.stage.kind == "rows" and self.needs_backward)
+        kind = self.stage.kind
+        computes = kind.is_row_wise and (kind.starts_backward or self.needs_backward)
         return computes and launch.n_rows > 0
 
     def backward(
@@ -136,14 +137,14 @@ class StageRunner:
     ) -> tuple[Any, ...]:
         """The adjoint; returns what `learning` makes of `learnt` (of a chain: accumulators) and these dispatches' weight gradients."""
         kind, a, launch = self.stage.kind, self._arenas, streak[0]
-        if not self.needs_backward or (_is_empty(launch) and kind in ("rows", "edges", "transfer")):
+        if not self.needs_backward or (_is_empty(launch) and kind.takes_gradients):
             return learnt
-        if kind == "transfer":
+        if kind.is_transfer:
             self._transfer_backward(launch)
             return learnt
         values = tuple([a.values[k] for k in self._keys])
         grads = tuple([a.grads[k] for k in self._keys])
-        if kind in ("rows", "edges"):
+        if kind.has_bodies:
             arguments = params, values, grads, learnt, self._records(params)
             grads, learnt = self._call(self._adjoint(learning), arguments, streak, told=(told,))
         else:
@@ -294,9 +295,7 @@ class StageRunner:
             rows = launch.in_rows[i]
             assert launch.sizes is not None
             places = (
-                np.repeat(np.arange(len(launch.sizes)), launch.sizes)
-                if self.stage.kind == "reduce"
-                else launch.scatter[i]
+                np.repeat(np.arange(len(launch.sizes)), launch.sizes) if self.stage.kind.reduces else launch.scatter[i]
             )
             slots.append(_padded(rows, r, True))
             ids.append(np.concatenate([places, np.full(r - len(rows), m)]).astype(np.int32))

@@ -15,10 +15,10 @@ import numpy as np
 
 from ampjax.engine.kernels.stage_program import Program
 from ampjax.ir.bodies import Body
-from ampjax.jaxprs.dependence import mark
-from ampjax.jaxprs.flat_program import Equation, Flat, is_literal, trace
+from ampjax.jaxprs.dependence import find_dependence
+from ampjax.jaxprs.flat_program import Equation, FlatProgram, is_literal, trace
 from ampjax.jaxprs.program_slices import shared_slice
-from ampjax.optim.row_update import TouchedUpdate
+from ampjax.optim.row_update import RowUpdate
 from ampjax.plan.stages import HOST, Stage
 
 LARGE = 4_096, 1 << 20
@@ -36,7 +36,7 @@ class TouchedRows:
       update: How some of them are updated.
     """
 
-    def __init__(self, n_rows: int, update: TouchedUpdate):
+    def __init__(self, n_rows: int, update: RowUpdate):
         self.update, self._all = update, False
         self._touched: np.ndarray = np.zeros(n_rows, bool)
 
@@ -120,9 +120,9 @@ def _reads_one_row(equation: Equation, shape: tuple[int, ...]) -> bool:
     return name == "dynamic_slice"
 
 
-def _is_same_number(flat: Flat, index: Any, given: Any, dtype: Any, n_rows: int) -> bool:
+def _is_same_number(flat: FlatProgram, index: Any, given: Any, dtype: Any, n_rows: int) -> bool:
     """Whether an index follows from one input alone and equals it, for all rows that there are."""
-    index_of = shared_slice(flat, mark(flat, [None] * len(flat.inputs)), [index])
+    index_of = shared_slice(flat, find_dependence(flat, [None] * len(flat.inputs)), [index])
     read = _variables([atom for equation in index_of.equations for atom in equation.invars] + [index])
     if given not in read or any(other in read for other in flat.inputs if other is not given):
         return False

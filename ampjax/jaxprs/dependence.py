@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ampjax.errors import TableError
-from ampjax.jaxprs.flat_program import Equation, Flat, Var, is_literal
+from ampjax.jaxprs.flat_program import Equation, FlatProgram, Var, is_literal
 from ampjax.jaxprs.rowwise import is_elementwise, is_reduction, is_rowwise
 
 _ROW_WISE = "Take a transform that treats each row of the table for itself, or keep the variable dense (`ParallaxConfig(keep_dense=...)`)."
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowInput:
     """An input that has one entry per row of a table.
 
     Args:
@@ -52,7 +52,7 @@ class Reduction:
 
 
 @dataclass
-class Marks:
+class Dependence:
     """Marks of the variables of one program; what is in none of the tables here is shared.
 
     Args:
@@ -76,7 +76,7 @@ class Marks:
         return not is_literal(atom) and (self.table_of.get(atom) == table or atom in self.uniform)
 
 
-def mark(flat: Flat, inputs: Sequence[Rows | None]) -> Marks:
+def find_dependence(flat: FlatProgram, inputs: Sequence[RowInput | None]) -> Dependence:
     """Marks a program's variables.
 
     Args:
@@ -86,7 +86,7 @@ def mark(flat: Flat, inputs: Sequence[Rows | None]) -> Marks:
     Raises:
       TableError: If an operation on rows is not row-wise, joins rows of two tables, or folds parameters or states.
     """
-    marks, round_of = Marks(), dict.fromkeys((*flat.constants, *flat.inputs), 0)
+    marks, round_of = Dependence(), dict.fromkeys((*flat.constants, *flat.inputs), 0)
     for var, rows in zip(flat.inputs, inputs, strict=True):
         if rows is not None:
             marks.table_of[var] = rows.table
@@ -96,12 +96,12 @@ def mark(flat: Flat, inputs: Sequence[Rows | None]) -> Marks:
         marks.producer.update(dict.fromkeys(equation.outvars, equation))
         operands = [atom for atom in equation.invars if not is_literal(atom)]
         turn = max((round_of[atom] for atom in operands), default=0)
-        is_total = _mark_equation(equation, operands, turn, marks)
+        is_total = _follow_equation(equation, operands, turn, marks)
         round_of.update(dict.fromkeys(equation.outvars, turn + is_total))
     return marks
 
 
-def _mark_equation(equation: Equation, operands: list[Var], turn: int, marks: Marks) -> bool:
+def _follow_equation(equation: Equation, operands: list[Var], turn: int, marks: Dependence) -> bool:
     """Marks the results of one equation; True if they are a reduction's."""
     tables = {marks.table_of[atom]: None for atom in operands if atom in marks.table_of}
     if not tables:
@@ -126,7 +126,7 @@ def _mark_equation(equation: Equation, operands: list[Var], turn: int, marks: Ma
     return False
 
 
-def _why(equation: Equation, table: str, marks: Marks) -> str:
+def _why(equation: Equation, table: str, marks: Dependence) -> str:
     foreign = [a for a in equation.invars if not is_literal(a) and a.aval.shape and not marks.is_aligned(a, table)]
     if foreign and foreign[0] in marks.producer:
         return f"joins its rows with what `{marks.producer[foreign[0]].primitive.name}` made, {foreign[0].aval.str_short()}"

@@ -22,7 +22,7 @@ _INLINED = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "c
 
 
 @dataclass(frozen=True)
-class Flat:
+class FlatProgram:
     """A traced function without calls inside: every equation is a primitive operation, dead ones are gone.
 
     Args:
@@ -40,7 +40,7 @@ class Flat:
     structure: Any
 
 
-def trace(function: Callable[..., Tree], *args: Tree) -> Flat:
+def trace(function: Callable[..., Tree], *args: Tree) -> FlatProgram:
     """Traces a pure function. Arguments may be `jax.ShapeDtypeStruct`s: nothing is allocated.
 
     A `cond` becomes both branches and a selection, so branches must be cheap and free of effects, as optax's are.
@@ -54,10 +54,12 @@ def trace(function: Callable[..., Tree], *args: Tree) -> Flat:
     alive, used = partial_eval.dce_jaxpr(flat.jaxpr, [True] * len(flat.jaxpr.outvars), instantiate=True)
     del used  # `instantiate` keeps all inputs
     constants = dict(zip(alive.constvars, flat.consts, strict=True))
-    return Flat(tuple(alive.eqns), tuple(alive.invars), tuple(alive.outvars), constants, jax.tree.structure(shape))
+    return FlatProgram(
+        tuple(alive.eqns), tuple(alive.invars), tuple(alive.outvars), constants, jax.tree.structure(shape)
+    )
 
 
-def trace_update(tx: optax.GradientTransformation, params: Tree, state: Tree) -> Flat:
+def trace_update(tx: optax.GradientTransformation, params: Tree, state: Tree) -> FlatProgram:
     """Traces `(grads, state, params) -> (new params, new state)`: the transform's update and its addition to the parameters.
 
     Args:

@@ -1,7 +1,4 @@
-"""What the detection and the rewriting need to know of jaxprs, and where JAX's versions differ.
-
-Owns the shapes of the primitives' parameters. Knows nothing of tables and rows.
-"""
+"""Parts of jaxprs and parameters of primitives, in one place where JAX's versions differ. Knows nothing of tables and rows."""
 
 from __future__ import annotations
 
@@ -24,7 +21,8 @@ DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
 """Primitives that draw random numbers; the first operand is the key, or a part of it."""
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax")
-_REPLICAS = File(__file__).parent.parent / "replicas.py"
+_OURS = tuple(File(__file__).parents[1] / name for name in ("sparse", "jaxprs", "devices"))
+"""Packages whose functions users call in a loss, or which trace it: a line in them is no line of the user's."""
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -134,5 +132,5 @@ def shape_text(aval: Any) -> str:
 
 
 def _is_library(file: File) -> bool:
-    own = file.parent == File(__file__).parent or file == _REPLICAS
-    return own or ("site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES))
+    is_ours = any(file.is_relative_to(folder) for folder in _OURS)
+    return is_ours or ("site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES))

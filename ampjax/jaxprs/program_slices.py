@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ampjax.jaxprs.dependence import Marks
-from ampjax.jaxprs.flat_program import Equation, Flat, Var, bind, is_literal
+from ampjax.jaxprs.dependence import Dependence
+from ampjax.jaxprs.flat_program import Equation, FlatProgram, Var, bind, is_literal
 from ampjax.jaxprs.rowwise import bind_rows
 
 
@@ -33,7 +33,7 @@ class RowSlice:
     equations: tuple[Equation, ...]
     shared: tuple[Var, ...]
     results: tuple[Any, ...]
-    marks: Marks
+    marks: Dependence
     table: str
 
     def __call__(self, shared: Sequence[Any], rows: dict[Var, Any]) -> list[jax.Array]:
@@ -81,7 +81,7 @@ class SharedSlice:
         return [jnp.asarray(read(atom), atom.aval.dtype) for atom in self.results]
 
 
-def row_slice(flat: Flat, marks: Marks, table: str, results: Sequence[Any]) -> RowSlice:
+def row_slice(flat: FlatProgram, marks: Dependence, table: str, results: Sequence[Any]) -> RowSlice:
     """The part of a program that makes rows of one table.
 
     Args:
@@ -102,7 +102,7 @@ def row_slice(flat: Flat, marks: Marks, table: str, results: Sequence[Any]) -> R
     return RowSlice(tuple(reversed(equations)), tuple(shared), tuple(results), marks, table)
 
 
-def shared_slice(flat: Flat, marks: Marks, results: Sequence[Any]) -> SharedSlice:
+def shared_slice(flat: FlatProgram, marks: Dependence, results: Sequence[Any]) -> SharedSlice:
     """The part of a program that makes shared values; reductions' results are inputs to it.
 
     Args:

@@ -50,7 +50,7 @@ _KEEPS_ZERO = frozenset(
 )
 
 
-def keeps_still(update: RowSlice, gradient: Var, outputs: Mapping[Var, Any]) -> bool:
+def zero_gradient_is_noop(update: RowSlice, gradient: Var, outputs: Mapping[Var, Any]) -> bool:
     """Whether rows with a zero gradient keep their parameters and state, so that no step is missed by leaving them out.
 
     True for SGD and Adagrad; false where momentum, decay or an average goes on without a gradient. May be false where the

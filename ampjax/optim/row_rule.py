@@ -18,7 +18,7 @@ from ampjax.jaxprs.dependence import Reduction
 from ampjax.jaxprs.flat_program import Var
 from ampjax.jaxprs.program_slices import RowSlice
 from ampjax.jaxprs.rowwise import combine, reduce_rows
-from ampjax.jaxprs.zero_gradient import keeps_still
+from ampjax.jaxprs.zero_gradient import zero_gradient_is_noop
 
 Values = Sequence[Any]
 """Arrays in an order that the split fixes: row state, shared values, reductions."""
@@ -88,10 +88,10 @@ class RowRule:
         return RowTypes(self.shape, self.dtype, self.state)
 
     @cached_property
-    def keeps_still(self) -> bool:
+    def zero_gradient_is_noop(self) -> bool:
         """Whether rows without gradient stay as they are: then `lazy` and `faithful` are the same."""
         rows, gradient, state = self.variables
-        return keeps_still(self.step, gradient, dict(zip((rows, *state), self.step.results, strict=True)))
+        return zero_gradient_is_noop(self.step, gradient, dict(zip((rows, *state), self.step.results, strict=True)))
 
     def init(self, rows: Any) -> list[jax.Array]:
         """The state of some rows, each `[n, *shape]`, as `tx.init` would make it.

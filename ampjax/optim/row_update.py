@@ -27,8 +27,8 @@ DTYPES = frozenset(map(np.dtype, (np.float16, np.float32, np.float64)))
 """Of tables: bfloat16 is no type of NumPy's, and XLA's CPU kernels convert whole arrays of it for every row."""
 
 
-class TouchedUpdate:
-    """The update of `make_update`, of some rows: in calls of `CHUNK` rows each, which use up what they are given.
+class RowUpdate:
+    """The update of `make_update`, of some rows: in calls of `CATCH_UP_ROWS` rows each, which use up what they are given.
 
     Any of the rows may come again, in one call or in a later one: its gradient is zero by then.
 
@@ -89,9 +89,9 @@ def _put(arrays: Any, rows: Any, values: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def touched_update(
+def make_row_update(
     tx: optax.GradientTransformation, gradient: str, shape: tuple[int, ...], dtype: np.dtype
-) -> TouchedUpdate | None:
+) -> RowUpdate | None:
     """The update by rows of a table that is all of a node's parameters.
 
     Args:
@@ -108,10 +108,12 @@ def touched_update(
         return None
     try:
         split = split_alone(tx, shape, dtype)
-        alone = not split.n_rounds and split.rules[ALONE].keeps_still and not _asks_staleness(tx, shape, dtype)
+        alone = (
+            not split.n_rounds and split.rules[ALONE].zero_gradient_is_noop and not _asks_staleness(tx, shape, dtype)
+        )
     except Exception:  # a user's transform may raise anything while it is traced: the update of whole tables will tell
         return None
-    return TouchedUpdate(split, gradient) if alone else None
+    return RowUpdate(split, gradient) if alone else None
 
 
 def _asks_staleness(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> bool:

@@ -17,15 +17,15 @@ import numpy as np
 import optax
 
 from ampjax.errors import SettingsError, TableError
-from ampjax.jaxprs.dependence import Marks, Rows, mark
-from ampjax.jaxprs.flat_program import Flat, is_literal, trace, trace_update
+from ampjax.jaxprs.dependence import Dependence, RowInput, find_dependence
+from ampjax.jaxprs.flat_program import FlatProgram, is_literal, trace, trace_update
 from ampjax.jaxprs.program_slices import row_slice, shared_slice
 from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_transform import Split
-from ampjax.optim.table_leaves import Leaves
+from ampjax.optim.table_leaves import TableLeaves
 
 Tree = Any
-Program = tuple[Flat, Marks]
+Program = tuple[FlatProgram, Dependence]
 ALONE = ""
 """The path of the one leaf of a tree that is an array."""
 
@@ -64,11 +64,11 @@ def split_rows(
     params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
     owners = _table_leaves(params, tables)
     shapes = jax.eval_shape(tx.init, params)
-    states = Leaves.of(shapes, _aligned_states(tx, params, owners, shapes, turned))
+    states = TableLeaves.of(shapes, _aligned_states(tx, params, owners, shapes, turned))
     first, step = trace(tx.init, params), _traced_update(tx, params, shapes)
     rows, state_rows = _rows(owners, turned), _rows(states, turned)
     grads = [row and replace(row, is_gradient=True) for row in rows]
-    programs = (first, mark(first, rows)), (step, mark(step, [*grads, *state_rows, *rows]))
+    programs = (first, find_dependence(first, rows)), (step, find_dependence(step, [*grads, *state_rows, *rows]))
     _check_outputs(programs[0], states)
     _check_outputs(programs[1], owners, states)
     return _assemble(owners, states, *programs)
@@ -80,7 +80,7 @@ def split_alone(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype:
     return split_rows(tx, jax.ShapeDtypeStruct(shape, dtype), [ALONE])
 
 
-def _traced_update(tx: optax.GradientTransformation, params: Tree, state: Tree) -> Flat:
+def _traced_update(tx: optax.GradientTransformation, params: Tree, state: Tree) -> FlatProgram:
     try:
         return trace_update(tx, params, state)
     except TypeError as error:
@@ -90,7 +90,7 @@ def _traced_update(tx: optax.GradientTransformation, params: Tree, state: Tree) 
         raise SettingsError("tx", "an update from gradients, state and parameters", f"`{error}`", fix) from error
 
 
-def _table_leaves(params: Tree, tables: Sequence[str]) -> Leaves:
+def _table_leaves(params: Tree, tables: Sequence[str]) -> TableLeaves:
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     names = [jax.tree_util.keystr(path) for path, _ in flat]
     for table in tables:
@@ -103,10 +103,12 @@ def _table_leaves(params: Tree, tables: Sequence[str]) -> Leaves:
             raise TableError(
                 f"table `{table}`", "floats, [n_rows, *row]", f"{leaf.dtype}{list(leaf.shape)}", "Keep it dense."
             )
-    return Leaves.of(params, [name if name in tables else None for name in names])
+    return TableLeaves.of(params, [name if name in tables else None for name in names])
 
 
-def _aligned_states(tx: Any, params: Tree, owners: Leaves, shapes: Tree, turned: Collection[str]) -> list[str | None]:
+def _aligned_states(
+    tx: Any, params: Tree, owners: TableLeaves, shapes: Tree, turned: Collection[str]
+) -> list[str | None]:
     """Whose rows each state leaf has: it has one more where the table has one more."""
     flat, structure = jax.tree_util.tree_flatten_with_path(shapes)
     result: list[str | None] = [None] * len(flat)
@@ -129,22 +131,22 @@ def _aligned_states(tx: Any, params: Tree, owners: Leaves, shapes: Tree, turned:
     return result
 
 
-def _one_row_more(params: Tree, owners: Leaves, table: str) -> Tree:
+def _one_row_more(params: Tree, owners: TableLeaves, table: str) -> Tree:
     leaves, (place,) = jax.tree.leaves(params), owners.places(table)
     n_rows, *row = leaves[place].shape
     leaves[place] = jax.ShapeDtypeStruct((n_rows + 1, *row), leaves[place].dtype)
     return jax.tree.unflatten(owners.structure, leaves)
 
 
-def _table(params: Tree, owners: Leaves, table: str) -> Any:
+def _table(params: Tree, owners: TableLeaves, table: str) -> Any:
     return jax.tree.leaves(params)[owners.places(table)[0]]
 
 
-def _rows(leaves: Leaves, turned: Collection[str]) -> list[Rows | None]:
-    return [None if table is None else Rows(table, is_turned=table in turned) for table in leaves.table_of]
+def _rows(leaves: TableLeaves, turned: Collection[str]) -> list[RowInput | None]:
+    return [None if table is None else RowInput(table, is_turned=table in turned) for table in leaves.table_of]
 
 
-def _assemble(params: Leaves, states: Leaves, first: Program, step: Program) -> Split:
+def _assemble(params: TableLeaves, states: TableLeaves, first: Program, step: Program) -> Split:
     """Rules and shared parts of the marked programs of `tx.init` and of the update."""
     flat, marks = step
     n_rounds = max((r.round + 1 for r in marks.reductions), default=0)
@@ -164,13 +166,15 @@ def _assemble(params: Leaves, states: Leaves, first: Program, step: Program) -> 
     )
 
 
-def _shared(atoms: Sequence[Any], *leaves: Leaves) -> tuple[Any, ...]:
+def _shared(atoms: Sequence[Any], *leaves: TableLeaves) -> tuple[Any, ...]:
     """Those inputs or outputs that belong to no table; they stand in the order of `leaves`."""
     owners = [table for each in leaves for table in each.table_of]
     return tuple(atom for atom, table in zip(atoms, owners, strict=True) if table is None)
 
 
-def _rule(table: str, params: Leaves, states: Leaves, first: Program, step: Program, n_rounds: int) -> RowRule:
+def _rule(
+    table: str, params: TableLeaves, states: TableLeaves, first: Program, step: Program, n_rounds: int
+) -> RowRule:
     """The rule of one table, from the marked programs of `tx.init` and of the update."""
     (place,), aligned = params.places(table), states.places(table)
     flat, marks = step
@@ -197,7 +201,7 @@ def _rule(table: str, params: Leaves, states: Leaves, first: Program, step: Prog
     )
 
 
-def _check_outputs(program: Program, *leaves: Leaves) -> None:
+def _check_outputs(program: Program, *leaves: TableLeaves) -> None:
     """Every result must belong where its leaf does: to its table's rows, or to what is shared."""
     flat, marks = program
     named = [leaf for each in leaves for leaf in zip(each.names, each.table_of, strict=True)]

@@ -12,7 +12,7 @@ import jax
 from ampjax.jaxprs.flat_program import Var
 from ampjax.jaxprs.program_slices import SharedSlice
 from ampjax.optim.row_rule import RowRule, Values
-from ampjax.optim.table_leaves import Leaves
+from ampjax.optim.table_leaves import TableLeaves
 
 Tree = Any
 Totals = Sequence[Mapping[str, Values]]
@@ -41,8 +41,8 @@ class Split:
 
     rules: dict[str, RowRule]
     n_rounds: int
-    params: Leaves
-    state: Leaves
+    params: TableLeaves
+    state: TableLeaves
     _init: tuple[tuple[Var, ...], SharedSlice]
     _inputs: tuple[Var, ...]
     _rounds: tuple[SharedSlice, ...]

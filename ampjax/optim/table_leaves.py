@@ -14,7 +14,7 @@ Tree = Any
 
 
 @dataclass(frozen=True)
-class Leaves:
+class TableLeaves:
     """The leaves of a tree, some of them tables' (parameters: one each; optimizer states: any number).
 
     Args:
@@ -28,7 +28,7 @@ class Leaves:
     table_of: tuple[str | None, ...]
 
     @classmethod
-    def of(cls, tree: Tree, table_of: Sequence[str | None]) -> Leaves:
+    def of(cls, tree: Tree, table_of: Sequence[str | None]) -> TableLeaves:
         """The leaves of a tree and whose they are."""
         flat, structure = jax.tree_util.tree_flatten_with_path(tree)
         return cls(tuple(jax.tree_util.keystr(path) for path, _ in flat), structure, tuple(table_of))

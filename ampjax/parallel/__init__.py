@@ -6,10 +6,11 @@ from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTim
 from ampjax.parallel.config.partitioner import Partitioner, partitioner
 from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.get_runner import get_runner
+from ampjax.parallel.homes.row_homes import RowGrads
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.shard import Parts, shard
-from ampjax.parallel.steps.step_outcome import Metrics, RowGrads
+from ampjax.parallel.steps.step_outcome import Metrics
 
 # The names of the original code.
 Config = ParallaxConfig

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from ampjax.parallel.equivalence.compare import Equivalence
-from ampjax.parallel.planning.partition_search import Found
-from ampjax.parallel.planning.transfer_costs import Predicted
+from ampjax.parallel.planning.partition_search import SearchResult
+from ampjax.parallel.planning.transfer_costs import PredictedBytes
 from ampjax.utils.text_tables import compact, html_table
 
 
@@ -41,7 +41,7 @@ class VariableReport:
     sparse: bool
     reason: str
     alpha: float | None
-    predicted: Predicted
+    predicted: PredictedBytes
     measured: float | None
     choice: str
     partitions: int
@@ -65,7 +65,7 @@ class Explanation:
     machines: int
     replicas: int
     servers: int
-    searches: Sequence[Found]
+    searches: Sequence[SearchResult]
     equivalence: Equivalence
 
     def __getitem__(self, path: str) -> VariableReport:

@@ -16,7 +16,7 @@ from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.partitioner import Partitioner
 from ampjax.parallel.config.resources import Resources, find_resources
 from ampjax.parallel.homes.wire import Wire
-from ampjax.parallel.planning.build_runner import Setting
+from ampjax.parallel.planning.build_runner import RunnerSetup
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.steps.step_programs import LossFn
 from ampjax.sparse.servers.processes import ServerProcesses
@@ -98,5 +98,5 @@ def get_runner(
     resources = find_resources(resource_info)
     config = config or ParallaxConfig()
     processes = ServerProcesses(len(resources.servers)) if config.server_processes else None
-    setting = Setting(loss_fn, tx, resources, config, Wire(len(resources.machines)), processes)
-    return Runner(setting, params, partitioners, clock)
+    setup = RunnerSetup(loss_fn, tx, resources, config, Wire(len(resources.machines)), processes)
+    return Runner(setup, params, partitioners, clock)

@@ -20,12 +20,12 @@ from ampjax.parallel import runner_files
 from ampjax.parallel.config.leaf_paths import names
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import check_like, checked_params
-from ampjax.parallel.equivalence.compare import Equivalence, check
+from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
 from ampjax.parallel.explanation import Explanation
-from ampjax.parallel.planning.build_runner import Setting, Step, build, restart
-from ampjax.parallel.planning.partition_search import Found
+from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step, restart_step
+from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.search_timing import Searches
-from ampjax.parallel.planning.variable_plan import Plan, make_plan
+from ampjax.parallel.planning.variable_plan import VariablePlan, plan_variables
 from ampjax.parallel.report import explain
 from ampjax.parallel.shard import split_batch
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
@@ -41,14 +41,16 @@ class Runner:
     """A model in training. Made by `get_runner`.
 
     Args:
-      setting: What it is trained with.
+      setup: What it is trained with.
       params: The first parameters.
       partitioners: The user's partitioners.
       clock: Gives seconds; for the partition search.
     """
 
-    def __init__(self, setting: Setting, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]):
-        self.setting, self.plan = setting, None
+    def __init__(
+        self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
+    ):
+        self.setup, self.plan = setup, None
         self._first: Any = checked_params(params)
         self._partitioners, self._clock = list(partitioners), clock
         self._step: Step | None = None
@@ -70,8 +72,8 @@ class Runner:
 
         The end of a `with` block does this too, and so does the end of the runner or of this process.
         """
-        if self.setting.processes is not None:
-            self.setting.processes.close()
+        if self.setup.processes is not None:
+            self.setup.processes.close()
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
@@ -99,10 +101,10 @@ class Runner:
           ServerError: If a server's process has ended. `restore` goes on from a checkpoint, with a new process.
         """
         wanted = self._wanted(fetch)
-        parts = split_batch(batch, len(self.setting.resources.devices))
+        parts = split_batch(batch, len(self.setup.resources.devices))
         step = self._built(parts)
         self._split_for_search()
-        before, start = self.setting.wire.traffic(), self._clock()
+        before, start = self.setup.wire.traffic(), self._clock()
         made = step.n_updates
         try:
             outcome = step(self.steps + 1, parts, bool(wanted))
@@ -115,16 +117,16 @@ class Runner:
         self._alpha.update(outcome.alpha)
         if self._searches is not None and not self._searches.is_over:
             jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
-            self._resplit(self._searches.tell(self._clock() - start))
+            self._resplit(self._searches.record(self._clock() - start))
         metrics = Metrics(
             self.steps,
             outcome.losses,
             outcome.aux,
             self._readable(outcome.alpha),
-            self.setting.wire.traffic() - before,
+            self.setup.wire.traffic() - before,
             outcome.staleness,
             read,
-            self.setting.config.average_dense == "mean",
+            self.setup.config.average_dense == "mean",
         )
         self._save_if_due()
         if outcome.dropped:
@@ -144,7 +146,7 @@ class Runner:
           DataError: As `run`.
           EquivalenceError: As `run`.
         """
-        self._built(split_batch(batch, len(self.setting.resources.devices)))
+        self._built(split_batch(batch, len(self.setup.resources.devices)))
         return self
 
     def reset(self, params: Tree) -> None:
@@ -161,7 +163,7 @@ class Runner:
         assert self.plan is not None
         params = checked_params(params)
         check_like(params, self.plan.program.params)
-        restart(self.setting, self.plan, step, params)
+        restart_step(self.setup, self.plan, step, params)
         self.steps = 0
 
     def resplit(self, partitions: int) -> None:
@@ -189,8 +191,8 @@ class Runner:
 
         Put them into the batch, where a program draws at random: each replica gets `[1]` of them.
         """
-        key = jax.random.fold_in(jax.random.key(self.setting.config.seed), self.steps)
-        return jax.random.split(key, len(self.setting.resources.devices))
+        key = jax.random.fold_in(jax.random.key(self.setup.config.seed), self.steps)
+        return jax.random.split(key, len(self.setup.resources.devices))
 
     # ---- what it holds -----------------------------------------------------------------------------------------------
 
@@ -206,7 +208,7 @@ class Runner:
     def opt_state(self) -> Tree:
         """The optimizer's state, as `tx.init` makes it for the single-device program."""
         if self._step is None:
-            return self.setting.tx.init(self._first) if self._restored is None else self._read_restored()[1]
+            return self.setup.tx.init(self._first) if self._restored is None else self._read_restored()[1]
         _, state = self._settled().read()
         if isinstance(self._step, DenseStep):
             return state
@@ -227,7 +229,7 @@ class Runner:
         return self._step
 
     @property
-    def searches(self) -> list[Found]:
+    def searches(self) -> list[SearchResult]:
         """Partition searches that have ended: samples, fit and choice; `ampjax.viz.partitions` draws them."""
         return [] if self._searches is None else list(self._searches.found)
 
@@ -243,7 +245,7 @@ class Runner:
         step = self.step
         assert self.plan is not None
         return explain(
-            self.setting, self.plan, step, self._alpha, self.counted, self.searches, compiled, self._equivalence
+            self.setup, self.plan, step, self._alpha, self.counted, self.searches, compiled, self._equivalence
         )
 
     # ---- files -------------------------------------------------------------------------------------------------------
@@ -289,33 +291,33 @@ class Runner:
 
     def _built(self, parts: Sequence[Tree]) -> Step:
         if self._step is None:
-            s = self.setting
-            plan = make_plan(s.loss_fn, self._first, parts, s.resources, s.config, self._partitioners)
-            self._adopt(plan, build(s, plan, self._first, parts), parts)
+            s = self.setup
+            plan = plan_variables(s.loss_fn, self._first, parts, s.resources, s.config, self._partitioners)
+            self._adopt(plan, build_step(s, plan, self._first, parts), parts)
             for told in self._equivalence.errors:
                 warnings.warn(str(told), EquivalenceWarning, stacklevel=3)
         assert self._step is not None
         return self._step
 
-    def _adopt(self, plan: Plan, step: Step, parts: Sequence[Tree]) -> None:
+    def _adopt(self, plan: VariablePlan, step: Step, parts: Sequence[Tree]) -> None:
         notes, before = None, self.steps
         self.plan, self._step = plan, step
         try:
             if self._restored is not None:
                 notes = self._restore(self._restored)
-            self._equivalence = check(self.setting, plan, step, parts)
-            if self._equivalence.errors and self.setting.config.check_equivalence == "error":
+            self._equivalence = check_equivalence(self.setup, plan, step, parts)
+            if self._equivalence.errors and self.setup.config.check_equivalence == "error":
                 raise self._equivalence.errors[0]
         except Exception:
             self.plan, self._step, self.steps = None, None, before
             raise
         self._first = None  # the homes have copies
-        if self.setting.config.search_partitions and plan.groups:
+        if self.setup.config.search_partitions and plan.groups:
             self._search(plan.groups, notes)
 
     def _search(self, groups: Sequence[Group], notes: Mapping[str, Any] | None) -> None:
         """Begins the searches, without those that an earlier run ended on as many machines."""
-        self._searches = Searches(groups, len(self.setting.resources.machines), self.setting.config.sample, notes)
+        self._searches = Searches(groups, len(self.setup.resources.machines), self.setup.config.sample, notes)
         chosen = {own.label: own.partitions for own in self._searches.found}
         for group in groups:
             if group.label in chosen:
@@ -333,7 +335,7 @@ class Runner:
     def _read_restored(self) -> tuple[Tree, Tree]:
         """Parameters and optimizer state that wait for the first batch in a folder."""
         assert self._restored is not None
-        return runner_files.whole(self._restored, self._first, self.setting.tx)
+        return runner_files.whole(self._restored, self._first, self.setup.tx)
 
     def _settled(self) -> Step:
         """The step, with nothing under way."""
@@ -346,7 +348,7 @@ class Runner:
         for name in wanted:
             if name not in FETCHES:
                 raise SettingsError("fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these.")
-        if wanted and not self.setting.config.sync:
+        if wanted and not self.setup.config.sync:
             fix = "Without a barrier no gradient is aggregated over replicas."
             raise SettingsError("fetch", "synchronous training", "sync=False", fix)
         return wanted
@@ -365,7 +367,7 @@ class Runner:
             homes.resplit(counts)
 
     def _save_if_due(self) -> None:
-        due = self.setting.config.checkpoint
+        due = self.setup.config.checkpoint
         if due is not None and self.steps % due.every_steps == 0:
             self.save(Path(due.folder) / f"step-{self.steps}")
 

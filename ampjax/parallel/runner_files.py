@@ -212,7 +212,7 @@ def load(
         for number, (path, copies) in enumerate(like.items())
     }
     first, structure = jax.tree.flatten((params, state))
-    dense, shared = jax.tree.unflatten(structure, map(random_keys.like, first, leaves))
+    dense, shared = jax.tree.unflatten(structure, map(random_keys.wrapped_like, first, leaves))
     table_files.sweep(folder / _DENSE)
     return Saved(facts["step"], dense, shared, tables, facts.get("notes"))
 

@@ -40,7 +40,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Shards:
+class ShardedData:
     """Replicas' views of a data set; iterating gives the replicas' next elements together, as `Parts`.
 
     Ends when a replica has none left: elements that are not enough for all replicas are dropped.
@@ -119,7 +119,7 @@ def shard(
         return Parts(batches) if index is None else batches[index]
     if _is_sliceable(data):
         views = tuple(data[i::n] for i in range(n))
-        return Shards(views) if index is None else views[index]
+        return ShardedData(views) if index is None else views[index]
     if not isinstance(data, Iterable):
         raise SettingsError(
             "shard", "arrays, a data set or an iterable", f"{type(data).__name__}", "Pass what gives batches."

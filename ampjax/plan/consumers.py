@@ -15,7 +15,7 @@ def find_sole(stages: Sequence[Stage]) -> None:
     """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only."""
     outputs = {(s.number, j): reached(route, stages) for s in stages for j, route in enumerate(s.routes)}
     # A group's rows are its members', which others may consume too.
-    good = {key: once and stages[key[0]].kind != "group" for key, (_, once) in outputs.items()}
+    good = {key: once and not stages[key[0]].kind.is_control for key, (_, once) in outputs.items()}
     while True:
         shared = {leaf for key, (leaves, _) in outputs.items() if not good[key] for leaf in leaves}
         refused = {
@@ -35,10 +35,8 @@ def _pays(stages: Sequence[Stage], leaf: Leaf) -> bool:
     """Whether the adjoint at a port computes a gradient for each message, row by row."""
     stage = stages[leaf.stage]
     port = stage.ports[leaf.port]
-    comes_back = stage.kind == "loss" or any(out.is_float for out in stage.outputs)
-    return (
-        stage.kind in ("rows", "edges", "loss", "transfer") and port.space != HOST and port.type.is_float and comes_back
-    )
+    comes_back = stage.kind.starts_backward or any(out.is_float for out in stage.outputs)
+    return stage.kind.takes_gradients and port.space != HOST and port.type.is_float and comes_back
 
 
 def count_workers_ahead(stages: Sequence[Stage]) -> None:

@@ -48,7 +48,7 @@ def left_out(plan: Plan, purpose: str) -> frozenset[int]:
     unwanted = {
         "train": lambda stage: not stage.trains,
         "losses": lambda stage: not stage.trains,
-        "sinks": lambda stage: stage.kind == "loss",
+        "sinks": lambda stage: stage.kind.starts_backward,
         "both": lambda stage: False,
     }[purpose]
     return frozenset(stage.number for stage in plan.stages if unwanted(stage))

@@ -16,7 +16,11 @@ from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire
 from ampjax.plan import consumers
 from ampjax.plan.edge_stages import Chain, find_chains
+from ampjax.plan.stage_kinds import COLLECT, EDGES, GROUP, LOSS, REDUCE, ROWS, SINK, TRANSFER
 from ampjax.plan.stages import HOST, Leaf, Port, Stage, Step, Targets, input_wire, wire_type
+
+KIND_OF = {Loss: LOSS, Reduce: REDUCE, Collect: COLLECT, Sink: SINK, Group: GROUP}
+"""The kind of the stage that ends with a node of such a type; of all others it is `ROWS`."""
 
 
 @dataclass(eq=False)
@@ -162,19 +166,18 @@ class _Planner:
 
     def _add_stage(self, nodes: list[Node]) -> Stage:
         last = nodes[-1]
-        kinds = {Loss: "loss", Reduce: "reduce", Collect: "collect", Sink: "sink", Group: "group"}
-        kind = kinds.get(type(last.op), "rows")
+        kind = KIND_OF.get(type(last.op), ROWS)
         worker = self.worker_of.get(last.name, 0)
         stage = Stage(
             len(self.stages), kind, tuple(nodes), worker, self.spaces[worker], _join(last), list(last.outputs)
         )
         stage.outputs = tuple(wire_type(w) for w in last.outputs)
         if isinstance(nodes[0].op, Distribute):
-            stage.kind, stage.chain = "edges", self.chains[nodes[0].name]
+            stage.kind, stage.chain = EDGES, self.chains[nodes[0].name]
             stage.topology = stage.chain.topology
-        elif kind == "collect":
+        elif kind.collects:
             stage.topology = input_wire(last, -1).source.name
-        stage.trains = kind != "sink"
+        stage.trains = not kind.is_sink
         self.stages.append(stage)
         for node in nodes:
             self.stages_of.setdefault(node.name, []).append(stage)
@@ -211,7 +214,7 @@ class _Planner:
     def _place_groups(self) -> None:
         """A group has no kernel: its rows lie where its first consumer wants them."""
         for stage in reversed(self.stages):
-            if stage.kind == "group":
+            if stage.kind.is_control:
                 leaves = list(self._leaves(stage.wires[0]))
                 if leaves:
                     stage.worker, stage.space = self.stages[leaves[0].stage].worker, self.stages[leaves[0].stage].space
@@ -231,11 +234,11 @@ class _Planner:
         while changed:
             changed = False
             for leaf, sources in producers.items():
-                still = all(s is None or (s.kind == "group" and on_host.get(Leaf(s.number, 0), True)) for s in sources)
+                still = all(s is None or (s.kind.is_control and on_host.get(Leaf(s.number, 0), True)) for s in sources)
                 changed |= still != on_host[leaf]
                 on_host[leaf] = still
         for stage in self.stages:
-            if stage.kind == "group" and on_host.get(Leaf(stage.number, 0), True):
+            if stage.kind.is_control and on_host.get(Leaf(stage.number, 0), True):
                 stage.space = HOST
         for stage in self.stages:
             stage.ports = tuple(
@@ -244,7 +247,7 @@ class _Planner:
             )
 
     def _home(self, stage: Stage, port: int) -> int:
-        opener = stage.kind == "group" and port == 1
+        opener = stage.kind.is_control and port == 1
         return stage.space if stage.space != HOST or not opener else self.spaces[stage.worker]
 
     # -- routes
@@ -278,7 +281,7 @@ class _Planner:
 
     def _transfer(self, wire: Wire, source: int, worker: int, space: int, leaf: Leaf | None = None) -> Leaf:
         """A new transfer stage for a wire's messages; on the other side they go on to `leaf`, or along the wire's whole route."""
-        stage = Stage(len(self.stages), "transfer", (), worker, space, None, [wire])
+        stage = Stage(len(self.stages), TRANSFER, (), worker, space, None, [wire])
         stage.ports = (Port(wire_type(wire), wire.name, source),)
         stage.outputs = (wire_type(wire),)
         self.stages.append(stage)

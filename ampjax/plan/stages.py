@@ -15,6 +15,7 @@ from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Compute, Loss, RouteBy
 from ampjax.ir.wires import Wire, WireType
 from ampjax.plan.edge_stages import Chain
+from ampjax.plan.stage_kinds import StageKind
 
 HOST = -1
 """The memory space of pumped payloads."""
@@ -83,8 +84,7 @@ class Stage:
 
     Args:
       number: Its place in `Plan.stages`.
-      kind: `rows`, `edges` (a chain, and row-wise nodes after it), `loss`, `reduce`, `collect`, `sink`, `transfer`, or `group` (which
-        is control and is never dispatched).
+      kind: What stages of its kind do.
       nodes: The payload nodes in it, sources first, with the distribute of a chain; empty for a transfer.
       worker: The worker that runs it.
       space: The memory space of its outputs.
@@ -100,7 +100,7 @@ class Stage:
     """
 
     number: int
-    kind: str
+    kind: StageKind
     nodes: tuple[Node, ...]
     worker: int
     space: int
@@ -119,7 +119,7 @@ class Stage:
     @functools.cached_property
     def name(self) -> str:
         """The names of its nodes."""
-        if self.kind == "transfer":
+        if self.kind.is_transfer:
             return (
                 f"{self.wires[0].name}→{self.worker}"
                 if self.ports[0].space != HOST

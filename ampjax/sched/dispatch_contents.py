@@ -63,7 +63,7 @@ class Contents:
     def scatter(self, d: Dispatch) -> list[np.ndarray]:
         """Of a collect: where the input rows of each port go, counting through the dispatch's output rows."""
         stage = self._plan.stages[d.stage]
-        if stage.kind != "collect":
+        if not stage.kind.collects:
             return []
         slots = self._slots(d).tolist()
         maps = [find_topology(stage.nodes[0], str(stage.topology), self._topologies, slot) for slot in slots]

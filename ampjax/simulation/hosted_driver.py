@@ -68,6 +68,6 @@ class HostedDriver:
     def _queue(self, dispatch: Dispatch) -> None:
         """Queues a dispatch at its worker's device. A transfer waits for the device that it comes from."""
         device, source = self._spaces[dispatch.worker], -1
-        if dispatch.stage >= 0 and (stage := self._loop.scheduler.plan.stages[dispatch.stage]).kind == "transfer":
+        if dispatch.stage >= 0 and (stage := self._loop.scheduler.plan.stages[dispatch.stage]).kind.is_transfer:
             source = stage.ports[0].space
         self._cores.issue(device, self._cost.device_ns(dispatch), None if source in (device, -1) else source)

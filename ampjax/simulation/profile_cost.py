@@ -74,5 +74,5 @@ def _sum(plan: Plan, dispatch: Dispatch, profile: Profile, part: str) -> float:
 
 def _run_by(plan: Plan, dispatch: Dispatch) -> list[tuple[str, int]]:
     """The key of the stage that a dispatch runs, and its rows. A sink computes nothing and is not measured."""
-    is_measured = dispatch.stage >= 0 and plan.stages[dispatch.stage].kind != "sink"
+    is_measured = dispatch.stage >= 0 and not plan.stages[dispatch.stage].kind.is_sink
     return [(timing_key(plan, dispatch), dispatch.n_rows)] if is_measured else []

@@ -123,7 +123,7 @@ def simulate(
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
-    inference = "losses" if any(stage.kind == "loss" for stage in plan.stages) else "sinks"
+    inference = "losses" if any(stage.kind.starts_backward for stage in plan.stages) else "sinks"
     purpose = "train" if train else inference
     whole = Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed))
     executor = _executor(plan, s, tx, params) if numerics else None
@@ -184,7 +184,7 @@ def profile(
         tables = measured(measure, False, "sinks")
         return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in tables.items()}
 
-    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and stage.kind != "sink"}
+    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
 
     # Once each to compile everything, and to see whether there are updates that kernels can make.
     measured(measure_host, False)

@@ -184,7 +184,7 @@ class Preparation:
             for key, counts in needed.each.items():
                 mean[key] = max(mean.get(key, 0.0), float(np.sort(counts)[-s.in_flight :].mean()))
                 most[key] = max(most.get(key, 0), int(counts.max()))
-        arenas = dict.fromkeys(key for stage in self._plan.stages if stage.kind != "group" for key in stage.arenas)
+        arenas = dict.fromkeys(key for stage in self._plan.stages if not stage.kind.is_control for key in stage.arenas)
         numbers = dict.fromkeys(number for needed in samples for number in needed.edges)
         seen = {n: [needed.edges[n] for needed in samples if n in needed.edges] for n in numbers}
         self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})

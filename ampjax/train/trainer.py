@@ -358,7 +358,7 @@ class Trainer:
 
     def _repr_html_(self) -> str:
         rows = [
-            [stage.name, stage.kind, str(stage.worker), ", ".join(node.name for node in stage.nodes)]
+            [stage.name, str(stage.kind), str(stage.worker), ", ".join(node.name for node in stage.nodes)]
             for stage in self.plan.stages
         ]
         return html_table(["stage", "kind", "worker", "nodes that run together"], rows, repr(self))

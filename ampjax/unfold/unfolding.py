@@ -240,7 +240,7 @@ class Unfolding:
         if leaf.stage in self._left_out:
             return
         stage, states, inputs = self._plan.stages[leaf.stage], batch.states, batch.cells[:, None]
-        if stage.kind == "group":
+        if stage.kind.is_control:
             closed = self.space.groups[leaf.stage].put(leaf.port, states, batch.cells)
             if closed:
                 self._close(stage, closed)

@@ -56,9 +56,9 @@ class Workspace:
     def __init__(self, plan: Plan):
         self.table, self.layout = MessageTable(), WatchedLayout(plan.layout.fields)
         self.topologies: dict[str, dict[int, Topology]] = {}
-        joining = [s for s in plan.stages if len(s.ports) > 1 and s.kind != "group"]
+        joining = [s for s in plan.stages if len(s.ports) > 1 and not s.kind.is_control]
         self.joins = {s.number: WaveJoin(s, self.layout) for s in joining}
-        self.groups = {s.number: Groups(s, self.layout) for s in plan.stages if s.kind == "group"}
+        self.groups = {s.number: Groups(s, self.layout) for s in plan.stages if s.kind.is_control}
         self.sizes = {s.number: OutputSizes(s, self.layout, self.table, self.topologies) for s in plan.stages}
 
     @property

@@ -23,11 +23,11 @@ from ampjax.models.layers.sampled_softmax import draw
 from ampjax.optim.split_rows import split_rows
 from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.homes.placement import place_variables
-from ampjax.parallel.homes.row_homes import Gathered, Served
+from ampjax.parallel.homes.row_homes import RowsAtServers, RowsOnEveryMachine
+from ampjax.parallel.homes.server_totals import ServerTotals
 from ampjax.parallel.homes.wire import Wire
 from ampjax.parallel.planning.cluster_model import Load
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
-from ampjax.parallel.steps.server_totals import Boundary
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, unique_rows
 from ampjax.sparse.table.sharded_table import Table
 from experiments.parallax import paper
@@ -199,7 +199,7 @@ class Counted:
         As in the papers, a row travels as often as a worker reads it: duplicates are not summed before.
         """
         rows, wire = self.step.tables[name], Wire(self.machines)
-        home = Gathered(name, [self._table(rows) for _ in range(self.machines)], self._resources, wire)
+        home = RowsOnEveryMachine(name, [self._table(rows) for _ in range(self.machines)], self._resources, wire)
         ids = np.zeros((len(rows.workers), max(len(own.inverse) for own in rows.workers)), np.int32)
         for number, own in enumerate(rows.workers):
             ids[number, : len(own.ids)] = own.ids
@@ -215,7 +215,7 @@ class Counted:
 
     def _count_served(self, name: str, together: bool, among: bool) -> tuple[float, float, float]:
         rows, wire = self.step.tables[name], Wire(self.machines)
-        home = Served(name, self._table(rows), self._resources, wire, together)
+        home = RowsAtServers(name, self._table(rows), self._resources, wire, together)
         pulled = home.pull(rows.workers)
         waiting = home.push(pulled, lambda replica: np.ones((len(pulled[replica].unique.ids), 1), np.float32))
         network = wire.traffic().per_machine(name)
@@ -223,7 +223,7 @@ class Counted:
         merged = FLOAT * rows_written(clients, rows.n_rows) / self.machines
         before = wire.traffic()
         if self.step.clips:
-            Boundary(self._resources, wire, among).totals(0, {name: home}, {name: waiting}, {name: []})
+            ServerTotals(self._resources, wire, among).totals(0, name, home, waiting[0], [])
         folded = (wire.traffic() - before).of_machine(0, name)
         return rows.width * network, rows.width * merged, rows.width * folded
 

@@ -13,8 +13,8 @@ import jax
 import optax
 
 import ampjax.parallel as px
-from ampjax.devices.allreduce import issue
-from ampjax.devices.per_replica import AXIS, entry, replicate, spread
+from ampjax.devices.allreduce import issue_collective
+from ampjax.devices.per_replica import AXIS, replica_entry, replicate, spread
 from ampjax.errors import SettingsError
 from ampjax.parallel.shard import split_batch
 from experiments.parallax.workloads import Workload
@@ -92,7 +92,7 @@ class Plain:
     @property
     def params(self) -> Any:
         """The parameters, host arrays."""
-        return entry(self._params)
+        return replica_entry(self._params)
 
     def reset(self, params: Any) -> None:
         """Starts anew; what has been compiled stays."""
@@ -105,7 +105,7 @@ class Plain:
 
     def step(self, batch: Any) -> jax.Array:
         """One step; gives the loss, a copy for each replica."""
-        results = issue(self.program, *self.arguments(batch), token=lambda results: results[2])
+        results = issue_collective(self.program, *self.arguments(batch), token=lambda results: results[2])
         self._params, self._state, loss = results
         return loss
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 import ampjax.parallel as px
-from ampjax.parallel.planning.partition_search import Found
+from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.utils.text_tables import compact
 from ampjax.viz.partitions import partition_search
 from experiments.parallax import paper
@@ -67,7 +67,7 @@ def main(options: Table5Options, console: Console | None = None) -> list[dict[st
     return rows
 
 
-def measure(options: Table5Options, model: Literal["lm", "nmt"]) -> tuple[dict[str, Any], Found]:
+def measure(options: Table5Options, model: Literal["lm", "nmt"]) -> tuple[dict[str, Any], SearchResult]:
     """A model's row, and the search.
 
     Args:

@@ -12,6 +12,7 @@ from support import chains
 from support.laws import Engine, Schedule, assert_gradients, assert_parity, frozen, replayed, schedules
 
 import ampjax as amp
+from ampjax.plan.stage_kinds import EDGES
 from ampjax.testing import reference
 
 FUSED = "out+edge0+edge1+in+update"
@@ -42,7 +43,7 @@ def check(graph, instances, schedule, fused=FUSED):
 @pytest.mark.parametrize("seed", [11])
 def test_random_graphs_with_chains(seed):
     engine = assert_parity(seed, Schedule(frozen(fuse=True, max_active_keys=3, max_dispatch_size=16)))
-    assert any(stage.kind == "edges" for stage in engine.plan.stages)
+    assert any(stage.kind is EDGES for stage in engine.plan.stages)
 
 
 # A dispatch of graphs is padded to 16 rows at least: all these share two kernels.
@@ -166,5 +167,5 @@ def test_nothing_is_compiled_in_an_epoch():
     }
     trainer = amp.Trainer(chains.propagation(), **options)
     history = trainer.fit(chains.odd_instances(), epochs=2, progress=False)
-    assert any(stage.kind == "edges" for stage in trainer.plan.stages)
+    assert any(stage.kind is EDGES for stage in trainer.plan.stages)
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from support.laws import Engine, assert_empty, assert_gradients, cases, random_one, replayed, schedules, start, wanted
 
 from ampjax.ir.state import SLOT
+from ampjax.plan.stage_kinds import LOSS, SINK
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
 
-ANSWERS_AT_ONCE = ("loss", "sink")
+ANSWERS_AT_ONCE = (LOSS, SINK)
 """Stages without outputs: what arrives there is answered in the dispatch that takes it."""
 
 control = st.tuples(st.integers(0, 400), schedules())

@@ -123,7 +123,7 @@ def test_a_step_equals_the_single_device_step(case, partitions, seed):
     runner.reset(params)
     for path, count in zip(runner.step.homes.rows, partitions, strict=True):
         home = runner.step.homes.rows[path]
-        home.resplit(count, [p % len(runner.setting.resources.servers) for p in range(count)])
+        home.resplit(count, [p % len(runner.setup.resources.servers) for p in range(count)])
     params, state, seen = plain_steps(name, reduction, params, batches)
     for batch, (value, aux, norm) in zip(batches, seen, strict=True):
         metrics = runner.run(batch, fetch=("global_norm",))

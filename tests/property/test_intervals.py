@@ -19,7 +19,7 @@ graphs = st.integers(0, 400)
 
 def gives_gradients(dispatch):
     """Whether it adds to its nodes' accumulators: an adjoint, or a loss, which has its adjoint in it."""
-    at_loss = dispatch.stage is not None and dispatch.stage.kind == "loss" and dispatch.direction == FORWARD
+    at_loss = dispatch.stage is not None and dispatch.stage.kind.starts_backward and dispatch.direction == FORWARD
     return dispatch.direction == BACKWARD or at_loss
 
 

@@ -7,6 +7,7 @@ from support.control import admit, drain, plan_for, scheduler_for
 
 import ampjax as amp
 from ampjax.errors import MessageError
+from ampjax.plan.stage_kinds import EDGES
 
 FUSED = "out+edge0+edge1+in+update"
 
@@ -29,11 +30,11 @@ def two_ends(other_topology=False, seen=False, edge_options=None, kinds=2):
 
 def test_a_chain_and_the_rows_that_it_meets_become_one_stage():
     plan = plan_for(chains.propagation(), fuse=True)
-    (stage,) = (s for s in plan.stages if s.kind == "edges")
+    (stage,) = (s for s in plan.stages if s.kind is EDGES)
     assert stage.name == FUSED and stage.topology == "edges" and stage.params == ("edge0", "edge1", "update")
     assert [port.name for port in stage.ports] == ["h"] and stage.aligned
     assert [node.name for node in stage.row_nodes] == ["update"] and stage.way_of == {"edge0": 0, "edge1": 1}
-    assert not any(s.kind == "collect" for s in plan.stages)
+    assert not any(s.kind.collects for s in plan.stages)
 
 
 def test_without_fusion_every_node_is_a_stage():
@@ -42,7 +43,7 @@ def test_without_fusion_every_node_is_a_stage():
 
 def test_a_chain_alone():
     plan = plan_for(two_ends(), fuse=True)
-    (stage,) = (s for s in plan.stages if s.kind == "edges")
+    (stage,) = (s for s in plan.stages if s.kind is EDGES)
     assert stage.name == "out+edge0+edge1+in" and not stage.aligned and not stage.row_nodes
 
 
@@ -75,7 +76,7 @@ def test_rows_from_elsewhere_join_the_stage_as_ports():
         sent = amp.distribute(rows, edges, 1, name="out")
         a = amp.collect(sent, edges, name="in")
         amp.sink("end", amp.npt("meet", lambda a, x: a * x)(a, more))
-    (stage,) = (s for s in plan_for(g, fuse=True).stages if s.kind == "edges")
+    (stage,) = (s for s in plan_for(g, fuse=True).stages if s.kind is EDGES)
     assert [port.name for port in stage.ports] == ["rows", "more"] and stage.aligned
 
 

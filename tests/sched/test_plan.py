@@ -8,11 +8,12 @@ from support import graphs
 from support.control import admit, drain, field, plan_for, scheduler_for
 
 import ampjax as amp
+from ampjax.plan.stage_kinds import ROWS
 from ampjax.plan.stages import HOST
 
 
 def names(plan, kind=None):
-    return [stage.name for stage in plan.stages if kind in (None, stage.kind)]
+    return [stage.name for stage in plan.stages if kind in (None, str(stage.kind))]
 
 
 def stage(plan, name):
@@ -45,8 +46,8 @@ def test_a_plan_prints_its_stages():
 )
 def test_what_is_fused(graph, stages):
     plan = plan_for(graph, fuse=True)
-    assert [s.name for s in plan.stages if s.kind != "transfer"] == stages
-    unfused = [s for s in plan_for(graph, fuse=False).stages if s.kind != "transfer"]
+    assert [s.name for s in plan.stages if not s.kind.is_transfer] == stages
+    unfused = [s for s in plan_for(graph, fuse=False).stages if not s.kind.is_transfer]
     assert all(len(s.nodes) == 1 for s in unfused)
     assert sorted(n.name for s in unfused for n in s.nodes) == sorted("+".join(stages).split("+"))
 
@@ -56,7 +57,7 @@ def test_a_loss_takes_what_sinks_see_too():
     plan = plan_for(graphs.with_sinks(), fuse=True)
     trained = [s.name for s in plan.stages if s.trains]
     assert trained == ["inner+tanh+outer+loss"]
-    assert [s.name for s in plan.stages if not s.trains and s.kind == "rows"] == ["inner+tanh", "outer"], "each once"
+    assert [s.name for s in plan.stages if not s.trains and s.kind is ROWS] == ["inner+tanh", "outer"], "each once"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_one_transfer_serves_all_consumers_on_the_other_side():
     homes = {"first": 0, "b0": 1, "b1": 1, "b2": 1, "add": 1, "loss": 1}
     plan = plan_for(graphs.fan_out(), homes, (0, 1))
     assert names(plan, "transfer") == ["first→1"]
-    (moved,) = [s for s in plan.stages if s.kind == "transfer"]
+    (moved,) = [s for s in plan.stages if s.kind.is_transfer]
     assert (moved.worker, moved.space, moved.ports[0].space) == (1, 1, 0)
 
 
@@ -242,7 +243,7 @@ def test_every_route_ends_where_the_payload_lies(graph, spaces, fuse):
     for space, route in routes:
         for leaf in leaves(route, set()):
             target = plan.stages[leaf.stage]
-            assert target.ports[leaf.port].space == space or (target.kind == "group" and leaf.port == 1), target
+            assert target.ports[leaf.port].space == space or (target.kind.is_control and leaf.port == 1), target
 
 
 # Who consumes what

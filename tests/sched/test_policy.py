@@ -9,6 +9,7 @@ from support import graphs
 from support.control import WaitingQueue, admit, drain, plan_for, scheduler_for, tell
 
 from ampjax.errors import SettingsError
+from ampjax.plan.stage_kinds import TRANSFER
 from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER
 from ampjax.sched.decisions.policy import (
     POLICIES,
@@ -23,7 +24,7 @@ from ampjax.sched.tables import columns as c
 
 PLAN = plan_for(graphs.chain(1))
 STAGE = PLAN.stages[0]
-COPY = replace(STAGE, kind="transfer")
+COPY = replace(STAGE, kind=TRANSFER)
 
 
 def queue(direction, rows, born=0, max_rows=64, stage=STAGE):

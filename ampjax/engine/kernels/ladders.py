@@ -75,10 +75,10 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
     """The ladder of a stage's dispatch sizes."""
     if stage.chain is not None:
         return graph_ladder
-    if stage.kind in ("reduce", "collect"):
+    if stage.kind.sums_segments:
         return ladder  # their kernels have two sizes, which `segment_sizes` ties together
     rows = [*(port.type.shape for port in stage.ports), *(out.shape for out in stage.outputs)]
-    widest = max(map(math.prod, rows)) if stage.kind in ("rows", "loss") else 0
+    widest = max(map(math.prod, rows)) if stage.kind.is_row_wise else 0
     return fine_ladder if widest >= VERY_WIDE else wide_ladder if widest >= WIDE else narrow_ladder
 
 

@@ -81,7 +81,7 @@ class Group:
     high: int
 
 
-def groups_of(partitioners: Sequence[Partitioner], n_rows: dict[str, int], known: Sequence[str]) -> list[Group]:
+def group_variables(partitioners: Sequence[Partitioner], n_rows: dict[str, int], known: Sequence[str]) -> list[Group]:
     """Which variables are split alike. Those that no partitioner names are one group, labelled `others`.
 
     Args:

@@ -41,7 +41,7 @@ class Mixing:
     line: str
 
 
-def difference(
+def explain_difference(
     joined: float,
     replicas: float,
     rounding: float,
@@ -84,7 +84,7 @@ def _cause(
     return " Or: ".join(told) or _UNKNOWN
 
 
-def shared_keys(
+def explain_shared_keys(
     draws: Sequence[Draw], whole: Sequence[Draw] | None, varies: Sequence[bool]
 ) -> tuple[EquivalenceError, ...]:
     """What is told of draws whose keys are not the replicas' own.
@@ -125,7 +125,7 @@ def _told(draws: Sequence[Draw], key: str, more: str) -> EquivalenceError:
 # ---- what brings examples together -----------------------------------------------------------------------------------
 
 
-def mixing(part: Any, whole: Any) -> list[Mixing]:
+def find_mixing(part: Any, whole: Any) -> list[Mixing]:
     """The equations that bring examples together, in their order: found by comparing sizes on a part and on the joined batch.
 
     Args:

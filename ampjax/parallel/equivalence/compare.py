@@ -16,20 +16,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.devices.allreduce import issue
+from ampjax.devices.allreduce import issue_collective
 from ampjax.devices.loss_collectives import AXIS
-from ampjax.devices.per_replica import Device, handed_in, spread
+from ampjax.devices.per_replica import Device, spread, spread_inputs
 from ampjax.devices.random_keys import is_key
 from ampjax.errors import EquivalenceError
 from ampjax.jaxprs import primitives
 from ampjax.parallel.equivalence import causes
-from ampjax.parallel.planning.build_runner import Setting, Step
-from ampjax.parallel.planning.variable_plan import Plan
+from ampjax.parallel.planning.build_runner import RunnerSetup, Step
+from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.steps.synchronous_steps import DenseStep
-from ampjax.sparse.detection.loss_jaxpr import Traced, trace_loss
-from ampjax.sparse.detection.random_draws import draws_of, without_chance
-from ampjax.sparse.rewrite.split_loss import Plan as RowsPlan
-from ampjax.sparse.rewrite.split_loss import make_plan as make_rows_plan
+from ampjax.sparse.detection.loss_jaxpr import TracedLoss, trace_loss
+from ampjax.sparse.detection.random_draws import draws_of, without_randomness
+from ampjax.sparse.rewrite.split_loss import SplitLoss as RowsPlan
+from ampjax.sparse.rewrite.split_loss import make_split_loss as make_rows_plan
 from ampjax.sparse.rewrite.unique_ids import unique_rows
 
 Tree = Any
@@ -74,49 +74,49 @@ class _Skipped(Exception):
     """There is nothing to compare, for the reason given."""
 
 
-def check(setting: Setting, plan: Plan, step: Step, parts: Sequence[Tree]) -> Equivalence:
+def check_equivalence(setup: RunnerSetup, plan: VariablePlan, step: Step, parts: Sequence[Tree]) -> Equivalence:
     """Compares the loss of the joined first batch with what replicas make of it, and looks for random keys that replicas share.
 
     Nothing is changed, and no traffic counted. It computes the loss (not its gradient) of the joined batch on the first device, and of all parts on
     all devices, twice each, and three or four times where they differ.
 
     Args:
-      setting: What the model is trained with.
+      setup: What the model is trained with.
       plan: What became of its variables.
       step: Its step; parameters are read from there.
       parts: By replica its part of the first batch.
     """
-    if setting.config.check_equivalence == "off":
+    if setup.config.check_equivalence == "off":
         return Equivalence(skipped='`check_equivalence="off"`')
     if len(parts) == 1:
         return Equivalence(skipped="there is one replica")
-    part = plan.program.plan(parts[0]).traced
+    part = plan.program.split_loss(parts[0]).traced
     whole, joined, why = None, None, ""
     try:
         joined = _joined(parts)
-        whole = _traced(setting, plan, joined)
+        whole = _traced(setup, plan, joined)
     except _Skipped as reason:
         why = str(reason)
-    shared = causes.shared_keys(draws_of(part), whole and draws_of(whole), _varies(parts))
+    shared = causes.explain_shared_keys(draws_of(part), whole and draws_of(whole), _varies(parts))
     if whole is None:
         return Equivalence(skipped=why, errors=shared)
     try:
-        return _compared(setting, plan, step, (whole, part), (joined, parts), shared)
+        return _compared(setup, plan, step, (whole, part), (joined, parts), shared)
     except _Skipped as reason:
         return Equivalence(skipped=str(reason), errors=shared)
 
 
 def _compared(
-    setting: Setting,
-    plan: Plan,
+    setup: RunnerSetup,
+    plan: VariablePlan,
     step: Step,
-    traced: tuple[Traced, Traced],
+    traced: tuple[TracedLoss, TracedLoss],
     batches: tuple[Tree, Sequence[Tree]],
     shared: tuple[EquivalenceError, ...],
 ) -> Equivalence:
     (whole, part), (joined, parts) = traced, batches
-    losses = _Losses(setting, plan, step, whole, part, joined, parts)
-    n, config, first = len(parts), setting.config, None
+    losses = _Losses(setup, plan, step, whole, part, joined, parts)
+    n, config, first = len(parts), setup.config, None
     for place in (HERE, NEARBY):
         one, each = losses.joined(place), losses.replicas(place)
         total, over = math.fsum(each), n if config.average_dense == "mean" else 1
@@ -135,7 +135,7 @@ def _compared(
             found = Equivalence(one, all_of_them, rounding, errors=shared)
         first = first or found
         if not abs(one - all_of_them) <= rounding:
-            told = causes.difference(one, all_of_them, rounding, parts, config, place != HERE, losses.mixing)
+            told = causes.explain_difference(one, all_of_them, rounding, parts, config, place != HERE, losses.mixing)
             return Equivalence(one, all_of_them, rounding, errors=(told, *shared))
     assert first is not None
     return first
@@ -145,13 +145,20 @@ class _Losses:
     """The compiled losses of the joined batch and of all parts, at parameters that are moved a little."""
 
     def __init__(
-        self, setting: Setting, plan: Plan, step: Step, whole: Traced, part: Traced, joined: Tree, parts: Sequence[Tree]
+        self,
+        setup: RunnerSetup,
+        plan: VariablePlan,
+        step: Step,
+        whole: TracedLoss,
+        part: TracedLoss,
+        joined: Tree,
+        parts: Sequence[Tree],
     ):
-        self._setting, self._plan, self._part = setting, plan, parts[0]
+        self._setting, self._plan, self._part = setup, plan, parts[0]
         self._whole = whole
-        devices = setting.resources.devices
+        devices = setup.resources.devices
         try:
-            programs = [make_rows_plan(without_chance(own), plan.program.axes) for own in (whole, part)]
+            programs = [make_rows_plan(without_randomness(own), plan.program.axes) for own in (whole, part)]
         except Exception as error:  # of what the user's program does with batches of that size
             raise _Skipped(f"{type(error).__name__}: {error}") from error
         smallest = _largest_eps(whole.jaxpr)
@@ -162,12 +169,12 @@ class _Losses:
         self.unit = 2 * out + UNITS * min(smallest, single) + coarse
         ids = [self._ids(programs[0], joined), *(self._ids(programs[1], own) for own in parts)]
         rows, inverses = _rows(plan, step, ids)
-        dense = _dense(setting, step)
+        dense = _dense(setup, step)
         first = jax.tree.map(lambda leaf: leaf.addressable_data(0), dense)
         given = [(rows, inverse) for inverse in inverses]
-        self._joined = _mapped(programs[0], devices[:1], None), first, handed_in([(*given[0], joined)], devices[:1])
+        self._joined = _mapped(programs[0], devices[:1], None), first, spread_inputs([(*given[0], joined)], devices[:1])
         each = [(*own, batch) for own, batch in zip(given[1:], parts, strict=True)]
-        self._parts = _mapped(programs[1], devices, AXIS), dense, handed_in(each, devices)
+        self._parts = _mapped(programs[1], devices, AXIS), dense, spread_inputs(each, devices)
 
     def joined(self, place: tuple[float, float], more: float = 0.0) -> float:
         """The loss of the joined batch, with parameters moved by some parts of themselves more."""
@@ -182,7 +189,7 @@ class _Losses:
     def mixing(self) -> list[causes.Mixing]:
         """Where the program brings examples together."""
         part = trace_loss(self._setting.loss_fn, self._plan.program.params, self._part)
-        return causes.mixing(part.jaxpr, self._whole.jaxpr)
+        return causes.find_mixing(part.jaxpr, self._whole.jaxpr)
 
     def _ids(self, program: RowsPlan, batch: Tree) -> dict[int, np.ndarray]:
         if not program.axes:
@@ -206,7 +213,7 @@ def _mapped(program: RowsPlan, devices: Sequence[Device], axis: str | None) -> C
 
 def _run(program: Callable[..., Any], *args: Any) -> Any:
     try:
-        return jax.block_until_ready(issue(program, *args, token=lambda losses: losses))
+        return jax.block_until_ready(issue_collective(program, *args, token=lambda losses: losses))
     except jax.errors.JaxRuntimeError as error:  # the joined batch may be too large for one device
         raise _Skipped(f"it could not be computed: {str(error).splitlines()[0]}") from error
 
@@ -220,7 +227,9 @@ def _moved(leaf: jax.Array, relative: Any, absolute: Any) -> jax.Array:
     return moved.astype(leaf.dtype)
 
 
-def _rows(plan: Plan, step: Step, ids: Sequence[dict[int, np.ndarray]]) -> tuple[dict[int, Any], list[dict[int, Any]]]:
+def _rows(
+    plan: VariablePlan, step: Step, ids: Sequence[dict[int, np.ndarray]]
+) -> tuple[dict[int, Any], list[dict[int, Any]]]:
     """By table the rows that any of some programs reads; and for each of them, where its ids lie among these."""
     rows, inverses = {}, [{} for _ in ids]
     for leaf in ids[0]:
@@ -237,20 +246,20 @@ def _rows(plan: Plan, step: Step, ids: Sequence[dict[int, np.ndarray]]) -> tuple
     return rows, inverses
 
 
-def _dense(setting: Setting, step: Step) -> Tree:
+def _dense(setup: RunnerSetup, step: Step) -> Tree:
     """Dense parameters on all devices, `[n, ...]`: those of the step where it has them there."""
     if isinstance(step, DenseStep):
         return step.params
-    if not setting.config.dense_at_servers:
+    if not setup.config.dense_at_servers:
         return step.homes.dense.pull()
     params, _ = step.homes.dense.read()
-    devices = setting.resources.devices
+    devices = setup.resources.devices
     return spread([params] * len(devices), devices)
 
 
-def _traced(setting: Setting, plan: Plan, joined: Tree) -> Traced:
+def _traced(setup: RunnerSetup, plan: VariablePlan, joined: Tree) -> TracedLoss:
     try:
-        return trace_loss(setting.loss_fn, plan.program.params, joined)
+        return trace_loss(setup.loss_fn, plan.program.params, joined)
     except Exception as error:  # whatever the user's program raises: it may take parts of one size only
         raise _Skipped(f"the loss function does not take it ({type(error).__name__}: {error})") from error
 

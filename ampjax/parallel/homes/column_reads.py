@@ -36,7 +36,7 @@ class Readings:
         self._program, self._narrow = program, narrow
         self._known: dict[Any, dict[str, Reading]] = {}
 
-    def of(self, batch: Tree) -> dict[str, Reading]:
+    def for_batch(self, batch: Tree) -> dict[str, Reading]:
         """By table what a program reads for such a batch."""
         shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch)) if self._narrow else ()
         if shapes not in self._known:
@@ -83,9 +83,9 @@ def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
       The dtype is None if rows are used as they are, or in several ways, or in a dtype in which rows don't travel; the
       columns are None if all are used.
     """
-    plan = program.plan(batch)
-    jaxpr, _ = opened(plan.traced.jaxpr)
-    place = [leaf.path for leaf in plan.traced.leaves].index(path)
+    split = program.split_loss(batch)
+    jaxpr, _ = opened(split.traced.jaxpr)
+    place = [leaf.path for leaf in split.traced.leaves].index(path)
     table = program.tables[path]
     width = table.shape[-1] if len(table.shape) > 1 else 0
     is_last = width > 0 and len(table.shape) - 1 not in program.axes[path]

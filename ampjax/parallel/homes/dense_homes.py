@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from ampjax.devices.loss_collectives import AXIS
-from ampjax.devices.per_replica import entry, replicate, shard_of, spread
-from ampjax.devices.random_keys import copied, data_of, like
+from ampjax.devices.per_replica import replica_entry, replicate, shard_of, spread
+from ampjax.devices.random_keys import copy_leaf, data_of, wrapped_like
 from ampjax.optim.split_transform import Split, Totals
+from ampjax.optim.split_update import Proposal, SharedPart
 from ampjax.parallel.config.leaf_paths import path_text
 from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.wire import Wire
@@ -24,22 +25,8 @@ from ampjax.parallel.homes.wire import Wire
 Tree = Any
 
 
-class Proposal(NamedTuple):
-    """An update that nobody has seen yet.
-
-    Args:
-      params: New dense parameters, where they live.
-      state: The new shared state of the optimizer.
-      shared: By table, what its rule needs to update rows; host arrays.
-    """
-
-    params: Tree
-    state: Tree
-    shared: dict[str, list[np.ndarray]]
-
-
-class DenseHome(Protocol):
-    """What a step asks of a home of dense variables."""
+class DenseHome(SharedPart, Protocol):
+    """What a step asks of a home of dense variables: a `SharedPart` of the update, which replicas pull from and push to."""
 
     def pull(self) -> Tree:
         """The parameters for the replicas, arrays `[n, *shape]`."""
@@ -47,18 +34,6 @@ class DenseHome(Protocol):
 
     def push(self, grads: Tree) -> Tree:
         """The replicas' gradients `[n, *shape]` as this home keeps them, reduced over replicas."""
-        ...
-
-    def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
-        """What tables need for one round of reductions."""
-        ...
-
-    def propose(self, grads: Tree, totals: Totals) -> Proposal:
-        """The update; changes nothing."""
-        ...
-
-    def adopt(self, proposal: Proposal) -> None:
-        """Makes a proposal the truth."""
         ...
 
     def fetch(self, grads: Tree) -> Tree:
@@ -78,7 +53,7 @@ class DenseHome(Protocol):
         ...
 
 
-class OnDevices:
+class DenseOnDevices:
     """A copy on each replica's device; an AllReduce has made their gradients equal.
 
     Args:
@@ -98,7 +73,7 @@ class OnDevices:
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
-        return entry(self._params), entry(self._state)
+        return replica_entry(self._params), replica_entry(self._state)
 
     def wait(self) -> None:
         """Returns when the parameters are there."""
@@ -116,7 +91,7 @@ class OnDevices:
         """What tables need for one round of reductions: mostly nothing, and then nothing is computed."""
         if not any(rule.rounds[turn][1].shared for rule in self._split.rules.values()):
             return {table: [] for table in self._split.rules}
-        first = (entry(tree) for tree in (self._params, self._state, grads))
+        first = (replica_entry(tree) for tree in (self._params, self._state, grads))
         return _on_host(self._split.jitted[0](turn, *first, totals))
 
     def propose(self, grads: Tree, totals: Totals) -> Proposal:
@@ -131,15 +106,15 @@ class OnDevices:
         return Proposal(params, state, jax.tree.map(lambda leaf: shard_of(leaf, 0), shared))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Makes a proposal the truth."""
+        """Replaces parameters and state by the proposed ones."""
         self._params, self._state = proposal.params, proposal.state
 
     def fetch(self, grads: Tree) -> Tree:
         """Reduced gradients as host arrays."""
-        return entry(grads)
+        return replica_entry(grads)
 
 
-class AtServers:
+class DenseAtServers:
     """Whole variables at servers, as in a parameter server without AllReduce.
 
     Args:
@@ -167,11 +142,11 @@ class AtServers:
 
     def write(self, params: Tree, state: Tree) -> None:
         """Replaces parameters and state at the servers."""
-        self._params, self._state = jax.tree.map(copied, (params, state))
+        self._params, self._state = jax.tree.map(copy_leaf, (params, state))
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
-        return jax.tree.map(copied, (self._params, self._state))
+        return jax.tree.map(copy_leaf, (self._params, self._state))
 
     def wait(self) -> None:
         """They are there: an update ends on the host."""
@@ -207,7 +182,7 @@ class AtServers:
         return Proposal(_on_host(params), _on_host(state), _on_host(shared))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Makes a proposal the truth."""
+        """Replaces parameters and state by the proposed ones."""
         self._params, self._state = proposal.params, proposal.state
 
     def fetch(self, grads: Tree) -> Tree:
@@ -241,4 +216,4 @@ def _sum(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
 
 
 def _on_host(tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: like(leaf, data_of(leaf)), tree)
+    return jax.tree.map(lambda leaf: wrapped_like(leaf, data_of(leaf)), tree)

@@ -12,7 +12,7 @@ import numpy as np
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
 
 
-def together(workers: Sequence[UniqueRows]) -> list[UniqueRows]:
+def share_ids(workers: Sequence[UniqueRows]) -> list[UniqueRows]:
     """What some workers touch together: the same ids for each, with its own positions in them.
 
     Args:

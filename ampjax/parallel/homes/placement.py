@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ampjax.sparse.rows.partition_layout import Layout, place
+from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 
 
 def place_variables(
@@ -22,11 +22,11 @@ def place_variables(
     {'table': (1, 1), 'w': (0,)}
     """
     parts = [
-        (path, Layout(n_rows, partitions.get(path, 1)).size(number) * nbytes)
+        (path, PartitionLayout(n_rows, partitions.get(path, 1)).size(number) * nbytes)
         for path, (n_rows, nbytes) in sizes.items()
         for number in range(partitions.get(path, 1))
     ]
-    servers = place([size for _, size in parts], n_servers, load)
+    servers = place_evenly([size for _, size in parts], n_servers, load)
     result: dict[str, tuple[int, ...]] = {path: () for path in sizes}
     for (path, _), server in zip(parts, servers, strict=True):
         result[path] += (server,)

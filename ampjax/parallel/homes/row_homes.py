@@ -14,17 +14,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ampjax.parallel.config.resources import Resources
-from ampjax.parallel.homes.local_aggregation import together
+from ampjax.parallel.homes.local_aggregation import share_ids
 from ampjax.parallel.homes.wire import Wire
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
-from ampjax.sparse.rows.pending_update import Pending
+from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.sharded_table import Table
 
 Grads = Callable[[int], Any]
 """By replica, its row gradients: `[m, *row]`, or where they were gathered a pair of ids `[n, m]` and gradients `[n, m, *row]`."""
-
-Update = Sequence[Callable[[], int]]
-"""What makes an update that has been computed: one call for each table."""
 
 
 class Reading(NamedTuple):
@@ -43,7 +40,20 @@ WHOLE = Reading()
 
 
 @dataclass(frozen=True)
-class Pulled:
+class RowGrads:
+    """The aggregated gradient of a sparse variable.
+
+    Args:
+      ids: Rows that were touched, `[k]`; those of its table, where that has other axes (see `ampjax.sparse.detection.row_axes`).
+      values: Their gradients, `[k, *row]`; all other rows have zero.
+    """
+
+    ids: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class PulledRows:
     """What one replica gets.
 
     Args:
@@ -72,28 +82,20 @@ class RowHome(Protocol):
         """Splits it anew."""
         ...
 
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[Pulled]:
+    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
         """Rows for each replica."""
         ...
 
-    def push(self, pulled: Sequence[Pulled], grads: Grads) -> list[Pending]:
+    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
         """Takes gradients for the rows that were pulled; they wait for the update, one entry for each table."""
         ...
 
-    def check(self, pending: Sequence[Pending]) -> None:
-        """Raises if `prepare` would."""
-        ...
-
-    def prepare(self, pending: Sequence[Pending], shared: Any) -> Update:
-        """Computes the update; changes nothing."""
-        ...
-
-    def fetch(self, pending: Sequence[Pending]) -> tuple[np.ndarray, np.ndarray]:
+    def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
         """The aggregated gradient, for every machine: touched rows and their gradients."""
         ...
 
 
-class Served:
+class RowsAtServers:
     """A variable at servers.
 
     Args:
@@ -120,16 +122,16 @@ class Served:
         """Splits it anew, each partition on its server."""
         self.table.resplit(partitions, servers)
 
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[Pulled]:
+    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
         """One pull for each machine, or for each replica."""
-        result: dict[int, Pulled] = {}
+        result: dict[int, PulledRows] = {}
         for machine, replicas in self._clients():
-            wanted = together([workers[replica] for replica in replicas])
+            wanted = share_ids([workers[replica] for replica in replicas])
             rows = self.pull_for(machine, wanted[0].ids, reading)
-            result |= {r: Pulled(unique, rows, reading) for r, unique in zip(replicas, wanted, strict=True)}
+            result |= {r: PulledRows(unique, rows, reading) for r, unique in zip(replicas, wanted, strict=True)}
         return [result[replica] for replica in range(len(workers))]
 
-    def push(self, pulled: Sequence[Pulled], grads: Grads) -> list[Pending]:
+    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
         """One push for each machine, or for each replica."""
         pending = None
         for machine, replicas in self._clients():
@@ -144,24 +146,18 @@ class Served:
         """Rows as they arrive at a machine."""
         return self._counted(machine, lambda: self.table.pull(ids, reading.dtype, reading.columns))
 
-    def push_from(self, machine: int, pulled: Pulled, grads: np.ndarray, into: Pending | None = None) -> Pending:
+    def push_from(
+        self, machine: int, pulled: PulledRows, grads: np.ndarray, into: PendingUpdate | None = None
+    ) -> PendingUpdate:
         """A machine's gradients for what it has pulled, as they arrive at the servers."""
         ids, columns = pulled.unique.ids, pulled.reading.columns
         return self._counted(machine, lambda: self.table.aggregate(ids, grads, into, columns))
 
-    def check(self, pending: Sequence[Pending]) -> None:
-        """Raises if `prepare` would."""
-        self.table.check(pending[0])
-
-    def prepare(self, pending: Sequence[Pending], shared: Any) -> Update:
-        """Computes the update, once."""
-        return [self.table.prepare(pending[0], shared)]
-
-    def fetch(self, pending: Sequence[Pending]) -> tuple[np.ndarray, np.ndarray]:
+    def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
         """The aggregated gradient, read once by every machine."""
         for machine in range(1, len(self._resources.machines)):
-            self._counted(machine, lambda: self.table.gradients(pending[0]))
-        return self._counted(0, lambda: self.table.gradients(pending[0]))
+            self._counted(machine, pending[0].gradients)
+        return self._counted(0, pending[0].gradients)
 
     def _clients(self) -> list[tuple[int, list[int]]]:
         return self._resources.clients(self._together)
@@ -185,7 +181,7 @@ class Served:
         return result
 
 
-class Gathered:
+class RowsOnEveryMachine:
     """A variable of which every machine has a whole table.
 
     Args:
@@ -212,30 +208,21 @@ class Gathered:
         for table in self.tables:
             table.resplit(partitions)
 
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[Pulled]:
+    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
         """Each replica's rows out of its machine's table, whole: they don't travel."""
         del reading
         homes = self._resources.homes
-        return [Pulled(own, self.tables[home].pull(own.ids)) for own, home in zip(workers, homes, strict=True)]
+        return [PulledRows(own, self.tables[home].pull(own.ids)) for own, home in zip(workers, homes, strict=True)]
 
-    def push(self, pulled: Sequence[Pulled], grads: Grads) -> list[Pending]:
+    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
         """Every machine takes all replicas' gradients out of the buffers that were gathered on its first replica's device."""
         return [self._machine_push(machine, pulled, grads) for machine in range(len(self.tables))]
 
-    def prepare(self, pending: Sequence[Pending], shared: Any) -> Update:
-        """Computes the same update on every machine."""
-        return [table.prepare(own, shared) for table, own in zip(self.tables, pending, strict=True)]
-
-    def check(self, pending: Sequence[Pending]) -> None:
-        """Raises if `prepare` would."""
-        for table, own in zip(self.tables, pending, strict=True):
-            table.check(own)
-
-    def fetch(self, pending: Sequence[Pending]) -> tuple[np.ndarray, np.ndarray]:
+    def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
         """The aggregated gradient, which every machine has."""
-        return self.table.gradients(pending[0])
+        return pending[0].gradients()
 
-    def _machine_push(self, machine: int, pulled: Sequence[Pulled], grads: Grads) -> Pending:
+    def _machine_push(self, machine: int, pulled: Sequence[PulledRows], grads: Grads) -> PendingUpdate:
         ids, rows = grads(self._resources.replicas_of(machine)[0])
         self._count(machine, ids.nbytes, rows.nbytes)
         pending = None

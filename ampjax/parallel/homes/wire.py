@@ -51,13 +51,13 @@ class Wire:
         """Counts bytes at one end only, for what goes over another way (a collective)."""
         self.ends[end, machine, what] += nbytes
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> MachineBytes:
         """The counters as they are now."""
-        return Traffic(self.n_machines, dict(self.ends))
+        return MachineBytes(self.n_machines, dict(self.ends))
 
 
 @dataclass(frozen=True)
-class Traffic:
+class MachineBytes:
     """Bytes of some steps.
 
     Args:
@@ -68,8 +68,8 @@ class Traffic:
     n_machines: int
     ends: Mapping[End, int]
 
-    def __sub__(self, earlier: Traffic) -> Traffic:
-        return Traffic(self.n_machines, {end: n - earlier.ends.get(end, 0) for end, n in self.ends.items()})
+    def __sub__(self, earlier: MachineBytes) -> MachineBytes:
+        return MachineBytes(self.n_machines, {end: n - earlier.ends.get(end, 0) for end, n in self.ends.items()})
 
     def of_machine(self, machine: int, what: str | None = None) -> int:
         """Bytes that a machine sent and received, of one thing or of all; without ids."""

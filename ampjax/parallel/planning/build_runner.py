@@ -20,16 +20,16 @@ from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import names
 from ampjax.parallel.config.resources import Resources
+from ampjax.parallel.homes.all_homes import VariableHomes, naming_variable
 from ampjax.parallel.homes.column_reads import Readings
-from ampjax.parallel.homes.dense_homes import AtServers, DenseHome, OnDevices
-from ampjax.parallel.homes.row_homes import Gathered, RowHome, Served
+from ampjax.parallel.homes.dense_homes import DenseAtServers, DenseHome, DenseOnDevices
+from ampjax.parallel.homes.row_homes import RowHome, RowsAtServers, RowsOnEveryMachine
+from ampjax.parallel.homes.server_totals import ServerTotals
 from ampjax.parallel.homes.wire import Wire
-from ampjax.parallel.planning.variable_plan import Plan
+from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
-from ampjax.parallel.steps.server_totals import Boundary
 from ampjax.parallel.steps.step_programs import LossFn, Reduction
 from ampjax.parallel.steps.synchronous_steps import DenseStep, SparseStep
-from ampjax.parallel.steps.whole_update import Homes, named
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table.sharded_table import Table
@@ -39,7 +39,7 @@ Step = DenseStep | SparseStep | AsyncStep
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunnerSetup:
     """All that a model is trained with.
 
     Args:
@@ -59,11 +59,11 @@ class Setting:
     processes: ServerProcesses | None = None
 
 
-def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> Step:
+def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequence[Tree]) -> Step:
     """The step of a planned model, with its parameters in their homes.
 
     Args:
-      setting: What it is trained with.
+      setup: What it is trained with.
       plan: What becomes of each variable.
       params: The first parameters.
       parts: By replica its part of the first batch.
@@ -72,25 +72,25 @@ def build(setting: Setting, plan: Plan, params: Tree, parts: Sequence[Tree]) -> 
       TableError: If the optimizer does not work row by row on a table.
       SettingsError: If `tx` is no optax transform.
     """
-    config, resources = setting.config, setting.resources
-    how = _reduction(setting, plan)
-    if not plan.tables and how.across:
-        step = DenseStep(setting.loss_fn, plan.has_aux, setting.tx, resources.devices, how, config.check_finite)
-        step.write(params, setting.tx.init(params))
+    config, resources = setup.config, setup.resources
+    reduction = _reduction(setup, plan)
+    if not plan.tables and reduction.across:
+        step = DenseStep(setup.loss_fn, plan.has_aux, setup.tx, resources.devices, reduction, config.check_finite)
+        step.write(params, setup.tx.init(params))
         return step
-    split = _split(setting.tx, plan.program, params)
+    split = _split(setup.tx, plan.program, params)
     dense, tables = plan.program.split(params)
-    homes = Homes(
+    homes = VariableHomes(
         split,
-        _dense_home(setting, plan, split, dense, names(params)),
-        {path: _row_home(setting, plan, path, split.rules[path], tables[path]) for path in plan.tables},
-        Boundary(resources, setting.wire, config.boundary_among_servers),
+        _dense_home(setup, plan, split, dense, names(params)),
+        {path: _row_home(setup, plan, path, split.rules[path], tables[path]) for path in plan.tables},
+        ServerTotals(resources, setup.wire, config.boundary_among_servers),
         plan.load(len(resources.servers)),
     )
     shared = (plan.program, plan.has_aux, homes, Readings(plan.program, config.boundary_between_workers_and_servers))
     if not config.sync:
         return AsyncStep(*shared, resources, config.max_staleness, config.check_finite)
-    return SparseStep(*shared, resources.devices, how, config.check_finite)
+    return SparseStep(*shared, resources.devices, reduction, config.check_finite)
 
 
 def _split(tx: optax.GradientTransformation, program: SparseProgram, params: Tree) -> Split:
@@ -107,17 +107,17 @@ def _split(tx: optax.GradientTransformation, program: SparseProgram, params: Tre
         raise TableError(error.where, error.expected, error.got, fix) from error
 
 
-def restart(setting: Setting, plan: Plan, step: Step, params: Tree) -> None:
+def restart_step(setup: RunnerSetup, plan: VariablePlan, step: Step, params: Tree) -> None:
     """Puts other parameters into a step's homes, with fresh optimizer state; tables stay split as they are.
 
     Args:
-      setting: What the model is trained with.
+      setup: What the model is trained with.
       plan: What became of each variable.
       step: The step.
       params: Parameters like the first ones.
     """
     if isinstance(step, DenseStep):
-        step.write(params, setting.tx.init(params))
+        step.write(params, setup.tx.init(params))
         return
     dense, values = plan.program.split(params)
     tables = {path: [_like(own, values[path]) for own in copies] for path, copies in step.tables.items()}
@@ -128,10 +128,10 @@ def _like(table: Table, values: Any) -> Table:
     return Table(np.asarray(values), table.rule, **table.settings)
 
 
-def _reduction(setting: Setting, plan: Plan) -> Reduction:
-    config = setting.config
+def _reduction(setup: RunnerSetup, plan: VariablePlan) -> Reduction:
+    config = setup.config
     return Reduction(
-        n=len(setting.resources.devices),
+        n=len(setup.resources.devices),
         dense=config.average_dense,
         sparse=config.average_sparse,
         by_rows=frozenset(plan.analysis.sparse),
@@ -140,30 +140,30 @@ def _reduction(setting: Setting, plan: Plan) -> Reduction:
     )
 
 
-def _dense_home(setting: Setting, plan: Plan, split: Split, params: Tree, text: dict[str, str]) -> DenseHome:
-    config, resources = setting.config, setting.resources
+def _dense_home(setup: RunnerSetup, plan: VariablePlan, split: Split, params: Tree, text: dict[str, str]) -> DenseHome:
+    config, resources = setup.config, setup.resources
     if not config.dense_at_servers:
-        return OnDevices(split, params, resources.devices)
+        return DenseOnDevices(split, params, resources.devices)
     servers = {text[path]: own[0] for path, own in plan.servers.items() if path not in plan.tables}
-    return AtServers(split, params, resources, servers, setting.wire, config.local_aggregation)
+    return DenseAtServers(split, params, resources, servers, setup.wire, config.local_aggregation)
 
 
-def _row_home(setting: Setting, plan: Plan, path: str, rule: RowRule, values: Any) -> RowHome:
-    config, resources = setting.config, setting.resources
+def _row_home(setup: RunnerSetup, plan: VariablePlan, path: str, rule: RowRule, values: Any) -> RowHome:
+    config, resources = setup.config, setup.resources
     if config.run_option == "ar":
-        tables = [_table(setting, path, rule, values, plan.partitions[path], 1) for _ in resources.machines]
-        return Gathered(path, tables, resources, setting.wire)
-    table = _table(setting, path, rule, values, plan.partitions[path], plan.servers[path])
-    return Served(path, table, resources, setting.wire, config.local_aggregation)
+        tables = [_table(setup, path, rule, values, plan.partitions[path], 1) for _ in resources.machines]
+        return RowsOnEveryMachine(path, tables, resources, setup.wire)
+    table = _table(setup, path, rule, values, plan.partitions[path], plan.servers[path])
+    return RowsAtServers(path, table, resources, setup.wire, config.local_aggregation)
 
 
-def _table(setting: Setting, path: str, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:
-    config = setting.config
+def _table(setup: RunnerSetup, path: str, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:
+    config = setup.config
     wire_dtype = jnp.dtype(config.wire_dtype) if config.wire_dtype != "float32" else None
     kept = {
         "mode": config.table_mode,
         "wire_dtype": wire_dtype,
         "folder": config.folder,
-        "processes": setting.processes,
+        "processes": setup.processes,
     }
-    return named(path, lambda: Table(values, rule, partitions=partitions, servers=servers, **kept))
+    return naming_variable(path, lambda: Table(values, rule, partitions=partitions, servers=servers, **kept))

@@ -44,7 +44,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search came to.
 
     Args:
@@ -152,7 +152,7 @@ def best_count(samples: Samples) -> int:
     return min((floor, min(floor + 1, high)), key=model.seconds)
 
 
-def search(label: str, time: Callable[[int], float], start: int, low: int = 1, high: int = 1 << 20) -> Found:
+def search(label: str, time: Callable[[int], float], start: int, low: int = 1, high: int = 1 << 20) -> SearchResult:
     """The whole search with a function that times a number of partitions.
 
     Args:
@@ -173,16 +173,16 @@ def search(label: str, time: Callable[[int], float], start: int, low: int = 1, h
     samples: Samples = {}
     while (count := next_count(samples, start, low, high)) is not None:
         samples[count] = check_seconds(label, time(count))
-    return found(label, samples)
+    return search_result(label, samples)
 
 
-def found(label: str, samples: Samples) -> Found:
+def search_result(label: str, samples: Samples) -> SearchResult:
     """The result of complete samples.
 
     Raises:
       SettingsError: If nothing was tried.
     """
-    return Found(label, best_count(samples), dict(samples), fit(samples))
+    return SearchResult(label, best_count(samples), dict(samples), fit(samples))
 
 
 def check_seconds(label: str, seconds: float) -> float:

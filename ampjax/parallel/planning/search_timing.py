@@ -12,7 +12,7 @@ from typing import Any
 
 from ampjax.parallel.config.config import SampleTimes
 from ampjax.parallel.config.partitioner import Group
-from ampjax.parallel.planning.partition_search import Found, Samples, check_seconds, found, next_count
+from ampjax.parallel.planning.partition_search import Samples, SearchResult, check_seconds, next_count, search_result
 
 
 class Searches:
@@ -30,7 +30,7 @@ class Searches:
     ):
         ended = notes["samples"] if notes and notes["start"] == start else {}
         known = {group.label: _known(group, ended) for group in groups}
-        self.found: list[Found] = [found(label, samples) for label, samples in known.items() if samples]
+        self.found: list[SearchResult] = [search_result(label, samples) for label, samples in known.items() if samples]
         self._groups = collections.deque(group for group in groups if not known[group.label])
         self._start, self._sample = start, sample
         self._samples: Samples = {}
@@ -56,7 +56,7 @@ class Searches:
         assert count is not None  # `tell` goes on to the next group when there is none
         return group, count
 
-    def tell(self, seconds: float) -> tuple[Group, int] | None:
+    def record(self, seconds: float) -> tuple[Group, int] | None:
         """One step's time, with the partitions that were wanted.
 
         Returns:
@@ -73,7 +73,7 @@ class Searches:
         self._samples[count] = check_seconds(group.label, statistics.fmean(kept))
         if next_count(self._samples, self._start, group.low, group.high) is not None:
             return None
-        self.found.append(found(group.label, self._samples))
+        self.found.append(search_result(group.label, self._samples))
         self._groups.popleft()
         self._samples = {}
         return group, self.found[-1].partitions

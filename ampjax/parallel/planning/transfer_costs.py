@@ -45,7 +45,7 @@ def busiest_server_bytes(w: float, alpha: float, n: int) -> float:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictedBytes:
     """Bytes per machine and step of one variable in both architectures.
 
     Args:
@@ -57,7 +57,7 @@ class Predicted:
     ps: float
 
 
-def predict(nbytes: int, alpha: float | None, n: int) -> Predicted:
+def predict_bytes(nbytes: int, alpha: float | None, n: int) -> PredictedBytes:
     """Table 3 for one variable.
 
     Args:
@@ -66,5 +66,5 @@ def predict(nbytes: int, alpha: float | None, n: int) -> Predicted:
       n: Machines.
     """
     if alpha is None:
-        return Predicted(all_reduce_bytes(nbytes, n), server_bytes(nbytes, 1.0, n))
-    return Predicted(all_gather_bytes(nbytes, alpha, n), server_bytes(nbytes, alpha, n))
+        return PredictedBytes(all_reduce_bytes(nbytes, n), server_bytes(nbytes, 1.0, n))
+    return PredictedBytes(all_gather_bytes(nbytes, alpha, n), server_bytes(nbytes, alpha, n))

@@ -15,7 +15,7 @@ from ampjax.devices.loss_collectives import AXIS
 from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import matches, names
-from ampjax.parallel.config.partitioner import Group, Partitioner, groups_of
+from ampjax.parallel.config.partitioner import Group, Partitioner, group_variables
 from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.steps import batch_rows
@@ -27,7 +27,7 @@ Tree = Any
 
 
 @dataclass(frozen=True)
-class Plan:
+class VariablePlan:
     """A model's variables and what becomes of them. Paths are those of `jax.tree_util.keystr`.
 
     Args:
@@ -63,14 +63,14 @@ class Plan:
         return result
 
 
-def make_plan(
+def plan_variables(
     loss_fn: LossFn,
     params: Tree,
     parts: Sequence[Tree],
     resources: Resources,
     config: ParallaxConfig,
     partitioners: Sequence[Partitioner],
-) -> Plan:
+) -> VariablePlan:
     """Plans a model.
 
     Args:
@@ -92,7 +92,7 @@ def make_plan(
     _check_patterns(config.keep_dense, text)
     found = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
     program = rewrite(loss_fn, params, parts[0], found, mapped)
-    traced = program.plan(parts[0]).traced
+    traced = program.split_loss(parts[0]).traced
     _check_reductions(traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
     is_hybrid = config.run_option == "hybrid"
@@ -100,7 +100,7 @@ def make_plan(
     program = program if tables == found else rewrite(loss_fn, params, parts[0], tables, mapped)
     groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
     partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
-    return Plan(
+    return VariablePlan(
         analysis=analysis,
         program=program,
         has_aux=traced.has_aux,
@@ -155,13 +155,13 @@ def measure_alpha(program: SparseProgram, params: Tree, parts: Sequence[Tree]) -
         return {}
     dense, _ = program.split(params)
     ids_of = jax.jit(lambda batch: program.ids(dense, batch))
-    return batch_rows.alphas(program, batch_rows.touched(program, [ids_of(part) for part in parts]))
+    return batch_rows.alphas(program, batch_rows.rows_of_replicas(program, [ids_of(part) for part in parts]))
 
 
 def _groups(partitioners: Sequence[Partitioner], n_rows: Mapping[str, int], text: Mapping[str, str]) -> list[Group]:
     """The groups of tables; partitioners know short paths."""
     full = {short: path for path, short in text.items()}
-    groups = groups_of(partitioners, {text[path]: n for path, n in n_rows.items()}, list(full))
+    groups = group_variables(partitioners, {text[path]: n for path, n in n_rows.items()}, list(full))
     return [Group(group.label, tuple(full[name] for name in group.paths), group.low, group.high) for group in groups]
 
 

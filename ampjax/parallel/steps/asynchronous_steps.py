@@ -17,19 +17,19 @@ import numpy as np
 
 from ampjax.errors import AmpError, ServerError
 from ampjax.parallel.config.resources import Resources
-from ampjax.parallel.homes.dense_homes import AtServers
-from ampjax.parallel.homes.row_homes import Pulled, Served
+from ampjax.parallel.homes.all_homes import naming_variable
+from ampjax.parallel.homes.dense_homes import DenseAtServers
+from ampjax.parallel.homes.row_homes import PulledRows, RowsAtServers
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
-from ampjax.parallel.steps.step_programs import Result, gradients
-from ampjax.parallel.steps.synchronous_steps import HomedStep, Outcome
-from ampjax.parallel.steps.whole_update import named
+from ampjax.parallel.steps.step_programs import GradientResult, gradients
+from ampjax.parallel.steps.synchronous_steps import HomedStep, StepOutcome
 
 Tree = Any
 
 
 @dataclass(frozen=True)
-class Underway:
+class InFlight:
     """Gradients that have not been applied.
 
     Args:
@@ -43,8 +43,8 @@ class Underway:
     number: int
     replica: int
     version: int
-    pulled: dict[str, Pulled]
-    result: Result
+    pulled: dict[str, PulledRows]
+    result: GradientResult
 
 
 @dataclass
@@ -62,8 +62,8 @@ class AsyncStep(HomedStep):
     max_staleness: int
     check_finite: bool
     version: int = 0
-    _underway: collections.deque[Underway] = field(default_factory=collections.deque)
-    _sizes: batch_rows.Sizes = field(default_factory=batch_rows.Sizes)
+    _underway: collections.deque[InFlight] = field(default_factory=collections.deque)
+    _sizes: batch_rows.PaddedSizes = field(default_factory=batch_rows.PaddedSizes)
 
     @cached_property
     def _gradients(self) -> Any:
@@ -74,7 +74,7 @@ class AsyncStep(HomedStep):
         shapes = self.loss.split(self.loss.params)[0]
         return jax.jit(lambda batch: self.loss.ids(shapes, batch))
 
-    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
+    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
         """Every replica begins with its part; gradients are applied as the bound demands. Those that can't be are dropped.
 
         Args:
@@ -90,7 +90,7 @@ class AsyncStep(HomedStep):
             results.append(own)
             alpha.update({path: value / len(parts) for path, value in alphas.items()})
         aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[r.aux for r in results])
-        return Outcome([result.loss for result in results], aux, dict(alpha), dict, staleness, dropped)
+        return StepOutcome([result.loss for result in results], aux, dict(alpha), dict, staleness, dropped)
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
         """Replaces all variables and the optimizer's state; gradients of the old ones are dropped."""
@@ -117,19 +117,19 @@ class AsyncStep(HomedStep):
             staleness += self._apply_oldest(dropped)
         return staleness
 
-    def _begin(self, number: int, replica: int, part: Tree) -> tuple[Result, dict[str, float]]:
+    def _begin(self, number: int, replica: int, part: Tree) -> tuple[GradientResult, dict[str, float]]:
         device, machine = self.resources.devices[replica], self.resources.homes[replica]
         batch = jax.device_put(part, device)
-        workers = batch_rows.touched(self.loss, [self._ids(batch)])
-        readings = self.readings.of(part)
+        workers = batch_rows.rows_of_replicas(self.loss, [self._ids(batch)])
+        readings = self.readings.for_batch(part)
         pulled = {
-            path: Pulled(own, self._served(path).pull_for(machine, own.ids, readings[path]), readings[path])
+            path: PulledRows(own, self._served(path).pull_for(machine, own.ids, readings[path]), readings[path])
             for path, (own,) in workers.items()
         }
         (given,) = batch_rows.inputs(1, self.loss, {path: [own] for path, own in pulled.items()}, self._sizes)
         dense = jax.device_put(self._dense.pull_for(machine), device)
         result = self._gradients(dense, *jax.device_put((given.rows, given.inverse), device), batch)
-        self._underway.append(Underway(number, replica, self.version, pulled, result))
+        self._underway.append(InFlight(number, replica, self.version, pulled, result))
         return result, batch_rows.alphas(self.loss, workers)
 
     def _apply_oldest(self, dropped: list[AmpError]) -> list[int]:
@@ -149,7 +149,7 @@ class AsyncStep(HomedStep):
         self.version += 1
         return [self.version - 1 - work.version]
 
-    def _apply(self, work: Underway) -> None:
+    def _apply(self, work: InFlight) -> None:
         """Pushes gradients and makes the update."""
         if self.check_finite:
             require_finite(work.number, lambda: work.result.loss, np.asarray(work.result.finite), work.result.grads)
@@ -158,16 +158,16 @@ class AsyncStep(HomedStep):
         for path, own in work.pulled.items():
             grads = np.asarray(work.result.rows[path])[: len(own.unique.ids)]
             served = self._served(path)
-            waiting[path] = [named(path, lambda s=served, own=own, g=grads: s.push_from(machine, own, g))]
+            waiting[path] = [naming_variable(path, lambda s=served, own=own, g=grads: s.push_from(machine, own, g))]
         grads = self._dense.push_from(machine, jax.tree.map(np.asarray, work.result.grads))
         self.homes.update(grads, waiting)
 
     @property
-    def _dense(self) -> AtServers:
-        assert isinstance(self.homes.dense, AtServers)
+    def _dense(self) -> DenseAtServers:
+        assert isinstance(self.homes.dense, DenseAtServers)
         return self.homes.dense
 
-    def _served(self, path: str) -> Served:
+    def _served(self, path: str) -> RowsAtServers:
         home = self.homes.rows[path]
-        assert isinstance(home, Served)
+        assert isinstance(home, RowsAtServers)
         return home

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampjax.parallel.homes.row_homes import Pulled, Reading, RowHome
+from ampjax.parallel.homes.row_homes import PulledRows, Reading, RowHome
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, padded_size, unique_rows
 
-Touched = dict[str, list[UniqueRows]]
+ReplicaRows = dict[str, list[UniqueRows]]
 """By table, what each replica touches."""
 
 
@@ -32,7 +32,7 @@ class Inputs(NamedTuple):
     ids: dict[str, np.ndarray]
 
 
-class Sizes:
+class PaddedSizes:
     """Padded numbers of rows. They only grow, so that few programs are compiled."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Sizes:
         return self._sizes[path]
 
 
-def touched(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -> Touched:
+def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -> ReplicaRows:
     """Each replica's unique rows.
 
     Args:
@@ -55,7 +55,7 @@ def touched(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -> Touched
     return {path: [unique_rows(np.asarray(own[path]), n) for own in ids] for path, n in tables.items()}
 
 
-def alphas(program: SparseProgram, workers: Touched) -> dict[str, float]:
+def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
     """The share of rows that a replica touches, by table, the mean over replicas."""
     return {
         path: float(np.mean([len(own.ids) for own in each])) / program.tables[path].shape[0]
@@ -63,12 +63,16 @@ def alphas(program: SparseProgram, workers: Touched) -> dict[str, float]:
     }
 
 
-def pull(rows: Mapping[str, RowHome], workers: Touched, readings: Mapping[str, Reading]) -> dict[str, list[Pulled]]:
+def pull(
+    rows: Mapping[str, RowHome], workers: ReplicaRows, readings: Mapping[str, Reading]
+) -> dict[str, list[PulledRows]]:
     """All replicas' rows of all tables, as far as they are read."""
     return {path: home.pull(workers[path], readings[path]) for path, home in rows.items()}
 
 
-def inputs(n: int, program: SparseProgram, pulled: Mapping[str, Sequence[Pulled]], sizes: Sizes) -> list[Inputs]:
+def inputs(
+    n: int, program: SparseProgram, pulled: Mapping[str, Sequence[PulledRows]], sizes: PaddedSizes
+) -> list[Inputs]:
     """The inputs of n replicas, of equal shapes."""
     result = [Inputs({}, {}, {}) for _ in range(n)]
     for path, each in pulled.items():

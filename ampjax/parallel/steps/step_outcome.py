@@ -10,22 +10,10 @@ import numpy as np
 
 from ampjax.errors import ParameterError
 from ampjax.parallel.config.leaf_paths import by_path
-from ampjax.parallel.homes.wire import Traffic
+from ampjax.parallel.homes.row_homes import RowGrads
+from ampjax.parallel.homes.wire import MachineBytes
 
 Tree = Any
-
-
-@dataclass(frozen=True)
-class RowGrads:
-    """The aggregated gradient of a sparse variable.
-
-    Args:
-      ids: Rows that were touched, `[k]`; those of its table, where that has other axes (see `ampjax.sparse.detection.row_axes`).
-      values: Their gradients, `[k, *row]`; all other rows have zero.
-    """
-
-    ids: np.ndarray
-    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -47,7 +35,7 @@ class Metrics:
     losses: Sequence[Any]
     aux: Tree
     alpha: Mapping[str, float]
-    traffic: Traffic
+    traffic: MachineBytes
     staleness: Sequence[int] = ()
     fetched: Mapping[str, Any] = field(default_factory=dict)
     is_mean: bool = True

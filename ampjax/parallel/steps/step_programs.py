@@ -23,7 +23,7 @@ Tree = Any
 LossFn = Callable[[Tree, Tree], Any]
 
 
-class Result(NamedTuple):
+class GradientResult(NamedTuple):
     """What the forward and backward pass of a step gives; with a leading axis of replicas where it is mapped.
 
     Args:
@@ -62,12 +62,12 @@ class Reduction:
     across: bool = True
     gather: bool = False
 
-    def of(self, path: tuple[Any, ...]) -> str:
+    def kind_of(self, path: tuple[Any, ...]) -> str:
         """`mean` or `sum`: what a variable's gradients come to, by its key path."""
         return self.sparse if jax.tree_util.keystr(path) in self.by_rows else self.dense
 
 
-def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., Result]:
+def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., GradientResult]:
     """One replica's forward and backward pass: `(dense_params, inputs, batch) -> Result`, nothing reduced.
 
     Rows may come narrower than the table; gradients are formed in the table's dtype.
@@ -77,16 +77,16 @@ def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., Result]:
       has_aux: Whether it gives `(loss, aux)`.
     """
 
-    def local(dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], batch: Tree) -> Result:
+    def local(dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], batch: Tree) -> GradientResult:
         wide = {path: value.astype(program.tables[path].dtype) for path, value in rows.items()}
         out, (grads, row_grads) = program.value_and_grad(dense_params, wide, batch, inverse)
         loss, aux = out if has_aux else (out, None)
-        return Result(loss, aux, _finite(loss, grads), grads, row_grads)
+        return GradientResult(loss, aux, _finite(loss, grads), grads, row_grads)
 
     return local
 
 
-def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[Device], how: Reduction) -> Any:
+def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[Device], reduction: Reduction) -> Any:
     """`gradients` of all replicas: `(dense_params, rows, inverse, ids, batch) -> Result`, pmapped; ids only where they are gathered.
 
     Where a mean is wanted of what is reduced outside, each replica divides its own.
@@ -95,15 +95,15 @@ def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[De
 
     def step(
         dense_params: Tree, rows: dict[str, Any], inverse: dict[str, Any], ids: dict[str, Any], batch: Tree
-    ) -> Result:
+    ) -> GradientResult:
         result = local(dense_params, rows, inverse, batch)
-        own = {path: _share(leaf, how.n, how.sparse) for path, leaf in result.rows.items()}
-        if how.across:
-            loss, grads = reduced(result.loss, result.grads, how)
+        own = {path: _share(leaf, reduction.n, reduction.sparse) for path, leaf in result.rows.items()}
+        if reduction.across:
+            loss, grads = reduced(result.loss, result.grads, reduction)
             result = result._replace(loss=loss, grads=grads, finite=_finite(loss, grads))
         else:
-            result = result._replace(grads=_divided(result.grads, how))
-        if how.gather:
+            result = result._replace(grads=_divided(result.grads, reduction))
+        if reduction.gather:
             own = {path: jax.lax.all_gather((ids[path], leaf), AXIS) for path, leaf in own.items()}
         return result._replace(rows=own)
 
@@ -115,7 +115,7 @@ def mapped_step(
     has_aux: bool,
     tx: optax.GradientTransformation,
     devices: Sequence[Device],
-    how: Reduction,
+    reduction: Reduction,
     check_finite: bool,
     keep: bool,
 ) -> Any:
@@ -129,16 +129,16 @@ def mapped_step(
       has_aux: Whether it gives `(loss, aux)`.
       tx: An optax transform.
       devices: The replicas' devices.
-      how: The reduction over replicas.
+      reduction: The reduction over replicas.
       check_finite: Whether gradients that are not finite leave everything as it is; if not, the transform gets them.
       keep: Whether the result holds the reduced gradients.
     """
     update = optax.with_extra_args_support(tx).update
 
-    def step(params: Tree, state: Tree, batch: Tree) -> tuple[Tree, Tree, Result]:
+    def step(params: Tree, state: Tree, batch: Tree) -> tuple[Tree, Tree, GradientResult]:
         out, grads = jax.value_and_grad(scalar(loss_fn), has_aux=has_aux)(params, batch)
         loss, aux = out if has_aux else (out, None)
-        loss, grads = reduced(loss, grads, how)
+        loss, grads = reduced(loss, grads, reduction)
         finite = _finite(loss, grads)
 
         def updated(params: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -150,24 +150,26 @@ def mapped_step(
             params, state = jax.lax.cond(finite.all(), updated, lambda *old: old, params, state)
         else:
             params, state = updated(params, state)
-        return params, state, Result(loss, aux, finite, grads if keep else None, {})
+        return params, state, GradientResult(loss, aux, finite, grads if keep else None, {})
 
     return jax.pmap(step, axis_name=AXIS, devices=list(devices), donate_argnums=(0, 1))
 
 
-def reduced(loss: jax.Array, grads: Tree, how: Reduction) -> tuple[jax.Array, Tree]:
+def reduced(loss: jax.Array, grads: Tree, reduction: Reduction) -> tuple[jax.Array, Tree]:
     """The loss and the gradients over replicas: one AllReduce for each leaf, in float32 at least."""
 
     def reduce(leaf: jax.Array, kind: str) -> jax.Array:
         total = jax.lax.psum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), AXIS)
-        return _share(total, how.n, kind).astype(leaf.dtype)
+        return _share(total, reduction.n, kind).astype(leaf.dtype)
 
-    return reduce(loss, how.dense), tree_map_with_path(lambda path, leaf: reduce(leaf, how.of(path)), grads)
+    return reduce(loss, reduction.dense), tree_map_with_path(
+        lambda path, leaf: reduce(leaf, reduction.kind_of(path)), grads
+    )
 
 
-def _divided(grads: Tree, how: Reduction) -> Tree:
+def _divided(grads: Tree, reduction: Reduction) -> Tree:
     """Each variable's share of what is summed over replicas elsewhere."""
-    return tree_map_with_path(lambda path, leaf: _share(leaf, how.n, how.of(path)), grads)
+    return tree_map_with_path(lambda path, leaf: _share(leaf, reduction.n, reduction.kind_of(path)), grads)
 
 
 def _share(leaf: jax.Array, n: int, kind: str) -> jax.Array:

@@ -14,23 +14,23 @@ import jax
 import numpy as np
 import optax
 
-from ampjax.devices.allreduce import issue
-from ampjax.devices.per_replica import Device, entry, handed_in, replicate, shapes_of, shard_of
+from ampjax.devices.allreduce import issue_collective
+from ampjax.devices.per_replica import Device, replica_entry, replicate, shapes_of, shard_of, spread_inputs
 from ampjax.devices.random_keys import on_host
 from ampjax.errors import AmpError
 from ampjax.parallel.config.leaf_paths import by_path
+from ampjax.parallel.homes.all_homes import VariableHomes, naming_variable
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
-from ampjax.parallel.steps.step_programs import LossFn, Reduction, Result, mapped_gradients, mapped_step
-from ampjax.parallel.steps.whole_update import Homes, named
+from ampjax.parallel.steps.step_programs import GradientResult, LossFn, Reduction, mapped_gradients, mapped_step
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.table.sharded_table import Table
 
 Tree = Any
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step gives.
 
     Args:
@@ -59,7 +59,7 @@ class DenseStep:
       has_aux: Whether it gives a pair.
       tx: An optax transform.
       devices: The replicas' devices.
-      how: The reduction over replicas.
+      reduction: The reduction over replicas.
       check_finite: Whether each step waits to be told that its gradients are finite.
       params: The parameters, on every device.
       state: The optimizer's state, likewise.
@@ -71,7 +71,7 @@ class DenseStep:
     has_aux: bool
     tx: optax.GradientTransformation
     devices: Sequence[Device]
-    how: Reduction
+    reduction: Reduction
     check_finite: bool
     params: Tree = None
     state: Tree = None
@@ -81,7 +81,9 @@ class DenseStep:
     @cached_property
     def _programs(self) -> dict[bool, Any]:
         return {
-            keep: mapped_step(self.loss_fn, self.has_aux, self.tx, self.devices, self.how, self.check_finite, keep)
+            keep: mapped_step(
+                self.loss_fn, self.has_aux, self.tx, self.devices, self.reduction, self.check_finite, keep
+            )
             for keep in (False, True)
         }
 
@@ -101,13 +103,13 @@ class DenseStep:
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and optimizer state as host arrays of their own."""
-        return entry(self.params), entry(self.state)
+        return replica_entry(self.params), replica_entry(self.state)
 
     def wait(self) -> None:
         """Returns when the parameters are there."""
         jax.block_until_ready(self.params)
 
-    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
+    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
         """One step.
 
         Args:
@@ -118,13 +120,15 @@ class DenseStep:
         Raises:
           ParameterError: If a gradient is not finite; nothing has changed.
         """
-        arguments = (self.params, self.state, handed_in(parts, self.devices))
+        arguments = (self.params, self.state, spread_inputs(parts, self.devices))
         self.last_shapes = self.last_shapes or shapes_of(arguments)
-        self.params, self.state, result = issue(self.program(keep), *arguments, token=lambda results: results[2].loss)
+        self.params, self.state, result = issue_collective(
+            self.program(keep), *arguments, token=lambda results: results[2].loss
+        )
         self.n_updates += 1
         if self.check_finite:
             require_finite(number, lambda: shard_of(result.loss, 0), shard_of(result.finite, 0), self.params)
-        return Outcome([Replicated(result.loss)], result.aux, {}, lambda: by_path(entry(result.grads)))
+        return StepOutcome([Replicated(result.loss)], result.aux, {}, lambda: by_path(replica_entry(result.grads)))
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ class HomedStep:
 
     loss: SparseProgram
     has_aux: bool
-    homes: Homes
+    homes: VariableHomes
     readings: Readings
 
     @property
@@ -183,20 +187,20 @@ class SparseStep(HomedStep):
 
     Args:
       devices: The replicas' devices.
-      how: What becomes of the replicas' gradients.
+      reduction: What becomes of the replicas' gradients.
       check_finite: Whether gradients that are not finite stop a step.
       last_shapes: The shapes of the program's arguments; None before the first step.
     """
 
     devices: Sequence[Device]
-    how: Reduction
+    reduction: Reduction
     check_finite: bool
     last_shapes: Any = None
-    _sizes: batch_rows.Sizes = field(default_factory=batch_rows.Sizes)
+    _sizes: batch_rows.PaddedSizes = field(default_factory=batch_rows.PaddedSizes)
 
     @cached_property
     def _program(self) -> Any:
-        return mapped_gradients(self.loss, self.has_aux, self.devices, self.how)
+        return mapped_gradients(self.loss, self.has_aux, self.devices, self.reduction)
 
     def program(self, keep: bool = False) -> Any:
         """The pmapped forward and backward pass, which always gives gradients."""
@@ -212,21 +216,21 @@ class SparseStep(HomedStep):
         """What the program takes for a batch, what was pulled for it, and its alphas."""
         parts = [jax.tree.map(on_host, part) for part in parts]
         workers = self._touched(parts)
-        pulled = batch_rows.pull(self.homes.rows, workers, self.readings.of(parts[0]))
+        pulled = batch_rows.pull(self.homes.rows, workers, self.readings.for_batch(parts[0]))
         given = batch_rows.inputs(len(parts), self.loss, pulled, self._sizes)
-        if not self.how.gather:  # only an AllGatherv sends ids from device to device
+        if not self.reduction.gather:  # only an AllGatherv sends ids from device to device
             given = [own._replace(ids={}) for own in given]
-        inputs = handed_in([(*own, part) for own, part in zip(given, parts, strict=True)], self.devices)
+        inputs = spread_inputs([(*own, part) for own, part in zip(given, parts, strict=True)], self.devices)
         return (self.homes.dense.pull(), *inputs), pulled, batch_rows.alphas(self.loss, workers)
 
-    def _touched(self, parts: Sequence[Tree]) -> batch_rows.Touched:
+    def _touched(self, parts: Sequence[Tree]) -> batch_rows.ReplicaRows:
         """What each replica touches. A small program on one device for all: so batches travel once, with their rows."""
         if not self.loss.tables:
             return {}
         with jax.default_device(self.devices[0]):
-            return batch_rows.touched(self.loss, [self._ids(part) for part in parts])
+            return batch_rows.rows_of_replicas(self.loss, [self._ids(part) for part in parts])
 
-    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> Outcome:
+    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
         """One step.
 
         Args:
@@ -241,24 +245,24 @@ class SparseStep(HomedStep):
         del keep
         arguments, pulled, alpha = self.arguments(parts)
         self.last_shapes = self.last_shapes or shapes_of(arguments)
-        result: Result = issue(self.program(), *arguments, token=lambda result: result.loss)
+        result: GradientResult = issue_collective(self.program(), *arguments, token=lambda result: result.loss)
         if self.check_finite:
             finite = np.stack([shard_of(result.finite, replica) for replica in range(len(parts))])
-            require_finite(number, lambda: _loss(result, self.how), finite, result.grads)
+            require_finite(number, lambda: _loss(result, self.reduction), finite, result.grads)
         waiting = {
-            path: named(path, lambda path=path, home=home: home.push(pulled[path], _row_grads(result, path)))
+            path: naming_variable(path, lambda path=path, home=home: home.push(pulled[path], _row_grads(result, path)))
             for path, home in self.homes.rows.items()
         }
         grads = self.homes.dense.push(result.grads)
         self.homes.update(grads, waiting)
-        losses = [Replicated(result.loss)] if self.how.across else list(_loss(result, self.how))
-        return Outcome(losses, result.aux, alpha, lambda: self.homes.gradients(grads, waiting))
+        losses = [Replicated(result.loss)] if self.reduction.across else list(_loss(result, self.reduction))
+        return StepOutcome(losses, result.aux, alpha, lambda: self.homes.gradients(grads, waiting))
 
 
-def _loss(result: Result, how: Reduction) -> np.ndarray:
+def _loss(result: GradientResult, reduction: Reduction) -> np.ndarray:
     """The loss, or the replicas' losses where they were not reduced."""
-    return shard_of(result.loss, 0) if how.across else np.asarray(result.loss)
+    return shard_of(result.loss, 0) if reduction.across else np.asarray(result.loss)
 
 
-def _row_grads(result: Result, path: str) -> Callable[[int], Any]:
+def _row_grads(result: GradientResult, path: str) -> Callable[[int], Any]:
     return lambda replica: jax.tree.map(lambda leaf: shard_of(leaf, replica), result.rows[path])

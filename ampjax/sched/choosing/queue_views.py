@@ -36,7 +36,7 @@ class Queue:
 
     def __init__(self, plan: Plan, q: int, states_of: Callable[[int], np.ndarray]):
         self.stage, self.direction = plan.stages[q // 3], DIRECTIONS[q % 3]
-        self.backward = q % 3 == c.BACKWARD or (q % 3 == c.FORWARD and self.stage.kind == "loss")
+        self.backward = q % 3 == c.BACKWARD or (q % 3 == c.FORWARD and self.stage.kind.starts_backward)
         self.number, self._states_of = q, states_of
         self.items = self.rows = self.max_rows = self.longest = self.under_way = self.ready = self.born = 0
 

@@ -46,7 +46,7 @@ def backward_first(q: Queue) -> Rank:
     Copies to another device go before all else: they cost their worker next to nothing, and another one may be waiting for them. (In the paper
     a message is on its way as soon as it has been computed.)
     """
-    return q.stage.kind != "transfer", not q.backward, q.born
+    return not q.stage.kind.is_transfer, not q.backward, q.born
 
 
 @Ranked

@@ -96,7 +96,8 @@ class _Report:
         more = f" and {len(states) - 1} more" if len(states) > 1 else ""
         nothing = f"nothing of instance {int(of.instance[0])} from it waits anywhere"
         waits = f"{states[0]!r}{more} from it waits" if states else nothing
-        own = [n for n in numbers if n >= 0 and self._plan.stages[n].kind not in ("group", "transfer")]
+        kinds = {n: self._plan.stages[n].kind for n in numbers if n >= 0}
+        own = [n for n in numbers if n in kinds and not (kinds[n].is_control or kinds[n].is_transfer)]
         if not own:
             return waits
         runs = [line for line in self._lines(of) if self._programs.stage[line] == own[0]]
@@ -107,7 +108,7 @@ class _Report:
     def comes_to(self, of: State) -> Iterator[str]:
         """How far an instance comes: the last stages that run for it."""
         stages = self._programs.stage
-        runs = [n for n in self._lines(of) if stages[n] >= 0 and self._plan.stages[stages[n]].kind != "group"]
+        runs = [n for n in self._lines(of) if stages[n] >= 0 and not self._plan.stages[stages[n]].kind.is_control]
         yield f"instance {int(of.instance[0])} " + ("comes to:" if runs else "comes to no stage")
         yield from (f"  `{self._plan.stages[stages[n]].name}`, {self._state(n, of)!r}" for n in runs[-LATELY:])
 

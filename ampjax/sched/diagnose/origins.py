@@ -31,7 +31,7 @@ def numbers_of(plan: Plan, node: Node) -> list[int]:
     """By which numbers programs know what makes a node's messages: that of its stage or pump, and those of the transfers that copy them."""
     pumps = list(plan.graph.pumps)
     own = [-1 - pumps.index(node.name)] if node.name in pumps else [x.number for x in plan.stages if node in x.nodes]
-    return own + [x.number for x in plan.stages if x.kind == "transfer" and node in origins(x, 0)]
+    return own + [x.number for x in plan.stages if x.kind.is_transfer and node in origins(x, 0)]
 
 
 def strangers(found: list[Waiting]) -> Iterator[str]:

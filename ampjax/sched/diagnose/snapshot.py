@@ -65,11 +65,11 @@ class Snapshot:
         if number < 0:
             return list(self.plan.graph.pumps.values())[-1 - number].op.type.fields
         stage = self.plan.stages[number]
-        return stage.outputs[0].fields if stage.kind == "group" else stage.ports[0].type.fields
+        return stage.outputs[0].fields if stage.kind.is_control else stage.ports[0].type.fields
 
     def name(self, number: int) -> str:
         """A stage or a pump, in words."""
         if number < 0:
             return f"Pump `{list(self.plan.graph.pumps)[-1 - number]}`"
         stage = self.plan.stages[number]
-        return f"group `{stage.name}`" if stage.kind == "group" else f"`{stage.name}`"
+        return f"group `{stage.name}`" if stage.kind.is_control else f"`{stage.name}`"

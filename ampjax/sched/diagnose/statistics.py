@@ -121,7 +121,7 @@ def statistics(plan: Plan, nodes: Sequence[str], t: Tables) -> Statistics:
       nodes: The parameterised nodes, by number.
       t: The tables.
     """
-    found = {stage.name: StageStats() for stage in plan.stages if stage.kind != "group"}
+    found = {stage.name: StageStats() for stage in plan.stages if not stage.kind.is_control}
     for q in t.queues[:, c.DISPATCHES].nonzero()[0].tolist():
         _add(found[plan.stages[q // 3].name], DIRECTIONS[q % 3], t.queues[q].tolist())
     return Statistics(

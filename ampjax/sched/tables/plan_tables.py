@@ -36,7 +36,7 @@ class Arenas:
         types = [node.op.type for node in plan.graph.pumps.values()]
         pumps: list[ArenaKey] = [(HOST, t.shape, t.dtype.name) for t in types]
         self.of_pump = [numbers.setdefault(key, len(numbers)) for key in pumps]
-        outputs = [stage.arenas if stage.kind != "group" else () for stage in plan.stages]
+        outputs = [stage.arenas if not stage.kind.is_control else () for stage in plan.stages]
         self.of_stage = [[numbers.setdefault(key, len(numbers)) for key in own] for own in outputs]
         self.keys = list(numbers)
 
@@ -71,8 +71,8 @@ def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Map
     width = max((len(own) for own in arenas.of_stage), default=0)
     table = np.zeros((n_stages + n_pumps, c.ARENA + max(width, 1)), np.int64)
     for stage, own in zip(plan.stages, arenas.of_stage, strict=True):
-        kind = c.GROUPS if stage.kind == "group" else c.COMPUTES if stage.outputs else c.ENDS
-        head = kind, stage.worker, len(stage.ports), len(own), stage.kind == "transfer", stage.workers_ahead
+        kind = c.GROUPS if stage.kind.is_control else c.COMPUTES if stage.outputs else c.ENDS
+        head = kind, stage.worker, len(stage.ports), len(own), stage.kind.is_transfer, stage.workers_ahead
         stashes = any(node in settings.stashed for node in stage.params)
         traits = stashes, stage.route_by is not None, stage.ragged
         table[stage.number, : c.ARENA] = (*head, starts[stage.number], len(stage.params), *traits)
@@ -129,11 +129,11 @@ def size_of(stage: Stage, most: int) -> int:
 def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
     """Sets what one dispatch of a queue may hold: `most` rows, of what makes its kernel large."""
     forth = direction != c.BACKWARD
-    collects = forth and stage.kind == "collect"
-    makes_rows = collects or (forth and stage.kind == "edges" and not stage.aligned)
+    collects = forth and stage.kind.collects
+    makes_rows = collects or (forth and stage.kind.by_topology and not stage.aligned)
     queue[c.MAX_ROWS] = most
     queue[c.MAX_IN] = c.NO_LIMIT if collects else most
-    queue[c.MAX_ITEMS] = most if forth and stage.kind == "reduce" else c.NO_LIMIT
+    queue[c.MAX_ITEMS] = most if forth and stage.kind.reduces else c.NO_LIMIT
     queue[c.MAX_OUT] = most if makes_rows else c.NO_LIMIT
 
 

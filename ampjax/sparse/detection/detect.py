@@ -14,11 +14,11 @@ from typing import Any
 
 from ampjax.jaxprs import primitives
 from ampjax.sparse.detection.findings import Cause, Deps, Place, Read, Value
-from ampjax.sparse.detection.loss_jaxpr import Leaf, LossFn, MappedAxes, Traced, trace_loss
-from ampjax.sparse.detection.read_forms import form
+from ampjax.sparse.detection.loss_jaxpr import Leaf, LossFn, MappedAxes, TracedLoss, trace_loss
+from ampjax.sparse.detection.read_forms import describe_form
 from ampjax.sparse.detection.row_axes import LEADING
-from ampjax.sparse.detection.table_flow import Flow
-from ampjax.sparse.detection.table_views import MAX_ROWS, whole
+from ampjax.sparse.detection.table_flow import TableFlow
+from ampjax.sparse.detection.table_views import MAX_ROWS, whole_table
 
 MIN_ROWS = 8
 """Below that many rows a table is dense: there is nothing to save."""
@@ -124,9 +124,9 @@ def find_sparse(
     return Analysis(analyse(trace_loss(loss_fn, params, batch, mapped), min_rows))
 
 
-def follow(traced: Traced, axes: Mapping[int, Axes]) -> Flow:
+def follow(traced: TracedLoss, axes: Mapping[int, Axes]) -> TableFlow:
     """Follows some leaves through a loss function, whose rows are counted along the axes that are given."""
-    flow = Flow()
+    flow = TableFlow()
     params: list[Value] = [_start(i, leaf, axes) for i, leaf in enumerate(traced.leaves)]
     others: list[Value] = [frozenset()] * (len(traced.jaxpr.invars) - len(params))
     for out in flow.run(traced.jaxpr, [*params, *others], Place()):
@@ -134,7 +134,7 @@ def follow(traced: Traced, axes: Mapping[int, Axes]) -> Flow:
     return flow
 
 
-def analyse(traced: Traced, min_rows: int, known: Mapping[str, Axes] | None = None) -> tuple[Variable, ...]:
+def analyse(traced: TracedLoss, min_rows: int, known: Mapping[str, Axes] | None = None) -> tuple[Variable, ...]:
     """The leaves of a traced loss function.
 
     Args:
@@ -162,7 +162,7 @@ class _Search:
       reasons: By leaf what is said of it.
     """
 
-    def __init__(self, traced: Traced, min_rows: int):
+    def __init__(self, traced: TracedLoss, min_rows: int):
         self.found: dict[int, Axes] = {}
         self.reasons: dict[int, str] = {}
         self._traced, self._min_rows = traced, min_rows
@@ -185,7 +185,7 @@ class _Search:
     def _is_open(self, leaf: int) -> bool:
         return self.found.get(leaf, LEADING) == LEADING
 
-    def _try(self, axes: Mapping[int, Axes]) -> Flow:
+    def _try(self, axes: Mapping[int, Axes]) -> TableFlow:
         """Follows leaves along some axes, beside those that are found, and keeps what is learned of each."""
         barred = {i: why for i, own in axes.items() if (why := _barred(self._traced.leaves[i], own, self._min_rows))}
         flow = follow(self._traced, self.found | {i: own for i, own in axes.items() if i not in barred})
@@ -237,10 +237,10 @@ def _barred(leaf: Leaf, axes: Axes, min_rows: int) -> str:
 def _start(index: int, leaf: Leaf, axes: Mapping[int, Axes]) -> Value:
     if not primitives.is_inexact(leaf.dtype):
         return frozenset()  # no step changes it, so it is known before the step
-    return whole(index, leaf.shape, axes[index]) if index in axes else frozenset({index})
+    return whole_table(index, leaf.shape, axes[index]) if index in axes else frozenset({index})
 
 
-def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: Flow) -> tuple[bool, str]:
+def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: TableFlow) -> tuple[bool, str]:
     own = _reads_of(index, flow)
     if index in flow.uses:
         return False, f"used by {flow.uses[index]}" + (f", beside {_counted(own)}" if own else "")
@@ -250,10 +250,12 @@ def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: Flow) -> tupl
     if not own:
         return False, "not used by the loss"
     places = ", ".join(dict.fromkeys(_read_text(read) for read in own))
-    return True, "; ".join([f"{_counted(own)}: {places}", *form(leaves, index, axes, [read.view for read in own])])
+    return True, "; ".join(
+        [f"{_counted(own)}: {places}", *describe_form(leaves, index, axes, [read.view for read in own])]
+    )
 
 
-def _reads_of(index: int, flow: Flow) -> list[Read]:
+def _reads_of(index: int, flow: TableFlow) -> list[Read]:
     return [read for read in flow.reads.values() if read.leaf == index]
 
 

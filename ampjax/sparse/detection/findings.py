@@ -95,12 +95,12 @@ def union(values: Iterable[Any]) -> Deps:
     return NOTHING.union(*values)
 
 
-def held_by(view: View) -> Deps:
+def origins_of_rows(view: View) -> Deps:
     """What a view's rows depend on: its tables, and what arrays among them do."""
     arrays = (s.value for s in view.segments if s.leaf is None)
     return union([view.leaves, *arrays, *(write.values for write in view.writes)])
 
 
-def chosen_by(view: View) -> Deps:
+def origins_of_choice(view: View) -> Deps:
     """What decides which rows a view has: those that are overwritten need not be read."""
     return union(write.rows for write in view.writes)

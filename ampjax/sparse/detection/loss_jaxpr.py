@@ -40,7 +40,7 @@ class Leaf:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
+class TracedLoss:
     """A loss function for parameters and batches of certain shapes.
 
     Args:
@@ -66,7 +66,7 @@ class Traced:
     mapped: MappedAxes = ()
 
 
-def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = ()) -> Traced:
+def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = ()) -> TracedLoss:
     """Traces a loss function; nothing is computed.
 
     Args:
@@ -96,7 +96,7 @@ def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = 
     jaxpr, consts = primitives.opened(closed)
     jaxpr = primitives.needed(jaxpr)
     params_tree, batch_tree, out_tree = (jax.tree.structure(tree) for tree in (params, batch, out))
-    return Traced(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, mapped)
+    return TracedLoss(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, mapped)
 
 
 def abstract(tree: Tree) -> Tree:

@@ -16,24 +16,24 @@ from jax.extend.core import primitives as prim
 from ampjax.errors import SettingsError
 from ampjax.jaxprs import primitives
 from ampjax.sparse.detection.findings import NOTHING, Draw, Place, Value
-from ampjax.sparse.detection.loss_jaxpr import Traced
-from ampjax.sparse.detection.table_flow import Flow
+from ampjax.sparse.detection.loss_jaxpr import TracedLoss
+from ampjax.sparse.detection.table_flow import TableFlow
 
-LOW = 0.1
+DRAWN_NUMBER = 0.1
 """The number in [0, 1) that stands for every draw: low, so that dropout keeps what it would keep nine times out of ten, and not the
 middle, where a normal draw is zero and hides what it is multiplied with."""
 
 
-def draws_of(traced: Traced) -> list[Draw]:
+def draws_of(traced: TracedLoss) -> list[Draw]:
     """The draws of a loss function in their order. They depend on leaves of the batch, which are numbered, and on nothing else."""
-    flow = Flow()
+    flow = TableFlow()
     n_params = len(traced.leaves)
     batch: list[Value] = [frozenset({i}) for i in range(len(traced.jaxpr.invars) - n_params)]
     flow.run(traced.jaxpr, [*[NOTHING] * n_params, *batch], Place())
     return [draw for _, draw in sorted(flow.draws.items())]
 
 
-def without_chance(traced: Traced) -> Traced:
+def without_randomness(traced: TracedLoss) -> TracedLoss:
     """The loss function with one number in the place of every random draw, whatever its key, and without prints.
 
     It treats all examples alike, so that its loss can be compared where batches are cut.
@@ -41,22 +41,22 @@ def without_chance(traced: Traced) -> Traced:
     Raises:
       SettingsError: If it draws in a `while` loop, which may wait for other numbers, in a way that is not known, or calls the host.
     """
-    return dataclasses.replace(traced, jaxpr=_certain(traced.jaxpr))
+    return dataclasses.replace(traced, jaxpr=_deterministic(traced.jaxpr))
 
 
-def _certain(jaxpr: Any) -> Any:
+def _deterministic(jaxpr: Any) -> Any:
     """A jaxpr, or what holds some, without chance."""
     if type(jaxpr) in (tuple, list):  # of branches, for example; named tuples are something else
-        return type(jaxpr)(_certain(each) for each in jaxpr)
+        return type(jaxpr)(_deterministic(each) for each in jaxpr)
     if hasattr(jaxpr, "jaxpr") and hasattr(jaxpr.jaxpr, "eqns") and jaxpr.jaxpr is not jaxpr:
-        return jaxpr.replace(jaxpr=_certain(jaxpr.jaxpr))
+        return jaxpr.replace(jaxpr=_deterministic(jaxpr.jaxpr))
     if not hasattr(jaxpr, "eqns"):
         return jaxpr
     heard = [eqn for eqn in jaxpr.eqns if eqn.outvars or eqn.primitive.name not in primitives.CALLBACKS]
-    return jaxpr.replace(eqns=[_certain_equation(eqn) for eqn in heard], effects=_silent(jaxpr.effects))
+    return jaxpr.replace(eqns=[_deterministic_equation(eqn) for eqn in heard], effects=_silent(jaxpr.effects))
 
 
-def _certain_equation(eqn: Any) -> Any:
+def _deterministic_equation(eqn: Any) -> Any:
     name = eqn.primitive.name
     if name == "random_bits":
         return _constant(eqn)
@@ -68,7 +68,7 @@ def _certain_equation(eqn: Any) -> Any:
         raise SettingsError("loss_fn", "no random draws in a `while` loop", "some", _FIX)
     if not any(primitives.inner(eqn)):
         return eqn
-    params = {key: _certain(value) for key, value in eqn.params.items()}
+    params = {key: _deterministic(value) for key, value in eqn.params.items()}
     return eqn.replace(params=params, effects=_silent(eqn.effects))
 
 
@@ -88,9 +88,9 @@ def _draws(eqn: Any) -> bool:
 
 
 def _constant(eqn: Any) -> Any:
-    """An equation that gives `LOW`, as bits, in the place of a draw."""
+    """An equation that gives `DRAWN_NUMBER`, as bits, in the place of a draw."""
     aval = eqn.outvars[0].aval
-    number = np.dtype(aval.dtype).type(int(LOW * 2 ** (8 * aval.dtype.itemsize)))
+    number = np.dtype(aval.dtype).type(int(DRAWN_NUMBER * 2 ** (8 * aval.dtype.itemsize)))
     literal = Literal(number, ShapedArray((), aval.dtype))
     params = {"shape": aval.shape, "broadcast_dimensions": (), "sharding": None}
     return eqn.replace(primitive=prim.broadcast_in_dim_p, invars=[literal], params=params)

@@ -10,7 +10,7 @@ from ampjax.sparse.detection.row_axes import LEADING, table_shape
 from ampjax.sparse.detection.table_views import View
 
 
-def form(leaves: Sequence[Leaf], leaf: int, axes: tuple[int, ...], read: Sequence[View]) -> list[str]:
+def describe_form(leaves: Sequence[Leaf], leaf: int, axes: tuple[int, ...], read: Sequence[View]) -> list[str]:
     """What is unlike `table[ids]`, if anything is.
 
     Args:

@@ -17,12 +17,23 @@ from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
 from ampjax.sparse.detection import row_reads as reads
 from ampjax.sparse.detection import table_views
-from ampjax.sparse.detection.findings import NOTHING, Cause, Deps, Draw, Place, Read, Value, chosen_by, held_by, union
+from ampjax.sparse.detection.findings import (
+    NOTHING,
+    Cause,
+    Deps,
+    Draw,
+    Place,
+    Read,
+    Value,
+    origins_of_choice,
+    origins_of_rows,
+    union,
+)
 from ampjax.sparse.detection.table_views import View
 
 
 @dataclasses.dataclass
-class Flow:
+class TableFlow:
     """What is found while a jaxpr is followed.
 
     Args:
@@ -64,7 +75,7 @@ class Flow:
             return value
         for leaf in value.leaves:
             self.uses.setdefault(leaf, how)
-        return held_by(value) | chosen_by(value)
+        return origins_of_rows(value) | origins_of_choice(value)
 
     def _step(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
         rule = _RULES.get(eqn.primitive)
@@ -77,19 +88,19 @@ class Flow:
         view, *others = ins
         if isinstance(view, View) and reads.is_read(eqn, view):
             return [self._read(eqn, view, [self._all_used([v], eqn, place) for v in others], place)]
-        moved = table_views.moved(eqn, ins)
+        moved = table_views.views_of_results(eqn, ins)
         if moved is None and isinstance(view, View) and eqn.primitive is prim.scatter_p:
             written = reads.write_rows(eqn, [view, *(self._all_used([v], eqn, place) for v in others)])
             moved = written and [written]
         return list(moved) if moved else self._opaque(eqn, ins, place, _BROKEN.get(eqn.primitive.name, ""))
 
     def _read(self, eqn: Any, view: View, indices: list[Value], place: Place) -> Deps:
-        deps = union(indices) | place.control | chosen_by(view)
+        deps = union(indices) | place.control | origins_of_choice(view)
         mode, name, line = reads.read_mode(eqn), eqn.primitive.name, place.line_of(eqn)
         for k, segment in enumerate(view.segments):
             if segment.leaf is not None:
                 self.reads[(*place.path, k)] = Read(segment.leaf, deps, mode, name, line, view)
-        return deps | held_by(view)
+        return deps | origins_of_rows(view)
 
     def _opaque(self, eqn: Any, ins: Sequence[Value], place: Place, how: str = "") -> list[Value]:
         """An equation of which nothing is known: what goes in may decide all that comes out."""
@@ -200,15 +211,15 @@ _BROKEN = {
 }
 """Equations that could be made on rows, and what they do if they can't."""
 
-Rule = Callable[[Flow, Any, list[Value], Place], list[Value]]
+Rule = Callable[[TableFlow, Any, list[Value], Place], list[Value]]
 
 _RULES: dict[Any, Rule] = {
-    prim.jit_p: Flow._call,
-    prim.closed_call_p: Flow._call,
-    prim.remat_p: Flow._call,
-    prim.custom_jvp_call_p: Flow._custom_jvp,
-    prim.custom_vjp_call_p: Flow._custom_vjp,
-    prim.cond_p: Flow._cond,
-    prim.scan_p: Flow._scan,
-    prim.while_p: Flow._while,
+    prim.jit_p: TableFlow._call,
+    prim.closed_call_p: TableFlow._call,
+    prim.remat_p: TableFlow._call,
+    prim.custom_jvp_call_p: TableFlow._custom_jvp,
+    prim.custom_vjp_call_p: TableFlow._custom_vjp,
+    prim.cond_p: TableFlow._cond,
+    prim.scan_p: TableFlow._scan,
+    prim.while_p: TableFlow._while,
 }

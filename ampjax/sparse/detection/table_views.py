@@ -102,7 +102,7 @@ class View:
         return dataclasses.replace(of, writes=writes, is_tangent=True)
 
 
-def whole(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None) -> View:
+def whole_table(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None) -> View:
     """A table as it is.
 
     Args:
@@ -117,7 +117,7 @@ def whole(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None
     return View((Segment(leaf, 0, math.prod(shape[a] for a in axes), rows),), (), _strides(sizes))
 
 
-def moved(eqn: Any, operands: Sequence[Any]) -> list[View] | None:
+def views_of_results(eqn: Any, operands: Sequence[Any]) -> list[View] | None:
     """The views of an equation's results, if the equation keeps every row of its views whole; else None.
 
     Args:

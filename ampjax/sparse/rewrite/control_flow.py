@@ -19,55 +19,55 @@ from ampjax.jaxprs.primitives import Path
 from ampjax.sparse.detection.table_views import View
 
 if TYPE_CHECKING:
-    from ampjax.sparse.rewrite.evaluate import Found, Known, Replay
+    from ampjax.sparse.rewrite.evaluate import FoundIds, Positions, RowInterpreter
 
-Result = tuple[list[Any], "Found"]
-
-
-def _call(replay: Replay, eqn: Any, ins: list[Any], known: Known, path: Path) -> Result:
-    return replay.run(primitives.called(eqn), ins, known, (*path, 0))
+Result = tuple[list[Any], "FoundIds"]
 
 
-def _remat(replay: Replay, eqn: Any, ins: list[Any], known: Known, path: Path) -> Result:
-    if replay.collecting:
-        return _call(replay, eqn, ins, known, path)
+def _call(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
+    return interpreter.run(primitives.called(eqn), ins, positions, (*path, 0))
 
-    def again(ins: list[Any], known: Known) -> list[Any]:
-        return _call(replay, eqn, ins, known, path)[0]
+
+def _remat(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
+    if interpreter.collecting:
+        return _call(interpreter, eqn, ins, positions, path)
+
+    def again(ins: list[Any], positions: Positions) -> list[Any]:
+        return _call(interpreter, eqn, ins, positions, path)[0]
 
     options = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
-    return jax.checkpoint(again, **options)(ins, known), {}
+    return jax.checkpoint(again, **options)(ins, positions), {}
 
 
-def _custom_jvp(replay: Replay, eqn: Any, ins: list[Any], known: Known, path: Path) -> Result:
+def _custom_jvp(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
     """A new `custom_jvp` of rows: the user's rule is walked like the function."""
     inner = (*path, 1)
     rule, consts, zeros = primitives.jvp_rule(eqn) if any(isinstance(v, View) for v in ins) else (None, (), ())
     floats = [primitives.is_inexact(v.aval.dtype) for v in eqn.invars]
 
-    def along(primals: list[Any], tangents: list[Any], known: Known) -> Result:
+    def along(primals: list[Any], tangents: list[Any], positions: Positions) -> Result:
         skip = eqn.params["num_consts"]
         each = list(zip(primals, tangents, floats, strict=True))[skip:]
         tangents = [p.tangent(t) if isinstance(p, View) else t for p, t, is_float in each if is_float]
-        return replay.run((rule, consts), [*primals[skip:], *tangents], known, inner)
+        return interpreter.run((rule, consts), [*primals[skip:], *tangents], positions, inner)
 
-    if replay.collecting:
-        outs, found = _call(replay, eqn, ins, known, path)
-        return outs, found | (along(ins, ins, known)[1] if rule is not None else {})
+    if interpreter.collecting:
+        outs, found = _call(interpreter, eqn, ins, positions, path)
+        return outs, found | (along(ins, ins, positions)[1] if rule is not None else {})
 
     @jax.custom_jvp
-    def function(ins: list[Any], known: Known) -> list[Any]:
-        return _call(replay, eqn, ins, known, path)[0]
+    def function(ins: list[Any], positions: Positions) -> list[Any]:
+        return _call(interpreter, eqn, ins, positions, path)[0]
 
     @function.defjvp
-    def _rule(primals: tuple[list[Any], Known], tangents: tuple[list[Any], Any]) -> tuple[list[Any], list[Any]]:
+    def _rule(primals: tuple[list[Any], Positions], tangents: tuple[list[Any], Any]) -> tuple[list[Any], list[Any]]:
         outs, _ = along(primals[0], tangents[0], primals[1])
         given = iter(outs[len(zeros) :])
         return outs[: len(zeros)], [
             _zero_tangent(out) if zero else next(given) for out, zero in zip(outs, zeros, strict=False)
         ]
 
-    return function(ins, known), {}
+    return function(ins, positions), {}
 
 
 def _zero_tangent(value: Any) -> Any:
@@ -77,58 +77,59 @@ def _zero_tangent(value: Any) -> Any:
     return np.zeros(value.shape, jax.dtypes.float0)
 
 
-def _cond(replay: Replay, eqn: Any, ins: list[Any], known: Known, path: Path) -> Result:
+def _cond(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
     """The branch is chosen where ids are collected, too: the others' ids say that no row is read."""
-    branches = [_branch(replay, jaxpr, (*path, b)) for b, jaxpr in enumerate(eqn.params["branches"])]
-    blanks: Found = {}
-    if replay.collecting:
+    branches = [_branch(interpreter, jaxpr, (*path, b)) for b, jaxpr in enumerate(eqn.params["branches"])]
+    blanks: FoundIds = {}
+    if interpreter.collecting:
         for branch in branches:
-            _, found = jax.eval_shape(branch, ins[1:], known)
+            _, found = jax.eval_shape(branch, ins[1:], positions)
             blanks |= {
-                site: jnp.full(ids.shape, replay.n_rows[replay.sites[site]], ids.dtype) for site, ids in found.items()
+                site: jnp.full(ids.shape, interpreter.n_rows[interpreter.sites[site]], ids.dtype)
+                for site, ids in found.items()
             }
 
     def filled(branch: Callable[..., Result]) -> Callable[..., Result]:
-        def run(operands: list[Any], known: Known) -> Result:
-            outs, found = branch(operands, known)
+        def run(operands: list[Any], positions: Positions) -> Result:
+            outs, found = branch(operands, positions)
             return outs, blanks | found
 
         return run
 
-    return jax.lax.switch(ins[0], [filled(branch) for branch in branches], ins[1:], known)
+    return jax.lax.switch(ins[0], [filled(branch) for branch in branches], ins[1:], positions)
 
 
-def _branch(replay: Replay, jaxpr: Any, path: Path) -> Callable[..., Result]:
-    return lambda operands, known: replay.run(jaxpr, operands, known, path)
+def _branch(interpreter: RowInterpreter, jaxpr: Any, path: Path) -> Callable[..., Result]:
+    return lambda operands, positions: interpreter.run(jaxpr, operands, positions, path)
 
 
-def _scan(replay: Replay, eqn: Any, ins: list[Any], known: Known, path: Path) -> Result:
+def _scan(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
     """Positions are scanned over, ids are stacked."""
     consts, init, xs = primitives.scan_parts(eqn, ins)
     start, whole = _moving(init)
 
-    def step(carry: list[Any], x: tuple[list[Any], Known]) -> tuple[list[Any], Result]:
-        outs, found = replay.run(eqn.params["jaxpr"], [*consts, *whole(carry), *x[0]], x[1], (*path, 0))
+    def step(carry: list[Any], x: tuple[list[Any], Positions]) -> tuple[list[Any], Result]:
+        outs, found = interpreter.run(eqn.params["jaxpr"], [*consts, *whole(carry), *x[0]], x[1], (*path, 0))
         return _moving(outs[: len(init)])[0], (outs[len(init) :], found)
 
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, found) = jax.lax.scan(step, start, (xs, known), **options)
+    carry, (ys, found) = jax.lax.scan(step, start, (xs, positions), **options)
     return [*whole(carry), *ys], found
 
 
-def _while(replay: Replay, eqn: Any, ins: list[Any], known: Known, path: Path) -> Result:
+def _while(interpreter: RowInterpreter, eqn: Any, ins: list[Any], positions: Positions, path: Path) -> Result:
     """Ids in a `while` are the same in every step, so those of the first will do."""
     test_consts, consts, init = primitives.while_parts(eqn, ins)
     start, whole = _moving(init)
 
     def test(carry: list[Any]) -> Result:
-        return replay.run(eqn.params["cond_jaxpr"], [*test_consts, *whole(carry)], known, (*path, 0))
+        return interpreter.run(eqn.params["cond_jaxpr"], [*test_consts, *whole(carry)], positions, (*path, 0))
 
     def step(carry: list[Any]) -> Result:
-        return replay.run(eqn.params["body_jaxpr"], [*consts, *whole(carry)], known, (*path, 1))
+        return interpreter.run(eqn.params["body_jaxpr"], [*consts, *whole(carry)], positions, (*path, 1))
 
     carry = jax.lax.while_loop(lambda c: test(c)[0][0], lambda c: _moving(step(c)[0])[0], start)
-    return whole(carry), (test(start)[1] | step(start)[1] if replay.collecting else {})
+    return whole(carry), (test(start)[1] | step(start)[1] if interpreter.collecting else {})
 
 
 def _moving(carry: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:

@@ -17,15 +17,15 @@ from ampjax.sparse.detection import row_reads, table_views
 from ampjax.sparse.detection.table_views import View
 from ampjax.sparse.rewrite import control_flow
 
-Known = Mapping[Path, Any]
+Positions = Mapping[Path, Any]
 """By read and segment, int32 positions of its rows among the pulled ones; one axis more for each scan around it."""
 
-Found = dict[Path, Any]
+FoundIds = dict[Path, Any]
 """By read and segment, int32 row ids, with the same axes."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Replay:
+class RowInterpreter:
     """How a jaxpr is walked.
 
     Args:
@@ -38,7 +38,7 @@ class Replay:
     sites: Mapping[Path, int]
     collecting: bool
 
-    def run(self, jaxpr: Any, args: Sequence[Any], known: Known, path: Path = ()) -> tuple[list[Any], Found]:
+    def run(self, jaxpr: Any, args: Sequence[Any], known: Positions, path: Path = ()) -> tuple[list[Any], FoundIds]:
         """Walks a jaxpr.
 
         Args:
@@ -52,7 +52,7 @@ class Replay:
         """
         body, consts = jaxpr if isinstance(jaxpr, tuple) else primitives.opened(jaxpr)
         env = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
-        found: Found = {}
+        found: FoundIds = {}
         for i, eqn in enumerate(body.eqns):
             ins = [primitives.value_of(v, env) for v in eqn.invars]
             outs, more = self._step(eqn, ins, known, (*path, i))
@@ -64,7 +64,7 @@ class Replay:
         """The reads inside an equation, with their leaves."""
         return {site: leaf for site, leaf in self.sites.items() if site[: len(path)] == path}
 
-    def _step(self, eqn: Any, ins: list[Any], known: Known, path: Path) -> tuple[list[Any], Found]:
+    def _step(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
         touched = any(isinstance(v, View) for v in ins)
         rule = control_flow.RULES.get(eqn.primitive)
         if rule is not None and (touched or (self.collecting and eqn.effects)):
@@ -75,14 +75,14 @@ class Replay:
             return [primitives.blank(v.aval) for v in eqn.outvars] if silent else primitives.bind(eqn, ins), {}
         if isinstance(ins[0], View) and row_reads.is_read(eqn, ins[0]):
             return self._read(eqn, ins, known, path)
-        outs = table_views.moved(eqn, ins) or [row_reads.write_rows(eqn, ins)]
+        outs = table_views.views_of_results(eqn, ins) or [row_reads.write_rows(eqn, ins)]
         if outs[0] is None:
             raise InvariantError(
                 f"{eqn.primitive.name} at {path}", "a read of rows", "another use", "Please report this program."
             )
         return outs, {}
 
-    def _read(self, eqn: Any, ins: list[Any], known: Known, path: Path) -> tuple[list[Any], Found]:
+    def _read(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
         if self.collecting:
             ids = row_reads.row_ids(eqn, ins, self.n_rows)
             return [primitives.blank(eqn.outvars[0].aval)], {(*path, k): own for k, own in ids.items()}

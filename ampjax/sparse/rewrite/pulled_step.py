@@ -19,9 +19,9 @@ from ampjax.jaxprs import primitives
 from ampjax.sparse.detection.loss_jaxpr import Leaf, LossFn, MappedAxes, Tree, abstract, signature, trace_loss
 from ampjax.sparse.detection.row_axes import LEADING, from_table, to_table
 from ampjax.sparse.rewrite import input_checks
-from ampjax.sparse.rewrite.split_loss import Plan, make_plan
+from ampjax.sparse.rewrite.split_loss import SplitLoss, make_split_loss
 
-MAX_PLANS = 32
+MAX_SHAPES = 32
 """Batch shapes whose traces a program keeps."""
 
 
@@ -47,7 +47,7 @@ class SparseProgram:
     axes: Mapping[str, tuple[int, ...]]
     batch: Tree
     mapped: MappedAxes = ()
-    _plans: dict[Hashable, Plan] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    _splits: dict[Hashable, SplitLoss] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def ids(self, dense_params: Tree, batch: Tree) -> dict[str, jax.Array]:
         """The row ids that a step reads, by path: int32 `[n]`, in the order in which the program reads, duplicates and all.
@@ -59,14 +59,14 @@ class SparseProgram:
           ParameterError: If the dense parameters don't fit.
           DataError: If the batch has another structure, other dtypes or ranks than the first one.
         """
-        plan, leaves = self.plan(batch), input_checks.dense_leaves(self.params, self.tables, dense_params)
-        ids = plan.ids([*leaves, *jax.tree.leaves(batch)])
-        return {plan.traced.leaves[leaf].path: found for leaf, found in ids.items()}
+        split, leaves = self.split_loss(batch), input_checks.dense_leaves(self.params, self.tables, dense_params)
+        ids = split.ids([*leaves, *jax.tree.leaves(batch)])
+        return {split.traced.leaves[leaf].path: found for leaf, found in ids.items()}
 
     def n_ids(self, batch: Tree) -> dict[str, int]:
         """How many ids a step reads of each table: the n of `ids`. It depends on the batch's shapes only."""
-        plan = self.plan(batch)
-        return {plan.traced.leaves[leaf].path: plan.n_ids(leaf) for leaf in plan.axes}
+        split = self.split_loss(batch)
+        return {split.traced.leaves[leaf].path: split.n_ids(leaf) for leaf in split.axes}
 
     def loss(
         self, dense_params: Tree, rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None = None
@@ -111,7 +111,7 @@ class SparseProgram:
         def loss(floats: dict[int, Any], rows: dict[str, Any]) -> Any:
             return self._loss([floats.get(i, x) for i, x in enumerate(leaves)], rows, batch, inverse)
 
-        step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=self.plan(batch).traced.has_aux)
+        step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=self.split_loss(batch).traced.has_aux)
         out, (grads, row_grads) = step(floats, dict(rows))
         treedef = jax.tree.structure(self.params)
         return out, (jax.tree.unflatten(treedef, [grads.get(i) for i in range(len(leaves))]), row_grads)
@@ -160,7 +160,7 @@ class SparseProgram:
         """By path the axes along which rows are counted, for tables that have other axes than their leaves."""
         return {path: axes for path, axes in self.axes.items() if axes != LEADING}
 
-    def plan(self, batch: Tree) -> Plan:
+    def split_loss(self, batch: Tree) -> SplitLoss:
         """The program for batches of this one's shapes; traced when they first come.
 
         Raises:
@@ -168,26 +168,26 @@ class SparseProgram:
           ParameterError: If a leaf is not sparse for batches of these shapes.
         """
         key = signature(batch)
-        if key not in self._plans:
+        if key not in self._splits:
             input_checks.check_batch(self.batch, batch)
-            if len(self._plans) >= MAX_PLANS:
-                del self._plans[next(iter(self._plans))]
+            if len(self._splits) >= MAX_SHAPES:
+                del self._splits[next(iter(self._splits))]
             traced = trace_loss(self.loss_fn, self.params, batch, self.mapped)
-            self._plans[key] = make_plan(traced, self.axes)
-        return self._plans[key]
+            self._splits[key] = make_split_loss(traced, self.axes)
+        return self._splits[key]
 
     def _loss(
         self, leaves: Sequence[Any], rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None
     ) -> Any:
-        plan, n_ids = self.plan(batch), self.n_ids(batch)
+        split, n_ids = self.split_loss(batch), self.n_ids(batch)
         if inverse is None:
             inverse = {path: jnp.arange(n, dtype=jnp.int32) for path, n in n_ids.items()}
         for path, table in self.tables.items():
             input_checks.check_rows(table, rows.get(path), inverse.get(path), n_ids[path])
-        numbers = plan.tables
+        numbers = split.tables
         wide = {i: jnp.asarray(rows[leaf.path]).astype(leaf.dtype) for i, leaf in numbers.items()}
         where = {i: inverse[leaf.path] for i, leaf in numbers.items()}
-        return plan.loss([*leaves, *jax.tree.leaves(batch)], wide, where)
+        return split.loss([*leaves, *jax.tree.leaves(batch)], wide, where)
 
 
 def rewrite(
@@ -227,9 +227,9 @@ def rewrite(
     >>> ids.tolist(), float(value), row_grads["['table']"].shape
     ([5, 7, 5], 6.0, (3, 2))
     """
-    plan = make_plan(trace_loss(loss_fn, params, batch, mapped), sparse)
-    tables = {table.path: table for table in plan.tables.values()}
-    axes = {table.path: plan.axes[i] for i, table in plan.tables.items()}
+    split = make_split_loss(trace_loss(loss_fn, params, batch, mapped), sparse)
+    tables = {table.path: table for table in split.tables.values()}
+    axes = {table.path: split.axes[i] for i, table in split.tables.items()}
     program = SparseProgram(loss_fn, abstract(params), tables, axes, abstract(batch), mapped)
-    program._plans[signature(batch)] = plan
+    program._splits[signature(batch)] = split
     return program

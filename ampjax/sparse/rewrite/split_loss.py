@@ -19,14 +19,14 @@ from ampjax.errors import InvariantError, ParameterError
 from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
 from ampjax.sparse.detection.detect import Variable, analyse, follow
-from ampjax.sparse.detection.loss_jaxpr import Leaf, Traced
+from ampjax.sparse.detection.loss_jaxpr import Leaf, TracedLoss
 from ampjax.sparse.detection.row_axes import table_shape
-from ampjax.sparse.detection.table_views import View, whole
-from ampjax.sparse.rewrite.evaluate import Found, Replay
+from ampjax.sparse.detection.table_views import View, whole_table
+from ampjax.sparse.rewrite.evaluate import FoundIds, RowInterpreter
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class SplitLoss:
     """The two programs for batches of one shape.
 
     Args:
@@ -39,7 +39,7 @@ class Plan:
       ids_inputs: Which of the traced function's inputs these are.
     """
 
-    traced: Traced
+    traced: TracedLoss
     axes: Mapping[int, tuple[int, ...]]
     sites: Mapping[Path, int]
     shapes: Mapping[Path, tuple[int, ...]]
@@ -76,9 +76,11 @@ class Plan:
           inverse: By sparse leaf, int `[n]`: where in `rows` each of `ids` lies.
         """
         args = [_whole(self.traced, i, self.axes, rows[i]) if i in rows else value for i, value in enumerate(inputs)]
-        replay = Replay({i: table.shape[0] for i, table in self.tables.items()}, self.sites, collecting=False)
+        interpreter = RowInterpreter(
+            {i: table.shape[0] for i, table in self.tables.items()}, self.sites, collecting=False
+        )
         known = {site: part for leaf in self.axes for site, part in self._parts(leaf, inverse[leaf])}
-        outs, _ = replay.run((self.traced.jaxpr, self.traced.consts), args, known)
+        outs, _ = interpreter.run((self.traced.jaxpr, self.traced.consts), args, known)
         return jax.tree.unflatten(self.traced.out_tree, outs)
 
     def _reads_of(self, leaf: int) -> list[Path]:
@@ -95,7 +97,9 @@ class Plan:
         return parts
 
 
-def make_plan(traced: Traced, sparse: Iterable[str] | Mapping[str, tuple[int, ...]] | None = None) -> Plan:
+def make_split_loss(
+    traced: TracedLoss, sparse: Iterable[str] | Mapping[str, tuple[int, ...]] | None = None
+) -> SplitLoss:
     """Splits a traced loss function.
 
     Args:
@@ -111,25 +115,25 @@ def make_plan(traced: Traced, sparse: Iterable[str] | Mapping[str, tuple[int, ..
     axes = {i: v.axes for i, v in enumerate(variables) if v.path in wanted}
     n_rows = {i: variables[i].n_rows for i in axes}
     sites = {site: read.leaf for site, read in sorted(follow(traced, axes).reads.items())}
-    jaxpr, consts, shapes = _ids_program(traced, axes, Replay(n_rows, sites, collecting=True))
+    jaxpr, consts, shapes = _ids_program(traced, axes, RowInterpreter(n_rows, sites, collecting=True))
     slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     inputs = tuple(i for i, needed in enumerate(used) if needed)
     _check_known(traced, inputs)
-    return Plan(traced, axes, sites, shapes, slim, consts, inputs)
+    return SplitLoss(traced, axes, sites, shapes, slim, consts, inputs)
 
 
-def _whole(traced: Traced, leaf: int, axes: Mapping[int, tuple[int, ...]], rows: Any = None) -> View:
-    return whole(leaf, traced.leaves[leaf].shape, axes[leaf], rows)
+def _whole(traced: TracedLoss, leaf: int, axes: Mapping[int, tuple[int, ...]], rows: Any = None) -> View:
+    return whole_table(leaf, traced.leaves[leaf].shape, axes[leaf], rows)
 
 
 def _ids_program(
-    traced: Traced, axes: Mapping[int, tuple[int, ...]], replay: Replay
+    traced: TracedLoss, axes: Mapping[int, tuple[int, ...]], interpreter: RowInterpreter
 ) -> tuple[Any, Sequence[Any], dict[Path, tuple[int, ...]]]:
     """The walk that collects ids, as a jaxpr of the leaves of parameters and batch; and the ids' shapes."""
 
-    def collect(*inputs: Any) -> Found:
+    def collect(*inputs: Any) -> FoundIds:
         args = [_whole(traced, i, axes) if i in axes else value for i, value in enumerate(inputs)]
-        return replay.run((traced.jaxpr, traced.consts), args, {})[1]
+        return interpreter.run((traced.jaxpr, traced.consts), args, {})[1]
 
     # Tables are no inputs of this program: a number stands in the place of each.
     number = jax.ShapeDtypeStruct((), jnp.int32)
@@ -149,7 +153,7 @@ def _check_sparse(variables: Sequence[Variable], wanted: Iterable[str]) -> None:
             )
 
 
-def _check_known(traced: Traced, inputs: Sequence[int]) -> None:
+def _check_known(traced: TracedLoss, inputs: Sequence[int]) -> None:
     for leaf in (traced.leaves[i] for i in inputs if i < len(traced.leaves)):
         if primitives.is_inexact(leaf.dtype):
             raise InvariantError(

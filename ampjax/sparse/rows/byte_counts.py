@@ -16,7 +16,7 @@ def cut(rows: np.ndarray, columns: Columns) -> np.ndarray:
 
 
 @dataclass
-class Traffic:
+class ByteCounts:
     """Bytes between one server and its clients, as one end counts them.
 
     Args:
@@ -35,6 +35,6 @@ class Traffic:
         self.pulled += 0 if pulled is None else pulled.nbytes
         self.pushed += 0 if pushed is None else pushed.nbytes
 
-    def copy(self) -> Traffic:
+    def copy(self) -> ByteCounts:
         """The counts as they are now."""
         return replace(self)

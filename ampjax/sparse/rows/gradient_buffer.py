@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.sparse.rows.row_gradients import check_finite, merge
+from ampjax.sparse.rows.row_gradients import check_finite, sum_duplicates
 
 Rows = tuple[np.ndarray, np.ndarray]
 """A partition's rows, `[n]`, and their gradients, `[n, *row]`."""
 
 
-class Received:
+class GradientBuffer:
     """One update's row gradients, partition by partition.
 
     Args:
@@ -33,7 +33,7 @@ class Received:
         """
         for partition, parts in self._received.items():
             if len(parts) > 1 or not np.can_cast(parts[0][1].dtype, self._dtype):
-                local, grads = merge(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+                local, grads = sum_duplicates(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
                 with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
                     grads = grads.astype(self._dtype, copy=False)
                 self._received[partition] = [

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Key(NamedTuple):
+class SplitKey(NamedTuple):
     """A table as it is split now: a new split has other parts.
 
     Args:
@@ -23,7 +23,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class PartitionLayout:
     """Rows dealt out to partitions like cards: row r is row `r // P` of partition `r % P`.
 
     Vocabularies are mostly sorted by frequency, so contiguous ranges would leave one partition with nearly all the work.
@@ -72,7 +72,7 @@ class Layout:
         return slice(offset, stop - start, self.n_partitions), slice(first, first + n)
 
 
-def place(sizes: Sequence[int], n_servers: int, load: Sequence[int] = ()) -> tuple[int, ...]:
+def place_evenly(sizes: Sequence[int], n_servers: int, load: Sequence[int] = ()) -> tuple[int, ...]:
     """A server for each part, evenly by size: the largest first, each to the server that has least.
 
     Args:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ampjax.sparse.rows.row_gradients import check_finite
-from ampjax.sparse.rows.row_kernels import Kernels
+from ampjax.sparse.rows.row_kernels import RowKernels
 
 BLOCK_BYTES = 1 << 24
 
 Block = tuple[int, list[np.ndarray]]
 
 
-def of_values(values: Any, kernels: Kernels) -> Iterator[Block]:
+def of_values(values: Any, kernels: RowKernels) -> Iterator[Block]:
     """New rows with their first optimizer state.
 
     Raises:

@@ -85,7 +85,7 @@ def check_finite(rows: np.ndarray, ids: Sequence[int] | np.ndarray, where: str) 
     )
 
 
-def merge(row_ids: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sum_duplicates(row_ids: np.ndarray, grads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each id once, in rising order, with the sum of its gradients, formed in float32 at least.
 
     Args:

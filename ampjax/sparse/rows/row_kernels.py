@@ -29,26 +29,26 @@ def padded_size(n: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def functions_of(rule: RowRule) -> Mapping[str, Any]:
+def jitted_functions(rule: RowRule) -> Mapping[str, Any]:
     """A rule's functions by name, jitted."""
-    turns = {partials(turn): functools.partial(rule.partials, turn) for turn in range(len(rule.rounds))}
+    turns = {partials_name(turn): functools.partial(rule.partials, turn) for turn in range(len(rule.rounds))}
     functions = {"init": rule.init, "update": rule.update, "catch_up": functools.partial(_missed_updates, rule)} | turns
     return {name: jax.jit(function) for name, function in functions.items()}
 
 
 @functools.lru_cache(maxsize=64)
-def kernels_of(rule: RowRule) -> Kernels:
+def kernels_for(rule: RowRule) -> RowKernels:
     """A rule's compiled functions: tables of one rule share them."""
-    functions = functions_of(rule)
-    return Kernels(rule.types, lambda name, _: functions[name])
+    functions = jitted_functions(rule)
+    return RowKernels(rule.types, lambda name, _: functions[name])
 
 
-def partials(turn: int) -> str:
+def partials_name(turn: int) -> str:
     """The name of one round's reductions."""
     return f"partials_{turn}"
 
 
-class Kernels:
+class RowKernels:
     """Update, reductions and catch-up of one table's rows on the CPU, compiled once for all its partitions.
 
     Args:
@@ -72,7 +72,7 @@ class Kernels:
 
     def partials(self, turn: int, shared: Sequence[Any], grads: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
         """One round's reductions; the arrays have a padded size, and padding has weight 0."""
-        return self._run(partials(turn), tuple(shared), grads, weights)
+        return self._run(partials_name(turn), tuple(shared), grads, weights)
 
     def catch_up(
         self, history: Sequence[np.ndarray], first: np.ndarray, stop: int, rows: np.ndarray, state: Sequence[np.ndarray]

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ampjax.sparse.rows.partition import Selection
-from ampjax.sparse.rows.row_kernels import Kernels, padded_size
-from ampjax.sparse.rows.shared_history import History
+from ampjax.sparse.rows.row_kernels import RowKernels, padded_size
+from ampjax.sparse.rows.shared_history import SharedHistory
 
-CHUNK = 16384
+CATCH_UP_ROWS = 16384
 """Rows that are caught up in one call at most."""
 
 
 @dataclass(frozen=True)
-class Job:
+class RowJob:
     """One kernel call's share of an update.
 
     Args:
@@ -28,7 +28,7 @@ class Job:
     rows: Selection
     grads: tuple[np.ndarray, ...]
 
-    def padded_grads(self, kernels: Kernels, size: int) -> np.ndarray:
+    def padded_grads(self, kernels: RowKernels, size: int) -> np.ndarray:
         """The gradients in the table's dtype, `[size, *row]`, and zeros."""
         result = np.zeros((size, *kernels.types.shape), kernels.types.dtype)
         if self.grads:
@@ -41,7 +41,9 @@ class Job:
         return sum(grads.nbytes for grads in self.grads)
 
 
-def partials(kernels: Kernels, job: Job, turn: int, shared: Sequence[Any], n_untouched: int) -> list[np.ndarray]:
+def reduce_rows(
+    kernels: RowKernels, job: RowJob, turn: int, shared: Sequence[Any], n_untouched: int
+) -> list[np.ndarray]:
     """One round's reductions over a job's rows, and over rows that were not touched: their gradient is zero.
 
     Args:
@@ -57,7 +59,7 @@ def partials(kernels: Kernels, job: Job, turn: int, shared: Sequence[Any], n_unt
     return kernels.partials(turn, shared, job.padded_grads(kernels, len(weights)), weights)
 
 
-def compute(kernels: Kernels, job: Job, shared: Sequence[Any]) -> list[np.ndarray]:
+def compute_rows(kernels: RowKernels, job: RowJob, shared: Sequence[Any]) -> list[np.ndarray]:
     """New parameters and states of a job's rows, padded, for `Selection.write`; changes nothing.
 
     Args:
@@ -70,7 +72,7 @@ def compute(kernels: Kernels, job: Job, shared: Sequence[Any]) -> list[np.ndarra
     return kernels.update(shared, rows, state, job.padded_grads(kernels, size))
 
 
-def catch_up(kernels: Kernels, history: History, rows: Selection) -> None:
+def catch_up(kernels: RowKernels, history: SharedHistory, rows: Selection) -> None:
     """Makes up for the updates that rows were left out of: their gradient was zero in each.
 
     Args:
@@ -86,12 +88,12 @@ def catch_up(kernels: Kernels, history: History, rows: Selection) -> None:
     group = np.frexp((history.version - seen[late]).astype(np.float64))[1]
     for g in np.unique(group):
         places = late[group == g]
-        for start in range(0, len(places), CHUNK):
-            some = places[start : start + CHUNK]
+        for start in range(0, len(places), CATCH_UP_ROWS):
+            some = places[start : start + CATCH_UP_ROWS]
             _catch_up(kernels, history, rows.at(some), seen[some])
 
 
-def _catch_up(kernels: Kernels, history: History, rows: Selection, seen: np.ndarray) -> None:
+def _catch_up(kernels: RowKernels, history: SharedHistory, rows: Selection, seen: np.ndarray) -> None:
     size = padded_size(len(rows))
     first = np.full(size, history.length, np.int32)
     first[: len(rows)] = seen - history.base

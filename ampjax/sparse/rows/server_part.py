@@ -1,15 +1,12 @@
 """What one server holds of one table: some partitions with all that belongs to them, and the updates of their rows.
 
 Whatever comes in has been checked. It may have come from another process, and what goes out may go there: arrays and plain data.
-Where there is much to do, several threads share it, a partition being the least that one of them takes.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +14,14 @@ from typing import Any
 import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
-from ampjax.sparse.rows.byte_counts import Columns, Traffic, cut
-from ampjax.sparse.rows.gradient_buffer import Received, Rows
+from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
+from ampjax.sparse.rows.gradient_buffer import GradientBuffer, Rows
 from ampjax.sparse.rows.partition import Partition, Selection
-from ampjax.sparse.rows.partition_layout import Layout, place
-from ampjax.sparse.rows.row_kernels import Kernels
-from ampjax.sparse.rows.row_updates import CHUNK, Job, catch_up, compute, partials
-from ampjax.sparse.rows.shared_history import History
-
-PARALLEL_BYTES = 1 << 20
-"""Gradients of an update, in bytes, from which on threads share it; below, they cost more than they gain."""
+from ampjax.sparse.rows.partition_layout import PartitionLayout
+from ampjax.sparse.rows.row_jobs import JobPool
+from ampjax.sparse.rows.row_kernels import RowKernels
+from ampjax.sparse.rows.row_updates import CATCH_UP_ROWS, RowJob, catch_up, compute_rows, reduce_rows
+from ampjax.sparse.rows.shared_history import SharedHistory
 
 
 @dataclass(frozen=True)
@@ -36,54 +31,57 @@ class PartSettings:
     Args:
       layout: The table's rows and partitions.
       partitions: The numbers of those that are in this part.
-      types: What rows and their state are.
-      history: Shared values of past updates, and their count; copied.
+      types: The types of rows and of their optimizer state.
+      history: Shared values of past updates, and their number; copied.
       n_servers: How many servers share the machine's cores.
       folder: Where arrays are mapped files; None for ordinary memory.
     """
 
-    layout: Layout
+    layout: PartitionLayout
     partitions: tuple[int, ...]
     types: RowTypes
-    history: History
+    history: SharedHistory
     n_servers: int
     folder: Path | None = None
 
 
-class Part:
-    """Partitions of a table on one server, empty at first.
+class ServerPart:
+    """Partitions of a table on one server, empty at first. Its public methods are what a client can ask for, by name.
 
     Args:
       settings: What is in it.
       kernels: The optimizer's compiled functions.
-      traffic: What its pulls and pushes are added to.
+      traffic: The counts to which its pulls and pushes are added.
     """
 
-    def __init__(self, settings: PartSettings, kernels: Kernels, traffic: Traffic):
+    def __init__(self, settings: PartSettings, kernels: RowKernels, traffic: ByteCounts):
         layout, history = settings.layout, settings.history
-        self._settings, self._layout, self._kernels, self._traffic = settings, layout, kernels, traffic
+        self._types, self._layout, self._kernels, self._traffic = settings.types, layout, kernels, traffic
         self._history = copy.deepcopy(history)
         seen = history.version if history.capacity else None
         self._partitions = {
             p: Partition(p, layout.size(p), settings.types, seen, settings.folder) for p in settings.partitions
         }
-        self._received: dict[int, Received] = {}
+        self._jobs = JobPool(self._partitions, settings.n_servers)
+        self._buffers: dict[int, GradientBuffer] = {}
         self._prepared: dict[int, Callable[[], None]] = {}
-        self._pool: ThreadPoolExecutor | None = None
 
     # ---- some rows ---------------------------------------------------------------------------------------------------
 
     def pull(
         self, rows: Mapping[int, np.ndarray], wire_dtype: np.dtype, columns: Columns = None
     ) -> dict[int, np.ndarray]:
-        """Rows of some partitions, or some columns of them, in the dtype in which they travel: fresh arrays.
+        """Rows of some partitions, or some columns of them, as they travel.
 
         Args:
           rows: By partition the numbers of its rows, `[n]`, each once.
-          wire_dtype: In what they travel.
-          columns: Which of their columns do.
+          wire_dtype: The dtype in which they travel.
+          columns: Which of their columns travel; None for all.
+
+        Returns:
+          By partition, fresh arrays `[n, *row]`.
         """
-        self._catch_up(self._select(rows))
+        catch_up(self._kernels, self._history, self._jobs.select(rows))
         result = {}
         for p, local in rows.items():
             # `take` is twice as fast as indexing, and would copy the whole partition were that cut before.
@@ -93,24 +91,31 @@ class Part:
         return result
 
     def receive(self, update: int, work: Mapping[int, Rows], columns: Columns = None) -> None:
-        """One client's row gradients for an update: whole rows again, zero where nothing came.
+        """Keeps one client's row gradients for an update, as whole rows: zero where nothing came.
 
         Args:
           update: The update's number.
           work: By partition its rows, each once, and their gradients as they have travelled.
-          columns: Which columns have.
+          columns: Which columns have travelled; None for all.
         """
-        received = self._received.setdefault(update, Received(self._settings.types.dtype))
+        buffer = self._buffers.setdefault(update, GradientBuffer(self._types.dtype))
         for p, (local, grads) in work.items():
             self._traffic.add(local, pushed=grads)
             whole = grads
             if columns is not None:
-                whole = np.zeros((len(grads), *self._settings.types.shape), grads.dtype)
+                whole = np.zeros((len(grads), *self._types.shape), grads.dtype)
                 cut(whole, columns)[:] = grads
-            received.add(p, local, whole)
+            buffer.add(p, local, whole)
 
     def send(self, update: int, wire_dtype: np.dtype) -> dict[int, Rows]:
         """What an update has gathered, as it travels.
+
+        Args:
+          update: The update's number.
+          wire_dtype: The dtype in which gradients travel.
+
+        Returns:
+          By partition its rows and the sums of their gradients.
 
         Raises:
           TableError: If a sum has overflowed.
@@ -123,15 +128,15 @@ class Part:
     # ---- updates -----------------------------------------------------------------------------------------------------
 
     def rows(self, update: int) -> dict[int, Rows]:
-        """By touched partition an update's rows, each once in rising order, and the sums of their gradients.
+        """By partition an update's rows, each once in rising order, and the sums of their gradients, in the table's dtype.
 
         Raises:
           TableError: If a sum has overflowed.
         """
-        return self._received[update].rows() if update in self._received else {}
+        return self._buffers[update].rows() if update in self._buffers else {}
 
     def check(self, update: int) -> None:
-        """Whether an update's gradients can be applied.
+        """Returns if an update's gradients can be applied.
 
         Raises:
           TableError: If a sum has overflowed.
@@ -145,11 +150,14 @@ class Part:
           update: The update's number.
           turn: The round.
           shared: Shared values for the round.
+
+        Returns:
+          For each piece the reductions, in the order of the rule's.
         """
-        jobs = self._jobs(self.rows(update)) or [Job(Selection(()), ())]
+        jobs = self._jobs.cut(self.rows(update)) or [RowJob(Selection(()), ())]
         n_untouched = sum(part.n_rows for part in self._partitions.values()) - sum(len(job.rows) for job in jobs)
-        first = partials(self._kernels, jobs[0], turn, shared, n_untouched)
-        return [first, *self._each(lambda job: partials(self._kernels, job, turn, shared, 0), jobs[1:])]
+        first = reduce_rows(self._kernels, jobs[0], turn, shared, n_untouched)
+        return [first, *self._jobs.run(lambda job: reduce_rows(self._kernels, job, turn, shared, 0), jobs[1:])]
 
     def prepare(self, update: int, shared: Sequence[Any]) -> None:
         """Computes an update of touched rows; none of them changes before `commit`.
@@ -161,12 +169,12 @@ class Part:
         if self._history.is_full:
             self.settle()
 
-        def new_rows(job: Job) -> list[np.ndarray]:
-            self._catch_up(job.rows)
-            return compute(self._kernels, job, shared)
+        def new_rows(job: RowJob) -> list[np.ndarray]:
+            catch_up(self._kernels, self._history, job.rows)
+            return compute_rows(self._kernels, job, shared)
 
-        jobs = self._jobs(self.rows(update))
-        results = self._each(new_rows, jobs)
+        jobs = self._jobs.cut(self.rows(update))
+        results = self._jobs.run(new_rows, jobs)
 
         def write() -> None:
             self._history.append(shared)
@@ -181,65 +189,43 @@ class Part:
 
     def drop(self, update: int) -> None:
         """Forgets an update. May be called from any thread."""
-        self._received.pop(update, None)
+        self._buffers.pop(update, None)
         self._prepared.pop(update, None)
 
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
     def read(self, start: int, stop: int) -> dict[int, list[np.ndarray]]:
-        """What is in here of rows start to stop of the table, by partition: parameters, states and counts as they are. Views."""
+        """Reads what is in here of rows start to stop of the table.
+
+        Returns:
+          By partition parameters, states and counts as they are: views.
+        """
         return {
-            p: [array[own] for array in part.everything]
+            p: [array[self._layout.within(p, start, stop)[1]] for array in part.everything]
             for p, part in self._partitions.items()
-            for _, own in [self._layout.within(p, start, stop)]
         }
 
     def write(self, start: int, stop: int, rows: Mapping[int, Sequence[np.ndarray]]) -> None:
-        """Replaces what is in here of rows start to stop; rows from outside lack the last array, the counts, which stay as they are."""
+        """Replaces what is in here of rows start to stop of the table.
+
+        Args:
+          start: The first row.
+          stop: The row after the last.
+          rows: By partition, arrays as `read` gives them. Rows from outside lack the last array, the counts, which stay as they are.
+        """
         for p, arrays in rows.items():
-            _, own = self._layout.within(p, start, stop)
+            _, places = self._layout.within(p, start, stop)
             for array, new in zip(self._partitions[p].everything, arrays, strict=False):
-                array[own] = new
+                array[places] = new
 
     def settle(self) -> None:
         """Catches up all rows, so that the history is no longer needed."""
         for part in self._partitions.values() if self._history.length else ():
-            for start in range(0, part.n_rows, CHUNK):
-                self._catch_up(Selection(((part, np.arange(start, min(start + CHUNK, part.n_rows))),)))
+            for start in range(0, part.n_rows, CATCH_UP_ROWS):
+                local = np.arange(start, min(start + CATCH_UP_ROWS, part.n_rows))
+                catch_up(self._kernels, self._history, Selection(((part, local),)))
         self._history.clear()
 
-    def history(self) -> History:
+    def history(self) -> SharedHistory:
         """Shared values of past updates."""
         return self._history
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
-    def _catch_up(self, rows: Selection) -> None:
-        catch_up(self._kernels, self._history, rows)
-
-    def _select(self, rows: Mapping[int, np.ndarray]) -> Selection:
-        return Selection(tuple((self._partitions[p], local) for p, local in rows.items()))
-
-    def _jobs(self, work: Mapping[int, Rows]) -> list[Job]:
-        """An update's work as few kernel calls: one, or several where there is much to do."""
-        sizes = [grads.nbytes for _, grads in work.values()]
-        n_threads = -(-_n_threads() // self._settings.n_servers) if sum(sizes) >= PARALLEL_BYTES else 1
-        groups: dict[int, list[int]] = {}
-        for p, thread in zip(work, place(sizes, n_threads), strict=True):
-            groups.setdefault(thread, []).append(p)
-        return [
-            Job(self._select({p: work[p][0] for p in group}), tuple(work[p][1] for p in group))
-            for _, group in sorted(groups.items())
-        ]
-
-    def _each(self, function: Callable[[Job], Any], jobs: Sequence[Job]) -> list[Any]:
-        """The function's results for jobs; NumPy and XLA let go of the interpreter, so that threads can help."""
-        if len(jobs) < 2:
-            return [function(job) for job in jobs]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_n_threads(), thread_name_prefix="table")
-        return list(self._pool.map(function, jobs))
-
-
-def _n_threads() -> int:
-    return os.cpu_count() or 1

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-class History:
+class SharedHistory:
     """What each of the latest updates shared between all rows: step sizes, bias corrections, norms.
 
     A row that was not touched for k updates needs the last k entries to catch up. It holds `capacity` of them, so all rows

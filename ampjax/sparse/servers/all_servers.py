@@ -1,4 +1,4 @@
-"""A table's servers as their client asks them: all of a call's servers at a time, wherever they are."""
+"""A table's servers as their client asks them: all servers of a call at once, wherever they are."""
 
 from __future__ import annotations
 
@@ -8,46 +8,59 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from ampjax.optim.row_rule import RowRule
-from ampjax.sparse.rows import server_part
-from ampjax.sparse.rows.byte_counts import Traffic
-from ampjax.sparse.rows.partition_layout import Key
-from ampjax.sparse.rows.row_kernels import kernels_of
+from ampjax.sparse.rows import row_jobs
+from ampjax.sparse.rows.byte_counts import ByteCounts
+from ampjax.sparse.rows.partition_layout import SplitKey
+from ampjax.sparse.rows.row_kernels import kernels_for
 from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.servers.server import Server
 
-numbers = itertools.count()
-"""Of tables and splits: none comes twice in a process."""
+unique_numbers = itertools.count()
+"""Numbers of tables and splits: none comes twice in a process."""
 
 Call = tuple[Any, ...]
-"""A method of `Part` and its arguments."""
+"""The name of a `ServerPart` method, and its arguments."""
 
 
 class Servers(Protocol):
-    """Servers, by number. What they are told to forget may be forgotten later, and from any thread."""
+    """Servers, by number. They may forget later what they are told to forget. Those calls may come from any thread, and from a finalizer."""
 
-    def open_parts(self, key: Key, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
-        """Makes a part on each server that is named."""
+    def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+        """Makes empty parts of a new split.
+
+        Args:
+          key: The table and split.
+          rule: The optimizer's rule for the table.
+          parts: By server, what its part holds.
+        """
         ...
 
-    def ask(self, key: Key, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
-        """What parts answer; all calls have ended when one's error is raised.
+    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+        """Asks parts, all at the same time.
 
         Args:
           key: The table and split.
           calls: By server its call.
           nbytes: How much there is to do, in bytes of gradients.
+
+        Returns:
+          By server what its part answers.
+
+        Raises:
+          TableError: A part's. All calls have ended by then.
+          ServerError: If a server or its part is gone.
         """
         ...
 
-    def traffic(self, table: int, server: int) -> Traffic:
-        """A table's bytes, as a server counted them."""
+    def traffic(self, table: int, server: int) -> ByteCounts:
+        """The bytes of a table that a server has counted."""
         ...
 
-    def drop_update(self, key: Key, update: int) -> None:
+    def drop_update(self, key: SplitKey, update: int) -> None:
         """Forgets an update."""
         ...
 
-    def close_parts(self, key: Key) -> None:
+    def close_parts(self, key: SplitKey) -> None:
         """Forgets a split."""
         ...
 
@@ -63,14 +76,14 @@ class LocalServers:
         self._servers: dict[int, Server] = {}
         self._pool: ThreadPoolExecutor | None = None
 
-    def open_parts(self, key: Key, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+    def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
         """Makes a part on each server that is named."""
         for server, settings in parts.items():
-            self._servers.setdefault(server, Server()).open(key, settings, kernels_of(rule))
+            self._servers.setdefault(server, Server()).open(key, settings, kernels_for(rule))
 
-    def ask(self, key: Key, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
-        """What parts answer."""
-        if len(calls) < 2 or nbytes < server_part.PARALLEL_BYTES:
+    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+        """Asks parts; in threads where there is much to do."""
+        if len(calls) < 2 or nbytes < row_jobs.PARALLEL_BYTES:
             return {server: self._servers[server].ask(key, *call) for server, call in calls.items()}
         if self._pool is None:
             self._pool = ThreadPoolExecutor(thread_name_prefix="server")
@@ -80,16 +93,16 @@ class LocalServers:
             raise errors[0]
         return {server: future.result() for server, future in futures.items()}
 
-    def traffic(self, table: int, server: int) -> Traffic:
-        """A table's bytes, as a server counted them."""
-        return self._servers[server].traffic(table) if server in self._servers else Traffic()
+    def traffic(self, table: int, server: int) -> ByteCounts:
+        """The bytes of a table that a server has counted."""
+        return self._servers[server].traffic(table) if server in self._servers else ByteCounts()
 
-    def drop_update(self, key: Key, update: int) -> None:
+    def drop_update(self, key: SplitKey, update: int) -> None:
         """Forgets an update."""
         for server in list(self._servers.values()):
             server.drop_update(key, update)
 
-    def close_parts(self, key: Key) -> None:
+    def close_parts(self, key: SplitKey) -> None:
         """Forgets a split."""
         for server in list(self._servers.values()):
             server.close(key)

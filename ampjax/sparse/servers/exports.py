@@ -1,7 +1,7 @@
-"""An optimizer's functions on rows as bytes: so they get to a server process, which knows neither the optimizer nor its program.
+"""An optimizer's functions on rows as bytes, for a server process, which knows neither the optimizer nor the user's program.
 
-What travels is the lowered program (StableHLO) for arguments of given shapes, the very one that the client would have compiled, with
-JAX's settings: both ends compute the same bits.
+What travels is the lowered program (StableHLO) for arguments of given shapes, the one that the client itself would have compiled, with
+JAX's settings. So both ends compute the same bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax
 from jax import export
 
 from ampjax.optim.row_rule import RowRule
-from ampjax.sparse.rows.row_kernels import Function, functions_of
+from ampjax.sparse.rows.row_kernels import Function, jitted_functions
 
 Shapes = tuple[Any, ...]
 """Arguments with a `ShapeDtypeStruct` for each array, in tuples."""
@@ -27,29 +27,32 @@ _SETTINGS = ("jax_enable_x64", "jax_disable_most_optimizations", "jax_optimizati
 
 
 def exported(rule: RowRule, name: str, shapes: Shapes) -> bytes:
-    """One of a rule's functions for arguments of some shapes.
+    """One of a rule's functions for arguments of some shapes, as bytes.
 
     Args:
       rule: The optimizer's rule for a table.
-      name: As `kernels.functions_of` names it.
-      shapes: Of its arguments.
+      name: The function's name, see `row_kernels.jitted_functions`.
+      shapes: The shapes of its arguments.
+
+    Returns:
+      What `ImportedFunctions` reads: the program and JAX's settings, pickled.
     """
     return _exported(rule, name, shapes, tuple((setting, _value(setting)) for setting in _SETTINGS))
 
 
 @functools.lru_cache(maxsize=256)
 def _exported(rule: RowRule, name: str, shapes: Shapes, settings: tuple[tuple[str, Any], ...]) -> bytes:
-    program = export.export(functions_of(rule)[name], platforms=("cpu",))(*shapes)
+    program = export.export(jitted_functions(rule)[name], platforms=("cpu",))(*shapes)
     # Not `serialize`, which needs one more package for what both ends, of one version, can do without. Nobody differentiates it.
     return pickle.dumps((settings, dataclasses.replace(program, _get_vjp=None)))
 
 
 def _value(setting: str) -> Any:
-    """JAX reads settings that a `with` block may change in another way than the others."""
+    """A setting's value. JAX has another way to read those that a `with` block may change."""
     return getattr(jax.config, setting) if hasattr(jax.config, setting) else jax.config.read(setting)
 
 
-class Imports:
+class ImportedFunctions:
     """A rule's functions at a server process, each asked for when it is first called with arguments of some shapes.
 
     Args:

@@ -1,7 +1,7 @@
-"""Messages between two processes over a socket: any picklable objects; arrays in them go as they lie in memory, without a copy.
+"""Messages between two processes over a socket: picklable objects. Arrays in them are sent as they lie in memory, without a copy.
 
 A message is the number of its buffers, their sizes, and the buffers: the pickled object first, then its arrays. Both ends are ours and
-of one version: nothing else can write into the socket, so what comes out of it may be unpickled.
+of one version, and nothing else can write into the socket; so what comes out of it may be unpickled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BUFFERED = 1 << 16
 """Bytes of small messages that go in one system call."""
 
 _UNDERWAY = 1 << 22
-"""Bytes that may be on their way: with Linux's 200 kB, both ends wait for each other all the time. An operating system may allow less."""
+"""Bytes that may be under way at a time. With Linux's 200 kB, both ends wait for each other all the time. A system may allow less."""
 
 
 class Channel:
@@ -38,6 +38,9 @@ class Channel:
     def send(self, message: Any) -> None:
         """Sends an object.
 
+        Args:
+          message: Anything that can be pickled.
+
         Raises:
           OSError: If nobody is at the other end.
         """
@@ -50,7 +53,10 @@ class Channel:
         self._out.flush()
 
     def receive(self) -> Any:
-        """Waits for an object. Arrays in it are its own and may be written to.
+        """Waits for an object.
+
+        Returns:
+          The object; arrays in it are its own and may be written to.
 
         Raises:
           EOFError: If nobody is at the other end.

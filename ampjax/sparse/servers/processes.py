@@ -1,7 +1,7 @@
 """Servers that are processes of their own on this machine (the paper's parameter servers), as their clients see them.
 
-All that a call concerns are asked at the same time. Knows tables by their numbers; what it takes to start, ask and end one process is
-`process`'s.
+All servers that a call concerns are asked at the same time. Knows tables by their numbers; how one process is started, asked and ended is
+known to `process` alone.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
-from ampjax.sparse.rows.byte_counts import Traffic
-from ampjax.sparse.rows.partition_layout import Key
+from ampjax.sparse.rows.byte_counts import ByteCounts
+from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.servers.all_servers import Call
 from ampjax.sparse.servers.process import CLOSED, ServerProcess
@@ -27,11 +27,11 @@ from ampjax.utils.setting_checks import at_least
 class ServerProcesses:
     """Server processes, each started when a table is first opened on it, for any number of tables.
 
-    They end with `close`, with the `with` block, when nobody holds this object any more, and with this process, however that ends. Where
-    one of them has ended by itself, what was on it is lost; opening or loading a table there starts it anew.
+    They end with `close`, at the end of a `with` block, when nobody holds this object any more, and with this process, however that ends.
+    If one of them ends by itself, its rows are lost. Opening or loading a table there starts it anew.
 
     Args:
-      n: How many.
+      n: How many servers.
 
     Raises:
       SettingsError: If `n` is no integer of at least 1.
@@ -48,7 +48,7 @@ class ServerProcesses:
         at_least("servers", n, 1)
         self._lock = threading.RLock()
         self._rules: list[RowRule] = []  # by their numbers at the servers
-        self._on: dict[Key, tuple[int, ...]] = {}  # by split the servers that have a part of it
+        self._on: dict[SplitKey, tuple[int, ...]] = {}  # by split the servers that have a part of it
         self._is_closed = False
         self._servers = [ServerProcess(number) for number in range(n)]
         self._end = weakref.finalize(self, _end_all, self._servers, os.getpid())
@@ -78,11 +78,16 @@ class ServerProcesses:
 
     # ---- what tables ask ---------------------------------------------------------------------------------------------
 
-    def open_parts(self, key: Key, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
-        """Makes a part on each server that is named, and starts those that do not run.
+    def open_parts(self, key: SplitKey, rule: RowRule, parts: Mapping[int, PartSettings]) -> None:
+        """Makes empty parts of a new split, and starts the processes that do not run.
+
+        Args:
+          key: The table and split.
+          rule: The optimizer's rule for the table.
+          parts: By server, what its part holds.
 
         Raises:
-          ServerError: If they have been closed, or one can't be started.
+          ServerError: If the servers have been closed, or one can't be started.
         """
         with self._lock:
             if self._is_closed:
@@ -95,26 +100,34 @@ class ServerProcesses:
                 self._servers[server].start()
             self._ask({server: Request(key, "open", (settings, number)) for server, settings in parts.items()})
 
-    def ask(self, key: Key, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
-        """What parts answer; servers work at the same time.
+    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+        """Asks parts; servers work at the same time.
+
+        Args:
+          key: The table and split.
+          calls: By server its call.
+          nbytes: Not used: they work at the same time however little there is to do.
+
+        Returns:
+          By server what its part answers.
 
         Raises:
           TableError: A part's.
-          ServerError: If a server's process has ended, before this call or in it.
+          ServerError: If a server's process has ended, before this call or during it.
         """
-        del nbytes  # they are parallel whatever there is to do
+        del nbytes
         return self._ask({server: Request(key, method, args) for server, (method, *args) in calls.items()})
 
-    def traffic(self, table: int, server: int) -> Traffic:
-        """A table's bytes, as a server's process counted them until its last answer."""
-        return self._servers[server].traffic.get(table, Traffic())
+    def traffic(self, table: int, server: int) -> ByteCounts:
+        """The bytes of a table that a server's process had counted at its last answer."""
+        return self._servers[server].traffic.get(table, ByteCounts())
 
-    def drop_update(self, key: Key, update: int) -> None:
-        """Lets all servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request."""
+    def drop_update(self, key: SplitKey, update: int) -> None:
+        """Lets a split's servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request."""
         for server in self._running(self._on.get(key, ())):
             server.dropped.append((key, update))
 
-    def close_parts(self, key: Key) -> None:
+    def close_parts(self, key: SplitKey) -> None:
         """Lets the servers that have a split forget it with their next requests; safe in a finalizer."""
         for server in self._running(self._on.pop(key, ())):
             server.closed.append(key)
@@ -125,14 +138,14 @@ class ServerProcesses:
             server.forgotten.append(table)
 
     def _running(self, numbers: Iterable[int]) -> list[ServerProcess]:
-        """Those of some servers that have a process: on another nothing is left that it could forget."""
+        """Those of some servers that have a process. The others hold nothing that they could forget."""
         return [self._servers[number] for number in numbers if self._servers[number].is_running]
 
     def _ask(self, requests: Mapping[int, Request]) -> dict[int, Any]:
         with self._lock, uninterrupted():
             servers = {number: self._servers[number] for number in requests}
             try:
-                return self._exchange(servers, requests)
+                return _exchange(servers, requests, self._rules)
             except AmpError:
                 raise
             except BaseException as error:
@@ -141,24 +154,27 @@ class ServerProcesses:
                     server.end(f"{type(error).__name__} in the midst of a call")
                 raise
 
-    def _exchange(self, servers: Mapping[int, ServerProcess], requests: Mapping[int, Request]) -> dict[int, Any]:
-        """All requests first, then all answers; errors when every server has answered."""
-        errors: list[AmpError] = []
-        sent, results = [], {}
-        for number, request in requests.items():
-            try:
-                servers[number].send(request)
-                sent.append(number)
-            except AmpError as error:
-                errors.append(error)
-        for number in sent:
-            try:
-                results[number] = servers[number].receive(self._rules, requests[number])
-            except AmpError as error:
-                errors.append(error)
-        if errors:
-            raise next((error for error in errors if isinstance(error, ServerError)), errors[0])
-        return results
+
+def _exchange(
+    servers: Mapping[int, ServerProcess], requests: Mapping[int, Request], rules: Sequence[RowRule]
+) -> dict[int, Any]:
+    """Sends all requests, then reads all answers; raises an error when every server has answered."""
+    errors: list[AmpError] = []
+    sent, results = [], {}
+    for number, request in requests.items():
+        try:
+            servers[number].send(request)
+            sent.append(number)
+        except AmpError as error:
+            errors.append(error)
+    for number in sent:
+        try:
+            results[number] = servers[number].receive(rules, requests[number])
+        except AmpError as error:
+            errors.append(error)
+    if errors:
+        raise next((error for error in errors if isinstance(error, ServerError)), errors[0])
+    return results
 
 
 def _end_all(servers: Sequence[ServerProcess], owner: int) -> None:

@@ -1,7 +1,7 @@
 """A parameter server: what it holds of tables, and what has gone over its wire.
 
-Stands for one machine of Parallax's parameter servers, in the process of its clients or in one of its own. What it is given has
-travelled; what it gives will travel: it counts both, and its clients count the same at their end.
+Stands for one machine of Parallax's parameter servers, in the process of its clients or in one of its own. It counts what has come to
+it and what goes from it; its clients count the same at their end.
 """
 
 from __future__ import annotations
@@ -9,29 +9,43 @@ from __future__ import annotations
 from typing import Any
 
 from ampjax.errors import ServerError
-from ampjax.sparse.rows.byte_counts import Traffic
-from ampjax.sparse.rows.partition_layout import Key
-from ampjax.sparse.rows.row_kernels import Kernels
-from ampjax.sparse.rows.server_part import Part, PartSettings
+from ampjax.sparse.rows.byte_counts import ByteCounts
+from ampjax.sparse.rows.partition_layout import SplitKey
+from ampjax.sparse.rows.row_kernels import RowKernels
+from ampjax.sparse.rows.server_part import PartSettings, ServerPart
 
 
 class Server:
-    """Answers for the parts that are on it."""
+    """Holds parts of tables and passes calls on to them."""
 
     def __init__(self):
-        self._parts: dict[Key, Part] = {}
-        self._traffic: dict[int, Traffic] = {}
+        self._parts: dict[SplitKey, ServerPart] = {}
+        self._traffic: dict[int, ByteCounts] = {}
 
-    def traffic(self, table: int) -> Traffic:
-        """A table's bytes, as they were counted here."""
-        return self._traffic.setdefault(table, Traffic())
+    def traffic(self, table: int) -> ByteCounts:
+        """The bytes of a table that were counted here; they go on counting."""
+        return self._traffic.setdefault(table, ByteCounts())
 
-    def open(self, key: Key, settings: PartSettings, kernels: Kernels) -> None:
-        """Makes an empty part."""
-        self._parts[key] = Part(settings, kernels, self.traffic(key.table))
+    def open(self, key: SplitKey, settings: PartSettings, kernels: RowKernels) -> None:
+        """Makes an empty part.
 
-    def ask(self, key: Key, method: str, *args: Any) -> Any:
-        """What a method of a part gives.
+        Args:
+          key: The table and split.
+          settings: What the part holds.
+          kernels: The optimizer's compiled functions.
+        """
+        self._parts[key] = ServerPart(settings, kernels, self.traffic(key.table))
+
+    def ask(self, key: SplitKey, method: str, *args: Any) -> Any:
+        """Calls a method of a part.
+
+        Args:
+          key: The table and split.
+          method: The method's name.
+          *args: Its arguments.
+
+        Returns:
+          What the method returns.
 
         Raises:
           ServerError: If there is no such part: an earlier process had it.
@@ -42,12 +56,12 @@ class Server:
             raise ServerError("server", "a table that was opened at this process", f"number {key.table}", fix)
         return getattr(self._parts[key], method)(*args)
 
-    def drop_update(self, key: Key, update: int) -> None:
+    def drop_update(self, key: SplitKey, update: int) -> None:
         """Forgets an update."""
         if key in self._parts:
             self._parts[key].drop(update)
 
-    def close(self, key: Key) -> None:
+    def close(self, key: SplitKey) -> None:
         """Forgets a part."""
         self._parts.pop(key, None)
 

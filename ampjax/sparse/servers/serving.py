@@ -1,7 +1,7 @@
 """The program of a server process: it answers messages until its client is gone.
 
-A request is the updates and tables that its client has forgotten, and what is asked for. While it works, the server may ask back for a
-function of the optimizer. An answer is what came out, or an error, and the server's own count of the table's bytes.
+A request says what to do, and which updates and tables its client has forgotten. While it works, the server may ask its client for a
+function of the optimizer. An answer has the result or an error, and the bytes of the table that the server has counted.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from typing import Any, NamedTuple
 
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowTypes
-from ampjax.sparse.rows.byte_counts import Traffic
-from ampjax.sparse.rows.partition_layout import Key
-from ampjax.sparse.rows.row_kernels import Kernels
-from ampjax.sparse.servers.exports import Imports, Shapes
+from ampjax.sparse.rows.byte_counts import ByteCounts
+from ampjax.sparse.rows.partition_layout import SplitKey
+from ampjax.sparse.rows.row_kernels import RowKernels
+from ampjax.sparse.servers.exports import ImportedFunctions, Shapes
 from ampjax.sparse.servers.frames import Channel
 from ampjax.sparse.servers.server import Server
 
 
 class Request(NamedTuple):
-    """What a client wants.
+    """What a client asks for.
 
     Args:
       key: The table and split.
-      method: `open`, or a method of `Part`.
+      method: `open`, or a method of `ServerPart`.
       args: Its arguments.
-      number: Of the request; its answer bears it too.
+      number: The request's number; its answer has it too.
       dropped: Updates that nobody holds any more.
       closed: Splits that nobody holds any more.
       forgotten: Tables that nobody holds any more.
     """
 
-    key: Key
+    key: SplitKey
     method: str
     args: Sequence[Any]
     number: int = 0
-    dropped: Sequence[tuple[Key, int]] = ()
-    closed: Sequence[Key] = ()
+    dropped: Sequence[tuple[SplitKey, int]] = ()
+    closed: Sequence[SplitKey] = ()
     forgotten: Sequence[int] = ()
 
 
-class Wanted(NamedTuple):
-    """What a server needs before it can go on: a function of an optimizer, as `exports.exported` takes it.
+class FunctionRequest(NamedTuple):
+    """A function of an optimizer, which a server needs before it can go on (see `exports.exported`).
 
     Args:
       rule: The number of the optimizer's rule.
       name: The function's name.
-      shapes: Of its arguments.
+      shapes: The shapes of its arguments.
     """
 
     rule: int
@@ -60,21 +60,21 @@ class Wanted(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came out.
+    """What a server answers.
 
     Args:
       number: The request's.
-      result: What the method gave.
-      error: What it raised instead.
-      traffic: The table's bytes so far, as they were counted here.
-      story: Where an error came from that nobody foresaw.
+      result: What the method returned.
+      error: The error that it raised instead.
+      traffic: The table's bytes so far, as this server counted them.
+      notes: The traceback of an error that nobody foresaw.
     """
 
     number: int
     result: Any
     error: AmpError | None
-    traffic: Traffic
-    story: str = ""
+    traffic: ByteCounts
+    notes: str = ""
 
 
 class Service:
@@ -86,18 +86,18 @@ class Service:
 
     def __init__(self, channel: Channel):
         self._channel, self._server = channel, Server()
-        self._imports: dict[int, Imports] = {}
+        self._imports: dict[int, ImportedFunctions] = {}
         self._fetching = threading.Lock()  # a part's threads share the channel
 
     def answer(self, request: Request) -> Answer:
-        """Does what is asked for."""
+        """Does what a request asks for; an error becomes part of the answer."""
         for key, update in request.dropped:
             self._server.drop_update(key, update)
         for key in request.closed:
             self._server.close(key)
         for table in request.forgotten:
             self._server.forget(table)
-        result, error, story = None, None, ""
+        result, error, notes = None, None, ""
         try:
             result = self._do(request)
         except AmpError as raised:
@@ -105,8 +105,8 @@ class Service:
         except Exception as raised:
             got = "".join(traceback.format_exception_only(raised)).strip()
             error = ServerError("server", f"an answer to `{request.method}`", got, "Look at the notes of this error.")
-            story = f"At the server:\n{traceback.format_exc()}"
-        return Answer(request.number, result, error, self._server.traffic(request.key.table).copy(), story)
+            notes = f"At the server:\n{traceback.format_exc()}"
+        return Answer(request.number, result, error, self._server.traffic(request.key.table).copy(), notes)
 
     def _do(self, request: Request) -> Any:
         match request.method:
@@ -116,18 +116,18 @@ class Service:
             case method:
                 return self._server.ask(request.key, method, *request.args)
 
-    def _kernels(self, rule: int, types: RowTypes) -> Kernels:
-        """An optimizer's functions; tables of one rule share what was compiled."""
+    def _kernels(self, rule: int, types: RowTypes) -> RowKernels:
+        """An optimizer's functions, fetched from the client; tables of one rule share what was compiled."""
 
         def fetch(name: str, shapes: Shapes) -> bytes:
             with self._fetching:
-                self._channel.send(Wanted(rule, name, shapes))
-                found = self._channel.receive()
-            if isinstance(found, AmpError):
-                raise found
-            return found
+                self._channel.send(FunctionRequest(rule, name, shapes))
+                answer = self._channel.receive()
+            if isinstance(answer, AmpError):
+                raise answer
+            return answer
 
-        return Kernels(types, self._imports.setdefault(rule, Imports(fetch)))
+        return RowKernels(types, self._imports.setdefault(rule, ImportedFunctions(fetch)))
 
 
 def main(descriptor: int) -> None:

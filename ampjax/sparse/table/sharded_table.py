@@ -1,14 +1,13 @@
 """The sharded sparse table: rows and their optimizer state on the host, in partitions, on servers (Parallax §3, §4).
 
-Owns what a table's calls mean: checks, what travels between clients and servers, the transform's shared state. Rows are the
-shards', arithmetic is the rule's. Knows nothing of models, replicas or devices.
+Owns what a table's calls mean: checks, duplicates, the transform's shared state, files. Rows and what travels are the shards', arithmetic
+is the rule's. Knows nothing of models, replicas or devices.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,28 +19,27 @@ from jaxtyping import Float, Int
 
 from ampjax.errors import TableError
 from ampjax.optim.row_rule import RowRule, Values
-from ampjax.optim.split_rows import ALONE
+from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
+from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse.rows import row_blocks
-from ampjax.sparse.rows.byte_counts import Columns, Traffic
-from ampjax.sparse.rows.own_transform import OwnRows, rule_of
-from ampjax.sparse.rows.pending_update import Pending
-from ampjax.sparse.rows.row_gradients import check_finite, checked_grads, checked_ids, merge
-from ampjax.sparse.rows.row_kernels import kernels_of
-from ampjax.sparse.rows.shared_history import History
-from ampjax.sparse.servers.all_servers import LocalServers, Servers, numbers
+from ampjax.sparse.rows.byte_counts import ByteCounts, Columns
+from ampjax.sparse.rows.row_gradients import check_finite, checked_grads, checked_ids, sum_duplicates
+from ampjax.sparse.rows.row_kernels import kernels_for
+from ampjax.sparse.rows.shared_history import SharedHistory
+from ampjax.sparse.servers.all_servers import LocalServers
 from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table import table_files
-from ampjax.sparse.table.shards import Shards
+from ampjax.sparse.table.pending_update import PendingUpdate
+from ampjax.sparse.table.shards import Connection, Shards
 from ampjax.sparse.table.table_settings import (
     TableSettings,
     check_values,
     checked_columns,
     checked_partitions,
     checked_wire,
-    of_saved,
+    settings_of_saved,
 )
-from ampjax.sparse.table.whole_step import update_all
 from ampjax.utils.interrupts import uninterrupted
 
 
@@ -96,34 +94,26 @@ class Table:
         check_values(values)
         n_rows, dtype = values.shape[0], np.dtype(values.dtype)
         settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes)
-        self._start(settings, *rule_of(tx, tuple(values.shape), dtype))
-        self._shards.fill(row_blocks.of_values(values, kernels_of(self.rule)))
+        self._start(settings, *_split_and_rule(tx, tuple(values.shape), dtype))
+        self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))
 
     def _start(self, settings: TableSettings, split: Split | None, rule: RowRule, version: int = 0) -> None:
         """Sets everything but the rows."""
-        self._settings, self._split, self._rule, self._version = settings, split, rule, version
-        self._state = split.init(split.params.fill([])) if split else None
-        self._lock = threading.RLock()
-        self._clients: list[Traffic] = []
-        self._servers: Servers = settings.processes or LocalServers()
-        self._number = next(numbers)
-        weakref.finalize(self, self._servers.forget_table, self._number).atexit = False
-        catches_up = settings.mode == "faithful" and not rule.keeps_still
-        self._shards = self._split_by(
-            settings, settings.partitions, History(settings.max_lag if catches_up else 0, version)
-        )
-
-    def _split_by(self, settings: TableSettings, partitions: int, history: History) -> Shards:
-        """A new split, empty; there are as many servers as there ever were."""
-        self._clients += [Traffic() for _ in range(settings.n_servers - len(self._clients))]
-        return Shards(settings, partitions, self._rule, self._servers, self._number, history, self._clients)
+        no_params = split and split.params.fill([])  # the table is the transform's only variable
+        self._variables = split and SharedVariables(split, no_params, split.init(no_params))
+        self._settings, self._connection = settings, Connection(rule, settings.processes or LocalServers())
+        forget = self._connection.servers.forget_table
+        weakref.finalize(self, forget, self._connection.table).atexit = False
+        catches_up = settings.mode == "faithful" and not rule.zero_gradient_is_noop
+        history = SharedHistory(settings.max_lag if catches_up else 0, version)
+        self._shards = Shards(settings, settings.partitions, self._connection, history)
 
     # ---- what it is --------------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
         """`[n_rows, *row]`."""
-        return (self.n_rows, *self._rule.shape)
+        return (self.n_rows, *self.rule.shape)
 
     @property
     def dtype(self) -> np.dtype:
@@ -143,7 +133,7 @@ class Table:
     @property
     def n_servers(self) -> int:
         """The number of servers."""
-        return len(self._clients)
+        return len(self._connection.counts)
 
     @property
     def placement(self) -> tuple[int, ...]:
@@ -153,7 +143,7 @@ class Table:
     @property
     def version(self) -> int:
         """Updates applied so far."""
-        return self._version
+        return self._shards.version
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -166,14 +156,15 @@ class Table:
     @property
     def rule(self) -> RowRule:
         """What the optimizer does to rows."""
-        return self._rule
+        return self._connection.rule
 
     @property
-    def traffic(self) -> tuple[list[Traffic], list[Traffic]]:
+    def traffic(self) -> tuple[list[ByteCounts], list[ByteCounts]]:
         """Bytes so far for each server, as its clients counted them, and as it did."""
-        with self._lock:
-            servers = [self._servers.traffic(self._number, server) for server in range(self.n_servers)]
-            return [count.copy() for count in self._clients], [count.copy() for count in servers]
+        connection = self._connection
+        with connection.lock:
+            at_servers = [connection.servers.traffic(connection.table, server) for server in range(self.n_servers)]
+            return [count.copy() for count in connection.counts], [count.copy() for count in at_servers]
 
     def __repr__(self) -> str:
         shape = " x ".join(str(n) for n in self.shape)
@@ -189,7 +180,7 @@ class Table:
 
         Args:
           row_ids: `[n]`, integers in `[0, n_rows)`.
-          wire_dtype: What the rows travel in, where the client casts them anyway; the table's wire dtype, if None.
+          wire_dtype: The dtype in which rows travel, where the client casts them anyway; the table's wire dtype, if None.
           columns: From and to where along the rows' last axis they travel, where the client looks at no more; the rest is zero.
 
         Returns:
@@ -201,31 +192,33 @@ class Table:
         ids = checked_ids(row_ids, self.n_rows, "pull")
         wire = self._settings.wire if wire_dtype is None else checked_wire(wire_dtype)
         once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
-        columns = checked_columns(columns, self._rule.shape)
-        with self._lock:
+        columns = checked_columns(columns, self.rule.shape)
+        with self._connection.lock:
             rows = self._shards.pull(once, wire, columns)
         return rows if inverse is None else rows[inverse]
 
     def dense(self) -> Float[np.ndarray, "n_rows ..."]:
-        """All rows, `[n_rows, *row]`: a copy."""
-        return self._whole()[0]
+        """All rows after all updates so far: a copy.
+
+        Returns:
+          `[n_rows, *row]` in the table's dtype.
+        """
+        with self._connection.lock:
+            return self._shards.whole()[0]
 
     @property
     def opt_state(self) -> Any:
         """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
-        with self._lock:
-            rows = self._whole()[1:]
-            return self._split.state.fill(jax.tree.leaves(self._state), {ALONE: rows}) if self._split else rows
+        with self._connection.lock:
+            rows, variables = self._shards.whole()[1:], self._variables
+            if variables is None:
+                return rows
+            return variables.split.state.fill(jax.tree.leaves(variables.state), {ALONE: rows})
 
     def settle(self) -> None:
         """Catches up all rows that were left out of updates; nothing to do in `lazy` mode."""
-        with self._lock:
+        with self._connection.lock:
             self._shards.settle()
-
-    def _whole(self) -> list[np.ndarray]:
-        with self._lock:
-            self.settle()
-            return self._shards.whole()
 
     # ---- updates -----------------------------------------------------------------------------------------------------
 
@@ -242,16 +235,16 @@ class Table:
         Raises:
           TableError: If ids or gradients are wrong, or the table needs shared values.
         """
-        with self._lock:
+        with self._connection.lock:
             return self.apply(self.aggregate(row_ids, grads))
 
     def aggregate(
         self,
         row_ids: Int[np.ndarray, " n"],
         grads: Float[np.ndarray, "n ..."],
-        into: Pending | None = None,
+        into: PendingUpdate | None = None,
         columns: Columns = None,
-    ) -> Pending:
+    ) -> PendingUpdate:
         """Sends one client's row gradients to their partitions, where they wait for `apply`.
 
         Args:
@@ -266,64 +259,25 @@ class Table:
         Raises:
           TableError: If ids, gradients or columns are wrong, or `into` is of an update that is over; `into` stays as it was.
         """
-        ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self._rule.shape)
+        ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self.rule.shape)
         wire = self._settings.wire
-        grads = checked_grads(grads, ids, self._rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
-        ids, sums = merge(ids, grads)
+        grads = checked_grads(grads, ids, self.rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
+        ids, sums = sum_duplicates(ids, grads)
         sums = sums.astype(wire, copy=False)
         if sums is not grads:  # a sum or a cast may have overflowed
             check_finite(sums, ids, "push, gradients")
-        with self._lock:
-            pending = self._shards.pending() if into is None else into
-            self._shards.own(pending)
-            self._shards.push(pending, ids, sums, columns)
+        with self._connection.lock:
+            pending = PendingUpdate(self._shards) if into is None else into
+            self._require_own(pending)
+            pending.push(ids, sums, columns)
             return pending
 
-    def check(self, pending: Pending) -> None:
-        """Whether gradients can be applied.
-
-        Raises:
-          TableError: If they have been, a sum has overflowed, or the table was split anew since.
-        """
-        with self._lock:
-            self._shards.own(pending)
-            self._shards.check(pending, self._settings.wire)
-
-    def partials(self, turn: int, pending: Pending, shared: Values) -> list[np.ndarray]:
-        """One round's reductions over the whole table: each server's own, put together.
-
-        Args:
-          turn: The round, below `Split.n_rounds`.
-          pending: The update's gradients.
-          shared: As `Split.shared` made them for this table.
-        """
-        with self._lock:
-            return self._shards.partials(turn, pending, _on_host(shared))
-
-    def gradients(self, pending: Pending) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
-        """What an update has gathered, for whoever wants to read it.
-
-        Returns:
-          Row ids `[n]`, each once, and the sums of their gradients, `[n, *row]`, in the wire's dtype; counted as pulled.
-        """
-        with self._lock:
-            return self._shards.gradients(pending, self._settings.wire)
-
-    def merged(self, pending: Pending) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """What the servers have made of an update's gradients: for each partition its rows' numbers and sums; not counted.
-
-        Raises:
-          TableError: If a sum has overflowed.
-        """
-        with self._lock:
-            return self._shards.rows(pending)
-
-    def apply(self, pending: Pending, shared: Values | None = None) -> int:
+    def apply(self, pending: PendingUpdate, shared: Values | None = None) -> int:
         """Makes one update of everything that was aggregated, of nothing too: the version goes up by one.
 
         Args:
           pending: The update's gradients.
-          shared: As `Split.update` made them for this table; None where the table has its transform for itself.
+          shared: The values that `Split.update` made for this table; None where the table has its transform for itself.
 
         Returns:
           The version after the update.
@@ -331,46 +285,25 @@ class Table:
         Raises:
           TableError: If the gradients can't be applied, or shared values are missing or not wanted.
         """
-        with self._lock, uninterrupted():
+        with self._connection.lock, uninterrupted():
+            self._require_own(pending)
+            variables = self._variables
+            if variables is None:
+                if shared is None:
+                    fix = "Take them from `Split.update`; `push` can't."
+                    raise TableError("apply, shared values", "those of the rule", "None", fix)
+                return pending.prepare(shared)()
             if shared is not None:
-                return self.prepare(pending, shared)()
-            if self._split is None:
-                raise _shared_values(has_its_own=False)
-            nothing = self._split.params.fill([])
-            own = {ALONE: OwnRows(self.check, self.partials, self._prepare)}
-            _, self._state = update_all(self._split, own, nothing, self._state, nothing, {ALONE: pending})
+                raise TableError("apply, shared values", "None: the table has a transform", "some", "Leave them out.")
+            prepare_update(variables.split.n_rounds, variables, variables.params, {ALONE: pending})()
             return self.version
 
-    def prepare(self, pending: Pending, shared: Values) -> Callable[[], int]:
-        """Computes an update and changes nothing: so that several tables can be updated all together, or not at all.
-
-        Args:
-          pending: The update's gradients.
-          shared: As `Split.update` made them for this table.
-
-        Returns:
-          What makes the update and gives the version after it; to be called before anything else changes the table.
-
-        Raises:
-          TableError: As `apply` does.
-        """
-        if self._split is not None:
-            raise _shared_values(has_its_own=True)
-        return self._prepare(pending, shared)
-
-    def _prepare(self, pending: Pending, shared: Values) -> Callable[[], int]:
-        with self._lock:
-            self._shards.own(pending)
-            commit = self._shards.prepare(pending, _on_host(shared))
-
-        def update() -> int:
-            with self._lock, uninterrupted():
-                commit()
-                pending.is_applied = True
-                self._version += 1
-                return self._version
-
-        return update
+    def _require_own(self, pending: PendingUpdate) -> None:
+        """Returns if an update is this table's and still open."""
+        if pending.table != self._connection.table:
+            fix = "Apply them to that table."
+            raise TableError("apply", "gradients that this table has aggregated", "another table's", fix)
+        pending.require_open()
 
     # ---- partitions and files ----------------------------------------------------------------------------------------
 
@@ -387,11 +320,12 @@ class Table:
         partitions = checked_partitions(partitions, self.n_rows)
         kept = self._settings
         settings = kept if servers is None else replace(kept, partitions=partitions, servers=servers)
-        with self._lock:
-            shards = self._split_by(settings, partitions, self._shards.history())
-            shards.fill(self._shards.blocks())
-            old, self._shards, self._settings = self._shards, shards, settings
-            old.close()
+        with self._connection.lock:
+            old = self._shards
+            shards = Shards(settings, partitions, self._connection, old.history())
+            shards.fill(old.blocks())
+            self._shards, self._settings = shards, settings
+            old.replace(shards)
 
     def save(self, folder: str | Path) -> None:
         """Writes the table to a folder; if that is cut off, what was saved there before still holds.
@@ -399,12 +333,15 @@ class Table:
         Args:
           folder: Made if it is missing.
         """
-        with self._lock:
+        with self._connection.lock:
             self.settle()
-            n_arrays = 1 + len(self._rule.state)
+            n_arrays = 1 + len(self.rule.state)
             rows = ((start, arrays[:n_arrays]) for start, arrays in self._shards.blocks())
-            facts = self._facts() | {"version": self.version, "settings": self._settings.to_keep(self.n_partitions)}
-            table_files.save(folder, facts, rows, [np.asarray(leaf) for leaf in jax.tree.leaves(self._state)])
+            facts = self._facts() | {
+                "version": self.version,
+                "settings": self._settings.facts_to_save(self.n_partitions),
+            }
+            table_files.save(folder, facts, rows, [np.asarray(leaf) for leaf in self._shared_leaves])
 
     @classmethod
     def load(cls, folder: str | Path, tx: optax.GradientTransformation | RowRule, /, **settings: Any) -> Table:
@@ -420,39 +357,44 @@ class Table:
         """
         saved = table_files.read_manifest(folder, shape=list, dtype=str, settings=dict, version=int)
         arrays, others = table_files.read_arrays(folder, saved)
-        kept = of_saved(
+        kept = settings_of_saved(
             folder, saved, arrays, settings
         )  # before a table is made: the files hold as many rows as it will have
         table = cls.__new__(cls)
-        table._start(kept, *rule_of(tx, arrays[0].shape, kept.dtype), version=saved["version"])
+        table._start(kept, *_split_and_rule(tx, arrays[0].shape, kept.dtype), version=saved["version"])
         came = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
         if (facts := table._facts()) != {name: saved.get(name) for name in facts} or came != table._types():
             fix = "Pass the transform that it was saved with."
             raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved.get('state')}", fix)
-        table._state = jax.tree.unflatten(jax.tree.structure(table._state), others)
+        if table._variables is not None:
+            table._variables.state = jax.tree.unflatten(jax.tree.structure(table._variables.state), others)
         table._shards.fill(row_blocks.of_arrays(arrays))
         table_files.sweep(folder)
         return table
 
     def _types(self) -> tuple[list[Any], list[Any]]:
         """Shapes and dtypes of what is saved: arrays of rows, and shared state."""
-        rows = [((self.n_rows, *shape), np.dtype(dtype)) for shape, dtype in self._rule.types.arrays]
-        return rows, [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(self._state)]
+        rows = [((self.n_rows, *shape), np.dtype(dtype)) for shape, dtype in self.rule.types.arrays]
+        return rows, [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in self._shared_leaves]
 
     def _facts(self) -> dict[str, Any]:
         """What a table and the one that it is loaded as must have in common, in JSON's types."""
-        rows = [[state.name, list(state.shape), str(state.dtype)] for state in self._rule.state]
-        shared = [[list(leaf.shape), str(leaf.dtype)] for leaf in jax.tree.leaves(self._state)]
+        rows = [[state.name, list(state.shape), str(state.dtype)] for state in self.rule.state]
+        shared = [[list(leaf.shape), str(leaf.dtype)] for leaf in self._shared_leaves]
         return {"shape": list(self.shape), "dtype": str(self.dtype), "state": [rows, shared]}
 
+    @property
+    def _shared_leaves(self) -> list[Any]:
+        """The leaves of the transform's shared state; none where the transform is not the table's own."""
+        return [] if self._variables is None else jax.tree.leaves(self._variables.state)
 
-def _on_host(shared: Values) -> list[np.ndarray]:
-    return [np.asarray(value) for value in shared]
 
-
-def _shared_values(has_its_own: bool) -> TableError:
-    if has_its_own:
-        return TableError("apply, shared values", "None: the table has a transform", "some", "Leave them out.")
-    return TableError(
-        "apply, shared values", "those of the rule", "None", "Take them from `Split.update`; `push` can't."
-    )
+def _split_and_rule(tx: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Split | None, RowRule]:
+    """A transform's split for one table, and its rule; no split where the rule is given."""
+    if not isinstance(tx, RowRule):
+        split = split_alone(tx, shape, dtype)
+        return split, split.rules[ALONE]
+    if (tx.shape, tx.dtype) != (shape[1:], dtype):
+        wanted = f"rows of {tx.dtype}{list(tx.shape)}, as the rule was made for"
+        raise TableError("values", wanted, f"{dtype}{list(shape[1:])}", "Make the rule from these values.")
+    return None, tx

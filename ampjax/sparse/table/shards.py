@@ -1,14 +1,15 @@
-"""A table's rows as its client sees them: which server has which, what each is asked for, and what went to and fro.
+"""A table's rows as its client sees them: which server has which rows, what each server is asked for, and what went to and fro.
 
-Knows ids, servers and bytes; what becomes of rows is the parts'.
+Knows ids, servers and bytes. What becomes of rows is the servers' affair; updates are `pending_update`'s.
 """
 
 from __future__ import annotations
 
-import functools
 import tempfile
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,32 @@ import numpy as np
 
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows import row_blocks
-from ampjax.sparse.rows.byte_counts import Columns, Traffic, cut
-from ampjax.sparse.rows.gradient_buffer import Rows
-from ampjax.sparse.rows.partition_layout import Key, Layout
-from ampjax.sparse.rows.pending_update import Pending
+from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
+from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
 from ampjax.sparse.rows.row_blocks import Block
 from ampjax.sparse.rows.server_part import PartSettings
-from ampjax.sparse.rows.shared_history import History
-from ampjax.sparse.servers.all_servers import Servers, numbers
+from ampjax.sparse.rows.shared_history import SharedHistory
+from ampjax.sparse.servers.all_servers import Servers, unique_numbers
 from ampjax.sparse.table.table_settings import TableSettings
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What stays the same of a table at its servers, however it is split.
+
+    Args:
+      rule: What the optimizer does to rows.
+      servers: The servers that hold the rows.
+      table: The table's number there.
+      lock: Held during a call, so that one runs at a time.
+      counts: By server, the bytes that the table's clients have counted.
+    """
+
+    rule: RowRule
+    servers: Servers
+    table: int = field(default_factory=lambda: next(unique_numbers))
+    lock: Any = field(default_factory=threading.RLock)
+    counts: list[ByteCounts] = field(default_factory=list)
 
 
 class Shards:
@@ -32,66 +50,81 @@ class Shards:
 
     Args:
       settings: The table's settings.
-      n_partitions: P, which differs from the settings' after a new split.
-      rule: The optimizer's rule for rows.
-      servers: Where parts are.
-      table: The table's number there.
-      history: Shared values of past updates, and their count.
-      traffic: By server what its clients count; may grow.
+      n_partitions: P. It differs from the settings' after a new split.
+      connection: What all splits of the table share.
+      history: Shared values of past updates, and their number.
+
+    Attributes:
+      key: The split's name at the servers.
+      layout: Which partition holds which row.
+      placement: For each partition its server.
+      wire: The dtype of rows and gradients between client and server.
+      version: Updates that the rows have seen.
     """
 
-    def __init__(
-        self,
-        settings: TableSettings,
-        n_partitions: int,
-        rule: RowRule,
-        servers: Servers,
-        table: int,
-        history: History,
-        traffic: Sequence[Traffic],
-    ):
-        self.layout = Layout(settings.n_rows, n_partitions)
-        self.placement = settings.placement(n_partitions)
-        self._rule, self._servers, self._traffic = rule, servers, traffic
-        self._key = Key(table, next(numbers))
+    def __init__(self, settings: TableSettings, n_partitions: int, connection: Connection, history: SharedHistory):
+        self.connection, self.version = connection, history.version
+        self.layout = PartitionLayout(settings.n_rows, n_partitions)
+        self.placement, self.wire = settings.placement(n_partitions), settings.wire
+        self.key = SplitKey(connection.table, next(unique_numbers))
+        self._successor: Shards | None = None
         self._has_counts = history.capacity > 0
         self._folder = _own_folder(settings.folder)  # goes when this does
+        # There are as many servers as there ever were.
+        connection.counts.extend(ByteCounts() for _ in range(settings.n_servers - len(connection.counts)))
         path = Path(self._folder.name) if self._folder else None
-        own = self._by_server({p: p for p in range(n_partitions)})
-        self._used = sorted(own)
+        by_server = self.by_server({p: p for p in range(n_partitions)})
+        self._used_servers = sorted(by_server)
         parts = {
-            server: PartSettings(self.layout, tuple(partitions), rule.types, history, settings.n_servers, path)
-            for server, partitions in own.items()
+            server: PartSettings(
+                self.layout, tuple(partitions), connection.rule.types, history, settings.n_servers, path
+            )
+            for server, partitions in by_server.items()
         }
-        self.close = weakref.finalize(self, servers.close_parts, self._key)  # half filled, too
-        self.close.atexit = False
-        servers.open_parts(self._key, rule, parts)
+        self._close = weakref.finalize(self, connection.servers.close_parts, self.key)  # half filled, too
+        self._close.atexit = False
+        connection.servers.open_parts(self.key, connection.rule, parts)
+
+    @property
+    def latest(self) -> Shards:
+        """The split that the table has now: this one, unless it was replaced."""
+        return self if self._successor is None else self._successor.latest
+
+    def replace(self, successor: Shards) -> None:
+        """Lets another split, which has the rows by now, take this one's place. The servers forget this one."""
+        self._successor = successor
+        self._close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
     def fill(self, rows: Iterable[Block]) -> None:
-        """Writes all rows; blocks from outside lack the last array, the counts, which stay as they are."""
+        """Writes all rows. Blocks from outside lack the last array, how many updates each row has seen: those counts stay as they are."""
         for start, block in rows:
             stop = start + len(block[0])
             within = {p: self.layout.within(p, start, stop) for p in range(self.layout.n_partitions)}
-            pieces = self._by_server({p: [array[places] for array in block] for p, (places, _) in within.items()})
-            self._ask({server: ("write", start, stop, own) for server, own in pieces.items()})
+            pieces = self.by_server({p: [array[places] for array in block] for p, (places, _) in within.items()})
+            self.ask({server: ("write", start, stop, piece) for server, piece in pieces.items()})
 
     def blocks(self) -> Iterator[Block]:
-        """All rows in order, with their states and counts as they are."""
-        arrays = self._rule.types.arrays + ([((), np.dtype(np.int64))] if self._has_counts else [])
+        """Yields all rows in order, with their states and counts as they are."""
+        types = self.connection.rule.types.arrays
+        arrays = types + ([((), np.dtype(np.int64))] if self._has_counts else [])
         for start, stop in row_blocks.ranges(self.layout.n_rows, row_blocks.row_bytes(*arrays[0])):
             block = [np.empty((stop - start, *shape), dtype) for shape, dtype in arrays]
-            for own in self._everywhere("read", start, stop).values():
-                for p, pieces in own.items():
+            for partitions in self.everywhere("read", start, stop).values():
+                for p, pieces in partitions.items():
                     places, _ = self.layout.within(p, start, stop)
                     for joined, piece in zip(block, pieces, strict=True):
                         joined[places] = piece
             yield start, block
 
     def whole(self) -> list[np.ndarray]:
-        """Parameters and states of all rows, `[n_rows, ...]` each: copies."""
-        result = [np.empty((self.layout.n_rows, *shape), dtype) for shape, dtype in self._rule.types.arrays]
+        """Copies parameters and states of all rows after all updates, `[n_rows, ...]` each."""
+        self.settle()
+        types = self.connection.rule.types.arrays
+        result = [np.empty((self.layout.n_rows, *shape), dtype) for shape, dtype in types]
         for start, arrays in self.blocks():
             for joined, array in zip(result, arrays, strict=False):  # counts are left out
                 joined[start : start + len(array)] = array
@@ -100,11 +133,14 @@ class Shards:
     def settle(self) -> None:
         """Catches up all rows, so that no history is needed."""
         if self._has_counts:
-            self._everywhere("settle")
+            self.everywhere("settle")
 
-    def history(self) -> History:
-        """Shared values of past updates: the longest that a server has, for one that was interrupted may have caught up without the others."""
-        return max(self._everywhere("history").values(), key=lambda history: history.length)
+    def history(self) -> SharedHistory:
+        """Shared values of past updates: the longest history that a server has.
+
+        A server that was interrupted may have caught up without the others, and then has a shorter one.
+        """
+        return max(self.everywhere("history").values(), key=lambda history: history.length)
 
     # ---- some rows ---------------------------------------------------------------------------------------------------
 
@@ -112,115 +148,52 @@ class Shards:
         """Rows after all updates so far, as they arrive.
 
         Args:
-          ids: `[n]`, each once.
-          wire_dtype: In what they travel.
-          columns: Which of their columns do; the others are zero.
+          ids: `[n]`, each once, int64.
+          wire_dtype: The dtype in which they travel.
+          columns: Which of their columns travel; the others are zero.
+
+        Returns:
+          `[n, *row]` in the table's dtype.
         """
-        rows = (np.empty if columns is None else np.zeros)((len(ids), *self._rule.shape), self._rule.dtype)
+        rule = self.connection.rule
+        rows = (np.empty if columns is None else np.zeros)((len(ids), *rule.shape), rule.dtype)
         order, spans, local = self.layout.group(ids)
-        asked = self._by_server({p: local[span] for p, span in spans})
-        sent = self._ask({server: ("pull", own, wire_dtype, columns) for server, own in asked.items()})
+        wanted = self.by_server({p: local[span] for p, span in spans})
+        sent = self.ask({server: ("pull", partitions, wire_dtype, columns) for server, partitions in wanted.items()})
         for p, span in spans:
-            server = self.placement[p]
-            self._traffic[server].add(local[span], pulled=sent[server][p])
-            cut(rows, columns)[order[span]] = sent[server][p]
+            pulled = sent[self.placement[p]][p]
+            self.count(p, local[span], pulled=pulled)
+            cut(rows, columns)[order[span]] = pulled
         return rows
 
-    def pending(self) -> Pending:
-        """A new update. If nobody holds it any more and it was not made, servers forget it."""
-        return Pending(self._key, self.layout, functools.partial(self._servers.drop_update, self._key))
+    # ---- the servers -------------------------------------------------------------------------------------------------
 
-    def own(self, pending: Pending) -> None:
-        """Whether an update waits here.
-
-        Raises:
-          TableError: If it has been made, it is another table's, or the table was split anew since.
-        """
-        pending.check(self._key, self.layout)
-
-    def push(self, pending: Pending, ids: np.ndarray, grads: np.ndarray, columns: Columns) -> None:
-        """Sends row gradients to where they wait for the update.
-
-        Args:
-          pending: The update.
-          ids: `[n]`, each once.
-          grads: `[n, *row]`, in the wire's dtype.
-          columns: Which of their columns travel.
-        """
-        order, spans, local = self.layout.group(ids)
-        grads = cut(grads, columns)[order]  # a copy: the caller may go on writing into what it gave
-        work = self._by_server({p: (local[span], grads[span]) for p, span in spans})
-        self._ask({server: ("receive", pending.number, own, columns) for server, own in work.items()})
-        for p, span in spans:
-            self._traffic[self.placement[p]].add(local[span], pushed=grads[span])
-        pending.servers.update(work)
-        pending.n_pushes += 1
-        pending.nbytes += grads.nbytes
-
-    def gradients(self, pending: Pending, wire_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Row ids and gradients that an update has gathered, as they arrive."""
-        ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *self._rule.shape), wire_dtype)]
-        sent = self._of_update(pending, "send", wire_dtype)
-        for p, (local, rows) in sent.items():
-            self._traffic[self.placement[p]].add(local, pulled=rows)
-            ids.append(self.layout.row_ids(p, local))
-            grads.append(rows)
-        return np.concatenate(ids), np.concatenate(grads)
-
-    # ---- updates -----------------------------------------------------------------------------------------------------
-
-    def rows(self, pending: Pending) -> dict[int, Rows]:
-        """By touched partition an update's rows and the sums of their gradients; not counted."""
-        return self._of_update(pending, "rows")
-
-    def check(self, pending: Pending, wire_dtype: np.dtype) -> None:
-        """Whether an update's gradients can be applied.
-
-        Args:
-          pending: The update.
-          wire_dtype: In what gradients travel.
-
-        Raises:
-          TableError: If a sum has overflowed.
-        """
-        if pending.n_pushes < 2 and np.can_cast(wire_dtype, self._rule.dtype):
-            return  # nothing is summed at the servers: all was checked before it left
-        self._ask({server: ("check", pending.number) for server in sorted(pending.servers)}, pending.nbytes)
-
-    def partials(self, turn: int, pending: Pending, shared: Sequence[Any]) -> list[np.ndarray]:
-        """One round's reductions over all rows: each server's own, put together."""
-        parts = self._everywhere("partials", pending.number, turn, shared, nbytes=pending.nbytes)
-        return self._rule.combine(turn, [part for own in parts.values() for part in own])
-
-    def prepare(self, pending: Pending, shared: Sequence[Any]) -> Callable[[], None]:
-        """Computes one update of touched rows; none of them has changed before what it gives is called."""
-        self._everywhere("prepare", pending.number, shared, nbytes=pending.nbytes)
-
-        def commit() -> None:
-            self._everywhere("commit", pending.number, nbytes=pending.nbytes)
-
-        return commit
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
-    def _by_server(self, of_partitions: Mapping[int, Any]) -> dict[int, dict[int, Any]]:
-        """What belongs to partitions, by their server."""
+    def by_server(self, values: Mapping[int, Any]) -> dict[int, dict[int, Any]]:
+        """Groups what belongs to partitions by their server: `{partition: value}` becomes `{server: {partition: value}}`."""
         result: dict[int, dict[int, Any]] = {}
-        for p, value in of_partitions.items():
+        for p, value in values.items():
             result.setdefault(self.placement[p], {})[p] = value
         return result
 
-    def _of_update(self, pending: Pending, method: str, *args: Any) -> dict[int, Rows]:
-        """What servers give of an update, by rising partition."""
-        sent = self._ask({server: (method, pending.number, *args) for server in sorted(pending.servers)})
-        found = {p: rows for own in sent.values() for p, rows in own.items()}
-        return {p: found[p] for p in sorted(found)}
+    def count(self, partition: int, local: np.ndarray, **rows: np.ndarray) -> None:
+        """Counts row ids, and the rows that a partition's server has sent (`pulled`) or received (`pushed`)."""
+        self.connection.counts[self.placement[partition]].add(local, **rows)
 
-    def _everywhere(self, method: str, *args: Any, nbytes: int = 0) -> dict[int, Any]:
-        return self._ask({server: (method, *args) for server in self._used}, nbytes)
+    def everywhere(self, method: str, *args: Any, nbytes: int = 0) -> dict[int, Any]:
+        """Asks all servers that hold rows for the same; see `ask`."""
+        return self.ask({server: (method, *args) for server in self._used_servers}, nbytes)
 
-    def _ask(self, calls: Mapping[int, Any], nbytes: int = 0) -> dict[int, Any]:
-        return self._servers.ask(self._key, calls, nbytes)
+    def ask(self, calls: Mapping[int, Any], nbytes: int = 0) -> dict[int, Any]:
+        """Asks some servers.
+
+        Args:
+          calls: By server, a method of its `ServerPart` and the arguments.
+          nbytes: How much there is to do, in bytes of gradients.
+
+        Returns:
+          By server, what the method gives.
+        """
+        return self.connection.servers.ask(self.key, calls, nbytes)
 
 
 def _own_folder(folder: str | Path | None) -> tempfile.TemporaryDirectory[str] | None:

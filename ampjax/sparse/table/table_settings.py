@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import TableError
-from ampjax.sparse.rows.partition_layout import Layout, place
+from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 from ampjax.sparse.servers.processes import ServerProcesses
 
 DTYPES = tuple(np.dtype(dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16))
@@ -95,17 +95,17 @@ class TableSettings:
                 f"{list(self.servers)}",
                 "Name one server for each partition.",
             )
-        layout = Layout(self.n_rows, n_partitions)
-        return place([layout.size(p) for p in range(n_partitions)], self.n_servers)
+        layout = PartitionLayout(self.n_rows, n_partitions)
+        return place_evenly([layout.size(p) for p in range(n_partitions)], self.n_servers)
 
-    def to_keep(self, n_partitions: int) -> dict[str, Any]:
+    def facts_to_save(self, n_partitions: int) -> dict[str, Any]:
         """What is saved of them, in JSON's types; a folder of mapped files and processes are this run's and are left out."""
         wire = None if self.wire_dtype is None else str(self.wire)
         kept = {"partitions": n_partitions, "servers": self.n_servers, "mode": self.mode, "max_lag": self.max_lag}
         return kept | {"wire_dtype": wire, "folder": None}
 
 
-def of_saved(
+def settings_of_saved(
     where: str | Path, saved: Mapping[str, Any], arrays: Sequence[np.ndarray], given: Mapping[str, Any]
 ) -> TableSettings:
     """The settings of a saved table, once its files are known to hold as many rows as it says.

@@ -39,7 +39,7 @@ class OutputSizes:
         """
         stage, sizes = self._stage, self._table.size[inputs]
         rows = sizes[:, 0]
-        if stage.kind == "collect":
+        if stage.kind.collects:
             return rows, self._collected(states, sizes)
         for port in range(1, len(stage.ports)):
             self._require_equal(states, port, sizes)

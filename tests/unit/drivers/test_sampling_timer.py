@@ -15,13 +15,14 @@ from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.run import Loop
 from ampjax.drivers.sampling_timer import APART, CREDIT_NS, EACH, SHARE, Costs, Issue, Sampled, Timing, place
 from ampjax.drivers.tracer import Note
+from ampjax.plan.stage_kinds import ROWS
 from ampjax.plan.stages import Stage
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.trace.trace import Trace
 
 KERNELS, CHANGES = {"a": 100, "b": 40}, 30
-STAGES = {name: Stage(i, "rows", (), 0, 0) for i, name in enumerate("abc")}
+STAGES = {name: Stage(i, ROWS, (), 0, 0) for i, name in enumerate("abc")}
 
 
 def device(work, every, cost=lambda name, i: KERNELS[name]):

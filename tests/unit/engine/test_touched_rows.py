@@ -11,7 +11,7 @@ from ampjax.engine import touched_rows
 from ampjax.engine.parameters import ParameterStore
 from ampjax.engine.touched_rows import TouchedRows, row_input
 from ampjax.ir.bodies import Body
-from ampjax.optim.row_update import touched_update
+from ampjax.optim.row_update import make_row_update
 
 N_ROWS, FEATURES = 64, 5
 NUMBER = jax.ShapeDtypeStruct((), np.int32)
@@ -171,7 +171,7 @@ def test_numbers_that_were_computed_are_not_known():
 
 
 def test_rows_are_kept_until_they_have_been_updated():
-    rows = TouchedRows(40, touched_update(optax.sgd(0.1), "mean", (40, 2), np.dtype(np.float32)))
+    rows = TouchedRows(40, make_row_update(optax.sgd(0.1), "mean", (40, 2), np.dtype(np.float32)))
     rows.add(np.array([3, 3, 39], np.int16))
     assert list(rows.rows) == [3, 39]
     rows.add(np.zeros(0, np.int32))

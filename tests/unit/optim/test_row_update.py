@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampjax.optim import make_update, row_update, scale_by_staleness
-from ampjax.optim.row_update import touched_update
+from ampjax.optim.row_update import make_row_update
 
 SHAPE = (37, 3)
 STILL = {
@@ -34,9 +34,9 @@ def table(seed, dtype=np.float32):
 @pytest.fixture
 def small_calls(monkeypatch):
     monkeypatch.setattr(row_update, "CHUNK", 4)
-    touched_update.cache_clear()
+    make_row_update.cache_clear()
     yield
-    touched_update.cache_clear()
+    make_row_update.cache_clear()
 
 
 @pytest.mark.parametrize("name", STILL)
@@ -45,7 +45,7 @@ def small_calls(monkeypatch):
 @pytest.mark.usefixtures("small_calls")
 def test_three_updates_are_those_of_the_whole_table(name, gradient, dtype):
     tx, rng = STILL[name], np.random.default_rng(0)
-    update, whole = touched_update(tx, gradient, SHAPE, np.dtype(dtype)), make_update(tx, gradient)
+    update, whole = make_row_update(tx, gradient, SHAPE, np.dtype(dtype)), make_update(tx, gradient)
     params = wanted = table(0, dtype)
     state = wanted_state = tx.init(params)
     for n in (3, 4, 11):
@@ -67,7 +67,7 @@ def test_three_updates_are_those_of_the_whole_table(name, gradient, dtype):
 @settings(max_examples=25, deadline=None)
 def test_rows_that_come_again_or_have_no_gradient_stay_as_they_are(rows, again):
     tx = STILL["adagrad"]
-    update = touched_update(tx, "sum", SHAPE, np.dtype(np.float32))
+    update = make_row_update(tx, "sum", SHAPE, np.dtype(np.float32))
     sums = np.zeros(SHAPE, np.float32)
     np.add.at(sums, np.array(rows, int), 1.0)
     wanted, *_ = make_update(tx, "sum")(table(1), tx.init(table(1)), jnp.asarray(sums), 1.0)
@@ -82,7 +82,7 @@ def test_rows_that_come_again_or_have_no_gradient_stay_as_they_are(rows, again):
 @pytest.mark.usefixtures("small_calls")
 def test_no_rows_at_all_are_a_step_too():
     tx = STILL["schedule"]
-    update = touched_update(tx, "mean", SHAPE, np.dtype(np.float32))
+    update = make_row_update(tx, "mean", SHAPE, np.dtype(np.float32))
     state = tx.init(table(0))
     *_, (params, after, _) = update(table(0), state, jnp.zeros(SHAPE), np.zeros(0, int), np.float32(0))
     np.testing.assert_array_equal(params, table(0))
@@ -92,7 +92,7 @@ def test_no_rows_at_all_are_a_step_too():
 @pytest.mark.usefixtures("small_calls")
 def test_interrupted_between_calls_it_goes_on_from_what_is_there():
     tx, rows = STILL["schedule"], np.arange(10)
-    update = touched_update(tx, "sum", SHAPE, np.dtype(np.float32))
+    update = make_row_update(tx, "sum", SHAPE, np.dtype(np.float32))
     sums = jnp.zeros(SHAPE).at[rows].set(1.0)
     held = next(update(table(0), tx.init(table(0)), jnp.copy(sums), rows, 1.0))
     *_, held = update(*held, rows, 1.0)
@@ -102,7 +102,7 @@ def test_interrupted_between_calls_it_goes_on_from_what_is_there():
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_transforms_that_do_more_are_left_alone(name):
-    assert touched_update(OTHERS[name], "mean", SHAPE, np.dtype(np.float32)) is None
+    assert make_row_update(OTHERS[name], "mean", SHAPE, np.dtype(np.float32)) is None
 
 
 def test_a_transform_that_uses_staleness_where_it_is_told_is_left_alone():
@@ -112,7 +112,7 @@ def test_a_transform_that_uses_staleness_where_it_is_told_is_left_alone():
         return jax.tree.map(lambda u: -0.1 * u / (1 + staleness), updates), state
 
     tx = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), scale)
-    assert touched_update(tx, "mean", SHAPE, np.dtype(np.float32)) is None
+    assert make_row_update(tx, "mean", SHAPE, np.dtype(np.float32)) is None
 
 
 def test_a_transform_that_cannot_be_traced_is_left_alone():
@@ -120,16 +120,16 @@ def test_a_transform_that_cannot_be_traced_is_left_alone():
         return jax.tree.map(lambda u: -u if float(u.sum()) > 0 else u, updates), state
 
     tx = optax.GradientTransformation(lambda params: optax.EmptyState(), scale)
-    assert touched_update(tx, "mean", SHAPE, np.dtype(np.float32)) is None
+    assert make_row_update(tx, "mean", SHAPE, np.dtype(np.float32)) is None
 
 
 def test_a_table_of_bfloat16_is_left_alone():
-    assert touched_update(STILL["sgd"], "mean", SHAPE, jnp.dtype(jnp.bfloat16)) is None
+    assert make_row_update(STILL["sgd"], "mean", SHAPE, jnp.dtype(jnp.bfloat16)) is None
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad"])
 def test_it_copies_no_table(name):
-    update = touched_update(STILL[name], "mean", (5_000, 64), np.dtype(np.float32))
+    update = make_row_update(STILL[name], "mean", (5_000, 64), np.dtype(np.float32))
     params = jnp.ones((5_000, 64))
     shared, own = update._split.state.split(STILL[name].init(params))
     args = params, own.get("", []), params, shared, np.zeros(row_update.CHUNK, np.int32), 1.0

@@ -100,7 +100,7 @@ def test_the_parts_together_are_plain_optax(name):
 @pytest.mark.parametrize("name", ROW_WISE)
 def test_which_transforms_leave_untouched_rows_alone(name):
     split = split_rows(ROW_WISE[name], PARAMS, TABLES)
-    assert {rule.keeps_still for rule in split.rules.values()} == {name in STILL}
+    assert {rule.zero_gradient_is_noop for rule in split.rules.values()} == {name in STILL}
 
 
 def test_what_is_shared_and_what_is_by_row():

@@ -13,7 +13,7 @@ from support.compilation import quick_compilation  # noqa: F401
 import ampjax.parallel as px
 from ampjax.errors import AmpError, DataError, ParameterError, SettingsError, TableError
 from ampjax.parallel.config.resources import Machine, Resources
-from ampjax.sparse.rows.row_kernels import kernels_of
+from ampjax.sparse.rows.row_kernels import kernels_for
 
 TX = optax.adagrad(0.1)
 
@@ -345,7 +345,7 @@ def test_an_update_of_several_tables_that_fails_changes_none(monkeypatch):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(kernels_of(second.rule), "update", fail)
+    monkeypatch.setattr(kernels_for(second.rule), "update", fail)
     with pytest.raises(MemoryError):
         runner.run(a_batch())
     jax.tree.map(np.testing.assert_array_equal, (runner.params, runner.opt_state), before)

@@ -13,7 +13,7 @@ from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
 from ampjax.sparse.rewrite.pulled_step import rewrite
-from ampjax.sparse.rows.partition_layout import Layout
+from ampjax.sparse.rows.partition_layout import PartitionLayout
 
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.1), optax.adagrad(0.1))
 
@@ -210,8 +210,8 @@ def test_what_of_rows_is_read(read, dtype, columns):
     function = lambda params, ids: read(params["t"], ids).astype(jnp.float32)
     ids = np.arange(3)
     program = rewrite(function, {"t": np.ones((20, 5), np.float32)}, ids)
-    assert tuple(Readings(program, narrow=True).of(ids)["['t']"]) == (dtype and np.dtype(dtype), columns)
-    assert Readings(program, narrow=False).of(ids)["['t']"] == (None, None)
+    assert tuple(Readings(program, narrow=True).for_batch(ids)["['t']"]) == (dtype and np.dtype(dtype), columns)
+    assert Readings(program, narrow=False).for_batch(ids)["['t']"] == (None, None)
 
 
 def test_half_precision_on_the_wire():
@@ -344,7 +344,7 @@ def test_a_new_split_of_one_table_keeps_servers_balanced():
         load = [0, 0]
         load[runner.plan.servers["['w']"][0]] = params["w"].nbytes
         for home in homes.rows.values():
-            layout = Layout(home.table.n_rows, home.table.n_partitions)
+            layout = PartitionLayout(home.table.n_rows, home.table.n_partitions)
             for partition, server in enumerate(home.table.placement):
                 load[server] += 16 * layout.size(partition)
         assert abs(load[0] - load[1]) <= 16 * 10  # bytes, of 2400: ten rows, fewer than most partitions have

@@ -14,7 +14,7 @@ from support.compilation import quick_compilation  # noqa: F401
 import ampjax.parallel as px
 from ampjax.errors import ServerError, SettingsError
 from ampjax.parallel.config.resources import Machine, Resources
-from ampjax.parallel.homes.dense_homes import OnDevices
+from ampjax.parallel.homes.dense_homes import DenseOnDevices
 from ampjax.sparse import ServerProcesses
 
 TX = optax.chain(optax.clip_by_global_norm(0.2), optax.adam(0.1))
@@ -42,7 +42,7 @@ def make(processes=None, **options):
     config = px.ParallaxConfig(alpha_threshold=1.0, server_processes=processes is not None, **options)
     runner = px.get_runner(loss, params, TX, machines(), config)
     if processes:
-        runner.setting = dataclasses.replace(runner.setting, processes=processes)
+        runner.setup = dataclasses.replace(runner.setup, processes=processes)
     return runner
 
 
@@ -63,7 +63,7 @@ def equal(first, second):
 )
 def test_training_is_the_same_bit_for_bit(processes, options):
     runners = [make(own, **options) for own in (processes, None)]
-    fetch = "gradients" if runners[0].setting.config.sync else ()
+    fetch = "gradients" if runners[0].setup.config.sync else ()
     for seed in range(3):
         metrics = [runner.run(batch(seed), fetch=fetch) for runner in runners]
         equal(metrics[0].loss, metrics[1].loss)
@@ -85,7 +85,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_after_a_server_was_
         runner.save(tmp_path / "c")
         [runner.run(batch(seed)) for seed in range(2, 4)]
         wanted = runner.params, runner.opt_state
-        os.kill(runner.setting.processes.ids[1], signal.SIGKILL)
+        os.kill(runner.setup.processes.ids[1], signal.SIGKILL)
         with pytest.raises(ServerError, match=r"killed by SIGKILL\. Its rows are lost: restore the last checkpoint"):
             runner.run(batch(4))
         runner.restore(tmp_path / "c")
@@ -98,14 +98,14 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits_after_a_server_was_
 
 def test_a_step_that_had_been_made_when_an_interrupt_came_through_is_counted(monkeypatch):
     runner, wanted = make(), make()
-    adopt = OnDevices.adopt
+    adopt = DenseOnDevices.adopt
 
     def interrupted(*args):
         adopt(*args)
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(OnDevices, "adopt", interrupted)
+        patched.setattr(DenseOnDevices, "adopt", interrupted)
         with pytest.raises(KeyboardInterrupt):
             runner.run(batch(0))
     wanted.run(batch(0))
@@ -127,12 +127,12 @@ def test_gradients_under_way_are_dropped_where_another_state_comes(tmp_path):
 def test_a_model_without_tables_starts_no_server():
     runner = make(ServerProcesses(2), keep_dense=("table",))
     runner.run(batch(0))
-    assert runner.setting.processes.ids == [None, None]
+    assert runner.setup.processes.ids == [None, None]
 
 
 def test_who_asks_for_processes_gets_one_for_each_server():
     runner = px.get_runner(loss, make().params, TX, machines(), px.ParallaxConfig(server_processes=True))
-    assert len(runner.setting.processes) == 2
+    assert len(runner.setup.processes) == 2
 
 
 def test_where_there_are_no_servers_they_are_no_processes():

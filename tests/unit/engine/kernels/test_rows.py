@@ -13,6 +13,7 @@ from support.engines import engine
 
 import ampjax as amp
 from ampjax.engine.kernels.ladders import VERY_WIDE, WIDE, fine_ladder, ladder, ladder_for, narrow_ladder, wide_ladder
+from ampjax.plan.stage_kinds import ROWS
 
 BODIES = {
     "sqrt": lambda w, x: jnp.sqrt(w * x * x),
@@ -292,7 +293,7 @@ def test_a_third_of_a_dispatch_of_wide_rows_is_padding_at_most_but_for_small_one
 
 def test_stages_take_the_ladder_of_their_widest_rows():
     def ladders(features):
-        return {ladder_for(s) for s in plan_for(graphs.rnn(features)).stages if s.kind == "rows"}
+        return {ladder_for(s) for s in plan_for(graphs.rnn(features)).stages if s.kind is ROWS}
 
     assert ladders(4) == {narrow_ladder}
     assert ladders(WIDE) == {wide_ladder}

@@ -3,10 +3,10 @@ import pytest
 
 from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
-from ampjax.parallel.config.partitioner import groups_of, partitioner
+from ampjax.parallel.config.partitioner import group_variables, partitioner
 from ampjax.parallel.config.resources import Resources, find_resources
 from ampjax.parallel.homes.placement import place_variables
-from ampjax.sparse.rows.partition_layout import Layout
+from ampjax.sparse.rows.partition_layout import PartitionLayout
 
 
 def test_no_file_means_all_local_devices_as_one_machine():
@@ -95,13 +95,13 @@ def test_wrong_parts_of_settings():
 def test_partitioners_group_variables():
     rows = {"enc/emb": 100, "dec/emb": 50, "softmax/rows": 30}
     parts = [partitioner("enc/emb,dec/*", min_partitions=2), partitioner("softmax", max_partitions=4)]
-    groups = groups_of(parts, rows, [*rows, "w"])
+    groups = group_variables(parts, rows, [*rows, "w"])
     assert [(g.label, g.paths, g.low, g.high) for g in groups] == [
         ("enc/emb,dec/*", ("enc/emb", "dec/emb"), 2, 50),
         ("softmax", ("softmax/rows",), 1, 4),
     ]
-    assert [g.label for g in groups_of([], rows, list(rows))] == ["others"]
-    assert groups_of([partitioner("w")], {}, ["w"]) == []
+    assert [g.label for g in group_variables([], rows, list(rows))] == ["others"]
+    assert group_variables([partitioner("w")], {}, ["w"]) == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_partitioners_group_variables():
 )
 def test_wrong_partitioners(parts, message):
     with pytest.raises(SettingsError, match=message):
-        groups_of(parts, {"enc/emb": 10}, ["enc/emb"])
+        group_variables(parts, {"enc/emb": 10}, ["enc/emb"])
     with pytest.raises(SettingsError, match="names of a leaf's path"):
         partitioner("")
 
@@ -127,6 +127,6 @@ def test_placement_is_even_by_size():
     loads = [0, 0, 0]
     for path, own in servers.items():
         for part, server in enumerate(own):
-            loads[server] += Layout(sizes[path][0], len(own)).size(part) * sizes[path][1]
+            loads[server] += PartitionLayout(sizes[path][0], len(own)).size(part) * sizes[path][1]
     assert max(loads) - min(loads) <= 7000
     assert Resources(find_resources().machines) == find_resources()

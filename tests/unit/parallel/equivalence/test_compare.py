@@ -81,12 +81,12 @@ def total(params, batch):
 
 
 CUT = {
-    "uneven padding": (quotient, PARAMS, "test_equivalence.py:.* divides by a sum .*: return `px.Weighted"),
-    "negatives": (negatives, PARAMS, "test_equivalence.py:.* pairs examples .*: pair them with `px.all_gather"),
+    "uneven padding": (quotient, PARAMS, "test_compare.py:.* divides by a sum .*: return `px.Weighted"),
+    "negatives": (negatives, PARAMS, "test_compare.py:.* pairs examples .*: pair them with `px.all_gather"),
     "statistics": (
         statistics,
         {"w": PARAMS["w"], "scale": np.ones(DIM, np.float32)},
-        "test_equivalence.py:.* reduces over examples .*: take `px.mean",
+        "test_compare.py:.* reduces over examples .*: take `px.mean",
     ),
     "statistics behind zeros": (
         statistics,
@@ -122,7 +122,7 @@ def test_what_a_cut_leaves_as_it_is_is_not_told(kind):
     assert told(runner) == []
     text = str(runner.explain(compiled=False))
     assert "equivalence: joined batch's loss " in text
-    assert runner.setting.wire.traffic().per_machine() == 0
+    assert runner.setup.wire.traffic().per_machine() == 0
 
 
 def test_without_a_barrier_replicas_are_alone():
@@ -283,7 +283,7 @@ def test_keys_that_replicas_share_are_told(kind):
     loss, which = SHARED[kind]
     batch = {"x": BATCH["x"], "y": BATCH["y"], "step": np.int32(1)}
     (message,) = told(make(loss, {"w": PARAMS["w"]}), batch)
-    assert message.startswith("loss_fn, random numbers (test_equivalence.py:")
+    assert message.startswith("loss_fn, random numbers (test_compare.py:")
     assert which in message and "all replicas draw the same numbers" in message and "`runner.keys()`" in message
 
 

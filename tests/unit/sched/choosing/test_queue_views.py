@@ -31,7 +31,7 @@ class Watching:
             shown = q.items, q.rows, q.max_rows, q.longest, q.under_way
             assert shown == tuple(line[[c.ITEMS, c.WAITING, c.MAX_ROWS, c.LONGEST, c.UNDER_WAY]].tolist())
             assert q.items > 0 and q.ready == min(q.rows, q.max_rows) and q.born <= now
-            assert q.backward == (q.direction == "backward" or q.stage.kind == "loss")
+            assert q.backward == (q.direction == "backward" or q.stage.kind.starts_backward)
         if now % 5 == 0:
             return None
         return min(queues, key=lambda q: (-q.rows, q.stage.number, q.direction))

@@ -9,7 +9,7 @@ from support.sparse_steps import arrays_with, assert_equal, quick_jit, reference
 
 from ampjax.errors import DataError, ParameterError, SettingsError
 from ampjax.sparse.detection.detect import find_sparse
-from ampjax.sparse.rewrite.pulled_step import MAX_PLANS, rewrite
+from ampjax.sparse.rewrite.pulled_step import MAX_SHAPES, rewrite
 from ampjax.sparse.rewrite.unique_ids import pad_rows, padded_size, unique_rows
 
 PATH = "['T']"
@@ -39,7 +39,7 @@ def test_losses_aux_and_gradients_are_those_of_the_programs(group):
 
 def beside(case, program, params, batch):
     assert tuple(program.tables) == find_sparse(case.loss, case.params, case.batch).sparse
-    has_aux = program.plan(batch).traced.has_aux
+    has_aux = program.split_loss(batch).traced.has_aux
     return step_inside(program, params, batch), reference(case.loss, params, batch, has_aux)
 
 
@@ -163,9 +163,9 @@ def test_other_sizes_of_batch_are_traced_when_they_come(program):
 
 
 def test_the_traces_that_are_kept_are_bounded(program):
-    for size in range(MAX_PLANS + 5):
-        program.plan(jax.ShapeDtypeStruct((2, size + 1), jnp.int32))
-    assert len(program._plans) == MAX_PLANS
+    for size in range(MAX_SHAPES + 5):
+        program.split_loss(jax.ShapeDtypeStruct((2, size + 1), jnp.int32))
+    assert len(program._splits) == MAX_SHAPES
 
 
 def test_some_of_the_sparse_leaves_may_be_left_dense():

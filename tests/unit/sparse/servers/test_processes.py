@@ -20,8 +20,8 @@ from ampjax.errors import ServerError, SettingsError, TableError
 from ampjax.sparse import ServerProcesses, Table
 from ampjax.sparse.servers import process, serving
 from ampjax.sparse.servers.frames import Channel
-from ampjax.sparse.servers.serving import Request, Service, Wanted
-from ampjax.sparse.table.shards import Shards
+from ampjax.sparse.servers.serving import FunctionRequest, Request, Service
+from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.utils.interrupts import uninterrupted
 
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
@@ -66,7 +66,7 @@ def test_all_that_a_table_does_is_the_same_bit_for_bit(processes, tmp_path, name
             [t.resplit(5, servers=[0, 1, 1, 0, 1]) for t in tables]
         if turn == 2:
             [t.save(tmp_path / str(i)) for i, t in enumerate(tables)]
-    read = [t.gradients(t.aggregate(ids, grads)) for t in tables]
+    read = [t.aggregate(ids, grads).gradients() for t in tables]
     assert all((a == b).all() for a, b in zip(*read, strict=True))
     assert tables[0].traffic == tables[1].traffic and tables[0].traffic[0] == tables[0].traffic[1]
     assert (tables[0].dense() == tables[1].dense()).all() and worst(tables[0].opt_state, tables[1].opt_state) == 0
@@ -130,7 +130,7 @@ def test_what_goes_wrong_at_a_server_is_told(processes):
     with pytest.raises(
         ServerError, match=r"server 0 \(process \d+\): expected an answer to `no_method`, got Attr"
     ) as e:
-        processes.ask(t._shards._key, {0: ("no_method",)})
+        processes.ask(t._shards.key, {0: ("no_method",)})
     assert "At the server" in e.value.__notes__[0] and (t.pull([1]) == VALUES[[1]]).all()
 
 
@@ -191,7 +191,7 @@ def test_one_interrupt_waits_and_a_second_one_ends_the_server(doomed, monkeypatc
 
 def test_an_answer_that_was_left_unread_is_taken_for_no_other(doomed):
     t = table(doomed)
-    request = Request(t._shards._key, "pull", ({0: np.array([1])}, np.dtype(np.float32)))
+    request = Request(t._shards.key, "pull", ({0: np.array([1])}, np.dtype(np.float32)))
     doomed._servers[0].send(request)  # and an interrupt comes before its answer is read
     with pytest.raises(ServerError, match="expected an answer to `pull`, got the end of process"):
         t.pull([3])
@@ -202,13 +202,13 @@ def test_an_answer_that_was_left_unread_is_taken_for_no_other(doomed):
 def test_an_interrupted_update_is_made_as_a_whole(processes, monkeypatch):
     t, wanted = (table(where, "adam", partitions=2, servers=2) for where in (processes, None))
     wanted.push([1, 2, 3], ONES)
-    prepare = Shards.prepare
+    prepare = PendingUpdate.prepare
 
     def interrupted(*args):
         commit = prepare(*args)
         return lambda: (commit(), signal.raise_signal(signal.SIGINT))
 
-    monkeypatch.setattr(Shards, "prepare", interrupted)
+    monkeypatch.setattr(PendingUpdate, "prepare", interrupted)
     with pytest.raises(KeyboardInterrupt):
         t.push([1, 2, 3], ONES)
     assert t.version == 1 and (t.dense() == wanted.dense()).all() and worst(t.opt_state, wanted.opt_state) == 0
@@ -237,7 +237,7 @@ class OneAtATime:
     """A channel on which a message and its answer must follow one another."""
 
     def __init__(self):
-        self.asked: list[Wanted] = []
+        self.asked: list[FunctionRequest] = []
 
     def send(self, message):
         assert not self.asked, "another thread waits for its answer"
@@ -252,8 +252,8 @@ class OneAtATime:
 
 def test_threads_of_a_server_ask_for_functions_one_after_the_other(monkeypatch):
     fetched = []
-    monkeypatch.setattr(serving, "Imports", lambda fetch: fetch)
-    monkeypatch.setattr(serving, "Kernels", lambda types, fetch: fetch)
+    monkeypatch.setattr(serving, "ImportedFunctions", lambda fetch: fetch)
+    monkeypatch.setattr(serving, "RowKernels", lambda types, fetch: fetch)
     fetch = Service(OneAtATime())._kernels(0, None)
     threads = [threading.Thread(target=lambda i=i: fetched.append(fetch(f"f{i}", ()) == f"f{i}")) for i in range(8)]
     [thread.start() for thread in threads]
@@ -310,7 +310,7 @@ def test_servers_end_when_nobody_holds_them():
 
 def test_servers_forget_tables_and_updates_that_nobody_holds(processes):
     t, other = table(processes), table(processes)
-    key, gone = t._shards._key, weakref.ref(t)
+    key, gone = t._shards.key, weakref.ref(t)
     pending = t.aggregate([1], ONES[:1])
     number = pending.number
     assert processes.ask(key, {0: ("rows", number)})[0]
@@ -350,7 +350,7 @@ def test_servers_end_with_a_script_however_that_ends():
     script = """
         import os, signal
         import numpy as np, optax
-        from ampjax.sparse import ServerProcesses, Table, process, serving
+        from ampjax.sparse import ServerProcesses, Table
 
         table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), processes=ServerProcesses(1))
         table.push([1], np.ones((1, 2), np.float32))

@@ -18,10 +18,10 @@ KILLED = """
 import os, shutil, signal, sys
 import numpy as np
 from pathlib import Path
-from ampjax.parallel import checkpoint
+from ampjax.parallel import runner_files
 
 def saved(folder, step):
-    checkpoint.save(folder, step, {"w": np.full((3, 2), step, np.float32), "b": np.full(4, step, np.float32)}, (), {})
+    runner_files.save(folder, step, {"w": np.full((3, 2), step, np.float32), "b": np.full(4, step, np.float32)}, (), {})
 
 def killed_at(name, call, count):
     def wrapped(*args, **kwargs):

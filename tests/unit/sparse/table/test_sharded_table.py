@@ -13,12 +13,12 @@ from support.optimizers import ROW_WISE, Dense, worst
 
 from ampjax.errors import TableError
 from ampjax.optim import split_rows
+from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse import Table
-from ampjax.sparse.rows import server_part
-from ampjax.sparse.rows.partition_layout import Layout, place
+from ampjax.sparse.rows import row_jobs, server_part
+from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 from ampjax.sparse.table import table_files
 from ampjax.sparse.table.shards import Shards
-from ampjax.sparse.table.whole_step import update_all
 
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
 ONES = np.ones((3, 3), np.float32)
@@ -60,7 +60,7 @@ def test_what_is_given_is_copied():
     t = table(values=values)
     pending = t.aggregate([0, 1, 2], grads)
     values[:], grads[:] = 0, 0
-    assert (t.dense() == VALUES).all() and (t.gradients(pending)[1] == ONES).all()
+    assert (t.dense() == VALUES).all() and (pending.gradients()[1] == ONES).all()
 
 
 def test_push_sums_duplicates_and_counts_versions():
@@ -97,7 +97,7 @@ def test_several_clients_make_one_update():
     t, wanted = table("adam", partitions=4), Dense("adam", VALUES, lazy=True)
     (a, x), (b, y) = steps(6, n=2)
     pending = t.aggregate(b, y, into=t.aggregate(a, x))
-    ids, sums = t.gradients(pending)
+    ids, sums = pending.gradients()
     assert t.version == 0 and sorted(ids) == sorted({*a, *b})
     whole = np.zeros_like(VALUES)
     np.add.at(whole, np.concatenate([a, b]), np.concatenate([x, y]))
@@ -108,8 +108,8 @@ def test_several_clients_make_one_update():
 
 
 def test_many_rows_are_updated_by_threads(monkeypatch):
-    monkeypatch.setattr(server_part, "PARALLEL_BYTES", 1)
-    monkeypatch.setattr(server_part, "_n_threads", lambda: 3)
+    monkeypatch.setattr(row_jobs, "PARALLEL_BYTES", 1)
+    monkeypatch.setattr(row_jobs, "_n_threads", lambda: 3)
     t, wanted = table("clipped", partitions=7, servers=2), Dense("clipped", VALUES, lazy=True)
     for ids, grads in steps(7):
         t.push(ids, grads)
@@ -136,13 +136,13 @@ def test_an_update_that_fails_half_way_changes_nothing(monkeypatch):
     t = table("adam", partitions=4, servers=2)
     t.push([1, 2, 3], ONES)
     rows, state = t.dense(), t.opt_state
-    pending, whole = t.aggregate([1, 2, 3], ONES), server_part.compute
+    pending, whole = t.aggregate([1, 2, 3], ONES), server_part.compute_rows
     calls = iter([whole])
 
     def compute(*args):
         return next(calls)(*args)  # the second server's has no more
 
-    monkeypatch.setattr(server_part, "compute", compute)
+    monkeypatch.setattr(server_part, "compute_rows", compute)
     with pytest.raises(StopIteration):
         t.apply(pending)
     assert t.version == 1 and (t.dense() == rows).all() and worst(t.opt_state, state) == 0
@@ -155,7 +155,7 @@ def test_an_update_that_fails_half_way_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("n_partitions", range(1, 17))
 def test_every_row_has_one_place(n_partitions):
-    layout = Layout(23, n_partitions)
+    layout = PartitionLayout(23, n_partitions)
     sizes = [layout.size(p) for p in range(n_partitions)]
     assert sum(sizes) == 23 and max(sizes) - min(sizes) <= 1
     ids = np.arange(23)[::-1]
@@ -168,7 +168,7 @@ def test_every_row_has_one_place(n_partitions):
 
 
 def test_partitions_are_placed_evenly_by_size():
-    assert place([8, 1, 1, 6], 2) == (0, 1, 1, 1)
+    assert place_evenly([8, 1, 1, 6], 2) == (0, 1, 1, 1)
     assert [table(partitions=8, servers=4).placement.count(s) for s in range(4)] == [2, 2, 2, 2]
     assert table(partitions=3, servers=[1, 0, 1]).placement == (1, 0, 1)
 
@@ -180,7 +180,7 @@ def test_bytes_are_counted_at_both_ends():
     clients, servers = t.traffic
     assert clients == servers
     assert [(c.pulled, c.pushed, c.indices) for c in clients] == [(36, 12, 16), (12, 12, 8)]
-    t.gradients(t.aggregate([0], ONES[:1]))
+    t.aggregate([0], ONES[:1]).gradients()
     assert t.traffic[0][0].pulled == 48 and t.traffic[0][0].pushed == 24
 
 
@@ -268,7 +268,8 @@ def test_tables_and_dense_parameters_under_one_transform(name):
     split = split_rows(tx, params, ["['in']", "['out']"])
     dense, rows = split.params.split(params)
     tables = {t: Table(leaf, split.rules[t], partitions=3, mode="faithful") for t, (leaf,) in rows.items()}
-    state, wanted, wanted_state = split.init(dense), params, tx.init(params)
+    shared = SharedVariables(split, dense, split.init(dense))
+    wanted, wanted_state = params, tx.init(params)
     for ids, some in steps(9, n=3):
         grads = {"w": rng.normal(size=(4, 3)).astype(np.float32), "in": np.zeros((23, 3), np.float32), "out": np.zeros((9, 3), np.float32)}  # fmt: skip
         np.add.at(grads["in"], ids, some)
@@ -278,11 +279,13 @@ def test_tables_and_dense_parameters_under_one_transform(name):
             "['in']": tables["['in']"].aggregate(ids, some),
             "['out']": tables["['out']"].aggregate(ids % 9, some),
         }
-        dense, state = update_all(split, tables, dense, state, split.params.split(grads)[0], pending)
-    whole = split.params.fill(jax.tree.leaves(dense), {t: [each.dense()] for t, each in tables.items()})
+        prepare_update(split.n_rounds, shared, split.params.split(grads)[0], pending)()
+    whole = split.params.fill(jax.tree.leaves(shared.params), {t: [each.dense()] for t, each in tables.items()})
     assert worst(whole, wanted) < 1e-5
     assert (
-        worst(split.state.fill(jax.tree.leaves(state), {t: x.opt_state for t, x in tables.items()}), wanted_state)
+        worst(
+            split.state.fill(jax.tree.leaves(shared.state), {t: x.opt_state for t, x in tables.items()}), wanted_state
+        )
         < 1e-5
     )
 
@@ -444,7 +447,7 @@ def test_a_bad_push_changes_nothing(name):
     with pytest.raises(TableError, match=re.escape(text)):
         t.push(ids, grads)
     assert (t.dense() == rows).all() and worst(t.opt_state, state) == 0 and t.version == 1 and t.traffic == traffic
-    assert t.gradients(pending)[0].tolist() == [5]
+    assert pending.gradients()[0].tolist() == [5]
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
@@ -481,7 +484,8 @@ def test_gradients_are_applied_once_and_where_they_belong():
     late = t.aggregate([0], ONES[:1])
     t.resplit(3)
     with pytest.raises(
-        TableError, match=re.escape("got those for an earlier split, Layout(n_rows=23, n_partitions=2). Aggregate")
+        TableError,
+        match=re.escape("got those for an earlier split, PartitionLayout(n_rows=23, n_partitions=2). Aggregate"),
     ):
         t.apply(late)
     assert t.version == 1
@@ -493,7 +497,7 @@ def test_gradients_lie_with_one_split_of_one_table():
     with pytest.raises(TableError, match="expected gradients that this table has aggregated, got another table's"):
         other.apply(late)
     t.resplit(2)  # the same partitions, elsewhere
-    for call in (lambda: t.apply(late), lambda: t.aggregate([1], ONES[:1], into=late), lambda: t.check(late)):
+    for call in (lambda: t.apply(late), lambda: t.aggregate([1], ONES[:1], into=late), late.check, late.gradients):
         with pytest.raises(TableError, match="got those for an earlier split"):
             call()
     assert t.version == 0 and (t.dense() == VALUES).all()
@@ -504,7 +508,7 @@ def test_a_server_that_has_caught_up_alone_does_not_harm_a_new_split():
     for turn, each in ((turn, each) for turn in range(4) for each in (t, whole)):
         each.push([turn, turn + 7], ONES[:2] * (turn + 1))
         if turn == 1 and each is t:
-            t._shards._ask({0: ("settle",)})  # what an interrupt between two servers leaves
+            t._shards.ask({0: ("settle",)})  # what an interrupt between two servers leaves
         if turn == 2:
             each.resplit(3)
     np.testing.assert_array_equal(t.dense(), whole.dense())
@@ -521,7 +525,7 @@ def test_a_new_split_that_is_cut_off_leaves_the_old_one_alone(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             t.resplit(3)
     gc.collect()
-    assert [len(server._parts) for server in t._servers._servers.values()] == [1]
+    assert [len(server._parts) for server in t._connection.servers._servers.values()] == [1]
     assert t.n_partitions == 2 and (t.dense() == VALUES).all()
 
 

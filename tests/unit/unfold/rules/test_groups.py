@@ -27,7 +27,7 @@ class Bench:
 
     def __init__(self, **options):
         self.graph = graph(**options)
-        stage = next(s for s in plan_for(self.graph).stages if s.kind == "group")
+        stage = next(s for s in plan_for(self.graph).stages if s.kind.is_control)
         self.groups, self.cell, self.of = Groups(stage, self.graph.layout), 0, {}
 
     def states(self, slot, **columns):

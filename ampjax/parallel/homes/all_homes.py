@@ -1,31 +1,36 @@
-"""One update of everything, dense variables and rows, from aggregated gradients (Parallax §3.3: exactly once, triggered by the chief).
+"""All variables' homes together: one update of everything, new splits of tables, and what is read and written as a whole.
 
-Whatever can fail comes first; then tables and dense variables change. Knows homes, not devices.
+Knows homes, not devices.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ampjax.errors import TableError
+from ampjax.optim.row_rule import Values
 from ampjax.optim.split_transform import Split
+from ampjax.optim.split_update import prepare_update
 from ampjax.parallel.config.leaf_paths import by_path
 from ampjax.parallel.homes.dense_homes import DenseHome
 from ampjax.parallel.homes.placement import place_variables
-from ampjax.parallel.homes.row_homes import RowHome, row_bytes
-from ampjax.parallel.steps.server_totals import Boundary, Waiting
-from ampjax.parallel.steps.step_outcome import RowGrads
+from ampjax.parallel.homes.row_homes import RowGrads, RowHome, row_bytes
+from ampjax.parallel.homes.server_totals import ServerTotals
+from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.utils.interrupts import uninterrupted
 
 Tree = Any
+Waiting = Mapping[str, Sequence[PendingUpdate]]
+"""By table, its row gradients that wait for one update: one entry for each copy of the table."""
 
 
 @dataclass(eq=False)
-class Homes:
+class VariableHomes:
     """Where all variables live, and what updates them.
 
     Args:
@@ -42,33 +47,24 @@ class Homes:
     split: Split
     dense: DenseHome
     rows: Mapping[str, RowHome]
-    boundary: Boundary
+    boundary: ServerTotals
     load: Sequence[int]
     n_updates: int = field(default=0, init=False)
 
     def update(self, grads: Tree, waiting: Waiting) -> None:
-        """Makes the update.
+        """Makes one update of everything: exactly once, triggered by the chief (Parallax §3.3).
 
         Args:
           grads: Aggregated dense gradients, as `dense.push` gave them.
-          waiting: Rows' gradients, as the rows' `push` gave them.
+          waiting: By table its row gradients, as the home's `push` gave them.
 
         Raises:
-          TableError: If rows' gradients can't be applied; then nothing has changed.
+          TableError: If row gradients can't be applied; then nothing has changed.
         """
-        for path, home in self.rows.items():
-            named(path, lambda home=home, path=path: home.check(waiting[path]))
-        totals = []
-        for turn in range(self.split.n_rounds):
-            shared = self.dense.shared(turn, grads, totals)
-            totals.append(self.boundary.totals(turn, self.rows, waiting, shared))
-        proposal = self.dense.propose(grads, totals)
-        self.boundary.announce(self.rows, proposal.shared)
-        prepared = [home.prepare(waiting[path], proposal.shared[path]) for path, home in self.rows.items()]
+        rows = {path: _HomeRows(path, home, waiting[path], self.boundary) for path, home in self.rows.items()}
+        commit = prepare_update(self.split.n_rounds, self.dense, grads, rows)
         with uninterrupted():
-            for write in itertools.chain(*prepared):
-                write()
-            self.dense.adopt(proposal)
+            commit()
             self.n_updates += 1
 
     @property
@@ -107,7 +103,41 @@ class Homes:
         }
 
 
-def named(path: str, call: Any) -> Any:
+@dataclass(frozen=True)
+class _HomeRows:
+    """One variable's row gradients in an update (a `split_update.PendingRows`); counts what servers exchange for it.
+
+    Args:
+      path: The variable.
+      home: Its home.
+      pending: The gradients, for each copy of its table.
+      boundary: What servers exchange.
+    """
+
+    path: str
+    home: RowHome
+    pending: Sequence[PendingUpdate]
+    boundary: ServerTotals
+
+    def check(self) -> None:
+        for pending in self.pending:
+            naming_variable(self.path, pending.check)
+
+    def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
+        return self.boundary.totals(turn, self.path, self.home, self.pending[0], shared)
+
+    def prepare(self, shared: Values) -> Callable[[], None]:
+        self.boundary.announce(self.home, shared)
+        writes = [pending.prepare(shared) for pending in self.pending]
+
+        def commit() -> None:
+            for write in writes:
+                write()
+
+        return commit
+
+
+def naming_variable(path: str, call: Any) -> Any:
     """What a call to a table gives; a mistake tells whose table it was.
 
     Raises:

@@ -7,25 +7,23 @@ them. The numbers are the same; the bytes are counted. The chief is the machine 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ampjax.optim.row_rule import Values
 from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.row_homes import RowHome
 from ampjax.parallel.homes.wire import Wire
-from ampjax.sparse.rows.pending_update import Pending
+from ampjax.sparse.table.pending_update import PendingUpdate
 
 SCALARS = "scalars"
 """The name under which totals and shared values are counted."""
 
-Waiting = Mapping[str, Sequence[Pending]]
-
 
 @dataclass(frozen=True)
-class Boundary:
+class ServerTotals:
     """The placement of what is computed from several variables' gradients.
 
     Args:
@@ -43,41 +41,42 @@ class Boundary:
         """The machine that triggers updates."""
         return self.resources.servers[0]
 
-    def totals(
-        self, turn: int, rows: Mapping[str, RowHome], waiting: Waiting, shared: Mapping[str, Any]
-    ) -> dict[str, list[np.ndarray]]:
-        """One round's reductions over all tables.
+    def totals(self, turn: int, path: str, home: RowHome, pending: PendingUpdate, shared: Values) -> list[np.ndarray]:
+        """One round's reductions over a whole table, as the chief gets them.
 
         Args:
           turn: The round.
-          rows: The tables' homes.
-          waiting: Their gradients.
-          shared: What their rules need for it.
-        """
-        result = {}
-        for path, home in rows.items():
-            result[path] = home.table.partials(turn, waiting[path][0], shared[path])
-            for machine in self._machines(home):
-                self._exchange(machine, home, waiting[path][0], path, result[path])
-        return result
+          path: The variable.
+          home: Its home.
+          pending: Its row gradients.
+          shared: The values that its rule needs for this round.
 
-    def announce(self, rows: Mapping[str, RowHome], shared: Mapping[str, Sequence[Any]]) -> None:
-        """Sends the chief's shared values (step sizes, a clipping factor) to the servers of each table."""
-        for path, home in rows.items():
-            for machine in self._machines(home):
-                for value in shared[path]:
-                    self.wire.send(self.chief, machine, np.asarray(value), SCALARS)
+        Returns:
+          The reductions, in the order of the rule's.
+        """
+        totals = pending.partials(turn, shared)
+        for machine in self._machines(home):
+            self._exchange(machine, home, pending, path, totals)
+        return totals
+
+    def announce(self, home: RowHome, shared: Values) -> None:
+        """Sends the chief's shared values (step sizes, a clipping factor) to a table's servers."""
+        for machine in self._machines(home):
+            for value in shared:
+                self.wire.send(self.chief, machine, np.asarray(value), SCALARS)
 
     def _machines(self, home: RowHome) -> list[int]:
         if not home.is_served:
             return []
         return sorted({self.resources.servers[server] for server in home.table.placement})
 
-    def _exchange(self, machine: int, home: RowHome, pending: Pending, path: str, totals: Sequence[np.ndarray]) -> None:
+    def _exchange(
+        self, machine: int, home: RowHome, pending: PendingUpdate, path: str, totals: Sequence[np.ndarray]
+    ) -> None:
         if self.among_servers:
             for total in totals:  # one server's part is as large as the total
                 self.wire.send(machine, self.chief, np.asarray(total), SCALARS)
             return
-        for partition, (_, grads) in home.table.merged(pending).items():
+        for partition, (_, grads) in pending.merged().items():
             if self.resources.servers[home.table.placement[partition]] == machine:
                 self.wire.send(self.chief, machine, self.wire.send(machine, self.chief, grads, path), path)

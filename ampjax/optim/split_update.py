@@ -1,0 +1,127 @@
+"""One update by a split transform: dense parameters, shared state and the rows of tables change together, or not at all.
+
+This is the one place that knows the order of an update's parts. It knows neither devices nor servers: these are behind two protocols,
+one for what all variables share and one for the row gradients of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ampjax.optim.row_rule import Values
+from ampjax.optim.split_transform import Split, Totals
+from ampjax.utils.interrupts import uninterrupted
+
+Tree = Any
+
+
+class Proposal(NamedTuple):
+    """An update of what all variables share, before anybody sees it.
+
+    Args:
+      params: New dense parameters, None in place of tables.
+      state: The optimizer's new shared state.
+      shared: By table, the values that its rule needs to update rows.
+    """
+
+    params: Tree
+    state: Tree
+    shared: Mapping[str, Values]
+
+
+class SharedPart(Protocol):
+    """Dense parameters and shared optimizer state, wherever they are."""
+
+    def shared(self, turn: int, grads: Tree, totals: Totals) -> Mapping[str, Values]:
+        """Computes, by table, the values that one round of reductions needs."""
+        ...
+
+    def propose(self, grads: Tree, totals: Totals) -> Proposal:
+        """Computes the update and changes nothing."""
+        ...
+
+    def adopt(self, proposal: Proposal) -> None:
+        """Replaces parameters and state by the proposed ones."""
+        ...
+
+
+class PendingRows(Protocol):
+    """The row gradients of one table that wait for one update."""
+
+    def check(self) -> None:
+        """Raises the error that `prepare` would raise."""
+        ...
+
+    def partials(self, turn: int, shared: Values) -> Values:
+        """Reduces the gradients over the whole table, for one round."""
+        ...
+
+    def prepare(self, shared: Values) -> Callable[[], Any]:
+        """Computes new rows, changes nothing, and returns the function that writes them."""
+        ...
+
+
+@dataclass
+class SharedVariables:
+    """Dense parameters and shared optimizer state in this process: the simplest `SharedPart`.
+
+    Args:
+      split: The transform.
+      params: Dense parameters, None in place of tables.
+      state: Shared optimizer state, None in place of row-wise leaves.
+    """
+
+    split: Split
+    params: Tree
+    state: Tree
+
+    def shared(self, turn: int, grads: Tree, totals: Totals) -> Mapping[str, Values]:
+        """Computes, by table, the values that one round of reductions needs."""
+        return self.split.jitted[0](turn, self.params, self.state, grads, totals)
+
+    def propose(self, grads: Tree, totals: Totals) -> Proposal:
+        """Computes the update and changes nothing."""
+        return Proposal(*self.split.jitted[1](self.params, self.state, grads, totals))
+
+    def adopt(self, proposal: Proposal) -> None:
+        """Replaces parameters and state by the proposed ones."""
+        self.params, self.state = proposal.params, proposal.state
+
+
+def prepare_update(
+    n_rounds: int, part: SharedPart, grads: Tree, tables: Mapping[str, PendingRows]
+) -> Callable[[], None]:
+    """Computes one update of everything; nothing changes before the function that it returns is called.
+
+    Tables reduce their gradients, round by round; the shared part is updated once; then each table's rows are.
+
+    Args:
+      n_rounds: Rounds of reductions, `Split.n_rounds`.
+      part: Dense parameters and shared state.
+      grads: Dense gradients, in the form that `part` takes.
+      tables: For each of the split's tables, its row gradients.
+
+    Returns:
+      The function that writes new rows, parameters and state, to be called once and before anything else changes them.
+
+    Raises:
+      TableError: If a table's gradients can't be applied.
+    """
+    for rows in tables.values():
+        rows.check()
+    totals: list[Mapping[str, Values]] = []
+    for turn in range(n_rounds):
+        shared = part.shared(turn, grads, totals)
+        totals.append({name: rows.partials(turn, shared[name]) for name, rows in tables.items()})
+    proposal = part.propose(grads, totals)
+    writes: Sequence[Callable[[], Any]] = [rows.prepare(proposal.shared[name]) for name, rows in tables.items()]
+
+    def commit() -> None:
+        with uninterrupted():
+            for write in writes:
+                write()
+            part.adopt(proposal)
+
+    return commit

@@ -1,0 +1,75 @@
+"""Kinds of stages, as traits: code asks what a kind does, so that a new kind is one value here and one file in `engine/kinds`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """What the stages of a kind do.
+
+    Args:
+      name: The kind's name, for messages and traces.
+      is_control: It is control alone and never dispatched: its rows are those of its producers.
+      has_bodies: It runs the user's functions, which may have parameters, draw random numbers and need a gradient.
+      is_row_wise: Its kernels are one function of a row, so they can be looped over several dispatches.
+      sums_segments: Its output rows are sums of segments of its input rows.
+      by_topology: What it sends and adds up follows a topology, so it may make another number of rows than it takes.
+      starts_backward: Its forward dispatch computes gradients, too: a loss.
+      is_sink: What arrives goes to the user.
+      is_transfer: It copies rows from one memory space to another.
+    """
+
+    name: str
+    is_control: bool = False
+    has_bodies: bool = False
+    is_row_wise: bool = False
+    sums_segments: bool = False
+    by_topology: bool = False
+    starts_backward: bool = False
+    is_sink: bool = False
+    is_transfer: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it sums the rows of each message."""
+        return self.sums_segments and not self.by_topology
+
+    @property
+    def collects(self) -> bool:
+        """Whether it sums what arrives over the edges of a topology, and nothing else."""
+        return self.sums_segments and self.by_topology
+
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether its adjoint can write the gradients of its inputs in place of adding to them."""
+        return self.has_bodies or self.is_transfer
+
+
+ROWS = StageKind("rows", has_bodies=True, is_row_wise=True)
+"""Row-wise nodes, fused."""
+
+EDGES = StageKind("edges", has_bodies=True, by_topology=True)
+"""A distribute, the nodes on its edges, their collect, and row-wise nodes after it."""
+
+LOSS = StageKind("loss", has_bodies=True, is_row_wise=True, starts_backward=True)
+"""A loss with the row-wise nodes before it."""
+
+REDUCE = StageKind("reduce", sums_segments=True)
+"""A reduction over the rows of each message."""
+
+COLLECT = StageKind("collect", sums_segments=True, by_topology=True)
+"""Sums of what arrives over the edges of a topology."""
+
+SINK = StageKind("sink", is_sink=True)
+"""What the user gets."""
+
+TRANSFER = StageKind("transfer", is_transfer=True)
+"""A copy to another memory space."""
+
+GROUP = StageKind("group", is_control=True)
+"""Messages that share a key become one ragged message."""

@@ -1,0 +1,179 @@
+"""Row gradients on their way into one update, as their client sees them. The gradients themselves wait at the servers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ampjax.errors import TableError
+from ampjax.optim.row_rule import Values
+from ampjax.sparse.rows.byte_counts import Columns, cut
+from ampjax.sparse.rows.gradient_buffer import Rows
+from ampjax.sparse.table.shards import Shards
+from ampjax.utils.interrupts import uninterrupted
+
+_numbers = itertools.count()
+
+
+class PendingUpdate:
+    """One update's row gradients. `Table.aggregate` makes it and adds to it, `Table.apply` uses it up.
+
+    Until nobody holds it any more its gradients can be read, also after they were applied; then the servers forget them.
+
+    Args:
+      shards: The table as it is split now: its servers keep the gradients.
+
+    Attributes:
+      number: The name of the update at the servers.
+    """
+
+    def __init__(self, shards: Shards):
+        self._shards, self.number = shards, next(_numbers)
+        self._is_applied = False
+        self._servers: set[int] = set()  # those that have received something
+        self._n_pushes = self._nbytes = 0
+        drop = functools.partial(shards.connection.servers.drop_update, shards.key)
+        weakref.finalize(self, drop, self.number).atexit = False
+
+    @property
+    def table(self) -> int:
+        """The number of its table."""
+        return self._shards.key.table
+
+    def require_open(self) -> None:
+        """Returns if more gradients can be added, and those that are here be applied.
+
+        Raises:
+          TableError: If they were applied, or the table was split anew since.
+        """
+        if self._is_applied:
+            fix = "Aggregate anew for each update."
+            raise TableError("apply", "gradients that were not applied before", "a second call", fix)
+        self._require_current_split()
+
+    def push(self, ids: np.ndarray, grads: np.ndarray, columns: Columns) -> None:
+        """Sends one client's row gradients to the servers.
+
+        Args:
+          ids: `[n]`, each once, int64.
+          grads: `[n, *row]`, in the wire's dtype; copied.
+          columns: Which of their columns travel; the servers take the others for zero.
+        """
+        shards = self._shards
+        order, spans, local = shards.layout.group(ids)
+        grads = cut(grads, columns)[order]  # a copy: the caller may go on writing into what it gave
+        by_server = shards.by_server({p: (local[span], grads[span]) for p, span in spans})
+        shards.ask({server: ("receive", self.number, rows, columns) for server, rows in by_server.items()})
+        for p, span in spans:
+            shards.count(p, local[span], pushed=grads[span])
+        self._servers.update(by_server)
+        self._n_pushes += 1
+        self._nbytes += grads.nbytes
+
+    def gradients(self) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
+        """Reads what was gathered so far. The rows are counted as pulled.
+
+        Returns:
+          Row ids `[n]`, each once, int64, and the sums of their gradients, `[n, *row]`, in the wire's dtype.
+
+        Raises:
+          TableError: If a sum has overflowed, or the table was split anew since.
+        """
+        shards = self._shards
+        ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *shards.connection.rule.shape), shards.wire)]
+        with shards.connection.lock:
+            for p, (local, rows) in self._read("send", shards.wire).items():
+                shards.count(p, local, pulled=rows)
+                ids.append(shards.layout.row_ids(p, local))
+                grads.append(rows)
+        return np.concatenate(ids), np.concatenate(grads)
+
+    def merged(self) -> Mapping[int, Rows]:
+        """By partition, the numbers of its rows and the sums of their gradients, as servers have them; not counted as traffic.
+
+        Raises:
+          TableError: If a sum has overflowed, or the table was split anew since.
+        """
+        with self._shards.connection.lock:
+            return self._read("rows")
+
+    # ---- the update (`optim.split_update.PendingRows`) -----------------------------------------------------------------
+
+    def check(self) -> None:
+        """Returns if the gradients can be applied.
+
+        Raises:
+          TableError: If they were applied, a sum has overflowed, or the table was split anew since.
+        """
+        with self._shards.connection.lock:
+            self.require_open()
+            if self._n_pushes < 2 and np.can_cast(self._shards.wire, self._shards.connection.rule.dtype):
+                return  # nothing is summed at the servers: all was checked before it left
+            self._shards.ask({server: ("check", self.number) for server in sorted(self._servers)}, self._nbytes)
+
+    def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
+        """Reduces the gradients over the whole table: each server its own part, and these are put together.
+
+        Args:
+          turn: The round, below `Split.n_rounds`.
+          shared: The values that `Split.shared` made for this table.
+
+        Returns:
+          The round's reductions, in the order of the rule's.
+        """
+        with self._shards.connection.lock:
+            parts = self._shards.everywhere("partials", self.number, turn, _on_host(shared), nbytes=self._nbytes)
+            return self._shards.connection.rule.combine(turn, [part for each in parts.values() for part in each])
+
+    def prepare(self, shared: Values) -> Callable[[], int]:
+        """Computes new rows and changes nothing, so that several tables can be updated together, or none of them.
+
+        Args:
+          shared: The values that `Split.update` made for this table.
+
+        Returns:
+          The function that makes the update and returns the table's version after it, to be called before anything else changes the table.
+
+        Raises:
+          TableError: As `check` does.
+        """
+        shards = self._shards
+        with shards.connection.lock:
+            self.require_open()
+            shards.everywhere("prepare", self.number, _on_host(shared), nbytes=self._nbytes)
+
+        def commit() -> int:
+            with shards.connection.lock, uninterrupted():
+                shards.everywhere("commit", self.number, nbytes=self._nbytes)
+                self._is_applied = True
+                shards.version += 1
+                return shards.version
+
+        return commit
+
+    def _require_current_split(self) -> None:
+        latest = self._shards.latest
+        if latest is not self._shards:
+            raise TableError(
+                "apply",
+                f"gradients for {latest.layout}, as it is split now",
+                f"those for an earlier split, {self._shards.layout}",
+                "Aggregate after `resplit`, not before.",
+            )
+
+    def _read(self, method: str, *args: Any) -> dict[int, Rows]:
+        """Asks all servers that have gradients; by rising partition."""
+        self._require_current_split()
+        answers = self._shards.ask({server: (method, self.number, *args) for server in sorted(self._servers)})
+        rows = {p: rows for answer in answers.values() for p, rows in answer.items()}
+        return {p: rows[p] for p in sorted(rows)}
+
+
+def _on_host(shared: Values) -> list[np.ndarray]:
+    return [np.asarray(value) for value in shared]
