@@ -28,6 +28,9 @@ def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int
       vocabulary: The words.
       features: Length of a vector.
 
+    Returns:
+      `init(key)`: the table `[words, features]`, float32.
+
     Raises:
       DataError: If the file can't be read, a line has another number of values, or one of a word that is kept is no finite number; names the
         line. Or if the file's first line counts its words, and it has another number of them.

@@ -39,7 +39,7 @@ class Graphs:
 
     @classmethod
     def from_edges(cls, node_ptr: Any, edges: Any, n_kinds: int) -> Graphs:
-        """Graphs from edges in any order.
+        """Makes graphs from edges in any order.
 
         Args:
           node_ptr: `[n + 1]`, as in the class.
@@ -120,7 +120,11 @@ class Graphs:
         return np.repeat(self.node_ptr[:-1], np.diff(self.node_ptr))
 
     def topology(self, i: int) -> Topology:
-        """Graph `i` as the maps of `distribute` and `collect`: one wire per edge kind."""
+        """Gives a graph as the maps of `distribute` and `collect`: one wire per edge kind.
+
+        Args:
+          i: The graph's number.
+        """
         if i not in self._topologies:
             first, end = self.node_ptr[i], self.node_ptr[i + 1]
             edges = slice(self.out_ptr[first], self.out_ptr[end])
@@ -166,6 +170,9 @@ class GraphInstances:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = self.ids[np.asarray(ids, np.int64)]
         first, sizes = self.graphs.node_ptr[ids], np.diff(self.graphs.node_ptr)[ids]

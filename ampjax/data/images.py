@@ -84,6 +84,9 @@ class Folder:
         Args:
           ids: `[n]`, each in `[0, len(self))`.
 
+        Returns:
+          `[n, size, size, 3]`, float32.
+
         Raises:
           DataError: If Pillow is not installed, or a file is no image, or claims more pixels than a file of its size has; names the file.
         """
@@ -109,7 +112,14 @@ class Images:
         return f"Images({len(self)}, {self.images.shape[1]} × {self.images.shape[2]})"
 
     def read(self, ids: np.ndarray) -> Float[np.ndarray, "n size size 3"]:
-        """Some images."""
+        """Gives some images.
+
+        Args:
+          ids: `[n]`: which images.
+
+        Returns:
+          `[n, size, size, 3]`, float32.
+        """
         return self.images[ids]
 
 
@@ -122,6 +132,9 @@ def synthetic(n: int, size: int = 32, classes: int = 10, noise: float = 0.5, see
       classes: Classes, equally likely.
       noise: Deviation of the noise; that of the patterns is 1.
       seed: Of labels and noise; the patterns are the same for all seeds.
+
+    Returns:
+      `n` images with labels.
 
     Raises:
       SettingsError: If a count is below 1.

@@ -42,7 +42,11 @@ class Sentences:
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[int]]) -> Sentences:
-        """Columns from lists of numbers."""
+        """Makes columns from lists of numbers.
+
+        Args:
+          sentences: For each sentence, the numbers of its words.
+        """
         ptr = np.cumsum([0, *map(len, sentences)])
         return cls(ptr, np.fromiter((i for words in sentences for i in words), np.int32, int(ptr[-1])))
 

@@ -65,6 +65,9 @@ def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence =
       n_operations: Operations, K.
       seed: Same seed, same instances.
 
+    Returns:
+      `n` rows of digits with their orders and labels.
+
     Raises:
       SettingsError: If a count is below 1, or there are more than 12 operations.
 
@@ -85,7 +88,14 @@ def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence =
 
 
 def shuffles(n_operations: int) -> np.ndarray:
-    """`[K, 6]`: from which place each place takes its digit, by operation."""
+    """Draws the shuffles that the operations do; they are the same for every seed.
+
+    Args:
+      n_operations: K.
+
+    Returns:
+      `[K, 6]`: from which place each place takes its digit, by operation.
+    """
     return np.stack([np.random.default_rng(k).permutation(N_PLACES) for k in range(n_operations)])
 
 
@@ -110,6 +120,9 @@ class Programs:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = np.asarray(ids, np.int64)
         route = self.data.orders[ids] @ powers(self.data.n_operations)
@@ -121,5 +134,12 @@ class Programs:
 
 
 def powers(n_operations: int) -> np.ndarray:
-    """`[K]`: 1, K, K² ..."""
+    """Computes the weights of the digits of a number in base K.
+
+    Args:
+      n_operations: K.
+
+    Returns:
+      `[K]`: 1, K, K², ...
+    """
     return n_operations ** np.arange(n_operations, dtype=np.int64)

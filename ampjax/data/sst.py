@@ -108,6 +108,9 @@ def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[T
       n_valid: Validation trees.
       seed: Same seed, same trees.
 
+    Returns:
+      Training and validation trees.
+
     Raises:
       SettingsError: If a count is below 1.
     """
@@ -140,6 +143,9 @@ class TreeInstances:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = np.asarray(ids, np.int64)
         first, sizes = self.data.ptr[ids], np.diff(self.data.ptr)[ids]

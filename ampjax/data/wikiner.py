@@ -159,6 +159,9 @@ def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[S
       n_valid: Validation sentences.
       seed: Same seed, same sentences.
 
+    Returns:
+      Training and validation sentences.
+
     Raises:
       SettingsError: If a count is below 1.
     """
@@ -198,6 +201,9 @@ class SentenceInstances:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         data, ids = self.data, np.asarray(ids, np.int64)
         lengths = np.diff(data.ptr)[ids]

@@ -79,6 +79,9 @@ def pairs(n: int, vocabulary: int, alpha: float = 1.0, max_length: int = 10, see
       max_length: Lengths are uniform from 1 to this.
       seed: Of the pairs; the dictionary is the same for all seeds.
 
+    Returns:
+      `n` pairs.
+
     Raises:
       SettingsError: If a count is below 1, `vocabulary` has only special words, or `alpha` is negative or not finite.
     """

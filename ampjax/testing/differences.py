@@ -56,7 +56,11 @@ def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]
 
 
 def wide(leaf: Any) -> np.ndarray:
-    """A leaf in double precision; a complex one stays complex."""
+    """Widens a leaf to double precision; a complex one stays complex.
+
+    Args:
+      leaf: An array.
+    """
     return np.asarray(leaf, np.complex128 if np.iscomplexobj(leaf) else np.float64)
 
 

@@ -82,7 +82,11 @@ def run_engine(
 
 
 def has_sinks(graph: Graph) -> bool:
-    """Whether the graph has a sink, so that something can be predicted."""
+    """Whether the graph has a sink, so that something can be predicted.
+
+    Args:
+      graph: A closed graph.
+    """
     return any(node.kind == "Sink" for node in graph.nodes.values())
 
 

@@ -44,6 +44,9 @@ def require_closed(where: str, graph: Graph) -> None:
 def require_transform(tx: Any) -> None:
     """Checks an optimizer.
 
+    Args:
+      tx: What the user passed.
+
     Raises:
       SettingsError: If it is no optax transform.
     """

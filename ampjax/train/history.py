@@ -169,7 +169,11 @@ class History:
 
 
 def falls(metric: str) -> bool:
-    """Whether smaller values of a metric are better: those of losses and errors."""
+    """Tells whether smaller values of a metric are better: those of losses and errors.
+
+    Args:
+      metric: The metric's name.
+    """
     return "loss" in metric or "error" in metric
 
 

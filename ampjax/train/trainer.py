@@ -344,11 +344,14 @@ class Trainer:
         return self.session.passes.left_over
 
     def story(self, instance: int, **fields: int) -> list[str]:
-        """What happened lately to an instance's messages, a line each.
+        """Gives the story of an instance's messages: what happened to them lately.
 
         Args:
           instance: The instance's number.
           **fields: Values of state fields, for messages that have them only.
+
+        Returns:
+          An event a line.
         """
         return story(self.session.scheduler.snapshot(), instance, fields)
 

@@ -52,7 +52,11 @@ def as_instances(graph: Graph, data: Data, name: str = "data") -> Instances:
 
 
 def ragged_pumps(graph: Graph) -> list[str]:
-    """The names of a graph's ragged pumps."""
+    """Lists the names of a graph's ragged pumps.
+
+    Args:
+      graph: A closed graph.
+    """
     return [name for name, node in graph.pumps.items() if node.op.type.ragged]
 
 
@@ -95,5 +99,9 @@ def require_some(data: Sized, name: str = "data") -> None:
 
 
 def n_examples(data: Any) -> int:
-    """Training examples in a data set: its `n_examples` where an instance holds several, else its length."""
+    """Counts the training examples in a data set: its `n_examples` where an instance holds several, else its length.
+
+    Args:
+      data: The data set.
+    """
     return int(getattr(data, "n_examples", len(data)))

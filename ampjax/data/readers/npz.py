@@ -78,12 +78,15 @@ class _Header:
 
 
 def read_columns(path: str | os.PathLike[str], columns: Mapping[str, Column], fix: str) -> dict[str, np.ndarray]:
-    """The arrays of an archive by name, as float64 and int64.
+    """Reads the arrays of an archive.
 
     Args:
       path: The archive. What it holds besides is not looked at.
       columns: What it should hold.
       fix: What to do where it does not, for the error message.
+
+    Returns:
+      The arrays by name, as float64 and int64.
 
     Raises:
       DataError: If the file is no such archive, an array is missing, of another kind or not as long as it says, or all of them are far larger than a
