@@ -31,7 +31,7 @@ class Orders:
         self._group = group
         self._known: list[tuple[Any, np.ndarray]] = []
 
-    def draw(self, data: Instances | LoopInstances, rng: np.random.Generator) -> np.ndarray:
+    def training_order(self, data: Instances | LoopInstances, rng: np.random.Generator) -> np.ndarray:
         """Draws an order for an epoch of training.
 
         Args:
@@ -48,7 +48,7 @@ class Orders:
             return rng.permutation(len(data))
         return in_groups(self._sizes(data), self._group, rng)
 
-    def settled(self, data: Instances | LoopInstances) -> np.ndarray:
+    def evaluation_order(self, data: Instances | LoopInstances) -> np.ndarray:
         """Gives the order in which instances are evaluated: as they are, or from small to large if they are grouped by size.
 
         Args:
@@ -76,7 +76,7 @@ class Orders:
         """
         if self._group == 1:
             return np.arange(0)
-        order = self.draw(data, rng) if train else self.settled(data)
+        order = self.training_order(data, rng) if train else self.evaluation_order(data)
         return largest_run(order, self._sizes(data), n)
 
     def _sizes(self, data: Instances | LoopInstances) -> np.ndarray:

@@ -46,6 +46,8 @@ class Trainer:
     Each of `fit`, `evaluate` and `predict` has a twin to await, `fit_async` and so on. The plain ones work also where an event loop runs, as in a
     notebook. A trainer runs one thing at a time: what else is asked of it meanwhile waits, during a `fit` until an epoch has ended.
 
+    Its parts, in `session`, do the work. It has more than 15 methods, as `fit`, `evaluate` and `predict` come in two forms, and six are properties.
+
     Args:
       graph: A closed graph.
       tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`.

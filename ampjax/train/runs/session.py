@@ -105,7 +105,7 @@ class Session:
           data: The instances.
           purpose: `losses` or `sinks`: what is computed.
         """
-        return Pass(data, self.orders.settled(data), purpose)
+        return Pass(data, self.orders.evaluation_order(data), purpose)
 
 
 def make_session(
