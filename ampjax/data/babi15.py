@@ -6,8 +6,8 @@ kind of its own, so there are 4 kinds.
 
 Two sources. `generate` draws graphs: the paper's 54 nodes are not described, so half are names, half are kinds, each name has
 one `is` and each kind one `has_fear` (to another kind), nodes are numbered at random, and each graph has one question. `load` reads
-graphs of 8 nodes with 4 questions each, in the format of Li et al.: `<a> <type> <b>` is an edge, `? <type> <a> <b>` a question about node a with
-the answer b, a blank line ends a graph. Numbers of nodes and types come from the fold's own files, `name=number` in each line.
+graphs of 8 nodes with 4 questions each, in the format of Li et al.: `<a> <type> <b>` is an edge, `? <type> <a> <b>` a question about node a
+with the answer b, a blank line ends a graph. Numbers of nodes and types come from the fold's own files, `name=number` in each line.
 """
 
 from __future__ import annotations

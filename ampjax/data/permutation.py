@@ -1,7 +1,8 @@
 """Shuffles in an order of each instance's own: synthetic data where every instance takes another way through the network.
 
 A row of digits goes through K fixed shuffles of their places, each once, in an order drawn for the instance; the label is the digit that
-then stands first. There are more orders than instances, so hardly two instances have the same order (the case of AMPNet's ICLR version, section 7).
+then stands first. There are more orders than instances, so hardly two instances have the same order (the case of AMPNet's ICLR version,
+section 7).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """QM9 (Ramakrishnan et al. 2014): small molecules as graphs with explicit hydrogens, and their dipole moment mu in debye.
 
 The file `qm9_graphs.npz` holds, for M molecules, A atoms and B bonds: `mu` [M] (debye), `uncharacterized` [M] (1: failed QM9's consistency
-check; left out), `atom_ptr` [M + 1] into `atomic_number` [A] (1, 6, 7, 8, 9), `bond_ptr` [M + 1] into `bond_index` [B, 2] (atoms' numbers within
-the molecule, each bond once) and `bond_type` [B] (1 single, 2 double, 3 triple, 4 aromatic). RDKit makes such columns from SMILES.
+check; left out), `atom_ptr` [M + 1] into `atomic_number` [A] (1, 6, 7, 8, 9), `bond_ptr` [M + 1] into `bond_index` [B, 2] (atoms' numbers
+within the molecule, each bond once) and `bond_type` [B] (1 single, 2 double, 3 triple, 4 aromatic). RDKit makes such columns from SMILES.
 
 An atom's features are those of Gilmer et al. 2017, table 1, that follow from such a graph: element (H, C, N, O, F, one-hot), atomic number,
-aromatic, hybridisation (sp, sp2, sp3, one-hot; none for hydrogen), number of hydrogens. Acceptor and donor, which need a chemistry library, are
-left out. Hybridisation goes by bonds alone: sp for a triple or two double bonds, sp2 for a double or aromatic one, else sp3, which is
+aromatic, hybridisation (sp, sp2, sp3, one-hot; none for hydrogen), number of hydrogens. Acceptor and donor, which need a chemistry library,
+are left out. Hybridisation goes by bonds alone: sp for a triple or two double bonds, sp2 for a double or aromatic one, else sp3, which is
 approximate for conjugated nitrogen and oxygen.
 """
 

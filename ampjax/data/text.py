@@ -1,4 +1,4 @@
-"""Text as lines of tokens between ASCII spaces, in plain or gzipped files: vocabularies by frequency, and contiguous batches for a language model.
+"""Text as lines of tokens between ASCII spaces: vocabularies by frequency, and contiguous batches for a language model.
 
 A file of any tokens will do: words, pieces of words, characters. `ampjax.data.pairs` makes batches of pairs of lines.
 """
@@ -100,8 +100,8 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
       path: The file.
 
     Raises:
-      DataError: If the file can't be read, is a damaged gzip file, or a line is no text in UTF-8; names the line. Or if there are many words and not
-        one line end.
+      DataError: If the file can't be read, is a damaged gzip file, or a line is no text in UTF-8; names the line. Or if there are many
+        words and not one line end.
     """
     fix = "Check its name, or get it again; text must be UTF-8."
     for line in lines.read_lines(path, fix, longest=None, sentences=True):

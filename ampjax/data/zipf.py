@@ -70,7 +70,7 @@ def tokens(
 
 
 def pairs(n: int, vocabulary: int, alpha: float = 1.0, max_length: int = 10, seed: int = 0) -> Pairs:
-    """Pairs for a translation model: the target is the source's words, each replaced by its own word of the other language, in reverse order.
+    """Pairs for a translation model: each word has one translation, and the target is in reverse order.
 
     Args:
       n: Pairs.

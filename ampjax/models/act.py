@@ -22,8 +22,8 @@ from ampjax.models.layers.losses import labelled_cross_entropy
 class Ponder:
     """Sizes of the network, and its bodies.
 
-    What travels in the inner loop is one row `[E + 2H + 2]`: the input, the state, the mean state so far, the halting probabilities' sum, and
-    the number of steps.
+    What travels in the inner loop is one row `[E + 2H + 2]`: the input, the state, the mean state so far, the halting probabilities' sum,
+    and the number of steps.
 
     Args:
       n_in: Features of an input, E.
@@ -69,8 +69,8 @@ class Ponder:
     def step(self, params: Any, row: jax.Array) -> tuple[jax.Array, jax.Array]:
         """A step of pondering; gives the next row, and 1 to go on or 0 to end.
 
-        `s = tanh([x; first; s] W + b)`, `h = sigmoid(s w + c)`. The step that brings the sum of all h to `1 - epsilon` is the last and gets what is
-        left of 1 as its weight.
+        `s = tanh([x; first; s] W + b)`, `h = sigmoid(s w + c)`. The step that brings the sum of all h to `1 - epsilon` is the last and gets
+        what is left of 1 as its weight.
 
         Args:
           params: As `init_step` gives them.
@@ -121,7 +121,8 @@ class Ponder:
 def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
     """A classifier of sequences that ponders every input.
 
-    Pumps: `x` `[E]` for each place of the sequence, with the fields `t` and `length`; `s0` `[H]`, the first state, with `t` 0, `length`, `step` 0
+    Pumps: `x` `[E]` for each place of the sequence, with the fields `t` and `length`; `s0` `[H]`, the first state, with `t` 0, `length`,
+      `step` 0
     and `more` 0; `label` `()` int32.
 
     Args:
@@ -129,8 +130,8 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
       replicas: Copies of `step` behind Cond and Phi, by instance.
 
     Returns:
-      The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost` (metric `ponder`: `N + R` of an
-      input on average), and the sink `logits`.
+      The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost`
+      (metric `ponder`: `N + R` of an input on average), and the sink `logits`.
     """
     most = ponder.max_steps
     with amp.Graph() as graph:

@@ -39,8 +39,8 @@ class Network:
       graphs: The tables of the `flatmap` encoding; without them the encoding is `collect`.
       replicas: Copies of each edge map and of the gated unit, by instance.
       copies: Copies of all of it, by instance, each on a worker of its own.
-      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may stand on workers of their
-        own (arXiv version, figure 7), rather than the one node `update`.
+      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may stand on workers of
+        their own (arXiv version, figure 7), rather than the one node `update`.
 
     Raises:
       SettingsError: If a size is below 1, there are more features than `hidden`, or the graphs have another number of edge kinds.
@@ -150,8 +150,8 @@ def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
       scale: What the metric `error`, the mean absolute error, is multiplied with: from the targets' unit to that of the report.
 
     Returns:
-      The graph, with the parameterised nodes `edge0` ..., `update` and `readout`, the loss `square` (half the squared error) with the metric
-      `error`, and the sink `prediction`.
+      The graph, with the parameterised nodes `edge0` ..., `update` and `readout`, the loss `square` (half the squared error) with the
+      metric `error`, and the sink `prediction`.
     """
     with amp.Graph() as graph:
         edges = network.topology()
@@ -177,8 +177,8 @@ def ggnn_selection(network: Network) -> Graph:
       network: Sizes and encoding.
 
     Returns:
-      The graph, with the parameterised nodes `edge0` ..., `update` and `score`, the loss `xent` (in nats) with the metric `accuracy`, and the
-      sink `scores`.
+      The graph, with the parameterised nodes `edge0` ..., `update` and `score`, the loss `xent` (in nats) with the metric `accuracy`, and
+      the sink `scores`.
     """
     with amp.Graph() as graph:
         edges = network.topology()
@@ -201,7 +201,7 @@ def _collected(h: Wire, sends: Sequence[Callable[..., Wire]], edges: Wire) -> Wi
 
 
 def _flatmapped(h: Wire, sends: Sequence[Callable[..., Wire]], graphs: Graphs) -> Wire:
-    """What arrives at the nodes: one message per edge, grouped by its receiver. The node's own message opens the group, which may be empty."""
+    """What arrives at the nodes: a message per edge, grouped by receiver. The node's own message opens the group, which may be empty."""
     out_ptr, out_degree, in_degree = graphs.out_ptr, graphs.out_degree, graphs.in_degree
     receivers, kinds = graphs.receivers, graphs.kinds
 

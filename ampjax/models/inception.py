@@ -206,7 +206,7 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss `loss_fn(params, batch)`: both heads' mean cross entropies in nats, with smoothed labels. See `images` for statistics.
+    """The training loss: both heads' mean cross entropies in nats, with smoothed labels. See `layers.classifiers` for statistics.
 
     Args:
       config: Sizes of the model and how it is trained.

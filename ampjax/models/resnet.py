@@ -166,7 +166,10 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def schedule(config: Config) -> optax.Schedule:
-    """The rate by update: from 0.1 linearly to 0.1 · batch / 256 in 5 epochs (batches up to 256 have no need to), a tenth after 30, 60 and 80.
+    """The learning rate by update.
+
+    It goes from 0.1 linearly to 0.1 · batch / 256 in 5 epochs, if the batch has more than 256 images; it falls to a tenth after 30, 60 and
+    80 epochs.
 
     Args:
       config: Sizes of the model and how it is trained.

@@ -1,8 +1,8 @@
 """Binary Tree-LSTMs for the sentiment treebank (AMPNet section 6 and B.3).
 
 Two cells. `fold` is TensorFlow Fold's (Looks et al. 2017), which AMPNet's B.3 names: one linear map for all gates, forget bias 1, recurrent
-dropout on the candidate (Semeniuta et al. 2016). `tai` is that of Tai et al. 2015: leaves without input gate, forget bias 0. Leaf and branch cells have
-weights and biases of their own. A node's state `[2H]` holds `h` and `c`, one after the other; row vectors throughout.
+dropout on the candidate (Semeniuta et al. 2016). `tai` is that of Tai et al. 2015: leaves without input gate, forget bias 0. Leaf and
+branch cells have weights and biases of their own. A node's state `[2H]` holds `h` and `c`, one after the other; row vectors throughout.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def tree_lstm(
 ) -> Graph:
     """A Tree-LSTM that classifies every node of a tree; the pumps are those of `ampjax.data.sst.TreeInstances`.
 
-    A message's state says where it goes: once a node has its state `[2H]`, an Isu swaps `at` and `up`, so the message is now `at` its parent,
-    where the branch cell joins it with its sibling and with the branch's own pumped message, whose state the result has.
+    A message's state says where it goes: once a node has its state `[2H]`, an Isu swaps `at` and `up`, so the message is now `at` its
+    parent, where the branch cell joins it with its sibling and with the branch's own pumped message, whose state the result has.
 
     Args:
       n_words: Words in the vocabulary.
@@ -149,8 +149,8 @@ def tree_lstm(
       copies: Copies of all of it, by instance, each on a worker of its own.
 
     Returns:
-      The graph, with the parameterised nodes `embed`, `leaf` and `branch` (or `leaf/0` ...) and `classify`, the loss `xent` with the metrics `accuracy` (over all nodes)
-      and `root_accuracy`, and the sinks `logits` and `root` (the root's state).
+      The graph, with the parameterised nodes `embed`, `leaf` and `branch` (or `leaf/0` ...) and `classify`, the loss `xent` with the
+      metrics `accuracy` (over all nodes) and `root_accuracy`, and the sinks `logits` and `root` (the root's state).
 
     Raises:
       SettingsError: If `n_words`, `replicas` or `copies` is below 1.

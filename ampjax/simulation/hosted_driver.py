@@ -1,7 +1,8 @@
 """The asyncio driver in virtual time: one host thread that decides, issues ahead of its devices, and shares the machine's cores with them.
 
-On the paper's machine every worker decides for itself, which takes no time. On this machine a Python thread decides for all workers, in the order in which
-the asyncio driver's tasks take turns. Messages travel on when a dispatch has been issued, and devices work through their queues.
+On the paper's machine every worker decides for itself, which takes no time. On this machine a Python thread decides for all workers, in the
+order in which the asyncio driver's tasks take turns. Messages travel on when a dispatch has been issued, and devices work through their
+queues.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """How long this machine takes for each stage, measured.
 
-Kernels are measured one call at a time, each waited for, so that each has the machine to itself. The host is measured by its thread's processor time
-while devices work beside it, since that is how a run uses it. Dispatches that a run issues in one call are measured together, and each gets an equal share.
-A profile is a table of numbers, which can be kept in a file and used where the machine is not at hand.
+Kernels are measured one call at a time, each waited for, so that each has the machine to itself. The host is measured by its thread's
+processor time while devices work beside it, since that is how a run uses it. Dispatches that a run issues in one call are measured
+together, and each gets an equal share. A profile is a table of numbers, which can be kept in a file and used where the machine is not at
+hand.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Profile:
     """Times of stages and updates on a machine.
 
     Args:
-      times: By `direction stage` (`forward linear1`, ...), `update node`, and `direction stage, updating` where a kernel makes the updates of what
-        it brings: nanoseconds for some numbers of rows (an update's is 1), from the call until the device is done, of a machine that does nothing else.
+      times: By `direction stage` (`forward linear1`, ...), `update node`, and `direction stage, updating` where a kernel makes the updates
+        of what it brings: nanoseconds for some numbers of rows (an update's is 1), from the call until the device is done, of a machine
+        that does nothing else.
       kernels: The same: the part of them that is the device's.
       issue: The same: what the call takes of the host's thread while devices work.
       control: The same: what the scheduler takes of it to choose a dispatch and to let its messages travel on.
@@ -115,9 +117,9 @@ Measured = dict[str, dict[str, dict[int, list[float]]]]
 def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool) -> Measured:
     """Runs a loop to its end and waits for each call: measures the time of each (`times`), and the devices' part of it (`kernels`).
 
-    Like the asyncio driver it decides on several dispatches (`drivers.issue_queue.AHEAD`) and then issues them, in one call where they coalesce. Payloads
-    are put where they belong at once, so a kernel may see those of a later instance: only times come out. A call that compiles is left out, so run the
-    same once before.
+    Like the asyncio driver it decides on several dispatches (`drivers.issue_queue.AHEAD`) and then issues them, in one call where they
+    coalesce. Payloads are put where they belong at once, so a kernel may see those of a later instance: only times come out. A call that
+    compiles is left out, so run the same once before.
 
     Args:
       loop: The run, of this executor.
@@ -151,8 +153,8 @@ def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool) ->
 def measure_host(loop: Loop, executor: Executor, updates_in_kernels: bool) -> Measured:
     """Runs a loop to its end, the host some dispatches ahead of the devices: measures the host's thread (`issue` and `control`).
 
-    It measures processor time. The time on a clock would say little: the operating system may give the core to the kernel that a call issues, and the
-    call returns when the kernel is done.
+    It measures processor time. The time on a clock would say little: the operating system may give the core to the kernel that a call
+    issues, and the call returns when the kernel is done.
 
     Args:
       loop: The run, of this executor.

@@ -1,4 +1,4 @@
-"""Cost models made of what was measured (`profile`): machines like this one, with devices that decide for themselves, or with its one host thread."""
+"""Cost models from a measured profile: machines like this one, with a decider per worker or with one host thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class ProfileCost:
 
 @dataclass(frozen=True)
 class HostedCost:
-    """The machine that was measured, as its asyncio driver uses it: a Python thread decides and issues for all workers, and shares the cores with them.
+    """The machine that was measured, as the asyncio driver uses it.
+
+    One Python thread decides and issues for all workers, and shares the cores with them.
 
     Args:
       plan: The plan; stages and nodes must have the names of those that were measured.
@@ -62,7 +64,10 @@ class HostedCost:
 
 
 def _sum(plan: Plan, dispatch: Dispatch, profile: Profile, part: str) -> float:
-    """Nanoseconds of what a dispatch runs and of its updates; of both in one kernel, if that was measured for as many rows, or for fewer and for more."""
+    """Nanoseconds of what a dispatch runs and of its updates.
+
+    Both in one kernel have a time of their own, where that was measured for as many rows, or for fewer and for more.
+    """
     if dispatch.stage >= 0 and brings_updates(plan.stages[dispatch.stage], dispatch):
         both = timing_key_with_updates(plan, dispatch)
         sizes = getattr(profile, part).get(both, ())

@@ -98,8 +98,8 @@ def simulate(
       graph: A closed graph.
       data: The instances, taken in order.
       cost: Makes the cost model from the plan: for example `functools.partial(FlopsCost, flops=1e12, latency_ns=500)`. By default
-        the paper's hypothetical device of 10^12 operations a second. A `HostedCost` is a machine like this one, whose one host thread decides
-        and issues for all workers.
+        the paper's hypothetical device of 10^12 operations a second. A `HostedCost` is a machine like this one, whose one host thread
+        decides and issues for all workers.
       numerics: Whether the kernels run too, so that metrics and parameters come out; else only control flows.
       tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`. Without numerics it
         only counts for `device_memory`.
@@ -149,8 +149,9 @@ def profile(
 ) -> Profile:
     """Measures how long each kernel takes on this machine, and the host for each, for simulations of machines like it.
 
-    The instances are trained on to compile, and then `passes` times one dispatch at a time, for the devices' part, and as often with the host
-    ahead of the devices, for its own; medians count. Where kernels can make updates, all that is done once with these and once without.
+    The instances are trained on to compile, and then `passes` times one dispatch at a time, for the devices' part, and as often with the
+    host ahead of the devices, for its own; medians count. Where kernels can make updates, all that is done once with these and once
+    without.
 
     Args:
       graph: A closed graph.

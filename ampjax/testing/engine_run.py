@@ -50,7 +50,9 @@ class EngineRun:
 def run_engine(
     graph: Graph, instances: Data, params: Mapping[str, Any], settings: Settings, reporter: Reporter = SILENT
 ) -> EngineRun:
-    """Runs instances forward and backward with frozen parameters, evaluates them and predicts their outputs. Compiles only the kernels that these need.
+    """Runs instances forward and backward with frozen parameters, evaluates them and predicts their outputs.
+
+    Only the kernels that these need are compiled.
 
     Args:
       graph: A closed graph with a loss.

@@ -1,7 +1,7 @@
 """How the reference evaluates bodies: operation by operation in float64, or compiled in their own precision.
 
-Compiled bodies share the compiler with the engine: where it fuses operations wrongly, both may be wrong. Evaluated operation by operation they
-share single operations only, and rounding is a billion times finer than the engine's.
+Compiled bodies share the compiler with the engine: where it fuses operations wrongly, both may be wrong. Evaluated operation by operation
+they share single operations only, and rounding is a billion times finer than the engine's.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Oracle(Protocol):
 class Eager:
     """Operation by operation, with single precision widened to double.
 
-    Python's loops stand in for `scan`, `fori_loop`, `while_loop` and `cond`, and a `jit` inside a body is opened; only a `while_loop` or `cond` under `vmap` is still
-    compiled whole. What a body itself rounds (`astype(jnp.float32)`, `jnp.zeros(n, jnp.float32)` that is written into, a `dtype` of its own) stays as
-    coarse as it says, narrower floats and integers stay what they are.
+    Python's loops stand in for `scan`, `fori_loop`, `while_loop` and `cond`, and a `jit` inside a body is opened; only a `while_loop` or
+    `cond` under `vmap` is still compiled whole. What a body itself rounds (`astype(jnp.float32)`, `jnp.zeros(n, jnp.float32)` that is
+    written into, a `dtype` of its own) stays as coarse as it says, narrower floats and integers stay what they are.
     """
 
     def scope(self) -> AbstractContextManager[None]:

@@ -1,7 +1,8 @@
 """The oracle: a synchronous interpreter of the static graph, differentiated as one function by JAX.
 
-It owns its own reading of what every node kind means (`ampjax.testing.interpreter`) and knows only `ampjax.ir`. The floats' gradients come from
-`jax.grad` of the whole interpretation; control reads states only, so it can be traced (but for `route_by`, which reads a payload's value).
+It owns its own reading of what every node kind means (`ampjax.testing.interpreter`) and knows only `ampjax.ir`. The floats' gradients come
+from `jax.grad` of the whole interpretation; control reads states only, so it can be traced (but for `route_by`, which reads a payload's
+value).
 """
 
 from __future__ import annotations

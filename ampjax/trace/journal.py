@@ -2,8 +2,8 @@
 
 The scheduler is a pure state machine, so a schedule is the order of the calls to it: which worker asked and what it got, which dispatch was
 said to be done, when instances ended and were admitted, when the data ended. States, slots, updates and averages follow from that; a
-checksum of the messages in each dispatch shows that they did: of their instances and state fields, by which every scheduler knows them, not of slots
-or lines of tables. So one scheduler can follow what another has decided. Knows no file, no device and no clock.
+checksum of the messages in each dispatch shows that they did: of their instances and state fields, by which every scheduler knows them, not
+of slots or lines of tables. So one scheduler can follow what another has decided. Knows no file, no device and no clock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PassBegins(NamedTuple):
 
 
 class Issue(NamedTuple):
-    """A worker got a dispatch: its stage's number, direction (by number), size, changes that follow, first instance, checksum of all states."""
+    """A worker got a dispatch: stage and direction by number, size, changes that follow, first instance, checksum of all states."""
 
     worker: int
     stage: int

@@ -17,14 +17,15 @@ from ampjax.trace.trace_records import KINDS, QueueSample, Slice, StalenessSampl
 class Trace:
     """A record of runs: slices of workers' time in the order in which they were added, and more.
 
-    Of each kind of record the first `max_slices` are kept. It has more than 15 methods, since what is added and what is read are the same columns: methods
-    `add...` take numbers as they come, in the middle of a run, and properties make records of them later.
+    Of each kind of record the first `max_slices` are kept. It has more than 15 methods, since what is added and what is read are the same
+    columns: methods `add...` take numbers as they come, in the middle of a run, and properties make records of them later.
 
     Args:
       slices: Slices to begin with.
       max_slices: The most that are kept, so that a long run does not fill the memory (a slice of 64 messages takes about 1 kB).
       every: On real devices: one dispatch in so many, or fewer, is waited for and timed; the others' times are worked out from these and
-        from when the host issued them (see `drivers.sampling_timer`). 1 waits for every dispatch before its messages travel on: exact, and slow.
+        from when the host issued them (see `drivers.sampling_timer`). 1 waits for every dispatch before its messages travel on: exact, and
+        slow.
 
     Attributes:
       runs: Start and end of each run, in nanoseconds.

@@ -23,7 +23,9 @@ SEARCHED_TOGETHER = 256
 
 
 def warn_of(loss: float, where: str, params: Mapping[str, Any], data: AnyInstances) -> bool:
-    """Warns if a training loss is not finite: names the nodes whose parameters are lost, and the first instance with a value that is not finite.
+    """Warns if a training loss is not finite.
+
+    The warning names the nodes whose parameters are lost, and the first instance that pumps a value that is not finite.
 
     Args:
       loss: The epoch's mean loss.

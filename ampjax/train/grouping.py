@@ -1,7 +1,7 @@
 """The order in which instances are taken: at random, or so that instances of about the same size follow one another.
 
-Instances that were admitted together fill a dispatch only while all of them are in flight. Where some are much longer than others, the last dispatches
-hold few rows. Minibatches of sequences of one length avoid that by the same means.
+Instances that were admitted together fill a dispatch only while all of them are in flight. Where some are much longer than others, the last
+dispatches hold few rows. Minibatches of sequences of one length avoid that by the same means.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def largest_run(order: np.ndarray, sizes: np.ndarray, n: int) -> np.ndarray:
 def in_groups(sizes: np.ndarray, group: int, rng: np.random.Generator) -> np.ndarray:
     """A random order in which groups of `group` have about the same size.
 
-    Pools of 50 groups are drawn at random, put in order of size and cut into groups; then all groups are shuffled. A group with fewer instances comes
-    last, so that instances that are admitted together are always of one group.
+    Pools of 50 groups are drawn at random, put in order of size and cut into groups; then all groups are shuffled. A group with fewer
+    instances comes last, so that instances that are admitted together are always of one group.
 
     Args:
       sizes: `[n]`.

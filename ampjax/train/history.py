@@ -23,8 +23,8 @@ class Epoch:
       valid: Validation metrics by name; empty if there was no validation.
       train_per_s: Training examples per second.
       valid_per_s: Validation examples per second.
-      seconds: Seconds of training and validation, those of earlier epochs included. What is done between epochs is left out: compiling ahead of
-        them, callbacks.
+      seconds: Seconds of training and validation, those of earlier epochs included. What is done between epochs is left out: compiling
+        ahead of them, callbacks.
       staleness_mean: Mean staleness over the epoch's gradient rows.
       staleness_max: Largest staleness.
       messages: Messages dispatched in training.

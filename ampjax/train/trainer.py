@@ -43,10 +43,11 @@ Callback = Callable[["Trainer", Epoch], Any]
 class Trainer:
     """Trains a graph (AMPNet §3, §5).
 
-    Each of `fit`, `evaluate` and `predict` has a twin to await, `fit_async` and so on. The plain ones work also where an event loop runs, as in a
-    notebook. A trainer runs one thing at a time: what else is asked of it meanwhile waits, during a `fit` until an epoch has ended.
+    Each of `fit`, `evaluate` and `predict` has a twin to await, `fit_async` and so on. The plain ones work also where an event loop runs,
+    as in a notebook. A trainer runs one thing at a time: what else is asked of it meanwhile waits, during a `fit` until an epoch has ended.
 
-    Its parts, in `session`, do the work. It has more than 15 methods, as `fit`, `evaluate` and `predict` come in two forms, and six are properties.
+    Its parts, in `session`, do the work. It has more than 15 methods, as `fit`, `evaluate` and `predict` come in two forms, and six are
+    properties.
 
     Args:
       graph: A closed graph.
@@ -63,7 +64,8 @@ class Trainer:
       graph: The graph.
       settings: The settings.
       plan: How nodes are fused into stages, and which worker runs each.
-      session: What the trainer works with (scheduler, executor, parameters on devices), for tools that look inside; it may change between versions.
+      session: What the trainer works with (scheduler, executor, parameters on devices), for tools that look inside; it may change between
+        versions.
 
     Raises:
       GraphError: If the graph is not closed.
@@ -122,10 +124,10 @@ class Trainer:
         return {node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in store.accumulators.items()}
 
     def save(self, folder: str | Path) -> None:
-        """Writes everything that training goes on from: parameters, optimizer states, gradients that wait for an update, random numbers, epochs.
+        """Writes a checkpoint: parameters, optimizer states, gradients that wait for an update, random numbers, epochs.
 
-        A callback may call it after each epoch. `restore` into a trainer of the same graph and settings, and the next `fit` gives what it would have
-        given here; a data set that is reshuffled starts from what is passed to that `fit`.
+        A callback may call it after each epoch. `restore` into a trainer of the same graph and settings, and the next `fit` gives what it
+        would have given here; a data set that is reshuffled starts from what is passed to that `fit`.
 
         Args:
           folder: Where to; a checkpoint that is there is replaced, in one go.
@@ -324,7 +326,10 @@ class Trainer:
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of the last training run, whatever was validated, evaluated or predicted since; of the last run if nothing has been trained. `run` names it."""
+        """Counts of the last training run, or of the last run if nothing has been trained; `run` names it.
+
+        Validation, evaluation and prediction do not change it (see `inference_statistics`).
+        """
         return self.session.passes.statistics.training
 
     @property
@@ -334,12 +339,16 @@ class Trainer:
 
     @property
     def device_bytes(self) -> dict[str, int]:
-        """Bytes on devices: `arenas` (adjoints included), `records` beside them (activations that adjoints need), `params`, `opt_state` and gradient `accumulators`."""
+        """Bytes on devices, by what they are for.
+
+        `arenas` hold payloads and adjoints, `records` the activations that adjoints need; `params`, `opt_state` and gradient
+        `accumulators`.
+        """
         return self.session.executor.device_bytes
 
     @property
     def left_over(self) -> list[str]:
-        """What was in flight when a run was last interrupted, a line each: who waited, the throttle, the queues, and the story of the oldest instance.
+        """What was in flight when a run was last interrupted: who waited, the throttle, the queues, the oldest instance's story.
 
         A loop that never ends raises no error: interrupt the run, and read here where the oldest instance goes round.
         """

@@ -1,7 +1,7 @@
-"""Reading files that nobody has checked yet, in bounded memory: what a file claims is compared with its size before anything is made for it.
+"""Reads unchecked files in bounded memory: what a file claims is compared with its size before memory is taken for it.
 
-The limits leave honest files several times the room that they need. They are there for damaged files, and for archives that were made to unpack to
-thousands of times their size.
+The limits leave honest files several times the room that they need. They are there for damaged files, and for archives that were made to
+unpack to thousands of times their size.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def read_idx(path: str | os.PathLike[str], n_axes: int, most: int = MOST_ITEMS) 
       uint8, `[n, 28, 28]` or `[n]`.
 
     Raises:
-      DataError: If the file can't be read, its gzip stream is cut off or damaged, or it is not such an IDX file, or claims more than `most` items;
-        names the file and the byte (of the unpacked content) at which it goes wrong.
+      DataError: If the file can't be read, its gzip stream is cut off or damaged, or it is not such an IDX file, or claims more than `most`
+        items; names the file and the byte (of the unpacked content) at which it goes wrong.
     """
     path, header_bytes = Path(path), 4 * (1 + n_axes)
     with _unpacked(path) as content:

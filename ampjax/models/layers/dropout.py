@@ -1,4 +1,7 @@
-"""Dropout of a row's features, and that of a batch, whose masks belong to its rows, not to their places: parts of a batch drop what the whole batch drops."""
+"""Dropout of a row's features, and of a batch's.
+
+A batch's masks belong to its rows, not to their places, so parts of a batch drop what the whole batch drops.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ class Domain:
       fields: The state fields.
       width: Messages of one instance, at most.
       single: Exactly one message per instance.
-      base: Number of the pump group whose messages stand in a 1 : 1 relation to these, by that group's unique fields; None if there is none.
+      base: Number of the pump group whose messages stand in a 1 : 1 relation to these, by that group's unique fields; None if there is
+        none.
     """
 
     key: Any

@@ -1,4 +1,4 @@
-"""The bodies of random graphs: a few functions and frozen layers, equal where they look equal, so that kernels compiled once serve all cases.
+"""The bodies of random graphs: a few functions and frozen layers. Those that look equal are equal, so that cases share kernels.
 
 Payloads have four features. Bodies are bounded, and smooth enough to be compared in float32.
 """
