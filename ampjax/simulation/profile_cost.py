@@ -1,4 +1,4 @@
-"""Cost models from a measured profile: machines like this one, with a decider per worker or with one host thread."""
+"""Cost models from a measured profile: machines like this one, where each worker decides for itself, or with one host thread."""
 
 from __future__ import annotations
 
