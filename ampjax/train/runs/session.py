@@ -85,8 +85,8 @@ class Session:
         Raises:
           SettingsError: If one is neither a data set nor a sequence, or is empty.
         """
-        held_out = None if valid is None else self.instances(valid, "validation data")
-        return self.instances(train, "training data"), held_out
+        data = self.instances(train, "training data")
+        return data, None if valid is None else self.instances(valid, "validation data")
 
     def training_pass(self, data: AnyInstances, ids: np.ndarray, may_update: bool = True) -> Pass:
         """Describes a pass that trains.
