@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ampjax.errors import SettingsError
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -27,10 +29,16 @@ class Linear:
     init_scale: str = "lecun"
 
     def init(self, key: jax.Array) -> dict[str, jax.Array]:
-        """Parameters `w [n_in, n_out]` and `b [n_out]`, float32.
+        """Makes initial parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [n_in, n_out]` and `b [n_out]`, float32.
 
         Raises:
-          ValueError: If `init_scale` is none of the four.
+          SettingsError: If `init_scale` is none of the four.
         """
         shape, bound = (self.n_in, self.n_out), self.n_in**-0.5
         key_w, key_b = jax.random.split(key)
@@ -42,12 +50,21 @@ class Linear:
             inits = jax.nn.initializers
             choices = {"he": inits.he_normal, "lecun": inits.lecun_normal, "glorot": inits.glorot_uniform}
             if self.init_scale not in choices:
-                raise ValueError(f"init_scale is one of {[*choices, 'torch']}, not {self.init_scale!r}")
+                names = f"one of {[*choices, 'torch']}"
+                raise SettingsError("Linear, `init_scale`", names, f"{self.init_scale!r}", "Choose one of these.")
             w = choices[self.init_scale]()(key_w, shape, jnp.float32)
         return {"w": w, "b": b} if self.bias else {"w": w}
 
     def __call__(self, params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-        """`x [..., n_in]` to `[..., n_out]`."""
+        """Applies the layer.
+
+        Args:
+          params: As `init` gives them.
+          x: `[..., n_in]`.
+
+        Returns:
+          `[..., n_out]`.
+        """
         y = x @ params["w"]
         return y + params["b"] if self.bias else y
 
@@ -67,9 +84,24 @@ class Embed:
     scale: float = 1.0
 
     def init(self, key: jax.Array) -> jax.Array:
-        """The table `[n_rows, features]`, float32."""
+        """Makes the initial table.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `[n_rows, features]`, float32.
+        """
         return self.scale * jax.random.normal(key, (self.n_rows, self.features), jnp.float32)
 
     def __call__(self, params: jax.Array, ids: Any) -> jax.Array:
-        """Ids `[...]` to `[..., features]`."""
+        """Looks vectors up.
+
+        Args:
+          params: The table.
+          ids: Integers `[...]`.
+
+        Returns:
+          `[..., features]`.
+        """
         return params.at[ids].get(mode="clip")

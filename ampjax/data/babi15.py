@@ -6,8 +6,8 @@ kind of its own, so there are 4 kinds.
 
 Two sources. `generate` draws graphs: the paper's 54 nodes are not described, so half are names, half are kinds, each name has
 one `is` and each kind one `has_fear` (to another kind), nodes are numbered at random, and each graph has one question. `load` reads
-graphs of 8 nodes with 4 questions each, in the format of Li et al.: `<a> <type> <b>` is an edge, `? <type> <a> <b>` a question about node a with
-the answer b, a blank line ends a graph. Numbers of nodes and types come from the fold's own files, `name=number` in each line.
+graphs of 8 nodes with 4 questions each, in the format of Li et al.: `<a> <type> <b>` is an edge, `? <type> <a> <b>` a question about node a
+with the answer b, a blank line ends a graph. Numbers of nodes and types come from the fold's own files, `name=number` in each line.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ class Questions:
         return f"Questions({len(self)} questions, {self.graphs.node_ptr[-1]} nodes)"
 
     def followed_by(self, other: Questions) -> Questions:
-        """These questions, then the other ones."""
+        """Joins two collections: these questions come before the other ones.
+
+        Args:
+          other: The other questions.
+        """
         asked, answers = (np.concatenate(pair) for pair in ((self.asked, other.asked), (self.answers, other.answers)))
         return Questions(Graphs.joined(self.graphs, other.graphs), asked, answers)
 
@@ -73,6 +77,9 @@ class Questions:
           start: The first question.
           stop: The one after the last; by default all are taken.
           encoding: `collect` or `flatmap`: see `GraphInstances`.
+
+        Returns:
+          An instance for each question.
         """
         rows = {}
         for name, node in (("x", self.asked), ("answer", self.answers)):
@@ -107,7 +114,14 @@ class Fresh:
         return self.n
 
     def reshuffle(self, rng: np.random.Generator) -> Fresh:
-        """The next window; this object, which may still be in use, stays as it is."""
+        """Gives the next window; this object, which may still be in use, stays as it is.
+
+        Args:
+          rng: Not used: the order of the supply is fixed.
+
+        Returns:
+          A data set of as many instances.
+        """
         return replace(self, start=(self.start + self.n) % len(self.supply))
 
     def gather(self, ids: np.ndarray) -> dict[str, Messages]:
@@ -115,6 +129,9 @@ class Fresh:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         return self.supply.gather((self.start + np.asarray(ids, np.int64)) % len(self.supply))
 
@@ -126,6 +143,9 @@ def generate(n: int, n_nodes: int = N_NODES, seed: int | np.random.SeedSequence 
       n: How many.
       n_nodes: Nodes of a graph: half of them names, half kinds.
       seed: Same seed, same questions.
+
+    Returns:
+      `n` questions, each with its graph.
 
     Raises:
       SettingsError: If `n` is below 1, or `n_nodes` is odd or below 4.
@@ -182,6 +202,9 @@ def read(
       node_ids: The nodes' names; all graphs have these nodes.
       edge_types: Must name `is` and `has_fear`.
       question_types: Must name `has_fear`.
+
+    Returns:
+      The questions in the order of the file.
 
     Raises:
       DataError: As `load`.

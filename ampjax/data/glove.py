@@ -1,4 +1,7 @@
-"""Word vectors as text, one word a line: `word 0.1 -0.2 ...` (GloVe, Pennington et al. 2014; also word2vec's text format, whose first line counts)."""
+"""Word vectors as text, one word a line: `word 0.1 -0.2 ...` (GloVe, Pennington et al. 2014).
+
+word2vec's text format can be read, too; its first line counts words and features.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,12 @@ def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int
       vocabulary: The words.
       features: Length of a vector.
 
+    Returns:
+      `init(key)`: the table `[words, features]`, float32.
+
     Raises:
-      DataError: If the file can't be read, a line has another number of values, or one of a word that is kept is no finite number; names the
-        line. Or if the file's first line counts its words, and it has another number of them.
+      DataError: If the file can't be read, a line has another number of values, or one of a word that is kept is no finite number; names
+        the line. Or if the file's first line counts its words, and it has another number of them.
     """
     rows = _read(path, {word: i for i, word in enumerate(vocabulary)}, features)
     if not rows:

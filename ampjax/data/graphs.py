@@ -1,4 +1,4 @@
-"""Graphs whose edges have kinds, as columns, and the messages that they are pumped as."""
+"""Graphs whose edges have kinds, stored as columns, and their messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Graphs:
 
     @classmethod
     def from_edges(cls, node_ptr: Any, edges: Any, n_kinds: int) -> Graphs:
-        """Graphs from edges in any order.
+        """Makes graphs from edges in any order.
 
         Args:
           node_ptr: `[n + 1]`, as in the class.
@@ -66,7 +66,11 @@ class Graphs:
 
     @classmethod
     def joined(cls, one: Graphs, other: Graphs) -> Graphs:
-        """The graphs of both, those of the first before those of the other.
+        """Joins two collections: the graphs of the first come before those of the second.
+
+        Args:
+          one: The first.
+          other: The second.
 
         Raises:
           DataError: If they differ in their number of edge kinds.
@@ -116,7 +120,11 @@ class Graphs:
         return np.repeat(self.node_ptr[:-1], np.diff(self.node_ptr))
 
     def topology(self, i: int) -> Topology:
-        """Graph `i` as the maps of `distribute` and `collect`: one wire per edge kind."""
+        """Gives a graph as the maps of `distribute` and `collect`: one wire per edge kind.
+
+        Args:
+          i: The graph's number.
+        """
         if i not in self._topologies:
             first, end = self.node_ptr[i], self.node_ptr[i + 1]
             edges = slice(self.out_ptr[first], self.out_ptr[end])
@@ -132,7 +140,7 @@ class GraphInstances:
 
     `collect` pumps a graph's nodes as one ragged message with the field `t` = 0, and its edges as the topology `edges`. `flatmap` pumps
     each node as a message of its own, with the fields `first` (the global number of its graph's first node), `node` (its number within
-    the graph) and `t` = 0; edges are looked up in `graphs` by whoever routes. Joins need `node` alone, which is small.
+    the graph) and `t` = 0; the model looks edges up in `graphs`. Joins need `node` alone, which is small.
 
     Args:
       graphs: The graphs.
@@ -162,6 +170,9 @@ class GraphInstances:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = self.ids[np.asarray(ids, np.int64)]
         first, sizes = self.graphs.node_ptr[ids], np.diff(self.graphs.node_ptr)[ids]
@@ -181,7 +192,11 @@ class GraphInstances:
 
 
 def check_encoding(where: str, encoding: str) -> None:
-    """Refuses what is no encoding.
+    """Checks the name of an encoding.
+
+    Args:
+      where: What an error calls the caller.
+      encoding: The name.
 
     Raises:
       SettingsError: If it is neither `collect` nor `flatmap`.

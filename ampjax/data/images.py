@@ -58,9 +58,9 @@ class Folder:
         at_least_one("images.Folder", size=self.size)
         root = Path(self.path)
         classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
-        found = [sorted(f for f in (root / name).rglob("*") if f.suffix.lower() in SUFFIXES) for name in classes]
-        if not classes or not all(found):
-            empty = root if not classes else root / classes[[len(files) for files in found].index(0)]
+        by_class = [sorted(f for f in (root / name).rglob("*") if f.suffix.lower() in SUFFIXES) for name in classes]
+        if not classes or not all(by_class):
+            empty = root if not classes else root / classes[[len(files) for files in by_class].index(0)]
             raise DataError(
                 f"folder {empty}",
                 "a folder for each class" if not classes else f"image files ({', '.join(SUFFIXES)})",
@@ -68,8 +68,8 @@ class Folder:
                 "Lay the images out as FOLDER/CLASS/FILE, and leave empty classes out.",
             )
         object.__setattr__(self, "classes", tuple(classes))
-        object.__setattr__(self, "files", [file for files in found for file in files])
-        labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(files) for files in found])
+        object.__setattr__(self, "files", [file for files in by_class for file in files])
+        labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(files) for files in by_class])
         object.__setattr__(self, "labels", labels)
 
     def __len__(self) -> int:
@@ -83,6 +83,9 @@ class Folder:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          `[n, size, size, 3]`, float32.
 
         Raises:
           DataError: If Pillow is not installed, or a file is no image, or claims more pixels than a file of its size has; names the file.
@@ -109,7 +112,14 @@ class Images:
         return f"Images({len(self)}, {self.images.shape[1]} × {self.images.shape[2]})"
 
     def read(self, ids: np.ndarray) -> Float[np.ndarray, "n size size 3"]:
-        """Some images."""
+        """Gives some images.
+
+        Args:
+          ids: `[n]`: which images.
+
+        Returns:
+          `[n, size, size, 3]`, float32.
+        """
         return self.images[ids]
 
 
@@ -122,6 +132,9 @@ def synthetic(n: int, size: int = 32, classes: int = 10, noise: float = 0.5, see
       classes: Classes, equally likely.
       noise: Deviation of the noise; that of the patterns is 1.
       seed: Of labels and noise; the patterns are the same for all seeds.
+
+    Returns:
+      `n` images with labels.
 
     Raises:
       SettingsError: If a count is below 1.
@@ -201,15 +214,15 @@ def _read(path: Path, size: int) -> np.ndarray:
     return (pixels / 255 - MEAN) / STD
 
 
-def _check_size(path: Path, own: tuple[int, int], scaled: tuple[int, int], most: int | None) -> None:
+def _check_size(path: Path, size: tuple[int, int], scaled: tuple[int, int], most: int | None) -> None:
     """Raises a `DataError` where an image would take far more memory than a photograph in a file of this size, before it is unpacked."""
     n_bytes = path.stat().st_size
     allowed = max(ALWAYS_ALLOWED, MOST_PER_BYTE * n_bytes)
-    if math.prod(own) > allowed:
-        got = f"{own[0]} x {own[1]} from {n_bytes} bytes"
+    if math.prod(size) > allowed:
+        got = f"{size[0]} x {size[1]} from {n_bytes} bytes"
         raise DataError(f"file {path}", f"at most {allowed} pixels, many times what photographs have", got, _FIX)
-    if most is not None and max(math.prod(own), math.prod(scaled)) > most:
-        got = f"{own[0]} x {own[1]}, scaled to {scaled[0]} x {scaled[1]}"
+    if most is not None and max(math.prod(size), math.prod(scaled)) > most:
+        got = f"{size[0]} x {size[1]}, scaled to {scaled[0]} x {scaled[1]}"
         fix = "Make it smaller or cut it, or raise PIL.Image.MAX_IMAGE_PIXELS."
         raise DataError(f"file {path}", f"at most {most} pixels, before and after it is scaled", got, fix)
 

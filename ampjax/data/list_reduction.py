@@ -67,6 +67,9 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0) -> ListReduction:
       n: How many.
       seed: Same seed, same sequences.
 
+    Returns:
+      `n` sequences with labels.
+
     Raises:
       SettingsError: If `n` is below 1.
 
@@ -133,6 +136,9 @@ class Sequences:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = np.asarray(ids, dtype=np.int64)
         lengths = self.data.lengths[ids]
@@ -192,7 +198,14 @@ class Buckets:
         return len(self.data)
 
     def reshuffle(self, rng: np.random.Generator) -> Buckets:
-        """The same sequences in newly drawn buckets; this object, which may still be in use, stays as it is."""
+        """Puts the same sequences into newly drawn buckets; this object, which may still be in use, stays as it is.
+
+        Args:
+          rng: Draws.
+
+        Returns:
+          A data set of buckets.
+        """
         return replace(self, permutation=rng.permutation(len(self.data)))
 
     def gather(self, ids: np.ndarray) -> dict[str, Messages]:
@@ -200,6 +213,9 @@ class Buckets:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = np.asarray(ids, dtype=np.int64)
         members, lengths = self._members[ids], self._lengths[ids]

@@ -141,7 +141,14 @@ class Batches:
         return len(self.data)
 
     def reshuffle(self, rng: np.random.Generator) -> Batches:
-        """The same images in newly drawn batches; this object, which may still be in use, stays as it is."""
+        """Puts the same images into newly drawn batches; this object, which may still be in use, stays as it is.
+
+        Args:
+          rng: Draws.
+
+        Returns:
+          A data set of batches.
+        """
         return replace(self, permutation=rng.permutation(len(self.data)))
 
     def gather(self, ids: np.ndarray) -> dict[str, Messages]:
@@ -149,6 +156,9 @@ class Batches:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         members = self._members[np.asarray(ids, dtype=np.int64)]
         # Padding repeats a real image: a made-up one might give a body values that real data never gives.

@@ -58,7 +58,7 @@ def load(
     min_count: int = 2,
     n_train: int | None = None,
 ) -> Multi30k:
-    """All pairs.
+    """Reads all pairs and makes the vocabularies.
 
     Args:
       data_dir: The folder with the six files (or with a folder `multi30k/tok` that holds them); else `AMPJAX_DATA`.
@@ -66,6 +66,9 @@ def load(
       size: Words of a vocabulary at most.
       min_count: Rarer words are unknown.
       n_train: Only so many training pairs, the first ones; they alone make the vocabularies.
+
+    Returns:
+      The pairs of the three files, and the vocabularies of the training pairs.
 
     Raises:
       SettingsError: If `source` is none of the two, or a number is too small.

@@ -42,7 +42,11 @@ class Sentences:
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[int]]) -> Sentences:
-        """Columns from lists of numbers."""
+        """Makes columns from lists of numbers.
+
+        Args:
+          sentences: For each sentence, the numbers of its words.
+        """
         ptr = np.cumsum([0, *map(len, sentences)])
         return cls(ptr, np.fromiter((i for words in sentences for i in words), np.int32, int(ptr[-1])))
 
@@ -58,7 +62,15 @@ class Sentences:
         return np.diff(self.ptr)
 
     def padded(self, ids: np.ndarray, width: int) -> np.ndarray:
-        """Some sentences as rows `[len(ids), width]` int32, filled up with `END`; an id of -1 stands for no words."""
+        """Gives some sentences as rows of one width, filled up with `END`.
+
+        Args:
+          ids: `[m]`: which sentences; -1 for one without words.
+          width: Words of a row.
+
+        Returns:
+          `[m, width]` int32.
+        """
         rows = np.full((len(ids), width), END, np.int32)
         for row, i in zip(rows, ids, strict=True):
             if i >= 0:

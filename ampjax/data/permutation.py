@@ -1,7 +1,8 @@
 """Shuffles in an order of each instance's own: synthetic data where every instance takes another way through the network.
 
 A row of digits goes through K fixed shuffles of their places, each once, in an order drawn for the instance; the label is the digit that
-then stands first. Orders outnumber instances, so hardly two take the same way (the case for which AMPNet's ICLR version, section 7, is written).
+then stands first. There are more orders than instances, so hardly two instances have the same order (the case of AMPNet's ICLR version,
+section 7).
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence =
       n_operations: Operations, K.
       seed: Same seed, same instances.
 
+    Returns:
+      `n` rows of digits with their orders and labels.
+
     Raises:
       SettingsError: If a count is below 1, or there are more than 12 operations.
 
@@ -85,7 +89,14 @@ def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence =
 
 
 def shuffles(n_operations: int) -> np.ndarray:
-    """`[K, 6]`: from which place each place takes its digit, by operation."""
+    """Draws the shuffles that the operations do; they are the same for every seed.
+
+    Args:
+      n_operations: K.
+
+    Returns:
+      `[K, 6]`: from which place each place takes its digit, by operation.
+    """
     return np.stack([np.random.default_rng(k).permutation(N_PLACES) for k in range(n_operations)])
 
 
@@ -110,16 +121,26 @@ class Programs:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = np.asarray(ids, np.int64)
-        way = self.data.orders[ids] @ powers(self.data.n_operations)
+        route = self.data.orders[ids] @ powers(self.data.n_operations)
         each = np.arange(len(ids))
         return {
-            "digits": Messages(self.data.digits[ids], each, {"t": 0, "way": way}),
+            "digits": Messages(self.data.digits[ids], each, {"t": 0, "way": route}),
             "label": Messages(self.data.labels[ids], each),
         }
 
 
 def powers(n_operations: int) -> np.ndarray:
-    """`[K]`: 1, K, K² ..."""
+    """Computes the weights of the digits of a number in base K.
+
+    Args:
+      n_operations: K.
+
+    Returns:
+      `[K]`: 1, K, K², ...
+    """
     return n_operations ** np.arange(n_operations, dtype=np.int64)

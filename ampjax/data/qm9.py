@@ -1,12 +1,12 @@
 """QM9 (Ramakrishnan et al. 2014): small molecules as graphs with explicit hydrogens, and their dipole moment mu in debye.
 
 The file `qm9_graphs.npz` holds, for M molecules, A atoms and B bonds: `mu` [M] (debye), `uncharacterized` [M] (1: failed QM9's consistency
-check; left out), `atom_ptr` [M + 1] into `atomic_number` [A] (1, 6, 7, 8, 9), `bond_ptr` [M + 1] into `bond_index` [B, 2] (atoms' numbers within
-the molecule, each bond once) and `bond_type` [B] (1 single, 2 double, 3 triple, 4 aromatic). RDKit makes such columns from SMILES.
+check; left out), `atom_ptr` [M + 1] into `atomic_number` [A] (1, 6, 7, 8, 9), `bond_ptr` [M + 1] into `bond_index` [B, 2] (atoms' numbers
+within the molecule, each bond once) and `bond_type` [B] (1 single, 2 double, 3 triple, 4 aromatic). RDKit makes such columns from SMILES.
 
 An atom's features are those of Gilmer et al. 2017, table 1, that follow from such a graph: element (H, C, N, O, F, one-hot), atomic number,
-aromatic, hybridisation (sp, sp2, sp3, one-hot; none for hydrogen), number of hydrogens. Acceptor and donor, which need a chemistry library, are
-left out. Hybridisation goes by bonds alone: sp for a triple or two double bonds, sp2 for a double or aromatic one, else sp3, which is
+aromatic, hybridisation (sp, sp2, sp3, one-hot; none for hydrogen), number of hydrogens. Acceptor and donor, which need a chemistry library,
+are left out. Hybridisation goes by bonds alone: sp for a triple or two double bonds, sp2 for a double or aromatic one, else sp3, which is
 approximate for conjugated nitrogen and oxygen.
 """
 
@@ -86,10 +86,13 @@ class Split:
 
 
 def load(data_dir: str | os.PathLike[str] | None = None) -> Molecules:
-    """All molecules that passed QM9's consistency check.
+    """Reads all molecules that passed QM9's consistency check.
 
     Args:
       data_dir: The folder with `qm9_graphs.npz` (or with a folder `qm9` that holds it); else `AMPJAX_DATA`.
+
+    Returns:
+      The molecules as columns.
 
     Raises:
       DataError: If the file is missing or holds something else than such molecules; names file, array and row.
@@ -98,7 +101,13 @@ def load(data_dir: str | os.PathLike[str] | None = None) -> Molecules:
 
 
 def read(path: str | os.PathLike[str]) -> Molecules:
-    """The molecules of one file.
+    """Reads the molecules of one file.
+
+    Args:
+      path: The file.
+
+    Returns:
+      Those that passed QM9's consistency check.
 
     Raises:
       DataError: As `load`.
@@ -109,7 +118,7 @@ def read(path: str | os.PathLike[str]) -> Molecules:
 def split(
     molecules: Molecules, n_valid: int = 1500, seed: int = 0, n_train: int | None = None, encoding: str = "collect"
 ) -> Split:
-    """Molecules at random for training and for validation.
+    """Draws molecules for training and for validation.
 
     Args:
       molecules: All molecules.
@@ -117,6 +126,9 @@ def split(
       seed: Same seed, same split.
       n_train: Training molecules; by default all others.
       encoding: `collect` or `flatmap`: see `GraphInstances`. Pumps: `x`, rows `[11]`, and `target`, `()`: standardised mu.
+
+    Returns:
+      Both, with a standardised target.
 
     Raises:
       SettingsError: If a count is below 1, or both together exceed what there is.
@@ -153,6 +165,9 @@ def synthetic(n: int = 1000, seed: int = 0) -> Molecules:
     Args:
       n: How many.
       seed: Same seed, same molecules.
+
+    Returns:
+      `n` molecules.
 
     Raises:
       SettingsError: If `n` is below 1.

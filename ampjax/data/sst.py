@@ -1,7 +1,7 @@
 r"""The Stanford Sentiment Treebank (Socher et al. 2013): binary trees of words, a sentiment label from 0 to 4 on every node.
 
-One tree a line, `(3 (2 It) (4 (4 (2 's) ...))`. Words are kept as they are, cased, but for backslashes (`\/`, `\*`), which are left out as in
-TensorFlow Fold's reader; fields are separated by the ASCII space only, since some words hold a no-break space.
+One tree a line, `(3 (2 It) (4 (4 (2 's) ...))`. Words are kept as they are, cased, but for backslashes (`\/`, `\*`), which are left out as
+in TensorFlow Fold's reader; fields are separated by the ASCII space only, since some words hold a no-break space.
 """
 
 from __future__ import annotations
@@ -83,26 +83,33 @@ def load(data_dir: str | os.PathLike[str] | None = None, min_count: int = 1) -> 
 
 
 def read_trees(path: str | os.PathLike[str], vocabulary: Sequence[str] | None = None) -> Trees:
-    """The trees of one file; without a vocabulary, with that of its own words.
+    """Reads the trees of one file.
+
+    Args:
+      path: The file.
+      vocabulary: The words that get numbers; None for those of the file itself.
 
     Raises:
       DataError: As `load`.
     """
     parsed = _Parsed(Path(path))
-    own = ["<unknown>", *dict.fromkeys(word for word in parsed.words if word)]
-    return parsed.trees(own if vocabulary is None else vocabulary)
+    words = ["<unknown>", *dict.fromkeys(word for word in parsed.words if word)]
+    return parsed.trees(words if vocabulary is None else vocabulary)
 
 
 def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[Trees, Trees]:
     """Trees of random shape whose labels follow from their words: a twin for runs without data.
 
-    Half of the 100 words carry a sentiment from -2 to 2; `not`-like words on the left turn a phrase's sentiment around. A node's label is the
-    clipped sum of its children's sentiments.
+    Half of the 100 words carry a sentiment from -2 to 2; `not`-like words on the left turn a phrase's sentiment around. A node's label is
+    the clipped sum of its children's sentiments.
 
     Args:
       n_train: Training trees.
       n_valid: Validation trees.
       seed: Same seed, same trees.
+
+    Returns:
+      Training and validation trees.
 
     Raises:
       SettingsError: If a count is below 1.
@@ -116,8 +123,8 @@ def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[T
 class TreeInstances:
     """Instances of one tree each (`ampjax.ir.instances.Instances`).
 
-    A message's state says where it goes: `at` is the node that it belongs to, `up` that node's parent (-1 at the root), `side` whether it is
-    the left (0) or the right (1) child there, or the root (2).
+    A message's state says where it goes: `at` is the node that it belongs to, `up` that node's parent (-1 at the root), `side` whether it
+    is the left (0) or the right (1) child there, or the root (2).
 
     Pumps, all with these fields: `words`, shape `()` int32, one message for each leaf; `branches`, shape `()` int32 (zeros that nobody
     reads), one for each branch; `labels`, shape `(2,)` int32, one for each node: its label, and 1 for a root or else 0.
@@ -136,6 +143,9 @@ class TreeInstances:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = np.asarray(ids, np.int64)
         first, sizes = self.data.ptr[ids], np.diff(self.data.ptr)[ids]

@@ -1,4 +1,4 @@
-"""Text as lines of tokens between ASCII spaces, in plain or gzipped files: vocabularies by frequency, and contiguous batches for a language model.
+"""Text as lines of tokens between ASCII spaces: vocabularies by frequency, and contiguous batches for a language model.
 
 A file of any tokens will do: words, pieces of words, characters. `ampjax.data.pairs` makes batches of pairs of lines.
 """
@@ -50,7 +50,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, counts: Mapping[str, int], size: int | None = None, min_count: int = 1) -> Vocabulary:
-        """The most frequent words; those equally frequent in the order of their letters.
+        """Makes a vocabulary of the most frequent words; those that are equally frequent are ordered by their letters.
 
         Args:
           counts: How often each word was seen.
@@ -66,11 +66,19 @@ class Vocabulary:
         return cls((*SPECIAL, *kept)[:size])
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The numbers of words; `UNKNOWN` for those it lacks."""
+        """Gives the numbers of words; `UNKNOWN` for those that it lacks.
+
+        Args:
+          words: The words.
+        """
         return [self.numbers.get(word, UNKNOWN) for word in words]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The words of numbers, up to before the first `END`."""
+        """Gives the words of numbers, up to the first `END`.
+
+        Args:
+          ids: The numbers.
+        """
         words = []
         for i in ids:
             if i == END:
@@ -86,11 +94,14 @@ class Vocabulary:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
-    """The tokens of each line, of a file whose name ends in `.gz` unpacked.
+    """Reads the tokens of each line; a file whose name ends in `.gz` is unpacked.
+
+    Args:
+      path: The file.
 
     Raises:
-      DataError: If the file can't be read, is a damaged gzip file, or a line is no text in UTF-8; names the line. Or if there are many words and not
-        one line end.
+      DataError: If the file can't be read, is a damaged gzip file, or a line is no text in UTF-8; names the line. Or if there are many
+        words and not one line end.
     """
     fix = "Check its name, or get it again; text must be UTF-8."
     for line in lines.read_lines(path, fix, longest=None, sentences=True):

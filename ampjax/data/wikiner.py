@@ -135,7 +135,11 @@ def load(
 
 
 def read_sentences(path: str | os.PathLike[str], vocabulary: Vocabulary | None = None) -> Sentences:
-    """The sentences of one file; without a vocabulary, with that of its own words.
+    """Reads the sentences of one file.
+
+    Args:
+      path: The file.
+      vocabulary: The words that get numbers; None for those of the file itself.
 
     Raises:
       DataError: As `load`.
@@ -154,6 +158,9 @@ def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[S
       n_train: Training sentences.
       n_valid: Validation sentences.
       seed: Same seed, same sentences.
+
+    Returns:
+      Training and validation sentences.
 
     Raises:
       SettingsError: If a count is below 1.
@@ -194,6 +201,9 @@ class SentenceInstances:
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
+
+        Returns:
+          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         data, ids = self.data, np.asarray(ids, np.int64)
         lengths = np.diff(data.ptr)[ids]

@@ -15,7 +15,14 @@ from ampjax.errors import SettingsError
 
 
 def probabilities(vocabulary: int, alpha: float = 1.0) -> Float[np.ndarray, " vocabulary"]:
-    """`P(k)` of each word, the most frequent first; `alpha` 0 makes all equal.
+    """Computes the probability `P(k)` of each word, the most frequent first.
+
+    Args:
+      vocabulary: Number of words.
+      alpha: Exponent of Zipf's law; 0 makes all words as likely.
+
+    Returns:
+      `[vocabulary]` float64; they add up to 1.
 
     Raises:
       SettingsError: If `vocabulary` is below 1, or `alpha` negative or not finite.
@@ -63,7 +70,7 @@ def tokens(
 
 
 def pairs(n: int, vocabulary: int, alpha: float = 1.0, max_length: int = 10, seed: int = 0) -> Pairs:
-    """Pairs for a translation model: the target is the source's words, each replaced by its own word of the other language, in reverse order.
+    """Pairs for a translation model: each word has one translation, and the target is in reverse order.
 
     Args:
       n: Pairs.
@@ -71,6 +78,9 @@ def pairs(n: int, vocabulary: int, alpha: float = 1.0, max_length: int = 10, see
       alpha: Zipf's exponent of the source.
       max_length: Lengths are uniform from 1 to this.
       seed: Of the pairs; the dictionary is the same for all seeds.
+
+    Returns:
+      `n` pairs.
 
     Raises:
       SettingsError: If a count is below 1, `vocabulary` has only special words, or `alpha` is negative or not finite.

@@ -20,7 +20,7 @@ from ampjax.drivers.waiting_timer import Waited
 from ampjax.engine.executor import Executor
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.trace.trace import Trace
-from ampjax.utils.patience import patiently
+from ampjax.utils.wait_with_warning import wait_with_warning
 
 STRIDE = 16
 """Dispatches between two fences on a worker's device."""
@@ -111,7 +111,7 @@ class AsyncioDriver:
     async def _read(self, executor: Executor, dispatch: Dispatch) -> None:
         """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
         reading = executor.readings[dispatch.number]
-        await patiently(partial(jax.block_until_ready, reading), f"what {self._told(dispatch)} reads back")
+        await wait_with_warning(partial(jax.block_until_ready, reading), f"what {self._told(dispatch)} reads back")
         self._loop.done(dispatch)
         self._moved.set()
 
@@ -128,7 +128,7 @@ class AsyncioDriver:
             fences.popleft()
         if len(fences) * STRIDE > self._run_ahead:
             oldest, last = fences.popleft()
-            await patiently(
+            await wait_with_warning(
                 oldest.block_until_ready, f"{self._told(last)}, or one of the {STRIDE - 1} before it on this worker,"
             )
         else:

@@ -176,7 +176,7 @@ class Sampled(Instrument):
     def finish(self) -> None:
         """Hands everything to the trace, which works the times out when it is read; `wait` first, unless the run has failed."""
         self.carried_out()
-        self._tracer.trace.put_off(partial(_add, self._issues, self._clock()))
+        self._tracer.trace.postpone(partial(_add, self._issues, self._clock()))
         self._issues = []
 
     def _is_due(self, dispatch: Dispatch) -> bool:

@@ -110,7 +110,7 @@ class Tracer:
         for worker in list(self._waits):
             self._close(worker, now)
         self.trace.runs.append((self._begun, now))
-        self.trace.put_off(partial(_add_queues, self._samples))
+        self.trace.postpone(partial(_add_queues, self._samples))
         self._samples = []
         for node, stats in self._loop.scheduler.stats.nodes.items():
             self.trace.add_histogram(node, stats.histogram - self._before.get(node, 0))

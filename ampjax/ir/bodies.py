@@ -24,7 +24,8 @@ class Body:
     Args:
       apply: `apply(params, *inputs)`, or `apply(params, *inputs, key=...)` if `rng`; `params` is `()` where there are none.
       init: `init(key) -> params`, or None for a node without parameters.
-      rng: True if it takes a PRNG key per message; the key is the same in forward and backward, another in each epoch, and None outside training.
+      rng: True if it takes a PRNG key per message; the key is the same in forward and backward, another in each epoch, and None outside
+        training.
     """
 
     apply: Callable[..., Any]

@@ -47,9 +47,9 @@ def tried(where: str, function: Callable[[State], Any], states: State) -> tuple[
     return try_function(where, function, first), first
 
 
-def _column(node: Node, what: str, function: StateFn, fields: tuple[str, ...]) -> np.ndarray:
+def _column(node: Node, role: str, function: StateFn, fields: tuple[str, ...]) -> np.ndarray:
     """Tries a state function on samples and checks that it gives an integer column."""
-    where = f"node `{node.name}`, {what}"
+    where = f"node `{node.name}`, {role}"
     value, states = tried(where, function, sample(fields))
     try:
         return column(where, value, len(states))
@@ -57,9 +57,9 @@ def _column(node: Node, what: str, function: StateFn, fields: tuple[str, ...]) -
         raise GraphError(error.where, error.expected, error.got, error.fix) from None
 
 
-def _new_states(node: Node, what: str, function: Callable[..., Any], states: State) -> tuple[State, State]:
+def _new_states(node: Node, role: str, function: Callable[..., Any], states: State) -> tuple[State, State]:
     """Tries a function that makes states on samples; returns what it made, and of what."""
-    where = f"node `{node.name}`, {what}"
+    where = f"node `{node.name}`, {role}"
     value, states = tried(where, function, states)
     if not isinstance(value, State) or len(value) != len(states):
         raise GraphError(

@@ -30,8 +30,8 @@ class CopyStack:
     def copy(self, name: str, number: int, entries: Sequence[Wire], dealt: int) -> Iterator[Copy]:
         """Nodes that are made in this `with` block are in a copy of a part of the graph; its exits are to be set.
 
-        Their names get the copy's number. Nodes of one name are replicas of each other: their parameters are kept together, they draw the same random numbers,
-        losses add up, and what sinks receive is put together.
+        Their names get the copy's number. Nodes of one name are replicas of each other: their parameters are kept together, they draw the
+        same random numbers, losses add up, and what sinks receive is put together.
 
         Args:
           name: The part's name.

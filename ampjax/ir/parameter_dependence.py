@@ -26,7 +26,13 @@ ROWS = 3
 
 @dataclass(frozen=True)
 class Made:
-    """An array that a function makes: shape, dtype's name, and whether it must be recorded: it depends on parameters, or is dear."""
+    """An array that a function makes.
+
+    Args:
+      shape: Its shape.
+      dtype: Its dtype's name; empty for what is no array of numbers, such as a PRNG key.
+      record: Whether it must be recorded: it depends on parameters, or is expensive to compute again.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -42,26 +48,40 @@ def made(function: Callable[..., Any], params: Any, *inputs: Any) -> list[Made]:
       *inputs: Shapes of what does not depend on them.
     """
     jaxpr = jax.make_jaxpr(function)(params, *inputs).jaxpr
-    unfree = not_free(jaxpr, len(jax.tree.leaves(params)))
-    return [look(jaxpr, var, unfree) for var in jaxpr.outvars]
+    needed = needing_record(jaxpr, len(jax.tree.leaves(params)))
+    return [describe(jaxpr, var, needed) for var in jaxpr.outvars]
 
 
-def not_free(jaxpr: Any, n_params: int) -> dict[Any, bool]:
-    """Whether each variable depends on parameters, the first `n_params` inputs, or is dear: it cannot be had again from the other inputs."""
-    found = {var: i < n_params for i, var in enumerate(jaxpr.invars)}
+def needing_record(jaxpr: Any, n_params: int) -> dict[Any, bool]:
+    """Finds the variables that can't be computed again from inputs alone at little cost.
+
+    Args:
+      jaxpr: A jaxpr.
+      n_params: How many of its inputs, from the first on, are parameters.
+
+    Returns:
+      By variable, whether it depends on parameters or is expensive.
+    """
+    dependent = {var: i < n_params for i, var in enumerate(jaxpr.invars)}
     for equation in jaxpr.eqns:
-        known = any(found.get(v, False) for v in equation.invars if not isinstance(v, Literal))
-        found.update(dict.fromkeys(equation.outvars, known or _is_expensive(equation)))
-    return found
+        known = any(dependent.get(v, False) for v in equation.invars if not isinstance(v, Literal))
+        dependent.update(dict.fromkeys(equation.outvars, known or _is_expensive(equation)))
+    return dependent
 
 
-def look(jaxpr: Any, var: Any, unfree: Mapping[Any, bool]) -> Made:
-    """What a variable of a jaxpr is; inputs and constants themselves need no record."""
+def describe(jaxpr: Any, var: Any, needed: Mapping[Any, bool]) -> Made:
+    """Describes a variable of a jaxpr; inputs and constants themselves need no record.
+
+    Args:
+      jaxpr: The jaxpr.
+      var: The variable.
+      needed: What `needing_record` gave.
+    """
     aval: Any = var.aval
     is_array = hasattr(aval, "shape") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
     computed = not isinstance(var, Literal) and var not in jaxpr.invars
     return Made(
-        tuple(aval.shape), str(aval.dtype) if is_array else "", is_array and computed and unfree.get(var, False)
+        tuple(aval.shape), str(aval.dtype) if is_array else "", is_array and computed and needed.get(var, False)
     )
 
 
@@ -81,13 +101,13 @@ def records(body: Body, rows: tuple[tuple[tuple[int, ...], str], ...]) -> bool:
         floats = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves((params, inputs))]
         leaves, structure = jax.tree.flatten((params, inputs))
 
-        def of(some: list[Any]) -> Any:
-            given = iter(some)
-            full = [next(given) if is_float else leaf for is_float, leaf in zip(floats, leaves, strict=True)]
+        def of_floats(float_leaves: list[Any]) -> Any:
+            following = iter(float_leaves)
+            full = [next(following) if is_float else leaf for is_float, leaf in zip(floats, leaves, strict=True)]
             return mapped(*jax.tree.unflatten(structure, full), options)
 
-        some = [leaf for is_float, leaf in zip(floats, leaves, strict=True) if is_float]
-        return jax.tree.leaves(jax.vjp(of, some)[1])
+        float_leaves = [leaf for is_float, leaf in zip(floats, leaves, strict=True) if is_float]
+        return jax.tree.leaves(jax.vjp(of_floats, float_leaves)[1])
 
     params = jax.eval_shape(body.init, jax.random.key(0))
     inputs = tuple(jax.ShapeDtypeStruct((ROWS, *shape), dtype) for shape, dtype in rows)

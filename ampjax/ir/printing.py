@@ -39,14 +39,14 @@ def tree(graph: Graph, params: bool = True) -> str:
             parent[edge.target.name] = edge.source.name
 
     def children(node: Node) -> list[Node | str]:
-        found: dict[str, Node | str] = {}
+        below: dict[str, Node | str] = {}
         for edge in sorted(
             outgoing[node.name], key=lambda e: (e.wire.port, e.wire.consumers.index((e.target, e.port)))
         ):
             name = edge.target.name
-            ours = not edge.back and parent[name] == node.name
-            found[name] = edge.target if ours else f"{'↺' if edge.back else '→'} {name}"
-        return list(found.values())
+            is_here = not edge.back and parent[name] == node.name
+            below[name] = edge.target if is_here else f"{'↺' if edge.back else '→'} {name}"
+        return list(below.values())
 
     lines = [f"Graph: {len(nodes)} node{'s' * (len(nodes) != 1)}"]
     roots: list[Node | str] = [node for node in graph.nodes.values() if node.name not in parent]

@@ -22,8 +22,8 @@ from ampjax.models.layers.losses import labelled_cross_entropy
 class Ponder:
     """Sizes of the network, and its bodies.
 
-    What travels in the inner loop is one row `[E + 2H + 2]`: the input, the state, the mean state so far, the halting probabilities' sum, and
-    the number of steps.
+    What travels in the inner loop is one row `[E + 2H + 2]`: the input, the state, the mean state so far, the halting probabilities' sum,
+    and the number of steps.
 
     Args:
       n_in: Features of an input, E.
@@ -55,14 +55,29 @@ class Ponder:
         return {"w": w, "b": jnp.zeros(self.hidden), "halt": halt, "halt_b": jnp.ones(())}
 
     def begin(self, state: jax.Array, x: jax.Array) -> jax.Array:
-        """The row that enters the inner loop, from a state `[H]` and an input `[E]`."""
+        """Makes the row that enters the inner loop.
+
+        Args:
+          state: The state `[H]`.
+          x: The input `[E]`.
+
+        Returns:
+          The row `[E + 2H + 2]`.
+        """
         return jnp.concatenate([x, state, jnp.zeros(self.hidden + 2, x.dtype)])
 
     def step(self, params: Any, row: jax.Array) -> tuple[jax.Array, jax.Array]:
         """A step of pondering; gives the next row, and 1 to go on or 0 to end.
 
-        `s = tanh([x; first; s] W + b)`, `h = sigmoid(s w + c)`. The step that brings the sum of all h to `1 - epsilon` is the last and gets what is
-        left of 1 as its weight.
+        `s = tanh([x; first; s] W + b)`, `h = sigmoid(s w + c)`. The step that brings the sum of all h to `1 - epsilon` is the last and gets
+        what is left of 1 as its weight.
+
+        Args:
+          params: As `init_step` gives them.
+          row: The row `[E + 2H + 2]`.
+
+        Returns:
+          The next row, and an integer: 1 to go on, 0 to end.
         """
         x, state, mean, (total, steps) = self._parts(row)
         first = (steps == 0).astype(row.dtype)
@@ -75,12 +90,26 @@ class Ponder:
         return jnp.concatenate([x, state, mean, counts]), (~last).astype(jnp.int32)
 
     def end(self, row: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The mean state `[H]`, which is the next state, and the ponder cost `N + R`: steps, and the last one's weight."""
+        """Ends the pondering of an input.
+
+        Args:
+          row: The last row `[E + 2H + 2]`.
+
+        Returns:
+          The mean state `[H]`, which is the next state; and the ponder cost `N + R`: the number of steps, and the last one's weight.
+        """
         *_, mean, (total, steps) = self._parts(row)
         return mean, steps + 1 - total
 
     def cost(self, ponder: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """`tau (N + R)`, with the metric `ponder`."""
+        """`tau (N + R)`, with the metric `ponder`.
+
+        Args:
+          ponder: The ponder cost `N + R`.
+
+        Returns:
+          The loss, and the metric `ponder`.
+        """
         return self.time_penalty * ponder, {"ponder": ponder}
 
     def _parts(self, row: jax.Array) -> tuple[jax.Array, ...]:
@@ -92,7 +121,8 @@ class Ponder:
 def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
     """A classifier of sequences that ponders every input.
 
-    Pumps: `x` `[E]` for each place of the sequence, with the fields `t` and `length`; `s0` `[H]`, the first state, with `t` 0, `length`, `step` 0
+    Pumps: `x` `[E]` for each place of the sequence, with the fields `t` and `length`; `s0` `[H]`, the first state, with `t` 0, `length`,
+      `step` 0
     and `more` 0; `label` `()` int32.
 
     Args:
@@ -100,8 +130,8 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
       replicas: Copies of `step` behind Cond and Phi, by instance.
 
     Returns:
-      The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost` (metric `ponder`, which is `N + R` of an
-      input on average), and the sink `logits`.
+      The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost`
+      (metric `ponder`: `N + R` of an input on average), and the sink `logits`.
     """
     most = ponder.max_steps
     with amp.Graph() as graph:

@@ -39,8 +39,8 @@ class Network:
       graphs: The tables of the `flatmap` encoding; without them the encoding is `collect`.
       replicas: Copies of each edge map and of the gated unit, by instance.
       copies: Copies of all of it, by instance, each on a worker of its own.
-      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may stand on workers of their
-        own (arXiv version, figure 7), rather than the one node `update`.
+      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may stand on workers of
+        their own (arXiv version, figure 7), rather than the one node `update`.
 
     Raises:
       SettingsError: If a size is below 1, there are more features than `hidden`, or the graphs have another number of edge kinds.
@@ -71,7 +71,12 @@ class Network:
             )
 
     def pump(self, name: str, features: int) -> Wire:
-        """A pump with a row `[features]` for each node, as `ampjax.data.graphs.GraphInstances` pumps it."""
+        """Adds a pump with a row for each node, as `ampjax.data.graphs.GraphInstances` pumps it.
+
+        Args:
+          name: The pump's name.
+          features: Features of a row.
+        """
         fields = ("t",) if self.graphs is None else ("first", "node", "t")
         return amp.pump(name, (features,), fields=fields, ragged=self.graphs is None)
 
@@ -85,7 +90,15 @@ class Network:
         return ("instance",) if self.graphs is None else ("node",)
 
     def propagate(self, x: Wire, edges: Wire | None) -> Wire:
-        """Features `[F]` of the nodes to their states `[H]` after T steps; `edges` is the topology of the encoding `collect`."""
+        """Propagates the nodes' features along edges for T steps.
+
+        Args:
+          x: Features `[F]` of the nodes.
+          edges: The topology, in the encoding `collect`; else None.
+
+        Returns:
+          The states `[H]` of the nodes.
+        """
         edge_maps = [amp.ppt(f"edge{kind}", amp.nn.Linear(self.hidden, self.hidden)) for kind in range(self.n_kinds)]
         sends = [amp.replicate(edge_map, self.replicas) for edge_map in edge_maps]
         start = amp.npt("pad", Pad(self.hidden))(x)
@@ -113,7 +126,14 @@ class Network:
         return amp.npt("mix", _mix, join=join)(node("candidate", Candidate(self.hidden), a, h, r), h, z)
 
     def per_graph(self, rows: Wire) -> Wire:
-        """The rows of each graph's nodes as one ragged message."""
+        """Collects the rows of each graph's nodes.
+
+        Args:
+          rows: A row of each node.
+
+        Returns:
+          A ragged message for each graph.
+        """
         if self.graphs is None:
             return rows
         sizes = self.graphs.sizes
@@ -130,8 +150,8 @@ def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
       scale: What the metric `error`, the mean absolute error, is multiplied with: from the targets' unit to that of the report.
 
     Returns:
-      The graph, with the parameterised nodes `edge0` ..., `update` and `readout`, the loss `square` (half the squared error) with the metric
-      `error`, and the sink `prediction`.
+      The graph, with the parameterised nodes `edge0` ..., `update` and `readout`, the loss `square` (half the squared error) with the
+      metric `error`, and the sink `prediction`.
     """
     with amp.Graph() as graph:
         edges = network.topology()
@@ -157,8 +177,8 @@ def ggnn_selection(network: Network) -> Graph:
       network: Sizes and encoding.
 
     Returns:
-      The graph, with the parameterised nodes `edge0` ..., `update` and `score`, the loss `xent` (in nats) with the metric `accuracy`, and the
-      sink `scores`.
+      The graph, with the parameterised nodes `edge0` ..., `update` and `score`, the loss `xent` (in nats) with the metric `accuracy`, and
+      the sink `scores`.
     """
     with amp.Graph() as graph:
         edges = network.topology()
@@ -181,7 +201,7 @@ def _collected(h: Wire, sends: Sequence[Callable[..., Wire]], edges: Wire) -> Wi
 
 
 def _flatmapped(h: Wire, sends: Sequence[Callable[..., Wire]], graphs: Graphs) -> Wire:
-    """What arrives at the nodes: one message per edge, grouped by its receiver. The node's own message opens the group, which may be empty."""
+    """What arrives at the nodes: a message per edge, grouped by receiver. The node's own message opens the group, which may be empty."""
     out_ptr, out_degree, in_degree = graphs.out_ptr, graphs.out_degree, graphs.in_degree
     receivers, kinds = graphs.receivers, graphs.kinds
 
@@ -192,8 +212,10 @@ def _flatmapped(h: Wire, sends: Sequence[Callable[..., Wire]], graphs: Graphs) -
     sent = amp.flatmap(h, lambda s: out_degree[s.first + s.node], over_edge, name="senders")
     wires = amp.cond(sent, lambda s: kinds[s.edge], len(sends), name="kind")
     arrived = amp.phi("arrived", *(send(wire) for send, wire in zip(sends, wires, strict=True)))
-    own = amp.group(arrived, by=("node", "t"), size=lambda s: in_degree[s.first + s.node], opener=h, name="receivers")
-    return amp.reduce("arrivals", _sum, own)
+    received = amp.group(
+        arrived, by=("node", "t"), size=lambda s: in_degree[s.first + s.node], opener=h, name="receivers"
+    )
+    return amp.reduce("arrivals", _sum, received)
 
 
 @dataclass(frozen=True)
@@ -228,7 +250,13 @@ class GatedUnit:
         return {"gates": _glorot(2 * n, 2 * n).init(gates), "candidate": _glorot(2 * n, n).init(candidate)}
 
     def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
-        """Arrivals `[H]` and state `[H]` to the new state `[H]`."""
+        """Arrivals `[H]` and state `[H]` to the new state `[H]`.
+
+        Args:
+          params: As `init` gives them.
+          a: The sum of what arrived, `[H]`.
+          h: The state `[H]`.
+        """
         z, r = jnp.split(jax.nn.sigmoid(_linear(params["gates"], a, h)), 2, axis=-1)
         return _mix(jnp.tanh(_linear(params["candidate"], a, r * h)), h, z)
 
@@ -248,7 +276,13 @@ class Gate:
         return _glorot(2 * self.hidden, self.hidden).init(key)
 
     def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
-        """Arrivals `[H]` and state `[H]` to `[H]`."""
+        """Arrivals `[H]` and state `[H]` to `[H]`.
+
+        Args:
+          params: As `init` gives them.
+          a: The sum of what arrived, `[H]`.
+          h: The state `[H]`.
+        """
         return jax.nn.sigmoid(_linear(params, a, h))
 
 

@@ -97,12 +97,20 @@ class Config:
 
     @classmethod
     def full(cls, auxiliary: bool = True) -> Config:
-        """Inception-v3."""
+        """Inception-v3.
+
+        Args:
+          auxiliary: Whether there is an auxiliary head.
+        """
         return cls(auxiliary=auxiliary)
 
     @classmethod
     def small(cls, auxiliary: bool = True) -> Config:
-        """The same in small, for images of 75 × 75 pixels: seconds on a laptop."""
+        """The same in small, for images of 75 × 75 pixels: seconds on a laptop.
+
+        Args:
+          auxiliary: Whether there is an auxiliary head.
+        """
         return cls(
             ("35/32", "to 17", "to 8"), 16, 10, 75, auxiliary, dropout=0.0, batch=8, epoch_updates=20, statistics=0.9
         )
@@ -145,7 +153,16 @@ class Inception(nnx.Module):
         return self.all_logits(x, Dropout(None, 0.0), train)[0]
 
     def all_logits(self, x: jax.Array, drop: Dropout, train: bool = True) -> list[jax.Array]:
-        """Images to the logits of the head and, in training, of the auxiliary head if there is one, each `[n, classes]`."""
+        """Computes the logits of all heads.
+
+        Args:
+          x: Images `[n, size, size, 3]`.
+          drop: Dropout before the head.
+          train: Whether BatchNorm uses the batch's statistics, and the auxiliary head runs.
+
+        Returns:
+          `[n, classes]` of the head and, in training, of the auxiliary head if there is one.
+        """
         for i, conv in enumerate(self.stem):
             x = conv(x, train)
             if i in _POOLED:
@@ -176,12 +193,27 @@ class Auxiliary(nnx.Module):
 
 
 def init(config: Config, seed: int = 0) -> Any:
-    """`weights` and `statistics`, nested dicts; same seed, same parameters."""
+    """Makes initial parameters; the same seed gives the same parameters.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+      seed: Of the PRNG key.
+
+    Returns:
+      `weights` and `statistics`, each a nested dict of float32 arrays.
+    """
     return classifiers.init(Inception, config, seed)
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss `loss_fn(params, batch)`: both heads' mean cross entropies in nats, with smoothed labels. See `images` for statistics."""
+    """The training loss: both heads' mean cross entropies in nats, with smoothed labels. See `layers.classifiers` for statistics.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+
+    Returns:
+      `loss_fn(params, batch)`: a scalar, float32.
+    """
 
     def objective(model: Inception, x: jax.Array, batch: Batch) -> jax.Array:
         logits = model.all_logits(x, from_batch(batch, config.dropout))
@@ -192,12 +224,23 @@ def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
 
 
 def make_predict(config: Config) -> Callable[[Any, jax.Array], jax.Array]:
-    """`predict(params, images) -> logits`."""
+    """Makes the function that classifies images.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+
+    Returns:
+      `predict(params, images [n, size, size, 3])`: logits `[n, classes]`, float32.
+    """
     return classifiers.make_predict(Inception, config)
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """RMSProp with an epsilon of 1 after clipping, a rate of 0.045 that falls to 0.94 of itself every 2 epochs, and averaged weights."""
+    """RMSProp with an epsilon of 1 after clipping, a rate of 0.045 that falls to 0.94 of itself every 2 epochs, and averaged weights.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+    """
     rate = optax.exponential_decay(0.045, 2 * config.epoch_updates, 0.94, staircase=True)
     weights = optax.chain(
         optax.clip_by_global_norm(config.clip),

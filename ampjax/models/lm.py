@@ -130,7 +130,15 @@ class Softmax(nnx.Module):
 
 
 def init(config: Config, seed: int = 0) -> Any:
-    """The parameters, a nested dict; same seed, same parameters."""
+    """Makes initial parameters; the same seed gives the same parameters.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+      seed: Of the PRNG key.
+
+    Returns:
+      A nested dict of float32 arrays.
+    """
     return functional.init(LanguageModel, config, seed)
 
 
@@ -187,7 +195,11 @@ def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, Any
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Adagrad. The embedding's gradient counts `batch` times; only the LSTM's is clipped, and only its parameters are averaged."""
+    """Adagrad. The embedding's gradient counts `batch` times; only the LSTM's is clipped, and only its parameters are averaged.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+    """
     return optax.chain(
         optax.masked(optax.scale(config.batch), _only("embedding")),
         optax.masked(optax.clip_by_global_norm(config.clip), _only("lstm")),

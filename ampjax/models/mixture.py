@@ -57,10 +57,19 @@ class Experts:
         return {"gate": zeros, "noise": zeros}
 
     def gate(self, params: Any, x: jax.Array, key: Any = None) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """A row's weights `[top]`, the experts that it visits `[top]` int32 (one: `[]`), and its weight for every expert `[E]`.
+        """Chooses experts for a row.
 
-        `H = x W_g + N(0, 1) softplus(x W_noise)`; the weights are the softmax of the top entries of H. Of a single one that would always be
-        1 and teach the gate nothing, so `top` 1 takes its share in the softmax over all experts (Fedus et al. 2021).
+        `H = x W_g + N(0, 1) softplus(x W_noise)`; the weights are the softmax of the top entries of H. A single weight would always be 1
+        and teach the gate nothing, so `top` 1 takes its share in the softmax over all experts (Fedus et al. 2021).
+
+        Args:
+          params: As `init_gate` gives them.
+          x: The row `[n_in]`.
+          key: A PRNG key for the noise; None in inference.
+
+        Returns:
+          The chosen experts' weights `[top]`; their numbers, int32 `[top]` (`[]` for one); and each expert's weight `[E]`, 0 if it was not
+          chosen.
         """
         h = x @ params["gate"]
         if key is not None:
@@ -80,7 +89,15 @@ class Experts:
         ]
 
     def expert(self, params: Any, x: jax.Array) -> jax.Array:
-        """`[n_in] -> [n_out]` through one hidden ReLU layer."""
+        """Computes an expert's output: one hidden ReLU layer.
+
+        Args:
+          params: As `init_expert` gives them.
+          x: The row `[n_in]`.
+
+        Returns:
+          `[n_out]`.
+        """
         first, second = params
         return jax.nn.relu(x @ first["w"] + first["b"]) @ second["w"] + second["b"]
 
@@ -92,7 +109,8 @@ class Experts:
 def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
     """A classifier of rows by a mixture of experts; an instance is a batch of rows.
 
-    Pumps: `x` `[n_in]` and `label` `()` int32, both with the fields `i` (the row's number) and `n` (rows of the instance). The paper's second
+    Pumps: `x` `[n_in]` and `label` `()` int32, both with the fields `i` (the row's number) and `n` (rows of the instance). The paper's
+      second
     balancing loss, on the load, is left out.
 
     Args:
@@ -100,8 +118,8 @@ def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
       replicas: Copies of the gate and of each expert behind Cond and Phi, by instance.
 
     Returns:
-      The graph, with the parameterised nodes `gate` and `expert0`, `expert1`, ... (or `gate/0` ...), the losses `xent` (metric `accuracy`) and `importance`, and
-      the sink `logits`.
+      The graph, with the parameterised nodes `gate` and `expert0`, `expert1`, ... (or `gate/0` ...), the losses `xent` (metric `accuracy`)
+      and `importance`, and the sink `logits`.
     """
     names = tuple(f"choice{rank}" for rank in range(experts.top))
 

@@ -90,12 +90,21 @@ class Config:
 
     @classmethod
     def full(cls, layers: int = 2) -> Config:
-        """The papers': 2, 4 or 8 layers on each side."""
+        """The papers': 2, 4 or 8 layers on each side.
+
+        Args:
+          layers: Layers of the encoder, and of the decoder.
+        """
         return cls(layers, learning_rate=2.0 if layers == 8 else 1.0)
 
     @classmethod
     def small(cls, source_vocabulary: int = 500, target_vocabulary: int = 500) -> Config:
-        """The same in small: seconds on a laptop."""
+        """The same in small: seconds on a laptop.
+
+        Args:
+          source_vocabulary: Rows of the source's embedding.
+          target_vocabulary: Rows of the target's embedding.
+        """
         return cls(2, 32, source_vocabulary, target_vocabulary, dropout=0.0, n_updates=400, batch=16, max_length=12)
 
 
@@ -114,30 +123,71 @@ class Translator(nnx.Module):
         self.output = nnx.Param(uniform(rngs.params(), (units, target)))
 
     def encode(self, source: jax.Array, length: jax.Array, drop: dropout.Dropout) -> tuple[Memory, Any]:
-        """Source words `[n, words]` to what the decoder attends to, and the state that it starts from."""
+        """Encodes sentences.
+
+        Args:
+          source: `[n, words]` int32, filled up behind each sentence's end.
+          length: `[n]` int32: words of each sentence.
+          drop: Dropout of this batch.
+
+        Returns:
+          What the decoder attends to, and the state that it starts from.
+        """
         outputs, states = self.encoder(self.source_embedding[source], length, drop)
         present = jnp.arange(source.shape[1]) < length[:, None]
         return self.decoder.attention.remember(outputs, present), self.decoder.start(states)
 
     def decode(self, memory: Memory, state: Any, words: jax.Array) -> tuple[Any, jax.Array]:
-        """The words before `[n]` to the state after and the next words' logits `[n, V]`."""
+        """Decodes one word of each sentence.
+
+        Args:
+          memory: What `encode` gave.
+          state: The decoder's state.
+          words: `[n]` int32: the words before.
+
+        Returns:
+          The state after, and the next words' logits `[n, V]`.
+        """
         state, output = self.decoder.step(memory, state, self.target_embedding[words], dropout.Dropout(None, 0.0))
         return state, output @ self.output[...]
 
     def logits(self, batch: Batch, drop: dropout.Dropout) -> jax.Array:
-        """Those of all words of the targets, each after the right words before it: `[n, words, V]`."""
+        """Computes the logits of all words of the targets, each after the right words before it.
+
+        Args:
+          batch: Sources and targets.
+          drop: Dropout of this batch.
+
+        Returns:
+          `[n, words, V]`, float32.
+        """
         memory, state = self.encode(batch["source"], batch["source_length"], drop.at(0))
         inputs = self.target_embedding[batch["target_in"]]
         return self.decoder.run(memory, state, inputs, drop.at(1)) @ self.output[...]
 
 
 def init(config: Config, seed: int = 0) -> Any:
-    """The parameters, a nested dict; same seed, same parameters."""
+    """Makes initial parameters; the same seed gives the same parameters.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+      seed: Of the PRNG key.
+
+    Returns:
+      A nested dict of float32 arrays.
+    """
     return functional.init(Translator, config, seed)
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss `loss_fn(params, batch)`: the words' cross entropies in nats, summed over a sentence, averaged over the batch."""
+    """The training loss `loss_fn(params, batch)`: the words' cross entropies in nats, summed over a sentence, averaged over the batch.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+
+    Returns:
+      `loss_fn(params, batch)`: a scalar, float32.
+    """
 
     def loss_fn(params: Any, batch: Batch) -> jax.Array:
         drop = dropout.from_batch(batch, config.dropout)
@@ -147,7 +197,15 @@ def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
 
 
 def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, jax.Array]]:
-    """`evaluate(params, batch) -> (nats, n_words)`, both summed over the batch; `exp(nats / n_words)` is the perplexity."""
+    """Makes the function that scores a batch of translations.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+
+    Returns:
+      `evaluate(params, batch)`: the words' cross entropies in nats and the number of words, both summed over the batch. `exp(nats /
+      n_words)` is the perplexity.
+    """
 
     def evaluate(params: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
         return _nats(config, params, batch, dropout.Dropout(None, 0.0)).sum(), batch["target_length"].sum()
@@ -163,12 +221,20 @@ def _nats(config: Config, params: Any, batch: Batch, drop: dropout.Dropout) -> j
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """SGD after clipping by the norm of all gradients."""
+    """SGD after clipping by the norm of all gradients.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+    """
     return optax.chain(optax.clip_by_global_norm(config.clip), optax.sgd(halving(config)))
 
 
 def halving(config: Config) -> optax.Schedule:
-    """The learning rate by update: constant in the first half, then halved after each of 10 equal parts of the second (`luong10`)."""
+    """The learning rate by update: constant in the first half, then halved after each of 10 equal parts of the second (`luong10`).
+
+    Args:
+      config: Sizes of the model and how it is trained.
+    """
     half = config.n_updates // 2
     part = max((config.n_updates - half) // 10, 1)
     return lambda count: config.learning_rate * 0.5 ** (jnp.maximum(count - half, 0) // part)

@@ -1,7 +1,7 @@
 """Operations in an order of each instance's own (AMPNet, ICLR version, section 7: a random permutation of operations on each instance).
 
-At a given depth instances are at different operations, so batching by depth finds little to batch; but messages for one operation may come from
-any depth, and go through it together.
+At a given depth instances are at different operations, so batching by depth finds little to batch; but messages for one operation may come
+from any depth, and go through it together.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ampjax.models.layers.losses import labelled_cross_entropy
 def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, copies: int = 1) -> Graph:
     """A state goes through each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
 
-    The state field `way` holds the order as a number in base K, and `t` the step: the Cond before the operations reads the digit number `t` of `way`,
-    an Isu counts `t` up. The pumps are those of `ampjax.data.permutation.Programs`.
+    The state field `way` holds the order as a number in base K, and `t` the step: the Cond before the operations reads the digit number `t`
+    of `way`, an Isu counts `t` up. The pumps are those of `ampjax.data.permutation.Programs`.
 
     Args:
       n_operations: Operations, K.
@@ -33,7 +33,8 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, cop
       copies: Copies of all of it, by instance, each on a worker of its own.
 
     Returns:
-      The graph, with the parameterised nodes `embed`, `operation0`, `operation1`, ... (or `operation0/0` ...) and `output`, and the loss `xent` with the metric `accuracy`.
+      The graph, with the parameterised nodes `embed`, `operation0`, `operation1`, ... (or `operation0/0` ...) and `output`, and the loss
+      `xent` with the metric `accuracy`.
 
     Raises:
       SettingsError: If a size is below 1, or there are more than 12 operations.
@@ -70,7 +71,15 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, cop
 
 
 def embed(tables: jax.Array, digits: jax.Array) -> jax.Array:
-    """Digits `[..., 6]` to the sum of their vectors `[..., H]`, one table `[10, H]` for each place: `tables [6, 10, H]`."""
+    """Adds up the vectors of digits.
+
+    Args:
+      tables: `[6, 10, H]`: a table for each place of a digit.
+      digits: `[..., 6]` integers.
+
+    Returns:
+      `[..., H]`.
+    """
     return tables[jnp.arange(N_PLACES), digits].sum(axis=-2)
 
 

@@ -114,24 +114,50 @@ class ResNet(nnx.Module):
 
 
 def init(config: Config, seed: int = 0) -> Any:
-    """`weights` and `statistics`, nested dicts; same seed, same parameters."""
+    """Makes initial parameters; the same seed gives the same parameters.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+      seed: Of the PRNG key.
+
+    Returns:
+      `weights` and `statistics`, each a nested dict of float32 arrays.
+    """
     return classifiers.init(ResNet, config, seed)
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss `loss_fn(params, batch)`: the mean cross entropy in nats. See `images` for how statistics travel."""
+    """The training loss `loss_fn(params, batch)`: the mean cross entropy in nats. See `images` for how statistics travel.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+
+    Returns:
+      `loss_fn(params, batch)`: a scalar, float32.
+    """
     return classifiers.make_loss(
         ResNet, config, lambda model, x, batch: classifiers.cross_entropy(model(x, train=True), batch["label"])
     )
 
 
 def make_predict(config: Config) -> Callable[[Any, jax.Array], jax.Array]:
-    """`predict(params, images) -> logits`."""
+    """Makes the function that classifies images.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+
+    Returns:
+      `predict(params, images [n, size, size, 3])`: logits `[n, classes]`, float32.
+    """
     return classifiers.make_predict(ResNet, config)
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """SGD with momentum, weight decay and `schedule`."""
+    """SGD with momentum, weight decay and `schedule`.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+    """
     weights = optax.chain(
         optax.add_decayed_weights(config.weight_decay, lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree)),
         optax.sgd(schedule(config), config.momentum),
@@ -140,7 +166,14 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def schedule(config: Config) -> optax.Schedule:
-    """The rate by update: from 0.1 linearly to 0.1 · batch / 256 in 5 epochs (batches up to 256 have no need to), a tenth after 30, 60 and 80."""
+    """The learning rate by update.
+
+    It goes from 0.1 linearly to 0.1 · batch / 256 in 5 epochs, if the batch has more than 256 images; it falls to a tenth after 30, 60 and
+    80 epochs.
+
+    Args:
+      config: Sizes of the model and how it is trained.
+    """
     peak, warm = 0.1 * config.batch / 256, 5 * config.epoch_updates
     start = min(0.1, peak)
 

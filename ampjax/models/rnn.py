@@ -25,7 +25,8 @@ def list_reduction_rnn(
       batch: Sequences in an instance; None pumps single sequences, whose payloads have no batch axis.
       replicas: Copies of `linear1` behind Cond and Phi, by instance (figure 4b).
       whole: The whole sequence is pumped as one ragged message (figure 2), embedded row by row and ungrouped into its steps.
-      copies: Copies of all of it, by instance, each on a worker of its own: a worker that has one runs a whole step as one kernel, where `replicas` sends each step to a worker and back.
+      copies: Copies of all of it, by instance, each on a worker of its own: a worker that has one runs a whole step as one kernel, where
+        `replicas` sends each step to a worker and back.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `linear1` (or `linear1/0` ...) and `linear2`, and the loss `xent`

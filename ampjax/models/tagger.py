@@ -1,11 +1,11 @@
 """A tagger of words with a model of characters for rare ones: DyNet's `bilstm-tagger-withchar`, AMPNet's WikiNER experiment (B.5).
 
-A frequent word's vector comes from a table. A rare word's is what two LSTMs over its characters end with, left to right and right to left. Two
-LSTMs over the word vectors, one each way, give every word a context, which a small network without biases classifies.
+A frequent word's vector comes from a table. A rare word's is what two LSTMs over its characters end with, left to right and right to left.
+Two LSTMs over the word vectors, one each way, give every word a context, which a small network without biases classifies.
 
-The LSTMs are ordinary ones, without peepholes and with 1 added to the forget gate. A state `[2H]` holds `h` and `c`, one after the other; row vectors
-throughout. Matrices start Glorot uniform (one of `[n_in, 4H]` for all gates, as in DyNet), tables uniform within `sqrt(6 / features)`
-(DyNet's Glorot for them), biases zero.
+The LSTMs are ordinary ones, without peepholes and with 1 added to the forget gate. A state `[2H]` holds `h` and `c`, one after the other;
+row vectors throughout. Matrices start Glorot uniform (one of `[n_in, 4H]` for all gates, as in DyNet), tables uniform within `sqrt(6 /
+features)` (DyNet's Glorot for them), biases zero.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def tagger(
       copies: Copies of all of it, by instance, each on a worker of its own.
 
     Returns:
-      The graph, with the parameterised nodes `embed`, `char_embed`, `char_input`, `char_forward`, `char_backward`, `word_input`, `word_forward`,
-      `word_backward`, `hidden` and `output`, the loss `xent` with the metrics `accuracy` (over all words) and `accuracy_without_o` (over words
-      inside entities), and the sinks `logits`: a row `[9]` for each word, in the order of `ampjax.data.wikiner.TAGS`, and `word_forward/end` and
-      `word_backward/end`: the LSTMs' last states.
+      The graph, with the parameterised nodes `embed`, `char_embed`, `char_input`, `char_forward`, `char_backward`, `word_input`,
+      `word_forward`, `word_backward`, `hidden` and `output`, the loss `xent` with the metrics `accuracy` (over all words) and
+      `accuracy_without_o` (over words inside entities), and the sinks `logits`: a row `[9]` for each word, in the order of
+      `ampjax.data.wikiner.TAGS`, and `word_forward/end` and `word_backward/end`: the LSTMs' last states.
 
     Raises:
       SettingsError: If a count is below 1.

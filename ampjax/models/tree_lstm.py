@@ -1,8 +1,8 @@
 """Binary Tree-LSTMs for the sentiment treebank (AMPNet section 6 and B.3).
 
 Two cells. `fold` is TensorFlow Fold's (Looks et al. 2017), which AMPNet's B.3 names: one linear map for all gates, forget bias 1, recurrent
-dropout on the candidate (Semeniuta et al. 2016). `tai` is that of Tai et al. 2015: leaves without input gate, forget bias 0. Leaf and branch cells have
-weights and biases of their own. A node's state `[2H]` holds `h` and `c`, one after the other; row vectors throughout.
+dropout on the candidate (Semeniuta et al. 2016). `tai` is that of Tai et al. 2015: leaves without input gate, forget bias 0. Leaf and
+branch cells have weights and biases of their own. A node's state `[2H]` holds `h` and `c`, one after the other; row vectors throughout.
 """
 
 from __future__ import annotations
@@ -62,7 +62,16 @@ class Cells:
         return _linear(key, 2 * self.hidden, 5 * self.hidden)
 
     def leaf(self, params: Any, x: jax.Array, key: Any = None) -> jax.Array:
-        """A word vector `[E]` to a state `[2H]`."""
+        """Computes the state of a leaf.
+
+        Args:
+          params: As `init_leaf` gives them.
+          x: A word vector `[E]`.
+          key: A PRNG key for dropout; None in inference.
+
+        Returns:
+          The state `[2H]`: `h` and `c`.
+        """
         in_key, key = (None, None) if key is None else jax.random.split(key)
         if self.kind == "tai":
             c, o = jnp.split(x @ params["w"] + params["b"], 2, axis=-1)
@@ -72,7 +81,18 @@ class Cells:
         return self._state(jax.nn.sigmoid(i) * dropout(key, jnp.tanh(j), self.keep), o)
 
     def branch(self, params: Any, _: jax.Array, left: jax.Array, right: jax.Array, key: Any = None) -> jax.Array:
-        """The states `[2H]` of two children to their parent's."""
+        """Computes the state of a node with two children.
+
+        Args:
+          params: As `init_branch` gives them.
+          _: The branch's own message, which has no payload to read.
+          left: The state `[2H]` of the left child.
+          right: The state `[2H]` of the right child.
+          key: A PRNG key for dropout; None in inference.
+
+        Returns:
+          The state `[2H]`: `h` and `c`.
+        """
         (h_l, c_l), (h_r, c_r) = (jnp.split(child, 2, axis=-1) for child in (left, right))
         gates = jnp.concatenate([h_l, h_r], axis=-1) @ params["w"] + params["b"]
         i, j, f_l, f_r, o = jnp.split(gates, 5, axis=-1)
@@ -83,7 +103,16 @@ class Cells:
         return self._state(jax.nn.sigmoid(i) * candidate + kept, o)
 
     def classify(self, params: Any, state: jax.Array, key: Any = None) -> jax.Array:
-        """A state `[2H]` to logits `[5]`."""
+        """Classifies a node.
+
+        Args:
+          params: As `init_classify` gives them.
+          state: The node's state `[2H]`.
+          key: A PRNG key for dropout; None in inference.
+
+        Returns:
+          Logits `[5]`.
+        """
         h = state[..., : self.hidden]
         return dropout(key, h, self.keep) @ params["w"] + params["b"]
 
@@ -107,8 +136,8 @@ def tree_lstm(
 ) -> Graph:
     """A Tree-LSTM that classifies every node of a tree; the pumps are those of `ampjax.data.sst.TreeInstances`.
 
-    A message's state says where it goes: once a node has its state `[2H]`, an Isu swaps `at` and `up`, so the message is now `at` its parent,
-    where the branch cell joins it with its sibling and with the branch's own pumped message, whose state the result has.
+    A message's state says where it goes: once a node has its state `[2H]`, an Isu swaps `at` and `up`, so the message is now `at` its
+    parent, where the branch cell joins it with its sibling and with the branch's own pumped message, whose state the result has.
 
     Args:
       n_words: Words in the vocabulary.
@@ -120,8 +149,8 @@ def tree_lstm(
       copies: Copies of all of it, by instance, each on a worker of its own.
 
     Returns:
-      The graph, with the parameterised nodes `embed`, `leaf` and `branch` (or `leaf/0` ...) and `classify`, the loss `xent` with the metrics `accuracy` (over all nodes)
-      and `root_accuracy`, and the sinks `logits` and `root` (the root's state).
+      The graph, with the parameterised nodes `embed`, `leaf` and `branch` (or `leaf/0` ...) and `classify`, the loss `xent` with the
+      metrics `accuracy` (over all nodes) and `root_accuracy`, and the sinks `logits` and `root` (the root's state).
 
     Raises:
       SettingsError: If `n_words`, `replicas` or `copies` is below 1.

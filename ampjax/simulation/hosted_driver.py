@@ -1,7 +1,8 @@
 """The asyncio driver in virtual time: one host thread that decides, issues ahead of its devices, and shares the machine's cores with them.
 
-On the paper's machine every worker decides for itself, for nothing. On this one a Python thread does it for all of them, in the order in which the
-asyncio driver's tasks take turns; messages travel on when a dispatch has been issued, and devices work through what they were given.
+On the paper's machine every worker decides for itself, which takes no time. On this machine a Python thread decides for all workers, in the
+order in which the asyncio driver's tasks take turns. Messages travel on when a dispatch has been issued, and devices work through their
+queues.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class HostedDriver:
         self._cores = Cores(max(self._spaces) + 1, cost.cores)
 
     def run(self) -> int:
-        """Runs until everything has ended; returns the time that has passed, in nanoseconds.
+        """Runs until everything has ended.
+
+        Returns:
+          The time that has passed, in nanoseconds.
 
         Raises:
           DeadlockError: If nothing can move.
@@ -50,7 +54,7 @@ class HostedDriver:
         return round(self._cores.now_ns)
 
     def _turn(self, worker: int) -> bool:
-        """Issues as much as a task does between two looks at its device; says whether there was anything."""
+        """Issues as many dispatches as the worker's task would before it looks at its device; says whether there was any."""
         for issued in range(STRIDE):
             dispatch = self._loop.issue(worker)
             if dispatch is None:
@@ -63,7 +67,7 @@ class HostedDriver:
         return True
 
     def _queue(self, dispatch: Dispatch) -> None:
-        """Gives a dispatch to its worker's device; what comes from another device must be there first."""
+        """Queues a dispatch at its worker's device. A transfer waits for the device that it comes from."""
         device, source = self._spaces[dispatch.worker], -1
         if dispatch.stage >= 0 and (stage := self._loop.scheduler.plan.stages[dispatch.stage]).kind.is_transfer:
             source = stage.ports[0].space

@@ -1,8 +1,9 @@
 """How long this machine takes for each stage, measured.
 
-What kernels take when they have the machine to themselves is measured by running one call at a time and waiting for each; what the host takes,
-by its thread's processor time while devices work beside it, since that is how a run uses it. Dispatches that a run issues in one call are measured so, each with
-its share. A profile is a table of numbers, which can be kept in a file and used where the machine is not at hand.
+Kernels are measured one call at a time, each waited for, so that each has the machine to itself. The host is measured by its thread's
+processor time while devices work beside it, since that is how a run uses it. Dispatches that a run issues in one call are measured
+together, and each gets an equal share. A profile is a table of numbers, which can be kept in a file and used where the machine is not at
+hand.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Profile:
     """Times of stages and updates on a machine.
 
     Args:
-      times: By `direction stage` (`forward linear1`, ...), `update node`, and `direction stage, updating` where a kernel makes the updates of what
-        it brings: nanoseconds for some numbers of rows (an update's is 1), from the call until the device is done, of a machine that does nothing else.
+      times: By `direction stage` (`forward linear1`, ...), `update node`, and `direction stage, updating` where a kernel makes the updates
+        of what it brings: nanoseconds for some numbers of rows (an update's is 1), from the call until the device is done, of a machine
+        that does nothing else.
       kernels: The same: the part of them that is the device's.
       issue: The same: what the call takes of the host's thread while devices work.
       control: The same: what the scheduler takes of it to choose a dispatch and to let its messages travel on.
@@ -50,29 +52,36 @@ class Profile:
     issue: Times = field(default_factory=dict)
     control: Times = field(default_factory=dict)
 
-    def ns(self, what: str, rows: int, part: str = "times") -> float:
-        """Nanoseconds for so many rows: between measured sizes in proportion, beyond the largest by the time of its rows.
+    def ns(self, key: str, rows: int, part: str = "times") -> float:
+        """Nanoseconds for a number of rows: interpolated between measured sizes; beyond the largest in proportion to the rows.
 
         Args:
-          what: A key of the tables.
-          rows: Rows.
+          key: A key of the tables.
+          rows: Number of rows.
           part: Which table: `times`, `kernels`, `issue` or `control`.
 
         Raises:
           SettingsError: If it was never measured.
         """
         table: Times = getattr(self, part)
-        if what not in table:
+        if key not in table:
             raise SettingsError(
-                f"profile, `{what}`", f"one of {sorted(table)}", "no time", "Measure the same graph and settings."
+                f"profile, `{key}`", f"one of {sorted(table)}", "no time", "Measure the same graph and settings."
             )
-        sizes, ns = (np.array(column) for column in zip(*sorted(table[what].items()), strict=True))
+        sizes, ns = (np.array(column) for column in zip(*sorted(table[key].items()), strict=True))
         if rows > sizes[-1]:
             return float(ns[-1] * rows / sizes[-1])
         return float(np.interp(rows, sizes, ns))
 
     def save(self, path: str | Path) -> None:
-        """Writes it as JSON."""
+        """Writes the tables as JSON.
+
+        Args:
+          path: The file; one that is there is replaced.
+
+        Raises:
+          OSError: If it can't be written.
+        """
         tables = {part: getattr(self, part) for part in PARTS}
         Path(path).write_text(json.dumps(tables), encoding="utf-8")
 
@@ -84,16 +93,16 @@ class Profile:
           DataError: If there is no such file, or it is no profile.
         """
         try:
-            found = read_json(path)
-            return cls(**{part: _numbers(found[part]) for part in PARTS})
+            tables = read_json(path)
+            return cls(**{part: _numbers(tables[part]) for part in PARTS})
         except (OSError, ValueError, AttributeError, LookupError, TypeError, OverflowError) as error:
             raise DataError(f"{path}", "a profile", f"{error}", "Give a file that `Profile.save` wrote.") from error
 
     def __repr__(self) -> str:
         lines = []
-        for what, sizes in self.times.items():
+        for key, sizes in self.times.items():
             most = max(sizes)
-            lines.append(f"  {what}: {sizes[most] / 1e3:.1f} us for {most} rows")
+            lines.append(f"  {key}: {sizes[most] / 1e3:.1f} us for {most} rows")
         return "\n".join([f"Profile of {len(self.times)} kernels", *lines])
 
 
@@ -105,68 +114,86 @@ Measured = dict[str, dict[str, dict[int, list[float]]]]
 """By part of a profile, as `Times`, with each time that was measured."""
 
 
-def measure_devices(loop: Loop, executor: Executor, together: bool) -> Measured:
-    """Runs a loop to its end, one call at a time, each waited for: what takes how long (`times`), and the devices' part of it (`kernels`).
+def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool) -> Measured:
+    """Runs a loop to its end and waits for each call: measures the time of each (`times`), and the devices' part of it (`kernels`).
 
-    As the asyncio driver does, it decides on several dispatches (`drivers.issue_queue.AHEAD`) and then issues them, in streaks where they coalesce. Payloads are put where
-    they belong at once, so a kernel may see those of a later instance: only times come out. What is compiled on the way is left out, so run the same once before.
+    Like the asyncio driver it decides on several dispatches (`drivers.issue_queue.AHEAD`) and then issues them, in one call where they
+    coalesce. Payloads are put where they belong at once, so a kernel may see those of a later instance: only times come out. A call that
+    compiles is left out, so run the same once before.
 
     Args:
       loop: The run, of this executor.
       executor: Its executor.
-      together: Whether kernels that can make updates do; if not, updates come after them.
+      updates_in_kernels: Whether kernels that can make updates do so; if not, updates are calls of their own.
 
     Returns:
       All times in nanoseconds.
+
+    Raises:
+      DeadlockError: If nothing can move.
     """
-    found: Measured = {}
+    measured: Measured = {}
     waiting_ns = _waiting_ns(executor)
 
-    def run(what: str, rows: Sequence[int], call: Callable[[], object]) -> None:
-        before, start, of_host = compilations(), time.perf_counter_ns(), time.thread_time_ns()
+    def timed(key: str, rows: Sequence[int], call: Callable[[], object]) -> None:
+        before, start, host_start = compilations(), time.perf_counter_ns(), time.thread_time_ns()
         call()
-        of_host = time.thread_time_ns() - of_host
+        host_ns = time.thread_time_ns() - host_start
         executor.fences.wait()
         total = max(0.0, time.perf_counter_ns() - start - waiting_ns)
         is_clean = compilations() == before
-        _note(found, "times", what, rows, total if is_clean else None)
-        _note(found, "kernels", what, rows, max(0.0, total - of_host) if is_clean else None)
+        _note(measured, "times", key, rows, total if is_clean else None)
+        _note(measured, "kernels", key, rows, max(0.0, total - host_ns) if is_clean else None)
 
     for decided in _decided(loop, {}):
-        _carry_out(decided, loop, executor, run, together)
-    return found
+        _carry_out(decided, loop, executor, timed, updates_in_kernels)
+    return measured
 
 
-def measure_host(loop: Loop, executor: Executor, together: bool) -> Measured:
-    """Runs a loop to its end, the host some dispatches ahead of the devices: the processor time of the host's thread (`issue` and `control`).
+def measure_host(loop: Loop, executor: Executor, updates_in_kernels: bool) -> Measured:
+    """Runs a loop to its end, the host some dispatches ahead of the devices: measures the host's thread (`issue` and `control`).
 
-    Processor time, since a call that issues a kernel may return when the kernel is done, the operating system having given the core to it.
-    Takes and gives what `measure_devices` does.
+    It measures processor time. The time on a clock would say little: the operating system may give the core to the kernel that a call
+    issues, and the call returns when the kernel is done.
+
+    Args:
+      loop: The run, of this executor.
+      executor: Its executor.
+      updates_in_kernels: Whether kernels that can make updates do so; if not, updates are calls of their own.
+
+    Returns:
+      All times in nanoseconds.
+
+    Raises:
+      DeadlockError: If nothing can move.
     """
-    found: Measured = {}
+    measured: Measured = {}
 
-    def run(what: str, rows: Sequence[int], call: Callable[[], object]) -> None:
+    def timed(key: str, rows: Sequence[int], call: Callable[[], object]) -> None:
         before, start = compilations(), time.thread_time_ns()
         call()
-        of_host = time.thread_time_ns() - start
-        _note(found, "issue", what, rows, of_host if compilations() == before else None)
+        host_ns = time.thread_time_ns() - start
+        _note(measured, "issue", key, rows, host_ns if compilations() == before else None)
 
-    for decided in _decided(loop, found):
-        _carry_out(decided, loop, executor, run, together)
+    for decided in _decided(loop, measured):
+        _carry_out(decided, loop, executor, timed, updates_in_kernels)
         executor.fences.wait()
-    return found
+    return measured
 
 
-def _note(found: Measured, part: str, what: str, rows: Sequence[int], ns: float | None) -> None:
-    """Keeps the time of dispatches of so many rows, an equal share for each, or only that they occurred where there is none."""
+def _note(measured: Measured, part: str, key: str, rows: Sequence[int], ns: float | None) -> None:
+    """Keeps the time of a call for dispatches of `rows` rows each, an equal share for each; None keeps only that there was such a call."""
     for n in rows:
-        times = found.setdefault(part, {}).setdefault(what, {}).setdefault(n, [])
+        times = measured.setdefault(part, {}).setdefault(key, {}).setdefault(n, [])
         if ns is not None:
             times.append(ns / len(rows))
 
 
-def _decided(loop: Loop, found: Measured) -> Iterator[list[Dispatch]]:
-    """A run's dispatches, as many at a time as are decided before they are issued, `done` by then unless they read; what choosing them took is kept as `control`."""
+def _decided(loop: Loop, measured: Measured) -> Iterator[list[Dispatch]]:
+    """Lets a run decide on its dispatches, and gives as many at a time as are decided before they are issued.
+
+    Each is `done` as soon as it has been decided, unless it reads payloads. What the scheduler took for it is kept as `control`.
+    """
     workers = range(loop.scheduler.plan.workers)
     waiting: list[Dispatch] = []
     loop.settle()
@@ -190,62 +217,79 @@ def _decided(loop: Loop, found: Measured) -> Iterator[list[Dispatch]]:
         loop.done(dispatch)
         ns += time.thread_time_ns() - start
         if dispatch.stage >= 0:
-            _note(found, "control", what_of(loop.scheduler.plan, dispatch), [max(1, dispatch.n_rows)], ns)
+            _note(measured, "control", timing_key(loop.scheduler.plan, dispatch), [max(1, dispatch.n_rows)], ns)
         if len(waiting) >= AHEAD[0] or sum(d.n_messages for d in waiting) >= AHEAD[1]:
             yield waiting
             waiting = []
 
 
-Run = Callable[[str, Sequence[int], Callable[[], object]], None]
-"""`run(what, rows, call)`: makes a call for dispatches of so many rows each, and keeps its time."""
+Timed = Callable[[str, Sequence[int], Callable[[], object]], None]
+"""`timed(key, rows, call)`: makes a call for dispatches of `rows` rows each, and keeps its time under a key."""
 
 
-def _carry_out(dispatches: Sequence[Dispatch], loop: Loop, executor: Executor, run: Run, together: bool) -> None:
-    """Hands the parts of dispatches to `run`, in streaks where they coalesce. Updates are parts of their own, or `together` with the kernel that can make them."""
+def _carry_out(
+    dispatches: Sequence[Dispatch], loop: Loop, executor: Executor, timed: Timed, updates_in_kernels: bool
+) -> None:
+    """Makes and times the calls of some dispatches, one for those that coalesce.
+
+    An update is a call of its own; with `updates_in_kernels` the kernel makes it, where it can.
+    """
     launches = [loop.launch_of(dispatch) for dispatch in dispatches]
     plan, place = loop.scheduler.plan, 0
     while place < len(launches):
         end = place + n_coalesced(launches[place], launches[place + 1 :], executor.can_coalesce)
-        streak, last, place = launches[place:end], dispatches[end - 1], end
-        rows = [max(1, launch.n_rows) for launch in streak]
-        if together and last.stage >= 0 and executor.updates_at_once(streak[-1]):
-            run(updating(plan, last), rows, partial(executor.run, streak))
+        coalesced, last, place = launches[place:end], dispatches[end - 1], end
+        rows = [max(1, launch.n_rows) for launch in coalesced]
+        if updates_in_kernels and last.stage >= 0 and executor.updates_at_once(coalesced[-1]):
+            timed(timing_key_with_updates(plan, last), rows, partial(executor.run, coalesced))
             continue
         if last.stage >= 0:
-            alone = [launch._replace(changes=(), brings_updates=False) for launch in streak]
-            run(what_of(plan, last), rows, partial(executor.run, alone))
+            without_changes = [launch._replace(changes=(), brings_updates=False) for launch in coalesced]
+            timed(timing_key(plan, last), rows, partial(executor.run, without_changes))
         for change in last.changes:
-            what = f"update {change.node}" if isinstance(change, Update) else "replicas"
-            run(what, [1], partial(executor.change, change))
+            key = f"update {change.node}" if isinstance(change, Update) else "replicas"
+            timed(key, [1], partial(executor.change, change))
 
 
-def what_of(plan: Plan, dispatch: Dispatch) -> str:
-    """What a dispatch's time is kept under; inference takes the time of training's way forward, where alone it was measured."""
+def timing_key(plan: Plan, dispatch: Dispatch) -> str:
+    """The key of a profile's tables for what a dispatch runs: `forward linear1`.
+
+    Inference has the key of the forward pass of training, as only that was measured.
+
+    Args:
+      plan: The plan.
+      dispatch: A dispatch with a stage.
+    """
     return f"{FORWARD if dispatch.direction == INFER else dispatch.direction} {plan.stages[dispatch.stage].name}"
 
 
-def updating(plan: Plan, dispatch: Dispatch) -> str:
-    """What the time of a dispatch is kept under whose kernel makes its updates."""
-    return what_of(plan, dispatch) + _UPDATING
+def timing_key_with_updates(plan: Plan, dispatch: Dispatch) -> str:
+    """The key for a dispatch whose kernel also makes its updates: `backward linear1, updating`.
+
+    Args:
+      plan: The plan.
+      dispatch: A dispatch with a stage.
+    """
+    return timing_key(plan, dispatch) + _UPDATING
 
 
-def has_updating(found: Measured) -> bool:
-    """Whether kernels have made updates."""
-    return any(what.endswith(_UPDATING) for what in found.get("issue", ()))
+def has_updates_in_kernels(measured: Measured) -> bool:
+    """Whether some kernels have made updates."""
+    return any(key.endswith(_UPDATING) for key in measured.get("issue", ()))
 
 
 def medians(passes: Sequence[Measured]) -> Profile:
-    """A profile from all times of some passes."""
+    """A profile of the medians of what some passes have measured."""
     joined: Measured = {part: {} for part in PARTS}
-    for part, found in ((part, found) for tables in passes for part, found in tables.items()):
-        for what, sizes in found.items():
+    for part, table in ((part, table) for tables in passes for part, table in tables.items()):
+        for key, sizes in table.items():
             for rows, ns in sizes.items():
                 if ns:
-                    joined[part].setdefault(what, {}).setdefault(rows, []).extend(ns)
+                    joined[part].setdefault(key, {}).setdefault(rows, []).extend(ns)
     return Profile(
         **{
-            part: {what: {rows: float(np.median(ns)) for rows, ns in sizes.items()} for what, sizes in found.items()}
-            for part, found in joined.items()
+            part: {key: {rows: float(np.median(ns)) for rows, ns in sizes.items()} for key, sizes in table.items()}
+            for part, table in joined.items()
         }
     )
 
@@ -256,15 +300,15 @@ def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:
     Raises:
       ValueError: If it holds what no measurement gives.
     """
-    numbers = {what: {int(n): float(ns) for n, ns in sizes.items()} for what, sizes in table.items()}
-    for what, sizes in numbers.items():
+    numbers = {key: {int(n): float(ns) for n, ns in sizes.items()} for key, sizes in table.items()}
+    for key, sizes in numbers.items():
         if not sizes or not all(n > 0 and 0 <= ns < math.inf for n, ns in sizes.items()):
-            raise ValueError(f"times of `{what}` that are none: {sizes!r:.60}")
+            raise ValueError(f"times of `{key}` that are none: {sizes!r:.60}")
     return numbers
 
 
 def _waiting_ns(executor: Executor) -> float:
-    """What waiting takes where there is nothing to wait for."""
+    """Nanoseconds that waiting takes where there is nothing to wait for."""
     executor.fences.wait()
     times = []
     for _ in range(20):

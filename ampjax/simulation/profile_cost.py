@@ -1,4 +1,4 @@
-"""Cost models made of what was measured (`profile`): machines like this one, with devices that decide for themselves, or with its one host thread."""
+"""Cost models from a measured profile: machines like this one, where each worker decides for itself, or with one host thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ampjax.engine.make_launches import brings_updates
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Update
-from ampjax.simulation.profile import Profile, updating, what_of
+from ampjax.simulation.profile import Profile, timing_key, timing_key_with_updates
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class ProfileCost:
 
 @dataclass(frozen=True)
 class HostedCost:
-    """The machine that was measured, as its asyncio driver uses it: a Python thread decides and issues for all workers, and shares the cores with them.
+    """The machine that was measured, as the asyncio driver uses it.
+
+    One Python thread decides and issues for all workers, and shares the cores with them.
 
     Args:
       plan: The plan; stages and nodes must have the names of those that were measured.
@@ -53,7 +55,7 @@ class HostedCost:
     def host_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that a dispatch keeps the host busy."""
         return _sum(self.plan, dispatch, self.profile, "issue") + sum(
-            self.profile.ns(what, rows, "control") for what, rows in _run_by(self.plan, dispatch)
+            self.profile.ns(key, rows, "control") for key, rows in _run_by(self.plan, dispatch)
         )
 
     def device_ns(self, dispatch: Dispatch) -> float:
@@ -62,17 +64,20 @@ class HostedCost:
 
 
 def _sum(plan: Plan, dispatch: Dispatch, profile: Profile, part: str) -> float:
-    """Nanoseconds of what a dispatch's time is made of: what it runs and updates; both in one where that was measured for so many rows, or fewer and more."""
+    """Nanoseconds of what a dispatch runs and of its updates.
+
+    Both in one kernel have a time of their own, where that was measured for as many rows, or for fewer and for more.
+    """
     if dispatch.stage >= 0 and brings_updates(plan.stages[dispatch.stage], dispatch):
-        both = updating(plan, dispatch)
+        both = timing_key_with_updates(plan, dispatch)
         sizes = getattr(profile, part).get(both, ())
         if sizes and min(sizes) <= dispatch.n_rows <= max(sizes):
             return profile.ns(both, dispatch.n_rows, part)
     updates = [(f"update {change.node}", 1) for change in dispatch.changes if isinstance(change, Update)]
-    return sum(profile.ns(what, rows, part) for what, rows in _run_by(plan, dispatch) + updates)
+    return sum(profile.ns(key, rows, part) for key, rows in _run_by(plan, dispatch) + updates)
 
 
 def _run_by(plan: Plan, dispatch: Dispatch) -> list[tuple[str, int]]:
-    """The stage that a dispatch runs, and its rows; a sink computes nothing and was never measured."""
+    """The key of the stage that a dispatch runs, and its rows. A sink computes nothing and is not measured."""
     is_measured = dispatch.stage >= 0 and not plan.stages[dispatch.stage].kind.is_sink
-    return [(what_of(plan, dispatch), dispatch.n_rows)] if is_measured else []
+    return [(timing_key(plan, dispatch), dispatch.n_rows)] if is_measured else []

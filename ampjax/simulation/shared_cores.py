@@ -1,11 +1,13 @@
-"""Cores that devices and a host share, in virtual time: whoever is at work gets an equal part of them, one core at most."""
+"""Cores that devices and a host share, in virtual time. All that are at work get an equal part of them, one core at most."""
 
 from __future__ import annotations
 
 from collections import deque
 
 Job = tuple[float, int, int]
-"""Nanoseconds that it takes alone; a device and the number of that device's jobs that must have ended before (the job's own device: none)."""
+"""A device's job: nanoseconds that it takes with a core of its own, another device, and how many jobs that device must have ended before this one begins.
+
+Without a job to wait for, these are its own device and 0."""
 
 
 class Cores:
@@ -13,10 +15,10 @@ class Cores:
 
     Args:
       n_devices: Devices.
-      n_cores: Cores; with as many as all together need, nobody slows anybody down.
+      n_cores: Cores; with one for each device and one for the host, none slows another down.
 
     Attributes:
-      now_ns: The time.
+      now_ns: The time, in nanoseconds.
     """
 
     def __init__(self, n_devices: int, n_cores: float):
@@ -26,7 +28,7 @@ class Cores:
         self._issued, self._ended = [0] * n_devices, [0] * n_devices
 
     def queued(self, device: int) -> int:
-        """Jobs that a device has not ended."""
+        """How many jobs a device has not ended."""
         return len(self._queues[device])
 
     @property
@@ -35,7 +37,13 @@ class Cores:
         return any(self._queues)
 
     def issue(self, device: int, ns: float, after: int | None = None) -> None:
-        """Queues a job at a device; it begins when `after`, another device, has ended all that it has been given so far."""
+        """Queues a job at a device.
+
+        Args:
+          device: The device's number.
+          ns: Nanoseconds that the job takes with a core of its own.
+          after: Another device, which must end all its jobs so far before this one begins; None for no such device.
+        """
         queue = self._queues[device]
         if not queue:
             self._left[device] = ns
@@ -44,7 +52,11 @@ class Cores:
         self._issued[device] += 1
 
     def work(self, ns: float) -> None:
-        """Lets the host work for so many nanoseconds, as it would take alone, and the devices beside it."""
+        """Lets the host work, and the devices beside it.
+
+        Args:
+          ns: Nanoseconds that the host's work takes with a core of its own.
+        """
         while ns > 0:
             ns -= self._pass(host_ns=ns)
 
@@ -55,7 +67,7 @@ class Cores:
             self._pass()
 
     def _pass(self, host_ns: float | None = None) -> float:
-        """Lets time pass until somebody is ready; gives what the host has got done."""
+        """Lets time pass until a job, or the host's work, has ended; gives the nanoseconds of the host's work that are done."""
         busy = [device for device, queue in enumerate(self._queues) if queue and self._may_run(queue[0])]
         n = len(busy) + (host_ns is not None)
         rate = min(1.0, self._n_cores / n)

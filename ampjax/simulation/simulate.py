@@ -1,4 +1,4 @@
-"""Runs a graph on machines that one need not own: the real scheduler, in virtual time, against a cost model (AMPNet, Appendix C)."""
+"""Runs a graph on simulated machines: the real scheduler, in virtual time, against a cost model (AMPNet, Appendix C)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.sched.scheduler import Scheduler
 from ampjax.simulation.hosted_driver import HostedDriver
-from ampjax.simulation.profile import Measured, Profile, has_updating, measure_devices, measure_host, medians
+from ampjax.simulation.profile import (
+    Measured,
+    Profile,
+    has_updates_in_kernels,
+    measure_devices,
+    measure_host,
+    medians,
+)
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.trace.trace import Trace, scaled
 from ampjax.train.assemble import (
@@ -38,6 +45,9 @@ from ampjax.train.assemble import (
 )
 from ampjax.train.settings import Settings, settings_from
 from ampjax.train.training_data import as_instances
+
+Measure = Callable[[Loop, Executor, bool], Measured]
+"""Runs a loop and measures; the last argument says whether kernels make the updates that they can make."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +98,8 @@ def simulate(
       graph: A closed graph.
       data: The instances, taken in order.
       cost: Makes the cost model from the plan: for example `functools.partial(FlopsCost, flops=1e12, latency_ns=500)`. By default
-        the paper's hypothetical device of 10^12 operations a second. A `HostedCost` is a machine like this one, whose one host thread decides
-        and issues for all workers.
+        the paper's hypothetical device of 10^12 operations a second. A `HostedCost` is a machine like this one, whose one host thread
+        decides and issues for all workers.
       numerics: Whether the kernels run too, so that metrics and parameters come out; else only control flows.
       tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`. Without numerics it
         only counts for `device_memory`.
@@ -114,9 +124,10 @@ def simulate(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
     inference = "losses" if any(stage.kind.starts_backward for stage in plan.stages) else "sinks"
-    of = Pass(instances, np.arange(len(instances)), "train" if train else inference, seeds=RowSeeds(s.seed))
+    purpose = "train" if train else inference
+    whole = Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed))
     executor = _executor(plan, s, tx, params) if numerics else None
-    loop = Loop(scheduler, executor, [Source(scheduler, of)])
+    loop = Loop(scheduler, executor, [Source(scheduler, whole)])
     seconds = _driver(loop, cost(plan), trace, s).run() / 1e9
     return Simulation(
         len(instances),
@@ -138,8 +149,9 @@ def profile(
 ) -> Profile:
     """Measures how long each kernel takes on this machine, and the host for each, for simulations of machines like it.
 
-    The instances are trained on to compile, and then `passes` times one dispatch at a time, for the devices' part, and as often with the host
-    ahead of the devices, for its own; medians count. Where kernels can make updates, all that is done once with these and once without.
+    The instances are trained on to compile, and then `passes` times one dispatch at a time, for the devices' part, and as often with the
+    host ahead of the devices, for its own; medians count. Where kernels can make updates, all that is done once with these and once
+    without.
 
     Args:
       graph: A closed graph.
@@ -162,28 +174,28 @@ def profile(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
 
-    def measured(by: Callable[[Loop, Executor, bool], Measured], together: bool, purpose: str = "train") -> Measured:
+    def measured(measure: Measure, updates_in_kernels: bool, purpose: str = "train") -> Measured:
         source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed)))
-        found = by(Loop(scheduler, executor, [source]), executor, together)
+        tables = measure(Loop(scheduler, executor, [source]), executor, updates_in_kernels)
         executor.abandon()
-        return found
+        return tables
 
-    def predicted(by: Callable[[Loop, Executor, bool], Measured]) -> Measured:
-        """What only predictions need; the rest takes its time from training."""
-        found = measured(by, False, "sinks")
-        return {part: {what: t for what, t in times.items() if what in only_seen} for part, times in found.items()}
+    def predicted(measure: Measure) -> Measured:
+        """The stages that only predictions run; all others have the times of training."""
+        tables = measured(measure, False, "sinks")
+        return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in tables.items()}
 
     only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
 
     # Once each to compile everything, and to see whether there are updates that kernels can make.
     measured(measure_host, False)
-    ways = (False, True) if has_updating(measured(measure_host, True)) else (False,)
+    in_kernels = (False, True) if has_updates_in_kernels(measured(measure_host, True)) else (False,)
     both = (measure_devices, measure_host)
-    passes_of = [measured(by, way) for _ in range(passes) for by in both for way in ways]
+    tables = [measured(measure, inside) for _ in range(passes) for measure in both for inside in in_kernels]
     if only_seen:
         predicted(measure_host)
-        passes_of += [predicted(by) for _ in range(passes) for by in both]
-    return medians(passes_of)
+        tables += [predicted(measure) for _ in range(passes) for measure in both]
+    return medians(tables)
 
 
 def _driver(loop: Loop, cost: Cost | HostedCost, trace: Trace | None, s: Settings) -> VirtualDriver | HostedDriver:

@@ -56,17 +56,24 @@ def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]
 
 
 def wide(leaf: Any) -> np.ndarray:
-    """A leaf in double precision; a complex one stays complex."""
+    """Widens a leaf to double precision; a complex one stays complex.
+
+    Args:
+      leaf: An array.
+    """
     return np.asarray(leaf, np.complex128 if np.iscomplexobj(leaf) else np.float64)
 
 
 def difference_table(differences: Sequence[Difference], tolerance: float = 1e-5, limit: int = 20) -> str:
-    """Readable text of `compare`'s result, worst first; leaves beyond the tolerance are marked.
+    """Writes the result of `compare` as text, worst first; leaves beyond the tolerance are marked.
 
-    >>> print(difference_table([("linear", "['w']", 3e-7), ("embed", "", 0.5)]))
-    node    leaf   max|difference| / max|gradient|
-    embed               5.0e-01  > 1e-05
-    linear  ['w']       3.0e-07
+    Args:
+      differences: The result of `compare`.
+      tolerance: Largest difference that is not marked.
+      limit: Lines at most.
+
+    Returns:
+      The table.
     """
     ordered = sorted(differences, key=lambda d: -d[2])[:limit]
     wide = max([len(node) for node, _, _ in ordered] + [len("node")])

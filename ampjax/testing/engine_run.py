@@ -1,4 +1,4 @@
-"""What the engine makes of some instances, in training and in inference, and how far that is from the reference."""
+"""What the engine computes for some instances, in training and in inference, and how far that is from the reference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ampjax.utils.progress import SILENT, Reporter
 
 @dataclass(frozen=True)
 class EngineRun:
-    """What came of training passes without updates, of `evaluate` and of `predict`.
+    """The results of training without updates, of `evaluate` and of `predict`.
 
     Args:
       loss: The summed loss of training.
@@ -50,7 +50,20 @@ class EngineRun:
 def run_engine(
     graph: Graph, instances: Data, params: Mapping[str, Any], settings: Settings, reporter: Reporter = SILENT
 ) -> EngineRun:
-    """Runs instances forward and backward with frozen parameters, evaluates and predicts them; compiles only what these need, and shows that."""
+    """Runs instances forward and backward with frozen parameters, evaluates them and predicts their outputs.
+
+    Only the kernels that these need are compiled.
+
+    Args:
+      graph: A closed graph with a loss.
+      instances: The instances.
+      params: A pytree for each parameterised node, by name.
+      settings: How the graph is run.
+      reporter: Shows compilations.
+
+    Raises:
+      Exception: As `Trainer.accumulate`.
+    """
     trainer = Trainer(graph, optax.sgd(0.0), params=params, settings=replace(settings, compile_ahead=False))
     session = trainer.session
     with showing_compilations(reporter, session.preparation.most_kernels(session.instances(instances))):
@@ -71,23 +84,35 @@ def run_engine(
 
 
 def has_sinks(graph: Graph) -> bool:
-    """Whether there is anything to predict."""
+    """Whether the graph has a sink, so that something can be predicted.
+
+    Args:
+      graph: A closed graph.
+    """
     return any(node.kind == "Sink" for node in graph.nodes.values())
 
 
-def differences_of(found: EngineRun, wanted: Reference) -> dict[str, list[Difference]]:
-    """Every difference between the engine and the reference, by what was run: training, `evaluate`, `predict`."""
+def differences_of(run: EngineRun, wanted: Reference) -> dict[str, list[Difference]]:
+    """Compares what the engine and the reference have computed.
+
+    Args:
+      run: The engine's results.
+      wanted: The reference's.
+
+    Returns:
+      All differences, by what was run: `training`, `evaluate`, `predict`.
+    """
     training = [
-        ("loss", "", _relative(found.loss, wanted.loss)),
-        ("gradient", "norm", _relative(_norm(found.grads), _norm(wanted.grads))),
-        ("gradient", "rows", 0.0 if dict(found.rows) == wanted.rows else math.inf),
-        *compare(dict(found.grads), wanted.grads),
-        *_metrics("training", found.training, wanted),
+        ("loss", "", _relative(run.loss, wanted.loss)),
+        ("gradient", "norm", _relative(_norm(run.grads), _norm(wanted.grads))),
+        ("gradient", "rows", 0.0 if dict(run.rows) == wanted.rows else math.inf),
+        *compare(dict(run.grads), wanted.grads),
+        *_metrics("training", run.training, wanted),
     ]
     predictions = [
-        ("predict", f"`{name}`", outputs_apart(got, wanted.outputs[name])) for name, got in found.outputs.items()
+        ("predict", f"`{name}`", outputs_apart(got, wanted.outputs[name])) for name, got in run.outputs.items()
     ]
-    return {"training": training, "evaluate": _metrics("evaluate", found.evaluation, wanted), "predict": predictions}
+    return {"training": training, "evaluate": _metrics("evaluate", run.evaluation, wanted), "predict": predictions}
 
 
 def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]) -> float:
@@ -115,11 +140,11 @@ def outputs_apart(got: Predictions, want: Sequence[tuple[StateDict, np.ndarray]]
     return apart if math.isfinite(apart) else math.inf
 
 
-def _metrics(what: str, found: Mapping[str, float], wanted: Reference) -> list[Difference]:
-    """The mean loss, and each metric; one that is missing on one side is infinitely far, one that counted nothing on both is not."""
-    want = wanted.metrics if wanted.mean_loss is None else {"loss": wanted.mean_loss, **wanted.metrics}
-    pairs = {name: (found.get(name, math.inf), want.get(name, math.inf)) for name in {**want, **found}}
-    return [(what, name, 0.0 if np.isnan(pair).all() else _relative(*pair)) for name, pair in pairs.items()]
+def _metrics(run: str, got: Mapping[str, float], wanted: Reference) -> list[Difference]:
+    """Differences of the mean loss and of each metric: infinite if one side lacks it, 0 if it counted nothing on both sides."""
+    wanted_metrics = wanted.metrics if wanted.mean_loss is None else {"loss": wanted.mean_loss, **wanted.metrics}
+    pairs = {name: (got.get(name, math.inf), wanted_metrics.get(name, math.inf)) for name in {**wanted_metrics, **got}}
+    return [(run, name, 0.0 if np.isnan(pair).all() else _relative(*pair)) for name, pair in pairs.items()]
 
 
 def _norm(grads: Mapping[str, Any]) -> float:
@@ -127,9 +152,9 @@ def _norm(grads: Mapping[str, Any]) -> float:
     return float(np.sqrt(sum(float(np.sum(np.square(np.abs(leaf)))) for leaf in leaves)))
 
 
-def _relative(found: float, wanted: float) -> float:
-    """|found - wanted| / |wanted|; infinite where either is not finite."""
-    apart = abs(found - wanted) / (abs(wanted) or 1.0)
+def _relative(got: float, wanted: float) -> float:
+    """|got - wanted| / |wanted|; infinite where either is not finite."""
+    apart = abs(got - wanted) / (abs(wanted) or 1.0)
     return apart if math.isfinite(apart) else math.inf
 
 

@@ -43,7 +43,7 @@ class _Message:
 
 @dataclass
 class Results:
-    """What a run has come to.
+    """What a run has computed and counted.
 
     Args:
       losses: The loss node's role and the loss of each loss row.
@@ -60,7 +60,12 @@ class Results:
     messages: Counter[str] = field(default_factory=Counter)
 
     def score(self, role: str, out: Any) -> None:
-        """Notes what a loss's body has returned for one row."""
+        """Notes what a loss's body has returned for one row.
+
+        Args:
+          role: The loss's name.
+          out: A loss, or a loss and its metrics.
+        """
         loss, metrics = out if isinstance(out, tuple) else (out, {})
         self.losses.append((role, loss))
         for name, value in metrics.items():
@@ -77,7 +82,7 @@ class Run:
       oracle: How bodies are evaluated.
 
     Attributes:
-      results: What it has come to.
+      results: What it has computed and counted.
     """
 
     def __init__(self, graph: Graph, params: Mapping[str, Any], keys: KeyFn | None, oracle: Oracle):
@@ -267,7 +272,15 @@ class Run:
 
 
 def stack_rows(wire: Wire | None, payload: Any) -> Any:
-    """A ragged payload as one array `[n, *shape]`; another payload as it is."""
+    """Stacks the rows of a ragged payload.
+
+    Args:
+      wire: The wire that carries it.
+      payload: A tuple of rows; or of an ordinary message, an array.
+
+    Returns:
+      One array `[n, *shape]`; an ordinary payload as it is.
+    """
     assert wire is not None and wire.type is not None
     if not wire.type.ragged:
         return payload

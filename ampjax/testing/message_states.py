@@ -42,7 +42,12 @@ class StateFunctions:
         return State(array, self.layout, fields)
 
     def integer(self, where: str, function: Callable[[State], Any], state: StateDict) -> int:
-        """The integer that a function gives; `where` names it in errors.
+        """Evaluates a function that gives an integer.
+
+        Args:
+          where: What an error calls the function.
+          function: The state function.
+          state: The message's state.
 
         Raises:
           MessageError: If the function fails, or gives no integer.
@@ -50,7 +55,12 @@ class StateFunctions:
         return int(column(where, apply(where, function, self.view(state)), 1)[0])
 
     def after(self, where: str, function: Callable[[State], State], state: StateDict) -> StateDict:
-        """The state that a function makes of a state; `where` names it in errors.
+        """Evaluates a function that makes a state of a state.
+
+        Args:
+          where: What an error calls the function.
+          function: The state function.
+          state: The message's state.
 
         Raises:
           MessageError: If the function fails, or gives no state.
@@ -59,7 +69,13 @@ class StateFunctions:
         return {name: int(getattr(result, name)[0]) for name in ("instance", *result.fields)}
 
     def numbered(self, where: str, function: Callable[..., State], state: StateDict, i: int) -> StateDict:
-        """The state `function(state, i)`.
+        """Evaluates `function(state, i)`, which makes a state.
+
+        Args:
+          where: What an error calls the function.
+          function: The state function.
+          state: The message's state.
+          i: The number that is passed.
 
         Raises:
           MessageError: If the function fails, or gives no state.
@@ -67,7 +83,12 @@ class StateFunctions:
         return self.after(where, lambda s: function(s, np.array([i])), state)
 
     def join_key(self, node: str, by: Key, state: StateDict) -> Any:
-        """What messages that belong together share at a node: the whole state, some fields, or what a keying function gives.
+        """Computes what messages that belong together share at a node.
+
+        Args:
+          node: The node's name.
+          by: Fields, a keying function, or None for the whole state.
+          state: The message's state.
 
         Raises:
           MessageError: If the keying function fails, or gives anything but integers.

@@ -1,7 +1,7 @@
 """How the reference evaluates bodies: operation by operation in float64, or compiled in their own precision.
 
-Compiled bodies share the compiler with the engine: where it fuses operations wrongly, both may be wrong. Evaluated operation by operation they
-share single operations only, and rounding is a billion times finer than the engine's.
+Compiled bodies share the compiler with the engine: where it fuses operations wrongly, both may be wrong. Evaluated operation by operation
+they share single operations only, and rounding is a billion times finer than the engine's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Oracle(Protocol):
     """How bodies are evaluated."""
 
     def scope(self) -> AbstractContextManager[None]:
-        """All evaluation, and what is made of its results, happens in it."""
+        """A context in which bodies are evaluated and their results used."""
         ...
 
     def cast(self, tree: Any) -> Any:
@@ -32,16 +32,24 @@ class Oracle(Protocol):
         ...
 
     def body(self, node: str, body: Body) -> Callable[..., Any]:
-        """`call(params, key, *inputs)`: the body on one row."""
+        """Makes a function that evaluates a body on one row.
+
+        Args:
+          node: The node's name, for errors.
+          body: The body.
+
+        Returns:
+          `call(params, key, *inputs)`.
+        """
         ...
 
 
 class Eager:
     """Operation by operation, with single precision widened to double.
 
-    Python's loops stand in for `scan`, `fori_loop`, `while_loop` and `cond`, and a `jit` inside a body is opened; only a `while_loop` or `cond` under `vmap` is still
-    compiled whole. What a body itself rounds (`astype(jnp.float32)`, `jnp.zeros(n, jnp.float32)` that is written into, a `dtype` of its own) stays as
-    coarse as it says, narrower floats and integers stay what they are.
+    Python's loops stand in for `scan`, `fori_loop`, `while_loop` and `cond`, and a `jit` inside a body is opened; only a `while_loop` or
+    `cond` under `vmap` is still compiled whole. What a body itself rounds (`astype(jnp.float32)`, `jnp.zeros(n, jnp.float32)` that is
+    written into, a `dtype` of its own) stays as coarse as it says, narrower floats and integers stay what they are.
     """
 
     def scope(self) -> AbstractContextManager[None]:
@@ -53,7 +61,14 @@ class Eager:
         return jax.tree.map(_widened, tree)
 
     def body(self, node: str, body: Body) -> Callable[..., Any]:
-        """`call(params, key, *inputs)`: the body on one row.
+        """Makes a function that evaluates a body on one row.
+
+        Args:
+          node: The node's name, for errors.
+          body: The body.
+
+        Returns:
+          `call(params, key, *inputs)`.
 
         Raises:
           GraphError: By the call, if the body can't be evaluated so; it names the node.
@@ -79,7 +94,15 @@ class Jitted:
         return tree
 
     def body(self, node: str, body: Body) -> Callable[..., Any]:
-        """`call(params, key, *inputs)`: the body on one row, compiled once for equal bodies."""
+        """Makes a function that evaluates a body on one row.
+
+        Args:
+          node: The node's name, for errors.
+          body: The body.
+
+        Returns:
+          `call(params, key, *inputs)`.
+        """
         compiled = _compiled if isinstance(body.apply, Hashable) else _compiled.__wrapped__
         return compiled(body.apply, body.rng)
 

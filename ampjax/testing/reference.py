@@ -1,7 +1,8 @@
 """The oracle: a synchronous interpreter of the static graph, differentiated as one function by JAX.
 
-It owns its own reading of what every node kind means (`ampjax.testing.interpreter`) and knows only `ampjax.ir`. The floats' gradients come from
-`jax.grad` of the whole interpretation; control reads states only, so it can be traced (but for `route_by`, which reads a payload's value).
+It owns its own reading of what every node kind means (`ampjax.testing.interpreter`) and knows only `ampjax.ir`. The floats' gradients come
+from `jax.grad` of the whole interpretation; control reads states only, so it can be traced (but for `route_by`, which reads a payload's
+value).
 """
 
 from __future__ import annotations
@@ -128,7 +129,15 @@ def reference(
 
 
 def init_params(graph: Graph, seed: int = 0) -> dict[str, Any]:
-    """Initial parameters of every parameterised node, by name: `init` of a key folded from the seed and the node's number."""
+    """Makes initial parameters of every parameterised node: `init` of a key folded from the seed and the node's number.
+
+    Args:
+      graph: A closed graph.
+      seed: Of the keys.
+
+    Returns:
+      A pytree for each parameterised node, by name.
+    """
     root = jax.random.key(seed)
     nodes = enumerate(graph.parameterised.items())
     return {name: node.op.body.init(jax.random.fold_in(root, i)) for i, (name, node) in nodes}

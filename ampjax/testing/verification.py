@@ -14,7 +14,7 @@ from ampjax.train.settings import Settings
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found.
+    """The result of `verify`.
 
     Args:
       ok: Whether everything agrees within the tolerance.
@@ -36,7 +36,13 @@ class Verification:
 
 
 def account(settings: Settings, differences: Mapping[str, Sequence[Difference]], tolerance: float) -> str:
-    """What one schedule was compared in, and how far apart it was; a table of all differences where one is too large."""
+    """Says what one schedule was compared in, and how large the differences are; with a table of all if one is too large.
+
+    Args:
+      settings: The schedule.
+      differences: All differences, by what was run.
+      tolerance: Largest difference allowed.
+    """
     s = settings
     name = (
         f"max_active_keys={s.max_active_keys}, max_dispatch_size={s.max_dispatch_size}, workers={s.workers}, {s.policy}"
@@ -44,7 +50,7 @@ def account(settings: Settings, differences: Mapping[str, Sequence[Difference]],
     every = [difference for part in differences.values() for difference in part]
     if not max(value for *_, value in every) <= tolerance:
         return f"{name}\n{difference_table(every, tolerance)}"
-    training, evaluation, predictions = (differences[what] for what in ("training", "evaluate", "predict"))
+    training, evaluation, predictions = (differences[run] for run in ("training", "evaluate", "predict"))
     n_leaves, n_metrics = len(training) - len(evaluation) - 3, max(len(evaluation) - 1, 0)
     seen = [_part(f"loss, gradient norm and {_count(n_leaves, 'gradient')}", training)]
     if evaluation:
@@ -55,12 +61,12 @@ def account(settings: Settings, differences: Mapping[str, Sequence[Difference]],
     return f"{name}: {'; '.join(seen)}"
 
 
-def _part(what: str, differences: Sequence[Difference]) -> str:
-    return f"{what}, at most {max(value for *_, value in differences):.1e} apart"
+def _part(compared: str, differences: Sequence[Difference]) -> str:
+    return f"{compared}, at most {max(value for *_, value in differences):.1e} apart"
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def not_looked_at(

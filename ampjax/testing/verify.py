@@ -37,14 +37,16 @@ def verify(
 ) -> Verification:
     """Compares training and inference with the composed function and its `jax.grad`, across schedules.
 
-    Compared are loss, metrics, gradient rows, every gradient and the gradient norm of training; loss and metrics of `evaluate`; what arrives at each sink in `predict`,
-    with its states. The report says what was not looked at. Parameters are frozen, whatever schedules and nodes say of updates. Random
-    bodies (dropout, say) get no key in the reference, so a graph with any is said to differ unless they then compute what they do with one.
+    Compared are: of training the loss, metrics, gradient rows, every gradient and the gradient norm; of `evaluate` the loss and metrics; of
+    `predict` what arrives at each sink, with its states. The report says what was not looked at. Parameters are frozen, whatever schedules
+    and nodes say of updates. Random bodies (dropout, say) get no key in the reference: a graph with any is reported to differ unless they
+    compute the same with a key.
 
-    The reference evaluates bodies operation by operation in float64, so that it shares neither fusions nor rounding with the engine. That takes 2 to 7 s for three
-    sequences, trees, sentences or molecules, less than the engine's own compilations do, and some 2.5 ms for each further message (rows of ragged messages count).
-    For hundreds of instances `oracle="jit"` is some ten times as fast, but its bodies are compiled by the compiler that compiles the engine. A body that pins float32 (`astype`, `jnp.zeros(n, jnp.float32)`) rounds in the reference, too; one whose
-    types no longer fit one another is refused with an error that names it.
+    The reference evaluates bodies operation by operation in float64, so that it shares neither fusions nor rounding with the engine. For
+    three sequences, trees, sentences or molecules that takes 2 to 7 s, less than the engine's own compilations, and about 2.5 ms for each
+    further message (rows of ragged messages count). For hundreds of instances `oracle="jit"` is about ten times as fast, but the compiler
+    that compiles the engine compiles its bodies, too. A body that pins float32 (`astype`, `jnp.zeros(n, jnp.float32)`) also rounds in the
+    reference; a body whose types no longer fit one another is refused with an error that names it.
 
     Args:
       graph: A closed graph with at least one loss.
@@ -71,14 +73,14 @@ def verify(
         with reporter.part("reference", len(instances)) as ended:
             wanted = reference(graph, start, instances, oracle=oracle, ended=ended)
         runs = [run_engine(graph, instances, start, settings, reporter) for settings in tried]
-    found = [differences_of(run, wanted) for run in runs]
-    worst = max(value for parts in found for part in parts.values() for *_, value in part)
+    differences = [differences_of(run, wanted) for run in runs]
+    worst = max(value for parts in differences for part in parts.values() for *_, value in part)
     verdict = "agrees with" if worst <= tolerance else "differs from"
     how = "evaluated operation by operation in float64" if oracle == "eager" else "with compiled bodies"
     unseen = not_looked_at(graph, tried, wanted, oracle, max(run.largest for run in runs))
     report = [
         f"The engine {verdict} jax.grad, {how}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
-        *(account(settings, differences, tolerance) for settings, differences in zip(tried, found, strict=True)),
+        *(account(settings, of_schedule, tolerance) for settings, of_schedule in zip(tried, differences, strict=True)),
         "Not looked at:",
         *(f"  {line}" for line in unseen),
     ]

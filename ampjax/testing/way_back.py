@@ -26,7 +26,12 @@ class WayBack:
         self._ports: dict[tuple[str, StateKey], int] = {}  # at phis
 
     def remember(self, phi: str, port: int, state: StateDict) -> None:
-        """Notes that a message came to a phi's port.
+        """Notes at which port of a phi a message arrived.
+
+        Args:
+          phi: The phi's name.
+          port: The port's number.
+          state: The message's state.
 
         Raises:
           MessageError: If another one with its state came to another port.

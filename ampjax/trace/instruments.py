@@ -1,4 +1,4 @@
-"""Who watches a run: progress, journals, traces, tests. One protocol for all of them, as trio has it."""
+"""Instruments watch a run: progress, journals, traces, tests. There is one protocol for all of them, as in trio."""
 
 from __future__ import annotations
 
@@ -11,34 +11,67 @@ from ampjax.sched.decisions.dispatch import Dispatch
 
 
 class Instrument:
-    """Is told what happens in a run. Each method does nothing by default; one that is not overridden costs nothing."""
+    """Watches a run: its methods are called when something happens. A method that is not overridden is not called, and costs nothing."""
 
     def decided(self, dispatch: Dispatch) -> bool | None:
-        """A worker got a dispatch; nothing of it has been issued. True: it is to be issued by itself, once what was decided before has been."""
+        """A worker got a dispatch; nothing of it has been issued.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          True if it is to be issued by itself, once what was decided before has been issued.
+        """
 
     def before_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """The kernels of some dispatches, in one call, are issued next; where only control runs, they would be."""
+        """The kernels of some dispatches are issued next, in one call; where only control runs, they would be.
+
+        Args:
+          dispatches: The dispatches.
+        """
 
     def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """Their kernels have been issued; the parameter changes of the last of them have not."""
+        """The kernels of some dispatches have been issued; the parameter changes of the last of them have not.
+
+        Args:
+          dispatches: The dispatches.
+        """
 
     def after_changes(self, dispatches: Sequence[Dispatch]) -> None:
-        """Their parameter changes have been issued, too."""
+        """The kernels and parameter changes of some dispatches have been issued.
+
+        Args:
+          dispatches: The dispatches.
+        """
 
     def carried_out(self) -> None:
         """What had been decided has been issued, all of it or all but the latest."""
 
     def done(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
-        """A dispatch's messages travel on, with what was read from their payloads, if anything was."""
+        """A dispatch's messages travel on.
+
+        Args:
+          dispatch: The dispatch.
+          choices: What was read from their payloads, `[n, fields]` integers; None if nothing was.
+        """
 
     def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
-        """Instances have ended (number, and whether it was training), and others been admitted (or loops have pumped)."""
+        """Instances have ended, and others have been admitted (or a controller's loops have pumped).
+
+        Args:
+          ended: The number of each instance that has ended, and whether it was training.
+          admitted: How many have been admitted.
+        """
 
     def data_ended(self) -> None:
         """The end of the data has led to updates."""
 
     def idle(self, worker: int) -> None:
-        """A worker has asked in vain."""
+        """A worker has asked for a dispatch and got none.
+
+        Args:
+          worker: Its number.
+        """
 
 
 HOOKS = [name for name in vars(Instrument) if not name.startswith("_")]
@@ -48,7 +81,7 @@ class Instruments:
     """The instruments of a run: for each hook, the methods that are there.
 
     Args:
-      instruments: They are told in this order.
+      instruments: They are called in this order.
     """
 
     decided: list[Callable[[Dispatch], bool | None]]
@@ -66,31 +99,40 @@ class Instruments:
         self._collect()
 
     def add(self, instrument: Instrument) -> None:
-        """From now on it is told, too."""
+        """Adds an instrument, which is called from now on."""
         self._all.append(instrument)
         self._collect()
 
     def remove(self, instrument: Instrument) -> None:
-        """From now on it is told nothing."""
+        """Removes an instrument, which is not called any more."""
         self._all.remove(instrument)
         self._collect()
 
     def _collect(self) -> None:
         for hook in HOOKS:
-            told = [one for one in self._all if getattr(type(one), hook) is not getattr(Instrument, hook)]
-            setattr(self, hook, [getattr(one, hook) for one in told])
+            listening = [
+                instrument
+                for instrument in self._all
+                if getattr(type(instrument), hook) is not getattr(Instrument, hook)
+            ]
+            setattr(self, hook, [getattr(instrument, hook) for instrument in listening])
 
 
 class Ended(Instrument):
-    """Tells how many instances have ended.
+    """Counts the instances that have ended.
 
     Args:
-      advance: `advance(n)`: `n` more have.
+      advance: `advance(n)` is called when `n` more have ended.
     """
 
     def __init__(self, advance: Callable[[int], Any]):
         self._advance = advance
 
     def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
-        """Instances have ended."""
+        """Instances have ended.
+
+        Args:
+          ended: The number of each, and whether it was training.
+          admitted: How many have been admitted.
+        """
         self._advance(len(ended))

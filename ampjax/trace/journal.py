@@ -1,9 +1,9 @@
-"""What a run decides, as small records: all that varies between two runs from one seed, and checksums of what follows from it.
+"""The decisions of a run as small records: all that varies between two runs from one seed, and checksums of what follows from it.
 
 The scheduler is a pure state machine, so a schedule is the order of the calls to it: which worker asked and what it got, which dispatch was
 said to be done, when instances ended and were admitted, when the data ended. States, slots, updates and averages follow from that; a
-checksum of the messages in each dispatch shows that they did: of their instances and state fields, by which every scheduler knows them, not of slots
-or lines of tables. So one scheduler can follow what another has decided. Knows no file, no device and no clock.
+checksum of the messages in each dispatch shows that they did: of their instances and state fields, by which every scheduler knows them, not
+of slots or lines of tables. So one scheduler can follow what another has decided. Knows no file, no device and no clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.trace.instruments import Instrument
 
 CHANGES_ONLY = -1
-"""The stage of a dispatch without one."""
+"""The stage of a dispatch that only changes parameters."""
 
 
 class PassBegins(NamedTuple):
@@ -33,12 +33,12 @@ class PassBegins(NamedTuple):
     order: int
 
     def __str__(self) -> str:
-        what = "training" if self.train else "inference"
-        return f"a pass of {what} over {self.instances} instance(s) in an order with checksum {self.order:08x}"
+        purpose = "training" if self.train else "inference"
+        return f"a pass of {purpose} over {self.instances} instance(s) in an order with checksum {self.order:08x}"
 
 
 class Issue(NamedTuple):
-    """A worker got a dispatch: its stage's number, direction (by number), size, changes that follow, first instance, checksum of all states."""
+    """A worker got a dispatch: stage and direction by number, size, changes that follow, first instance, checksum of all states."""
 
     worker: int
     stage: int
@@ -53,8 +53,8 @@ class Issue(NamedTuple):
         changes = f"{self.changes} parameter change(s)"
         if self.stage == CHANGES_ONLY:
             return f"{changes} on worker {self.worker}"
-        what = f"{DIRECTIONS[self.direction]} of stage {self.stage}: {self.messages} message(s) from instance {self.instance} on"
-        return f"{what}, {self.rows} row(s), states {self.states:08x}, then {changes}, on worker {self.worker}"
+        kernel = f"{DIRECTIONS[self.direction]} of stage {self.stage}: {self.messages} message(s) from instance {self.instance} on"
+        return f"{kernel}, {self.rows} row(s), states {self.states:08x}, then {changes}, on worker {self.worker}"
 
 
 class Done(NamedTuple):
@@ -128,13 +128,26 @@ def pack(decision: Decision) -> bytes:
 
     >>> unpack(pack(Settle(3, 4)) + b"more")
     (Settle(ended=3, admitted=4), 9)
+
+    Args:
+      decision: The decision.
+
+    Returns:
+      30 bytes for a dispatch, fewer for others.
     """
     fmt, number = _NUMBERS[type(decision)]
     return fmt.pack(number, *decision)
 
 
 def unpack(data: bytes, start: int = 0) -> tuple[Decision | None, int]:
-    """The decision at `start`, and where the next one begins; None if the bytes end before it does.
+    """Reads the decision that begins at a place.
+
+    Args:
+      data: Packed decisions.
+      start: The place, in bytes.
+
+    Returns:
+      The decision, and where the next one begins; None and `start` if the bytes end before the decision does.
 
     Raises:
       ValueError: If there is no such kind of decision, or a number in it stands for nothing.
@@ -170,9 +183,9 @@ class Journal(Instrument):
         self._take, self.messages = take, messages
         self._before: int | None = None  # the scheduler's dispatches before the first that is seen
 
-    def begins(self, of: Pass) -> None:
+    def begins(self, data_pass: Pass) -> None:
         """A pass begins."""
-        self._take(PassBegins(len(of.ids), of.train, _checksum(of.ids)))
+        self._take(PassBegins(len(data_pass.ids), data_pass.train, _checksum(data_pass.ids)))
 
     def decided(self, dispatch: Dispatch) -> None:
         """A worker got a dispatch; nothing of it has run."""
@@ -193,11 +206,21 @@ class Journal(Instrument):
         )
 
     def done(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
-        """A dispatch's messages travel on, with what was read from their payloads, if anything was."""
+        """A dispatch's messages travel on.
+
+        Args:
+          dispatch: The dispatch.
+          choices: What was read from their payloads; None if nothing was.
+        """
         self._take(Done(self.number(dispatch), 0 if choices is None else _checksum(choices)))
 
     def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
-        """Instances have ended, others have been admitted."""
+        """Instances have ended, others have been admitted.
+
+        Args:
+          ended: The number of each instance that has ended, and whether it was training.
+          admitted: How many have been admitted.
+        """
         self._take(Settle(len(ended), admitted))
 
     def data_ended(self) -> None:
@@ -219,10 +242,14 @@ def _checksum(integers: np.ndarray) -> int:
 
 
 def digest(trees: Any) -> bytes:
-    """16 bytes that tell arrays apart bit for bit: names and values, in order. Waits for devices."""
-    found = hashlib.sha256()
+    """Computes 16 bytes that differ if any array does, in name, dtype, shape or one bit of a value. Waits for devices.
+
+    Args:
+      trees: A pytree of arrays.
+    """
+    checksum = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(trees):
         array = np.asarray(leaf)
-        found.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
-        found.update(array.tobytes())
-    return found.digest()[:16]
+        checksum.update(f"{jax.tree_util.keystr(path)} {array.shape} {array.dtype}".encode())
+        checksum.update(array.tobytes())
+    return checksum.digest()[:16]

@@ -1,7 +1,7 @@
 """Recordings: files that hold a run's decisions, written as they are made and read as they are followed, in bounded memory.
 
-A file is `MAGIC`, the header's length (4 bytes), the header (JSON), and the decisions. One that ends properly ends with `End`; what a killed run
-left can be followed up to its last whole decision.
+A file is `MAGIC`, the header's length (4 bytes), the header (JSON), and the decisions. One that ends properly ends with `End`; what a
+killed run left can be followed up to its last whole decision.
 """
 
 from __future__ import annotations

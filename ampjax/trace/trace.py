@@ -1,4 +1,4 @@
-"""What ran where and when: the record that all pictures of a run are made from. Knows no devices and no clock."""
+"""Traces: what each worker did, and when. All pictures of a run are made from its trace. Knows no devices and no clock."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from ampjax.trace.trace_records import KINDS, QueueSample, Slice, StalenessSampl
 class Trace:
     """A record of runs: slices of workers' time in the order in which they were added, and more.
 
-    Of each kind of record the first `max_slices` are kept.
+    Of each kind of record the first `max_slices` are kept. It has more than 15 methods, since what is added and what is read are the same
+    columns: methods `add...` take numbers as they come, in the middle of a run, and properties make records of them later.
 
     Args:
       slices: Slices to begin with.
       max_slices: The most that are kept, so that a long run does not fill the memory (a slice of 64 messages takes about 1 kB).
       every: On real devices: one dispatch in so many, or fewer, is waited for and timed; the others' times are worked out from these and
-        from when the host issued them (see `drivers.sampling_timer`). 1 waits for every dispatch before its messages travel on: exact, and slow.
+        from when the host issued them (see `drivers.sampling_timer`). 1 waits for every dispatch before its messages travel on: exact, and
+        slow.
 
     Attributes:
       runs: Start and end of each run, in nanoseconds.
@@ -50,7 +52,7 @@ class Trace:
         self.runs: list[tuple[int, int]] = []
         self.stages: dict[str, tuple[str, ...]] = {}
         self.histograms: dict[str, np.ndarray] = {}
-        self._put_off: list[Callable[[Trace], None]] = []
+        self._postponed: list[Callable[[Trace], None]] = []
         self._rows: list[tuple[int, str, str, int, int, Any, int, int]] = []
         self._waits: list[tuple[int, str, int, int]] = []
         self._queues: list[tuple[int, int, Any]] = []
@@ -58,7 +60,7 @@ class Trace:
         for s in slices:
             self.add(s.worker, s.node, s.kind, s.start_ns, s.end_ns, s.instances, rows=s.rows, messages=s.messages)
 
-    # -- recording; cheap, since checks and conversions wait until the trace is read
+    # Recording is cheap: checks and conversions wait until the trace is read
 
     def add(
         self,
@@ -90,39 +92,72 @@ class Trace:
             self.drop()
 
     def drop(self, n: int = 1) -> None:
-        """Counts slices that are not kept."""
+        """Counts slices that are not kept.
+
+        Args:
+          n: How many.
+        """
         self._n_dropped += n
 
     def add_wait(self, worker: int, reason: str, start_ns: int, end_ns: int) -> None:
-        """Records a time in which a worker had nothing to do; see `Wait`."""
+        """Records a time in which a worker had nothing to do; see `Wait`.
+
+        Args:
+          worker: The worker's number.
+          reason: One of `trace_records.REASONS`.
+          start_ns: When it began.
+          end_ns: When it ended.
+        """
         if end_ns > start_ns and len(self._waits) < self.max_slices:
             self._waits.append((worker, reason, start_ns, end_ns))
 
     def add_queues(self, worker: int, time_ns: int, queues: Iterable[tuple[str, str, int]]) -> None:
-        """Records what waits for a worker; see `QueueSample`."""
+        """Records what waits for a worker at one moment; see `QueueSample`.
+
+        Args:
+          worker: The worker's number.
+          time_ns: The moment.
+          queues: Stage, direction and number of messages of each queue that is not empty.
+        """
         if len(self._queues) < self.max_slices:
             self._queues.append((worker, time_ns, queues))
 
     def add_staleness(self, node: str, time_ns: int, rows: int, mean: float) -> None:
-        """Records how stale an update's gradients were; see `StalenessSample`."""
+        """Records how stale an update's gradients were; see `StalenessSample`.
+
+        Args:
+          node: The node that was updated.
+          time_ns: The end of the update.
+          rows: Gradient rows in it.
+          mean: Their mean staleness, in updates of the node.
+        """
         if len(self._updates) < self.max_slices:
             self._updates.append((node, time_ns, rows, mean))
 
-    def put_off(self, add: Callable[[Trace], None]) -> None:
-        """Leaves work until the trace is read: `add` then adds to it."""
-        self._put_off.append(add)
+    def postpone(self, add: Callable[[Trace], None]) -> None:
+        """Leaves work until the trace is read.
+
+        Args:
+          add: Called with the trace when it is read; adds records to it.
+        """
+        self._postponed.append(add)
 
     def add_histogram(self, node: str, counts: np.ndarray) -> None:
-        """Adds to a node's gradient rows of each staleness `[128]`."""
+        """Adds to a node's counts of stale gradients.
+
+        Args:
+          node: The node.
+          counts: `[128]`: gradient rows of each staleness.
+        """
         before = self.histograms.get(node)
         self.histograms[node] = np.array(counts, np.int64) if before is None else before + counts
 
-    # -- reading
+    # Reading
 
     def _read(self) -> list[tuple[int, str, str, int, int, Any, int, int]]:
-        """The slices' rows, after all that was put off."""
-        put_off, self._put_off = self._put_off, []
-        for add in put_off:
+        """The slices' rows, once all postponed work has been done."""
+        postponed, self._postponed = self._postponed, []
+        for add in postponed:
             add(self)
         return self._rows
 
@@ -163,8 +198,8 @@ class Trace:
         """What waited for workers, in order of time."""
         self._read()
         return [
-            QueueSample(int(worker), int(time), tuple((stage, way, int(n)) for stage, way, n in found))
-            for worker, time, found in self._queues
+            QueueSample(int(worker), int(time), tuple((stage, direction, int(n)) for stage, direction, n in queues))
+            for worker, time, queues in self._queues
         ]
 
     @property
@@ -200,13 +235,16 @@ class Trace:
             until[worker] = max(end, begin)
         return {int(worker): busy[worker] / self.span_ns if self.span_ns else 0.0 for worker in sorted(busy)}
 
-    # -- files
+    # Files
 
     def to_jsonl(self, path: str | Path) -> None:
         """Writes a JSON object per record, a line each; folders are made.
 
         Args:
           path: The file.
+
+        Raises:
+          OSError: If it can't be written.
         """
         trace_file.write(path, self)
 
@@ -223,17 +261,17 @@ class Trace:
         Raises:
           DataError: If the file is missing, or a line is not a record.
         """
-        found = trace_file.read(path)
-        trace = cls(found.slices, max_slices=max(len(found.slices), len(found.queues), len(found.waits), 1_000_000))
-        for wait in found.waits:
+        read = trace_file.read(path)
+        trace = cls(read.slices, max_slices=max(len(read.slices), len(read.queues), len(read.waits), 1_000_000))
+        for wait in read.waits:
             trace.add_wait(wait.worker, wait.reason, wait.start_ns, wait.end_ns)
-        for sample in found.queues:
+        for sample in read.queues:
             trace.add_queues(sample.worker, sample.time_ns, sample.queues)
-        for s in found.staleness:
+        for s in read.staleness:
             trace.add_staleness(s.node, s.time_ns, s.rows, s.mean)
-        trace.runs, trace.stages = found.runs, found.stages
-        trace.drop(found.n_dropped)
-        trace.histograms = {node: np.array(counts, np.int64) for node, counts in found.histograms.items()}
+        trace.runs, trace.stages = read.runs, read.stages
+        trace.drop(read.n_dropped)
+        trace.histograms = {node: np.array(counts, np.int64) for node, counts in read.histograms.items()}
         return trace
 
     def __repr__(self) -> str:
@@ -249,7 +287,14 @@ class Trace:
 
 
 def in_lanes(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
-    """Slices by start, each with a lane of its worker, 0 the first: slices of a worker that overlap in time are in different lanes."""
+    """Puts slices that overlap in time in lanes side by side.
+
+    Args:
+      slices: Slices of any workers.
+
+    Returns:
+      The slices by start, each with the number of its lane among its worker's, from 0.
+    """
     free_at: dict[int, list[int]] = {}
     chosen: list[tuple[Slice, int]] = []
     for s in sorted(slices, key=lambda s: (s.start_ns, s.end_ns)):
@@ -276,10 +321,10 @@ def scaled(time_ns: float) -> tuple[float, str]:
 
 
 def duration(time_ns: float) -> str:
-    """A time for a picture: three digits, in the unit that suits it.
+    """Writes a time for a picture: three digits, in the unit that suits it.
 
-    >>> duration(2_500_000), duration(2_171_000_000_000)
-    ('2.5 ms', '2,170 s')
+    Args:
+      time_ns: Nanoseconds.
     """
     value, unit = scaled(time_ns)
     return f"{float(f'{value:.3g}'):,g} {unit.replace('us', 'µs')}"

@@ -15,8 +15,8 @@ from ampjax.utils.bounded_reading import parse_json
 if TYPE_CHECKING:
     from ampjax.trace.trace import Trace
 
-LONGEST = 1 << 24
-"""Bytes of a line at most; the longest are histograms, some bytes for each number of updates that a gradient was stale."""
+LONGEST_LINE = 1 << 24
+"""Bytes of a line at most. The longest are histograms."""
 
 R = TypeVar("R")
 
@@ -63,7 +63,7 @@ def read(path: str | Path) -> Contents:
     contents, number = Contents(), 0
     try:
         with Path(path).open("rb") as file:
-            while line := file.readline(LONGEST + 1):
+            while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 _take_line(path, number, line, contents)
     except OSError as error:
@@ -72,10 +72,14 @@ def read(path: str | Path) -> Contents:
 
 
 def _take_line(path: str | Path, number: int, line: bytes, contents: Contents) -> None:
-    """Adds a line to what has been read, or tells that it is none of a trace."""
+    """Adds a line to what has been read.
+
+    Raises:
+      DataError: If it is no record of a trace.
+    """
     try:
-        if len(line) > LONGEST:
-            raise ValueError(f"more than {LONGEST} bytes")
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"more than {LONGEST_LINE} bytes")
         if line.strip():
             _take(contents, parse_json(line.decode()))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -100,26 +104,23 @@ def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def _take(contents: Contents, row: dict[str, Any]) -> None:
-    """Adds a line to what has been read."""
-    value: Any = row
-    what = ""
-    if len(row) == 1:
-        what, value = next(iter(row.items()))
-    if what == "wait":
+    """Adds a record to what has been read."""
+    kind, value = next(iter(row.items())) if len(row) == 1 else ("slice", row)
+    if kind == "wait":
         contents.waits.append(_record(Wait, value))
-    elif what == "queues":
-        queues = tuple((_text(stage), _text(way), _integer(n)) for stage, way, n in value["queues"])
+    elif kind == "queues":
+        queues = tuple((_text(stage), _text(direction), _integer(n)) for stage, direction, n in value["queues"])
         contents.queues.append(_record(QueueSample, {**value, "queues": queues}))
-    elif what == "staleness":
+    elif kind == "staleness":
         contents.staleness.append(_record(StalenessSample, value))
-    elif what == "histogram":
+    elif kind == "histogram":
         contents.histograms[_text(value["node"])] = [_integer(n) for n in value["rows"]]
-    elif what == "stage":
+    elif kind == "stage":
         contents.stages[_text(value["name"])] = tuple(_text(node) for node in value["nodes"])
-    elif what == "run":
+    elif kind == "run":
         start, end = value
         contents.runs.append((_integer(start), _integer(end)))
-    elif what == "n_dropped":
+    elif kind == "n_dropped":
         contents.n_dropped = _integer(value)
     else:
         instances = tuple(_integer(i) for i in value["instances"])

@@ -81,7 +81,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class QueueSample:
-    """What waited for a worker at one moment: when it chose a dispatch (which counts as waiting still), or had nothing to do.
+    """What waited for a worker when it chose a dispatch (whose messages still count as waiting), or had nothing to do.
 
     Args:
       worker: The worker's number.

@@ -1,4 +1,4 @@
-"""Where workers' time went: at work on what, or waiting for what."""
+"""How workers spent their time: what they worked on, and what they waited for."""
 
 from __future__ import annotations
 
@@ -31,13 +31,20 @@ def usage(trace: Trace) -> dict[int, dict[str, int]]:
     """
     times: dict[int, dict[str, int]] = {}
     for worker, start, end, use in spans(trace):
-        own = times.setdefault(worker, {})
-        own[use] = own.get(use, 0) + end - start
-    return {worker: {use: own[use] for use in USES if use in own} for worker, own in sorted(times.items())}
+        of_worker = times.setdefault(worker, {})
+        of_worker[use] = of_worker.get(use, 0) + end - start
+    return {worker: {use: spent[use] for use in USES if use in spent} for worker, spent in sorted(times.items())}
 
 
 def spans(trace: Trace) -> Iterator[Span]:
-    """A trace's runs without gaps: for each worker, in order of time, what each moment went to."""
+    """Divides a trace's runs without gaps.
+
+    Args:
+      trace: The trace.
+
+    Returns:
+      For each worker, in order of time, what each moment went to.
+    """
     slices: dict[int, list[Slice]] = defaultdict(list)
     for s in trace:
         slices[s.worker].append(s)
@@ -47,24 +54,24 @@ def spans(trace: Trace) -> Iterator[Span]:
     runs = sorted(trace.runs) or [(trace.start_ns, trace.start_ns + trace.span_ns)]
     for worker in sorted({*slices, *waits}):
         busy = sorted((s.start_ns, s.end_ns, s.kind) for s in slices[worker])
-        found = _filled(_filled([(*run, HOST) for run in runs], sorted(waits[worker])), busy)
-        yield from ((worker, *span) for span in found)
+        without_slices = _filled([(*run, HOST) for run in runs], sorted(waits[worker]))
+        yield from ((worker, *span) for span in _filled(without_slices, busy))
 
 
 def _filled(ground: list[tuple[int, int, str]], pieces: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Puts pieces over a ground of intervals that do not overlap, both in order; of pieces that overlap the first counts."""
-    found: list[tuple[int, int, str]] = []
+    """Puts pieces over a ground of intervals that do not overlap. Both are in order of time; where pieces overlap, the first one counts."""
+    result: list[tuple[int, int, str]] = []
     i = 0
-    for start, end, what in ground:
+    for start, end, ground_use in ground:
         at = start
         while i < len(pieces) and pieces[i][0] < end:
             begin, until, use = max(pieces[i][0], at), min(pieces[i][1], end), pieces[i][2]
             if until > begin:
-                found += [(at, begin, what)] * (begin > at) + [(begin, until, use)]
+                result += [(at, begin, ground_use)] * (begin > at) + [(begin, until, use)]
                 at = until
             if pieces[i][1] > end:
                 break
             i += 1
         if end > at:
-            found.append((at, end, what))
-    return found
+            result.append((at, end, ground_use))
+    return result

@@ -1,4 +1,4 @@
-"""From a graph and settings to a scheduler's settings and an executor: what the trainer and the simulator share."""
+"""Makes a plan, the scheduler's settings and an executor from a graph and settings; the trainer and the simulator share it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ from ampjax.train.settings import Settings
 def require_closed(where: str, graph: Graph) -> None:
     """Checks that a graph can be run.
 
+    Args:
+      where: What an error calls the caller.
+      graph: The graph.
+
     Raises:
-      GraphError: If it is still being built.
+      GraphError: If it is no graph, or still being built.
     """
     if not isinstance(graph, Graph):
         fix = "Pass the graph first, then the optax transform."
@@ -40,6 +44,9 @@ def require_closed(where: str, graph: Graph) -> None:
 def require_transform(tx: Any) -> None:
     """Checks an optimizer.
 
+    Args:
+      tx: What the user passed.
+
     Raises:
       SettingsError: If it is no optax transform.
     """
@@ -50,7 +57,12 @@ def require_transform(tx: Any) -> None:
 
 
 def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
-    """What the scheduler needs to know: a node's own options win over the common settings."""
+    """Makes the scheduler's settings. A node's own options win over the common settings.
+
+    Args:
+      graph: A closed graph.
+      settings: The common settings.
+    """
     s, nodes = settings, graph.parameterised
     return SchedulerSettings(
         max_active_keys=s.in_flight,
@@ -90,7 +102,7 @@ def make_executor(
     params: Mapping[str, Any],
     devices: Sequence[Device],
 ) -> Executor:
-    """An executor whose nodes are trained as their options, or else the settings, say.
+    """Makes an executor. Each node is trained as its own options say, or else as the settings say.
 
     Args:
       plan: The plan.

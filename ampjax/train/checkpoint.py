@@ -58,7 +58,7 @@ def restore(folder: str | Path, store: ParameterStore, updates: Counters, positi
 
 
 def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """What a trainer noted, checked: counters as this one has them, and a state that its generator takes.
+    """Checks the notes of a checkpoint: counters must have the names that this trainer's have, and the generator's state must fit.
 
     Raises:
       DataError: If it is anything else.

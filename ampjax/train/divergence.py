@@ -1,4 +1,4 @@
-"""Losses that are numbers no longer: says so once, with what was lost and where it may have come from."""
+"""A training loss that is not finite: warns of it, with the nodes whose parameters are lost and where the values may have come from."""
 
 from __future__ import annotations
 
@@ -16,30 +16,35 @@ from ampjax.optim.node_update import trainable
 from ampjax.train.training_data import AnyInstances
 
 SHOWN = 6
-"""Nodes that a warning names, at most."""
+"""How many nodes a warning names, at most."""
 
-AT_ONCE = 256
-"""Instances that are looked at at once."""
+SEARCHED_TOGETHER = 256
+"""How many instances are searched for such values at a time."""
 
 
 def warn_of(loss: float, where: str, params: Mapping[str, Any], data: AnyInstances) -> bool:
-    """Warns if a training loss is not finite; says whether it was so.
+    """Warns if a training loss is not finite.
+
+    The warning names the nodes whose parameters are lost, and the first instance that pumps a value that is not finite.
 
     Args:
       loss: The epoch's mean loss.
       where: What the warning calls the epoch.
       params: Parameters by node name, as they are now.
       data: What was trained on.
+
+    Returns:
+      Whether the loss is not finite.
     """
     if math.isfinite(loss):
         return False
     lost = [f"`{node}`" for node, tree in params.items() if not _finite(tree)]
     named = ", ".join(lost[:SHOWN]) + (f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else "")
-    told = f"; parameters of {named} are not finite any more" if lost else ""
-    found = None if isinstance(data, LoopInstances) else _first_bad(data)
-    cause = "" if found is None else f" Instance {found[0]} pumps a value that is not finite to `{found[1]}`."
+    nodes = f"; parameters of {named} are not finite any more" if lost else ""
+    bad = None if isinstance(data, LoopInstances) else _first_bad(data)
+    cause = "" if bad is None else f" Instance {bad[0]} pumps a value that is not finite to `{bad[1]}`."
     warnings.warn(
-        f"{where}: expected a finite training loss, got {loss}{told}.{cause} Look at payloads and labels, lower the learning rate, or let the "
+        f"{where}: expected a finite training loss, got {loss}{nodes}.{cause} Look at payloads and labels, lower the learning rate, or let the "
         "optimizer leave such gradients out (`optax.apply_if_finite`); begin again from earlier parameters, or from what `trainer.save` wrote.",
         RuntimeWarning,
         stacklevel=2,
@@ -52,9 +57,9 @@ def _finite(tree: Any) -> bool:
 
 
 def _first_bad(data: AnyInstances) -> tuple[int, str] | None:
-    """The first instance one of whose payloads holds a value that is not finite, and the pump."""
-    for start in range(0, len(data), AT_ONCE):
-        ids = np.arange(start, min(start + AT_ONCE, len(data)))
+    """The first instance with a payload that holds a value that is not finite, and the payload's pump."""
+    for start in range(0, len(data), SEARCHED_TOGETHER):
+        ids = np.arange(start, min(start + SEARCHED_TOGETHER, len(data)))
         for batch in batches_of(data, ids):
             for pump, messages in batch.items():
                 payload = np.asarray(messages.payload)

@@ -1,7 +1,7 @@
 """The order in which instances are taken: at random, or so that instances of about the same size follow one another.
 
-Instances that have been let in together fill a dispatch only while all of them are under way; where some are much longer, the last dispatches of a
-wave hold few rows. Minibatches by length avoid that by the same means.
+Instances that were admitted together fill a dispatch only while all of them are in flight. Where some are much longer than others, the last
+dispatches hold few rows. Minibatches of sequences of one length avoid that by the same means.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from ampjax.drivers.controller import LoopInstances, batches_of
 from ampjax.ir.instances import Instances, declared_sizes
 
-AT_ONCE = 1024
-"""Instances that are looked at together to find out their sizes."""
+MEASURED_TOGETHER = 1024
+"""How many instances are gathered at a time to find out their sizes."""
 
 POOL = 50
-"""Groups that are drawn at random together and put in order of size, then cut."""
+"""How many groups are drawn at random together, put in order of size and cut."""
 
 
 class Orders:
@@ -31,43 +31,82 @@ class Orders:
         self._group = group
         self._known: list[tuple[Any, np.ndarray]] = []
 
-    def draw(self, data: Instances | LoopInstances, rng: np.random.Generator) -> np.ndarray:
-        """An order `[n]` for an epoch of training."""
+    def training_order(self, data: Instances | LoopInstances, rng: np.random.Generator) -> np.ndarray:
+        """Draws an order for an epoch of training.
+
+        Args:
+          data: A data set.
+          rng: Draws.
+
+        Returns:
+          The numbers of all instances, `[n]`.
+
+        Raises:
+          DataError: If the data set's `sizes` are not one number for each instance.
+        """
         if self._group == 1:
             return rng.permutation(len(data))
         return in_groups(self._sizes(data), self._group, rng)
 
-    def settled(self, data: Instances | LoopInstances) -> np.ndarray:
-        """The order `[n]` in which instances are evaluated."""
+    def evaluation_order(self, data: Instances | LoopInstances) -> np.ndarray:
+        """Gives the order in which instances are evaluated: as they are, or from small to large if they are grouped by size.
+
+        Args:
+          data: A data set.
+
+        Returns:
+          The numbers of all instances, `[n]`.
+
+        Raises:
+          DataError: If the data set's `sizes` are not one number for each instance.
+        """
         return np.arange(len(data)) if self._group == 1 else np.argsort(self._sizes(data), kind="stable")
 
     def largest(self, data: Instances | LoopInstances, n: int, train: bool, rng: np.random.Generator) -> np.ndarray:
-        """The `n` instances that are largest of all that follow one another, so that they are likely to be under way together; none where the order is random."""
+        """Finds the instances that are largest of all that follow one another, so that they are likely to be in flight together.
+
+        Args:
+          data: A data set.
+          n: How many.
+          train: Whether they are ordered for training.
+          rng: Draws.
+
+        Returns:
+          Their numbers, `[n]`; none where the order is random.
+        """
         if self._group == 1:
             return np.arange(0)
-        order = self.draw(data, rng) if train else self.settled(data)
+        order = self.training_order(data, rng) if train else self.evaluation_order(data)
         return largest_run(order, self._sizes(data), n)
 
     def _sizes(self, data: Instances | LoopInstances) -> np.ndarray:
-        """A data set's sizes; those of the last two are remembered, as long as no instance is added or taken away."""
-        known = (pair for pair in self._known if pair[0] is data and len(pair[1]) == len(data))
-        found = next(known, None) or (data, sizes_of(data))
-        self._known = [*[pair for pair in self._known if pair is not found][-1:], found]
-        return found[1]
+        """A data set's sizes. Those of the last two data sets are remembered, as long as no instance is added or taken away."""
+        known = (entry for entry in self._known if entry[0] is data and len(entry[1]) == len(data))
+        entry = next(known, None) or (data, sizes_of(data))
+        self._known = [*[other for other in self._known if other is not entry][-1:], entry]
+        return entry[1]
 
 
 def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
-    """How large each instance is, `[n]`: what the data set's own `sizes` say, if it has them; else messages, and of ragged ones rows, that it pumps.
+    """Finds out how large each instance is.
+
+    The data set's own `sizes` count, if it has them; else the messages that it pumps, and the rows of ragged ones.
+
+    Args:
+      data: A data set.
+
+    Returns:
+      The sizes, `[n]`.
 
     Raises:
       DataError: If `sizes` is not one number for each instance.
     """
-    told = declared_sizes(data)
-    if told is not None:
-        return told
+    declared = declared_sizes(data)
+    if declared is not None:
+        return declared
     sizes = np.zeros(len(data), np.int64)
-    for start in range(0, len(data), AT_ONCE):
-        ids = np.arange(start, min(start + AT_ONCE, len(data)))
+    for start in range(0, len(data), MEASURED_TOGETHER):
+        ids = np.arange(start, min(start + MEASURED_TOGETHER, len(data)))
         for batch in batches_of(data, ids):
             for messages in batch.values():
                 counts = np.bincount(messages.instance, messages.sizes, minlength=len(ids))
@@ -76,10 +115,15 @@ def sizes_of(data: Instances | LoopInstances) -> np.ndarray:
 
 
 def largest_run(order: np.ndarray, sizes: np.ndarray, n: int) -> np.ndarray:
-    """The `n` elements of `order` that follow one another and have the largest sum of sizes; all, where there are no more.
+    """Finds the elements that follow one another in an order and have the largest sum of sizes.
 
-    >>> largest_run(np.array([3, 0, 2, 1]), np.array([1, 5, 9, 2]), 2).tolist()
-    [2, 1]
+    Args:
+      order: `[m]`: numbers of elements.
+      sizes: The size of each element, by number.
+      n: How many elements.
+
+    Returns:
+      Their numbers, `[n]`; all of `order` where it has no more.
     """
     n = min(n, len(order))
     up_to = np.concatenate([[0], np.cumsum(sizes[order])])
@@ -90,8 +134,8 @@ def largest_run(order: np.ndarray, sizes: np.ndarray, n: int) -> np.ndarray:
 def in_groups(sizes: np.ndarray, group: int, rng: np.random.Generator) -> np.ndarray:
     """A random order in which groups of `group` have about the same size.
 
-    Pools of 50 groups are drawn at random, put in order of size and cut into groups; then all groups are shuffled. One with fewer instances comes
-    last, so that those let in together are always of one group.
+    Pools of 50 groups are drawn at random, put in order of size and cut into groups; then all groups are shuffled. A group with fewer
+    instances comes last, so that instances that are admitted together are always of one group.
 
     Args:
       sizes: `[n]`.
@@ -110,5 +154,5 @@ def in_groups(sizes: np.ndarray, group: int, rng: np.random.Generator) -> np.nda
         pool = drawn[start : start + POOL * group]
         pool = pool[np.argsort(sizes[pool], kind="stable")]
         groups += [pool[i : i + group] for i in range(0, len(pool), group)]
-    shuffled = sorted((groups[i] for i in rng.permutation(len(groups))), key=lambda own: len(own) < group)
+    shuffled = sorted((groups[i] for i in rng.permutation(len(groups))), key=lambda members: len(members) < group)
     return np.concatenate(shuffled) if shuffled else drawn

@@ -23,8 +23,8 @@ class Epoch:
       valid: Validation metrics by name; empty if there was no validation.
       train_per_s: Training examples per second.
       valid_per_s: Validation examples per second.
-      seconds: Seconds of training and validation, those of earlier epochs included. What is done between epochs is left out: compiling ahead of
-        them, callbacks.
+      seconds: Seconds of training and validation, those of earlier epochs included. What is done between epochs is left out: compiling
+        ahead of them, callbacks.
       staleness_mean: Mean staleness over the epoch's gradient rows.
       staleness_max: Largest staleness.
       messages: Messages dispatched in training.
@@ -47,7 +47,7 @@ class Epoch:
     compilations: int
 
     def record(self) -> dict[str, Any]:
-        """One flat dictionary: metrics are called `train_loss`, `valid_accuracy`, ..."""
+        """Gives the epoch as one flat dictionary; metrics are called `train_loss`, `valid_accuracy`, and so on."""
         flat = {k: v for k, v in vars(self).items() if k not in ("train", "valid")}
         metrics = {
             f"{part}_{name}": value for part in ("train", "valid") for name, value in getattr(self, part).items()
@@ -55,7 +55,7 @@ class Epoch:
         return {"epoch": flat.pop("epoch"), **metrics, **flat}
 
     def line(self) -> str:
-        """What a person wants to see of it while the run goes on."""
+        """Gives the epoch as a line of text: metrics, throughput, staleness, seconds."""
         metrics = [
             f"{part} {name} {value:.4f}" for part in ("train", "valid") for name, value in getattr(self, part).items()
         ]
@@ -86,6 +86,9 @@ class History:
     def best(self, metric: str = "accuracy") -> float:
         """The best validation value of a metric: the smallest of losses and errors, the largest of all others.
 
+        Args:
+          metric: The metric's name, without `valid_`.
+
         Raises:
           KeyError: If no epoch has the metric.
         """
@@ -97,7 +100,15 @@ class History:
         return best(values, metric)
 
     def first_to(self, target: float, metric: str = "accuracy") -> Epoch | None:
-        """The first epoch whose validation metric has reached `target`, from above for losses and errors; None if there is none."""
+        """Finds the first epoch whose validation metric has reached a target: from above for losses and errors, from below for all others.
+
+        Args:
+          target: The target.
+          metric: The metric's name, without `valid_`.
+
+        Returns:
+          The epoch's record; None if there is no such epoch.
+        """
         return next((e for e in self.epochs if metric in e.valid and reaches(e.valid[metric], target, metric)), None)
 
     def records(self) -> list[dict[str, Any]]:
@@ -105,7 +116,14 @@ class History:
         return [{**self.settings, **epoch.record()} for epoch in self.epochs]
 
     def to_jsonl(self, path: str | Path) -> None:
-        """Appends one JSON object per epoch to a file."""
+        """Appends one JSON object per epoch to a file; folders are made.
+
+        Args:
+          path: The file.
+
+        Raises:
+          OSError: If it can't be written.
+        """
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:
             for record in self.records():
@@ -151,17 +169,35 @@ class History:
 
 
 def falls(metric: str) -> bool:
-    """Whether smaller values of a metric are better: those of losses and errors."""
+    """Tells whether smaller values of a metric are better: those of losses and errors.
+
+    Args:
+      metric: The metric's name.
+    """
     return "loss" in metric or "error" in metric
 
 
 def best(values: Iterable[float], metric: str) -> float:
-    """The best of a metric's values: the smallest of losses and errors, the largest of all others."""
+    """Gives the best of a metric's values: the smallest of losses and errors, the largest of all others.
+
+    Args:
+      values: The metric's values, at least one.
+      metric: The metric's name.
+
+    Raises:
+      ValueError: If there is no value.
+    """
     return min(values) if falls(metric) else max(values)
 
 
 def reaches(value: float, target: float, metric: str) -> bool:
-    """Whether a metric's value is as good as the target."""
+    """Tells whether a metric's value is as good as a target: not above it for losses and errors, not below it for all others.
+
+    Args:
+      value: The metric's value.
+      target: The target.
+      metric: The metric's name.
+    """
     return value <= target if falls(metric) else value >= target
 
 

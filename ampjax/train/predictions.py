@@ -1,4 +1,4 @@
-"""What arrives at a sink, put in order."""
+"""Predictions: the messages that arrive at sinks, put in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ampjax.ir.state import INSTANCE
 from ampjax.plan.planner import Plan
 
 Outputs = Sequence[Arrival]
-"""What has arrived at sinks."""
+"""The messages that have arrived at sinks, dispatch by dispatch."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ def gather_predictions(plan: Plan, outputs: Outputs, sinks: Mapping[str, Node]) 
       plan: The plan.
       outputs: What has arrived.
       sinks: The sinks by name; of copies of a sink any one.
+
+    Returns:
+      By the sink's name, its messages in the order of instances and states.
     """
     by_sink: dict[str, list[Arrival]] = {name: [] for name in sinks}
     for arrival in outputs:

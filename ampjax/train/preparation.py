@@ -78,7 +78,11 @@ class Preparation:
         self._postponed: list[Ladder] = []  # compilations that are left to the first call of each kernel
 
     def guard(self, data_pass: Pass) -> Guard | None:
-        """Gives the guard that holds back instances which would exceed the memory limit; None before arenas are sized."""
+        """Gives the guard that holds back instances which would exceed the memory limit; None before arenas are sized.
+
+        Args:
+          data_pass: The pass.
+        """
         if self._limits is None:
             return None
         data, purpose = data_pass.data, "losses" if data_pass.train else data_pass.purpose
@@ -145,18 +149,33 @@ class Preparation:
             self._prepared.update((len(data), purpose) for data, purpose in new)
 
     async def finish(self, reporter: Reporter) -> None:
-        """Compiles the kernels that were postponed and have not been called since."""
+        """Compiles the kernels that were postponed and have not been called since.
+
+        Args:
+          reporter: Shows how many kernels are compiled.
+        """
         await self._compile(self._postponed, reporter)
         self._postponed = []
 
     @contextmanager
     def showing_postponed(self, reporter: Reporter) -> Iterator[None]:
-        """Shows the compilations of kernels that were postponed, as long as this is open."""
+        """Shows the compilations of kernels that were postponed, as long as this is open.
+
+        Args:
+          reporter: Shows them.
+        """
         with showing_compilations(reporter, sum(len(ladder.compilations) for ladder in self._postponed)):
             yield
 
     def most_kernels(self, data: AnyInstances) -> int:
-        """How many kernels passes over `data` can need, at most: training, and inference of losses and of sinks."""
+        """Counts the kernels that passes over some data can need, at most: training, and inference of losses and of sinks.
+
+        Args:
+          data: Instances.
+
+        Raises:
+          MessageError: If a message, payload or state function of a sampled instance does not fit.
+        """
         workloads = [(data, purpose) for purpose in ("train", "losses", "sinks")]
         needed = self._ladders(workloads, [self._sample(workload) for workload in workloads])
         return sum(len(ladder.compilations) for ladder in needed)
@@ -177,7 +196,7 @@ class Preparation:
     def _size_arenas(self, samples: Sequence[Needs], n_instances: int) -> None:
         """Sizes each arena for as many instances as can be in flight, of those that need most of it, in training or in validation.
 
-        The number of instances is bounded by `n_instances`; but it is at least `SAMPLED`, as later runs may have more instances.
+        That is at most `n_instances`, or `SAMPLED` if there are fewer, as later runs may have more instances.
         """
         s, mean, most = self._settings, {}, {}
         for needed in samples:

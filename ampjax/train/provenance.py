@@ -1,4 +1,4 @@
-"""Where a run comes from: what must be the same for another to repeat it, and what may explain it if that one departs."""
+"""What a run starts from: what must be the same for a replay to repeat it, and what may explain a replay that differs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ampjax.train.settings import Settings
 PACKAGES = ("jax", "jaxlib", "numpy", "ampjax")
 
 FREE = ("policy", "run_ahead", "compile_ahead", "check")
-"""Settings that a replay may choose: the policy's choices are recorded, the others change no decision."""
+"""Settings that a replay may choose: the choices of the policy are recorded, and the others change no decision."""
 
 _HEADER = {"epochs": int, "graph": str, "settings": dict, "start": dict, "made with": dict, "made on": dict}
 _KIND_NAMES = {int: "a number", str: "text", dict: "values by name"}
@@ -34,7 +34,19 @@ _FOREIGN = "Pass a file that `fit(..., record=...)` has written."
 def provenance(
     plan: Plan, settings: Settings, store: ParameterStore, updates: Counters, rng: np.random.Generator, seeds: RowSeeds
 ) -> dict[str, Any]:
-    """What a recording's header says of a run that is about to start; JSON can hold it."""
+    """Describes a run that is about to start, for a recording's header.
+
+    Args:
+      plan: The plan.
+      settings: The trainer's settings.
+      store: Parameters, optimizer states and gradients.
+      updates: How many gradient rows each node has accumulated, and the versions of parameters.
+      rng: Draws the order of instances.
+      seeds: Where the random numbers of bodies come from.
+
+    Returns:
+      Values by name, which JSON can hold: digests of the graph and of what the run starts from, settings, versions and machine.
+    """
     placed = dict(plan.worker_of) if callable(settings.affinity) else settings.affinity
     named = {"affinity": placed, "policy": getattr(settings.policy, "__name__", str(settings.policy))}
     return {
@@ -56,10 +68,16 @@ def provenance(
 
 
 def settings_of(path: Path, header: Mapping[str, Any]) -> Settings:
-    """The settings of a recorded run; lists have been tuples. A policy that was the user's own is not known, and not needed.
+    """Reads the settings of a recorded run from its header.
+
+    A policy that the user wrote is not recorded, and not needed for a replay.
+
+    Args:
+      path: The recording, for errors.
+      header: Its header.
 
     Raises:
-      ReplayError: If the header has none such.
+      ReplayError: If the header has no settings of a trainer.
     """
     require_whole(path, header)
     recorded: dict[str, Any] = {
@@ -72,7 +90,11 @@ def settings_of(path: Path, header: Mapping[str, Any]) -> Settings:
 
 
 def require_whole(path: Path, header: Mapping[str, Any]) -> None:
-    """Checks that a recording's header has all that a replay looks at.
+    """Checks that a recording's header has all that a replay needs.
+
+    Args:
+      path: The recording, for errors.
+      header: Its header.
 
     Raises:
       ReplayError: If something is missing, or is something else.
@@ -107,14 +129,22 @@ def require_same(path: Path, recorded: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """A sentence that names what of versions and machine differs; empty if nothing does."""
-    found = [
+    """Names what differs in versions and machine, in a sentence.
+
+    Args:
+      recorded: A recording's header.
+      now: The same of the run that is about to start.
+
+    Returns:
+      The sentence, with a space before it; empty if nothing differs.
+    """
+    changes = [
         f"{name} {was} and now {is_}"
         for part in ("made with", "made on")
         for name, was, is_ in _pairs(recorded[part], now[part])
         if was != is_
     ]
-    return f" It was recorded with {', '.join(found)}." if found else ""
+    return f" It was recorded with {', '.join(changes)}." if changes else ""
 
 
 def _pairs(recorded: Any, now: Any) -> list[tuple[str, Any, Any]]:

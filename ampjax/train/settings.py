@@ -20,16 +20,16 @@ class Settings:
 
     Args:
       max_active_keys: Instances in flight at most.
-      min_admission: Instances enter when there is room for so many at once, so that they travel in step and fill dispatches; 1 lets each
-        enter as soon as it can (the paper). At most `max_active_keys`: then they come and go in waves.
-      group_by_size: Instances of about the same size (by the data set's `sizes`, or the messages and ragged rows that are pumped) follow one another, so many
-        at a time, in an otherwise random order: with as many let in at once, dispatches stay full to the end of a wave. Evaluation goes from
-        small to large. 1: all in random order.
+      min_admission: How many instances must have room before they are admitted, together: they then travel in step and fill dispatches. 1
+        admits each as soon as it has room (the paper). At most `max_active_keys`, which admits instances in waves.
+      group_by_size: How many instances of about the same size follow one another, in an otherwise random order. With as many admitted at
+        once, dispatches stay full to the end of a wave. The size is the data set's `sizes`, or the number of messages and ragged rows that
+        are pumped. Evaluation goes from small to large. 1 takes all instances in random order.
       min_update_interval: Gradient rows that a node accumulates at least before it updates (asynchronous mode).
-      mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates
-        (figure 1b). `sync`: one instance, then every node updates (figure 1a).
+      mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates (figure
+        1b). `sync`: one instance, then every node updates (figure 1a).
       workers: Number of workers; each has a device if there are enough, else they share.
-      affinity: Which worker hosts which node: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`).
+      affinity: Which worker hosts each node: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`).
       policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront`, `one_forward_one_backward`, or a
         function (see `sched.decisions.policy`).
       max_dispatch_size: Rows in one dispatch at most; 1 is the paper's Algorithm 1.
@@ -41,11 +41,12 @@ class Settings:
         weights). Nodes are placed so that they fit, or refused. None: no limit.
       arena_rows: Rows that each arena starts with; by default a dry run of the first instances tells. Arenas grow by doubling.
       fuse: Whether chains of payload nodes run as one kernel.
-      compile_ahead: Whether all kernels are compiled before the first epoch, so that rates are true from then on (`warm_up` does so, too). False: each when
-        it is first needed, and before the second epoch those that nobody has needed: the first step comes sooner, the numbers are the same.
-      run_ahead: Dispatches that may be issued to a device before it has done them, about.
+      compile_ahead: Whether all kernels are compiled before the first epoch, as `warm_up` does, so that rates are true from then on. False
+        compiles a kernel when it is first called, and before the second epoch those that have not been called. The first step then comes
+        sooner; the numbers are the same.
+      run_ahead: About how many dispatches may be issued to a device before it has done them.
       seed: Of parameters, the order of instances, random bodies, and the random affinity rule.
-      check: Check the scheduler's invariants after every event (slow).
+      check: Whether the scheduler's invariants are checked after every event (slow).
 
     Raises:
       SettingsError: If a setting is outside what it can be.
@@ -104,7 +105,7 @@ class Settings:
 
     @property
     def sync_rule(self) -> ReplicaSync:
-        """How replicas are kept together.
+        """How replicas of a node are kept together.
 
         Raises:
           SettingsError: If `replica_sync` is none of the rules.
@@ -139,7 +140,11 @@ class Settings:
 
 
 def settings_from(options: Mapping[str, Any], base: Settings | None = None) -> Settings:
-    """Settings from keyword options; `min_update_frequency`, the arXiv version's word, means `min_update_interval`.
+    """Makes settings from keyword options; `min_update_frequency`, the arXiv version's word, means `min_update_interval`.
+
+    Args:
+      options: Settings by name.
+      base: Settings that the options change; None for the defaults.
 
     Raises:
       SettingsError: If an option is unknown, or outside what it can be.

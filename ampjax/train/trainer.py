@@ -43,8 +43,11 @@ Callback = Callable[["Trainer", Epoch], Any]
 class Trainer:
     """Trains a graph (AMPNet §3, §5).
 
-    Each of `fit`, `evaluate` and `predict` has a twin to await, `fit_async` and so on. The plain ones work also where an event loop runs, as in a
-    notebook. A trainer runs one thing at a time: what else is asked of it meanwhile waits, during a `fit` until an epoch has ended.
+    Each of `fit`, `evaluate` and `predict` has a twin to await, `fit_async` and so on. The plain ones work also where an event loop runs,
+    as in a notebook. A trainer runs one thing at a time: what else is asked of it meanwhile waits, during a `fit` until an epoch has ended.
+
+    Its parts, in `session`, do the work. It has more than 15 methods, as `fit`, `evaluate` and `predict` come in two forms, and six are
+    properties.
 
     Args:
       graph: A closed graph.
@@ -61,7 +64,8 @@ class Trainer:
       graph: The graph.
       settings: The settings.
       plan: How nodes are fused into stages, and which worker runs each.
-      session: What the trainer works with (scheduler, executor, parameters on devices), for tools that look inside; it may change between versions.
+      session: What the trainer works with (scheduler, executor, parameters on devices), for tools that look inside; it may change between
+        versions.
 
     Raises:
       GraphError: If the graph is not closed.
@@ -120,10 +124,10 @@ class Trainer:
         return {node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in store.accumulators.items()}
 
     def save(self, folder: str | Path) -> None:
-        """Writes everything that training goes on from: parameters, optimizer states, gradients that wait for an update, random numbers, epochs.
+        """Writes a checkpoint: parameters, optimizer states, gradients that wait for an update, random numbers, epochs.
 
-        A callback may call it after each epoch. `restore` into a trainer of the same graph and settings, and the next `fit` gives what it would have
-        given here; a data set that is reshuffled starts from what is passed to that `fit`.
+        A callback may call it after each epoch. `restore` into a trainer of the same graph and settings, and the next `fit` gives what it
+        would have given here; a data set that is reshuffled starts from what is passed to that `fit`.
 
         Args:
           folder: Where to; a checkpoint that is there is replaced, in one go.
@@ -171,7 +175,19 @@ class Trainer:
             blocking(single_passes.warm_up(self.session, data, held_out, reporter))
 
     def fit(self, train: Data, valid: Data | None = None, **options: Any) -> History:
-        """Trains; see `fit_async` for arguments, result and errors."""
+        """Trains for some epochs and validates after each; see `fit_async`, which has the same arguments, result and errors.
+
+        Args:
+          train: Training instances.
+          valid: Validation instances.
+          **options: As for `fit_async`.
+
+        Returns:
+          The history.
+
+        Raises:
+          Exception: As `fit_async`.
+        """
         return blocking(self.fit_async(train, valid, **options))
 
     async def fit_async(
@@ -223,33 +239,40 @@ class Trainer:
         return history
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
-        """The metrics over some instances; see `evaluate_async`."""
-        return blocking(self.evaluate_async(data, progress=progress))
-
-    async def evaluate_async(self, data: Data, *, progress: bool = False) -> dict[str, float]:
-        """The mean loss and the metrics over some instances, with the parameters as they are; nothing is trained.
+        """Computes the mean loss and the metrics over some instances; nothing is trained.
 
         Args:
           data: The instances.
           progress: Whether to show progress.
 
         Returns:
-          The mean over rows by name: `loss`, and the metrics that the losses' bodies return.
+          By name: `loss`, the mean over rows, and the metrics that the losses' bodies return.
 
         Raises:
           SettingsError: If there is no instance.
           Exception: As `fit_async`.
+        """
+        return blocking(self.evaluate_async(data, progress=progress))
+
+    async def evaluate_async(self, data: Data, *, progress: bool = False) -> dict[str, float]:
+        """Computes the mean loss and the metrics over some instances; see `evaluate`.
+
+        Args:
+          data: The instances.
+          progress: Whether to show progress.
+
+        Returns:
+          The metrics by name.
+
+        Raises:
+          Exception: As `evaluate`.
         """
         instances = self.session.instances(data)
         with Reporter(progress) as reporter:
             return await single_passes.evaluate(self.session, instances, reporter)
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
-        """What arrives at the sinks; see `predict_async`."""
-        return blocking(self.predict_async(data, progress=progress))
-
-    async def predict_async(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
-        """What arrives at each sink. Losses are left out: no label is needed.
+        """Computes what arrives at each sink. Losses are left out: no label is needed.
 
         Args:
           data: The instances.
@@ -262,6 +285,21 @@ class Trainer:
           GraphError: If the graph has no sink.
           SettingsError: If there is no instance.
           Exception: As `fit_async`.
+        """
+        return blocking(self.predict_async(data, progress=progress))
+
+    async def predict_async(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
+        """Computes what arrives at each sink; see `predict`.
+
+        Args:
+          data: The instances.
+          progress: Whether to show progress.
+
+        Returns:
+          The messages by sink.
+
+        Raises:
+          Exception: As `predict`.
         """
         instances = self.session.instances(data)
         with Reporter(progress) as reporter:
@@ -288,7 +326,10 @@ class Trainer:
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of the last training run, whatever was validated, evaluated or predicted since; of the last run if nothing has been trained. `run` names it."""
+        """Counts of the last training run, or of the last run if nothing has been trained; `run` names it.
+
+        Validation, evaluation and prediction do not change it (see `inference_statistics`).
+        """
         return self.session.passes.statistics.training
 
     @property
@@ -298,23 +339,30 @@ class Trainer:
 
     @property
     def device_bytes(self) -> dict[str, int]:
-        """Bytes on devices: `arenas` (adjoints included), `records` beside them (activations that adjoints need), `params`, `opt_state` and gradient `accumulators`."""
+        """Bytes on devices, by what they are for.
+
+        `arenas` hold payloads and adjoints, `records` the activations that adjoints need; `params`, `opt_state` and gradient
+        `accumulators`.
+        """
         return self.session.executor.device_bytes
 
     @property
     def left_over(self) -> list[str]:
-        """What was in flight when a run was last interrupted, a line each: who waited, the throttle, the queues, and the story of the oldest instance.
+        """What was in flight when a run was last interrupted: who waited, the throttle, the queues, the oldest instance's story.
 
-        A loop that never ends is no standstill: interrupt it, and read here where that instance goes round.
+        A loop that never ends raises no error: interrupt the run, and read here where the oldest instance goes round.
         """
         return self.session.passes.left_over
 
     def story(self, instance: int, **fields: int) -> list[str]:
-        """What happened lately to an instance's messages, a line each.
+        """Gives the story of an instance's messages: what happened to them lately.
 
         Args:
           instance: The instance's number.
           **fields: Values of state fields, for messages that have them only.
+
+        Returns:
+          An event a line.
         """
         return story(self.session.scheduler.snapshot(), instance, fields)
 

@@ -52,12 +52,23 @@ def as_instances(graph: Graph, data: Data, name: str = "data") -> Instances:
 
 
 def ragged_pumps(graph: Graph) -> list[str]:
-    """The names of a graph's ragged pumps."""
+    """Lists the names of a graph's ragged pumps.
+
+    Args:
+      graph: A closed graph.
+    """
     return [name for name, node in graph.pumps.items() if node.op.type.ragged]
 
 
 def require_sequence(data: Any, name: str = "data") -> Sequence[Any]:
-    """Checks that data have a length and can be indexed, and are not empty; returns them.
+    """Checks that data have a length and can be indexed, and are not empty.
+
+    Args:
+      data: What the user passed.
+      name: What an error calls it.
+
+    Returns:
+      The data.
 
     Raises:
       SettingsError: If not.
@@ -76,6 +87,10 @@ def require_sequence(data: Any, name: str = "data") -> Sequence[Any]:
 def require_some(data: Sized, name: str = "data") -> None:
     """Checks that data are not empty.
 
+    Args:
+      data: The data.
+      name: What an error calls them.
+
     Raises:
       SettingsError: If they are.
     """
@@ -84,5 +99,9 @@ def require_some(data: Sized, name: str = "data") -> None:
 
 
 def n_examples(data: Any) -> int:
-    """Training examples in a data set: its `n_examples` where an instance holds several, else its length."""
+    """Counts the training examples in a data set: its `n_examples` where an instance holds several, else its length.
+
+    Args:
+      data: The data set.
+    """
     return int(getattr(data, "n_examples", len(data)))

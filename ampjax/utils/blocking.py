@@ -15,7 +15,17 @@ STANDING_STILL: ContextVar[frozenset[asyncio.AbstractEventLoop]] = ContextVar("s
 
 
 def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end; in a thread with a loop of its own where a loop already runs. Ctrl-C cancels it."""
+    """Runs a coroutine to its end; in a thread with a loop of its own where a loop already runs. Ctrl-C cancels it.
+
+    Args:
+      coroutine: The coroutine.
+
+    Returns:
+      What it returns.
+
+    Raises:
+      Exception: What it raises.
+    """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -35,9 +45,9 @@ class _Elsewhere:
         self._started, self._ended = threading.Event(), threading.Event()
 
     def result(self) -> Any:
-        """Waits for the coroutine; what it returned or raised.
+        """Waits for the coroutine, and returns or raises what it did.
 
-        For an event and not for the thread: a `join` that was interrupted takes the thread for ended (CPython 3.11).
+        It waits for an event and not for the thread, since CPython 3.11 takes a thread for ended once its `join` has been interrupted.
         """
         try:
             threading.Thread(target=self._context.run, args=[self._run], name="ampjax").start()

@@ -1,7 +1,7 @@
-"""Reading files that nobody has checked yet, in bounded memory: what a file claims is compared with its size before anything is made for it.
+"""Reads unchecked files in bounded memory: what a file claims is compared with its size before memory is taken for it.
 
-The limits leave honest files several times the room that they need. They are there for damaged files, and for archives that were made to unpack to
-thousands of times their size.
+The limits leave honest files several times the room that they need. They are there for damaged files, and for archives that were made to
+unpack to thousands of times their size.
 """
 
 from __future__ import annotations
@@ -20,12 +20,24 @@ MOST_JSON_BYTES = 64 << 20
 
 
 def allowed_bytes(packed: int, times: int = MOST_TIMES) -> int:
-    """How many bytes a packed file of so many bytes may unpack to."""
+    """Computes how many bytes a packed file may unpack to.
+
+    Args:
+      packed: Bytes of the packed file.
+      times: How many times its size it may unpack to.
+    """
     return max(ALWAYS_ALLOWED, times * packed)
 
 
 def read_whole(path: str | os.PathLike[str], most: int) -> bytes:
-    """A small file's bytes. Devices and pipes end at the limit, too, since sizes of these are not known before.
+    """Reads a small file. Devices and pipes end at the limit, too, since their size is not known before.
+
+    Args:
+      path: The file.
+      most: Bytes that it may have.
+
+    Returns:
+      Its bytes.
 
     Raises:
       OSError: If it can't be read.
@@ -39,7 +51,13 @@ def read_whole(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What JSON says.
+    """Parses JSON.
+
+    Args:
+      text: JSON as text or UTF-8.
+
+    Returns:
+      Dictionaries, lists, text and numbers.
 
     Raises:
       ValueError: If it is no JSON, or nested too deeply for Python.
@@ -51,7 +69,13 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """What a file of JSON says.
+    """Reads a file of JSON.
+
+    Args:
+      path: The file.
+
+    Returns:
+      Dictionaries, lists, text and numbers.
 
     Raises:
       OSError: If it can't be read.

@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache, switched on for whoever has not chosen one: what was compiled once is loaded in later processes.
+"""JAX's persistent compilation cache, switched on unless the user has set it: what was compiled once is loaded in later processes.
 
 Owns JAX's settings of it and the folder. Acts once in a process, so whatever the user chooses before or after stays.
 """
@@ -37,10 +37,10 @@ _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 def use_compilation_cache() -> None:
     """Lets JAX keep compiled programs in the user's cache folder, unless the user has set JAX's cache or switched it off.
 
-    The user's choice is `JAX_COMPILATION_CACHE_DIR` or `JAX_ENABLE_COMPILATION_CACHE=false`, or the settings of these names in `jax.config`.
-    Only the first call in a process acts, so a choice that is made later stays, too. But JAX looks at its setting of the folder once, so after a
-    new one `jax.experimental.compilation_cache.compilation_cache.reset_cache()` must be called; before the first trainer and the first
-    compilation it need not be. Where the folder can't be written, nothing is.
+    The user's choice is `JAX_COMPILATION_CACHE_DIR` or `JAX_ENABLE_COMPILATION_CACHE=false`, or the settings of these names in
+    `jax.config`. Only the first call in a process acts, so a choice that is made later stays, too. But JAX looks at its setting of the
+    folder once, so after a new one `jax.experimental.compilation_cache.compilation_cache.reset_cache()` must be called; before the first
+    trainer and the first compilation it need not be. Where the folder can't be written, nothing is.
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
@@ -59,12 +59,19 @@ def use_compilation_cache() -> None:
 
 
 def drop_oldest(folder: Path, most_bytes: int) -> None:
-    """Deletes the oldest files of a folder and of those in it, until they have half of `most_bytes`, if they have more. Leaves what can't be deleted."""
+    """Deletes the oldest files of a folder if they take too much room, until they take half of that.
+
+    Files in subfolders count, too. What can't be deleted is left.
+
+    Args:
+      folder: The folder.
+      most_bytes: Bytes that they may take.
+    """
     files = list(_files(folder))
     total = sum(stat.st_size for _, stat in files)
     if total <= most_bytes:
         return
-    for file, stat in sorted(files, key=lambda found: found[1].st_mtime):
+    for file, stat in sorted(files, key=lambda entry: entry[1].st_mtime):
         with suppress(OSError):
             file.unlink(missing_ok=True)  # another process may have been faster
             total -= stat.st_size
@@ -75,8 +82,9 @@ def drop_oldest(folder: Path, most_bytes: int) -> None:
 def drop_damaged(folder: Path) -> None:
     """Deletes entries of JAX's cache that are empty or cut off, as a killed process or a full disk leaves them.
 
-    JAX warns of such an entry in every process, compiles its program, and never replaces it. Entries that have not changed since the last call
-    are not read again. One that another process is just writing may be deleted, too; it is compiled and written again when it is next needed.
+    JAX warns of such an entry in every process, compiles its program, and never replaces it. Entries that have not changed since the last
+    call are not read again. One that another process is just writing may be deleted, too; it is compiled and written again when it is next
+    needed.
     """
     stamp, since_ns = folder / _CHECKED, 0
     with suppress(OSError):

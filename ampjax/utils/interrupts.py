@@ -1,4 +1,4 @@
-"""Ctrl-C waits until something has been done as a whole: a message answered, or it and those after it were unreadable; an update made."""
+"""Delays Ctrl-C until an operation that must not be cut in two has ended: an update, or the exchange of a message and its answer."""
 
 from __future__ import annotations
 

@@ -54,7 +54,15 @@ class Reporter:
 
     @contextmanager
     def part(self, name: str, total: int) -> Iterator[Any]:
-        """A part of the run, none where `total` is 0; gives a function that counts `n` more as done."""
+        """Shows a part of the run.
+
+        Args:
+          name: What it is called.
+          total: How much there is to do; a part of 0 is not shown.
+
+        Returns:
+          A context that gives a function `advance(n)`: `n` more is done.
+        """
         if self._console is None or not total:
             yield lambda n=1: None
         elif self._bars is None:

@@ -31,6 +31,9 @@ def html_table(
       title: What stands above.
       notes: Lines below.
 
+    Returns:
+      The table as HTML.
+
     >>> html_table(["a", "b"], [["<x>", "1"]], notes=["so"]).count("&lt;x&gt;")
     1
     """

@@ -1,7 +1,8 @@
 """JAX's random generator Threefry, written out: the same numbers as those of `jax.random`, for many keys at once in one pass.
 
-JAX compiles its generator (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4.2) for CPUs as a loop of five steps, each of
-which goes through memory; the loop also takes several fused kernels, and 0.15 s to compile. Knows keys; nothing of what is drawn.
+JAX compiles its generator (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4.2) for CPUs as a loop of five
+steps, each of which goes through memory; the loop also takes several fused kernels, and 0.15 s to compile. Knows keys; nothing of what is
+drawn.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ def fold_in(key: Array, number: Array) -> Array:
     Args:
       key: A key. A raw one, or one of another generator, is left to JAX.
       number: A number; what isn't uint32 is left to JAX.
+
+    Returns:
+      The new key.
     """
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not typed or not is_threefry(key) or jnp.result_type(number) != jnp.uint32:

@@ -1,4 +1,4 @@
-"""Taking turns: what can serve only one at a time is held by one coroutine after the other, in whatever threads and event loops they run."""
+"""Turns: coroutines hold something one after the other, in whatever threads and event loops they run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Turns:
     """A lock, first come, first served. An `asyncio.Lock` belongs to one event loop, but a notebook's cells and `blocking` use several.
 
     Args:
-      what: What is held, for errors.
+      held: What is held, for errors.
     """
 
-    def __init__(self, what: str):
-        self._what = what
+    def __init__(self, held: str):
+        self._held = held
         self._lock = threading.Lock()
         self._holder: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[tuple[asyncio.AbstractEventLoop, Future[None]]] = deque()
@@ -47,7 +47,7 @@ class Turns:
                 return
             if not STANDING_STILL.get().isdisjoint([self._holder, *(other for other, _ in self._waiting)]):
                 raise SettingsError(
-                    self._what,
+                    self._held,
                     "one run at a time",
                     "a call that holds up the event loop in which another run of it is under way",
                     "Await the call's twin (`fit_async`, `evaluate_async`, `predict_async`), or call it when that run has ended, as in a callback of `fit`.",

@@ -97,7 +97,7 @@ def _check(histories: Histories, metric: str) -> None:
 
 
 def _line_styles() -> list[str]:
-    """After each round of colours another style, so that more than seven runs can be told apart."""
+    """Gives each run a colour and a line style. Once all colours are used, the next style is taken."""
     return [style for style in _STYLES for _ in SERIES]
 
 

@@ -50,8 +50,8 @@ def curves(
     least = 0.0 if log else -math.inf
     values = [value for line in (*series.values(), *guides.values()) for point in line for value in point]
     if not values or not all(least < value < math.inf for value in values):
-        what = "finite numbers above 0" if log else "finite numbers"
-        raise SettingsError("curves", f"points of {what}", f"{dict(series)}", "Leave out what can't be drawn.")
+        expected = "finite numbers above 0" if log else "finite numbers"
+        raise SettingsError("curves", f"points of {expected}", f"{dict(series)}", "Leave out what can't be drawn.")
     figure = new_figure(6.8, 4.4, layout="constrained")
     axes = figure.subplots()
     for label, line in guides.items():

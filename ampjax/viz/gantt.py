@@ -1,4 +1,4 @@
-"""Gantt charts: which worker did what when, as in AMPNet's figure 1."""
+"""Gantt charts: what each worker did at which time, as in AMPNet's figure 1."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def gantts(
     labels: bool = True,
     width: float = 12.0,
 ) -> Figure:
-    """Draws several runs below each other on one time axis, each from its own start, so that the shortest was the fastest.
+    """Draws several runs below each other on one time axis, each from its own start: the shortest chart is the fastest run.
 
     Args:
       runs: By name, the slices of a run.
@@ -217,7 +217,7 @@ def _labels(axes: Axes, boxes: list[Box], points: float, row: float, named: bool
 
 
 def _fitting(s: Slice, width: float, height: float, named: bool) -> tuple[str, float] | None:
-    """The most telling text that fits into a box: all instances, else the first and how many more."""
+    """The longest text that fits into a box: all instances, or else the first one and how many more there are."""
     ids = [str(i) for i in s.instances[:40]]
     short = f"{ids[0]}+{len(s.instances) - 1}" if len(s.instances) > 1 else "".join(ids)
     choices = [",".join(ids)] if len(s.instances) <= 40 else []

@@ -52,19 +52,19 @@ class Place:
         return self.y + self.height / 2
 
 
-Way = tuple[list[Place], bool]
+Arrow = tuple[list[Place], bool]
 """The places that an arrow passes, and whether it is a loop's way back."""
 
 
-def sort(layers: list[list[Place]], ways: list[Way], sweeps: int = 16) -> None:
+def sort(layers: list[list[Place]], arrows: list[Arrow], sweeps: int = 16) -> None:
     """Puts each layer into the order of its neighbours' mean place (barycentre heuristic), and keeps the order with the fewest crossings.
 
     Args:
       layers: The places of each layer; sorted in place.
-      ways: The arrows.
+      arrows: The arrows.
       sweeps: How often to go through the layers.
     """
-    best, kept = _crossings(layers, ways), [list(row) for row in layers]
+    best, kept = _crossings(layers, arrows), [list(row) for row in layers]
     for sweep in range(sweeps):
         step = 1 if sweep % 2 == 0 else -1
         for row in layers[::step]:
@@ -72,36 +72,36 @@ def sort(layers: list[list[Place]], ways: list[Way], sweeps: int = 16) -> None:
             centre = {id(p): [q.x for q, _ in p.near if q.layer == p.layer - step] for p in row}
             at = {id(p): i for i, p in enumerate(row)}
             row.sort(key=lambda p: float(np.mean(centre[id(p)])) if centre[id(p)] else at[id(p)])
-        count = _crossings(layers, ways)
+        count = _crossings(layers, arrows)
         if count < best:
             best, kept = count, [list(row) for row in layers]
     layers[:] = kept
     if sum(map(len, layers)) <= _POLISHED:
-        _polish(layers, ways, best)
+        _polish(layers, arrows, best)
 
 
-def _polish(layers: list[list[Place]], ways: list[Way], best: int) -> None:
+def _polish(layers: list[list[Place]], arrows: list[Arrow], best: int) -> None:
     """Tries whole long arrows at either margin, then neighbours swapped; keeps what has fewer crossings."""
     while best:
         before = best
-        for places, _ in ways:
+        for places, _ in arrows:
             for side in (0, len(layers[0]) + sum(map(len, layers))):
                 old = [list(row) for row in layers]
                 for place in places[1:-1]:
                     layers[place.layer].remove(place)
                     layers[place.layer].insert(side, place)
-                best = _keep_better(layers, old, ways, best)
+                best = _keep_better(layers, old, arrows, best)
         for row in layers:
             for i in range(len(row) - 1):
                 old = [list(r) for r in layers]
                 row[i], row[i + 1] = row[i + 1], row[i]
-                best = _keep_better(layers, old, ways, best)
+                best = _keep_better(layers, old, arrows, best)
         if best == before:
             return
 
 
-def _keep_better(layers: list[list[Place]], old: list[list[Place]], ways: list[Way], best: int) -> int:
-    count = _crossings(layers, ways)
+def _keep_better(layers: list[list[Place]], old: list[list[Place]], arrows: list[Arrow], best: int) -> int:
+    count = _crossings(layers, arrows)
     if count < best:
         return count
     for row, back in zip(layers, old, strict=True):
@@ -114,7 +114,7 @@ def _number(row: list[Place]) -> None:
         place.x = float(i)
 
 
-def _crossings(layers: list[list[Place]], ways: list[Way]) -> int:
+def _crossings(layers: list[list[Place]], arrows: list[Arrow]) -> int:
     """How often arrows cross: between layers, and where a way back turns above its phi or below its label."""
     count = 0
     for row in layers:
@@ -126,7 +126,7 @@ def _crossings(layers: list[list[Place]], ways: list[Way]) -> int:
             count += sum(len(seen) - bisect_left(seen, x + 0.5) for x in below)
             for x in below:
                 insort(seen, x)
-    for places, back in ways:
+    for places, back in arrows:
         if back:
             for end, empty, step in ((places[0], places[1], 1), (places[-1], places[-2], -1)):
                 left, right = sorted((int(end.x), int(empty.x)))

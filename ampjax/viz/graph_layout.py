@@ -15,7 +15,7 @@ from ampjax.ir.nodes import Node
 from ampjax.ir.printing import count_params, wire_text
 from ampjax.ir.reading_order import Edge, edges, order
 from ampjax.ir.wires import Wire
-from ampjax.viz.graph_layers import SPACE, Place, Way, sort, spread
+from ampjax.viz.graph_layers import SPACE, Arrow, Place, sort, spread
 from ampjax.viz.message_flow import Notes
 
 Measure = Callable[[str, float], float]
@@ -72,31 +72,31 @@ def layout(graph: Graph, measure: Measure, notes: Notes | None = None) -> Layout
     layers: list[list[Place]] = [[] for _ in range(2 * max(rank.values(), default=0) + 2)]
     for box in boxes.values():
         layers[box.layer].append(box)
-    ways: list[Way] = []
+    arrows: list[Arrow] = []
     for edge in every:
         key = (edge.source.name, edge.wire.port)
         if key not in labels:
             labels[key] = _label(edge.wire, 2 * rank[edge.source.name] + 1, measure, notes.wires.get(key))
             layers[labels[key].layer].append(labels[key])
-            ways.append(([boxes[edge.source.name], labels[key]], False))
+            arrows.append(([boxes[edge.source.name], labels[key]], False))
         start, end = labels[key], boxes[edge.target.name]
         between = range(start.layer, end.layer - 1, -1) if edge.back else range(start.layer + 1, end.layer)
         empty = [Place(i) for i in between]
         for place in empty:
             layers[place.layer].append(place)
-        ways.append(([start, *empty, end], edge.back))
-    for places, _ in ways:
+        arrows.append(([start, *empty, end], edge.back))
+    for places, _ in arrows:
         _attract(places)
-    sort(layers, ways)
+    sort(layers, arrows)
     spread(layers)
-    _stack(layers, ways)
+    _stack(layers, arrows)
     left = min((p.x - p.width / 2 for row in layers for p in row), default=0.0)
     for place in (p for row in layers for p in row):
         place.x += SPACE - left
     right = max((p.x + p.width / 2 for row in layers for p in row), default=0.0)
     bottom = max((p.bottom for row in layers for p in row), default=0.0)
-    deepest = max((places[0].bottom for places, back in ways if back), default=0.0) + SPACE
-    return Layout([p for row in layers for p in row], _ends(ways), right + SPACE, max(bottom, deepest) + SPACE)
+    deepest = max((places[0].bottom for places, back in arrows if back), default=0.0) + SPACE
+    return Layout([p for row in layers for p in row], _ends(arrows), right + SPACE, max(bottom, deepest) + SPACE)
 
 
 def kind_text(node: Node) -> str:
@@ -145,10 +145,10 @@ def _attract(places: list[Place]) -> None:
         b.near.append((a, weight))
 
 
-def _stack(layers: list[list[Place]], ways: list[Way]) -> None:
+def _stack(layers: list[list[Place]], arrows: list[Arrow]) -> None:
     """Heights: where arrows go far sideways, the gap between two layers is higher."""
     gaps = [8.0] * (len(layers) + 1)
-    for places, _ in ways:
+    for places, _ in arrows:
         for a, b in itertools.pairwise(places):
             gap = max(a.layer, b.layer)
             gaps[gap] = max(gaps[gap], 8.0 + min(0.06 * abs(a.x - b.x), 24.0))
@@ -166,15 +166,15 @@ def _stack(layers: list[list[Place]], ways: list[Way]) -> None:
         y += height
 
 
-def _ends(ways: list[Way]) -> list[Route]:
+def _ends(arrows: list[Arrow]) -> list[Route]:
     """Arrows that meet at a box share its edge evenly, in the order in which they come."""
     starts: dict[int, list[tuple[float, int]]] = {}
     ends: dict[int, list[tuple[float, int]]] = {}
-    for i, (places, _) in enumerate(ways):
+    for i, (places, _) in enumerate(arrows):
         starts.setdefault(id(places[0]), []).append((places[1].x, i))
         ends.setdefault(id(places[-1]), []).append((places[-2].x, i))
     routes = []
-    for i, (places, back) in enumerate(ways):
+    for i, (places, back) in enumerate(arrows):
         first = _share(places[0], starts[id(places[0])], (places[1].x, i))
         last = _share(places[-1], ends[id(places[-1])], (places[-2].x, i))
         routes.append(Route(tuple(places), back, first, last))

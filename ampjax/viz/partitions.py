@@ -14,11 +14,11 @@ from ampjax.utils.colours import SERIES
 from ampjax.viz.figure import new_figure, save
 
 
-def partition_search(found: Sequence[Any], path: str | Path | None = None) -> Figure:
+def partition_search(searches: Sequence[Any], path: str | Path | None = None) -> Figure:
     """Draws iteration time against partitions: samples as points, the model as a line, the choice as a ring.
 
     Args:
-      found: Results of `ampjax.parallel.planning.partition_search`, one for each partitioner.
+      searches: Results of `ampjax.parallel.planning.partition_search`, one for each partitioner.
       path: A file to write the picture to: .png, .svg or .pdf.
 
     Returns:
@@ -27,13 +27,13 @@ def partition_search(found: Sequence[Any], path: str | Path | None = None) -> Fi
     Raises:
       SettingsError: If there is no result, or the file name ends in anything else.
     """
-    if not found:
+    if not searches:
         raise SettingsError(
             "partition search", "at least one result", "none", "Search for a number of partitions first."
         )
     figure = new_figure(6.0, 3.9, layout="constrained")
     axes = figure.subplots()
-    for number, result in enumerate(found):
+    for number, result in enumerate(searches):
         _draw(axes, result, SERIES[number % len(SERIES)])
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

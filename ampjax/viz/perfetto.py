@@ -73,8 +73,8 @@ def _tracks(trace: Trace, placed: list[tuple[Slice, int]]) -> Tracks:
 
 
 def _names(trace: Trace, tracks: Tracks) -> Iterator[Event]:
-    def name(what: str, pid: int, tid: int, **args: Any) -> Event:
-        return {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
+    def name(kind: str, pid: int, tid: int, **args: Any) -> Event:
+        return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": args}
 
     groups = [(WORKERS, "workers", bool(tracks)), (QUEUES, "messages waiting", bool(trace.queues))]
     groups += [(STALENESS, "staleness [updates]", bool(trace.staleness))]
@@ -114,7 +114,7 @@ def _complete(name: str, category: str, track: int, start: int, end: int, args: 
 
 
 def _flows(placed: list[tuple[Slice, int]], tracks: Tracks) -> Iterator[Event]:
-    """From an instance's forward pass at a stage to its backward pass there; in loops the last pass is the first to come back."""
+    """Arrows from an instance's forward pass at a stage to its backward pass there; in loops the last pass comes back first."""
     passes: dict[tuple[str, int], list[tuple[Slice, int]]] = defaultdict(list)
     number = 0
     for s, lane in placed:
@@ -135,20 +135,20 @@ def _queue_counters(trace: Trace) -> Iterator[Event]:
     last: dict[int, dict[str, dict[str, int]]] = defaultdict(dict)
     for sample in trace.queues:
         before = last[sample.worker]
-        now = {stage: dict.fromkeys(found, 0) for stage, found in before.items()}
+        now = {stage: dict.fromkeys(counts, 0) for stage, counts in before.items()}
         for stage, direction, n in sample.queues:
             now.setdefault(stage, {})[direction] = n
-        for stage, found in now.items():
-            if before.get(stage) != found:
-                yield _counter(stage, QUEUES, sample.time_ns, found)
+        for stage, counts in now.items():
+            if before.get(stage) != counts:
+                yield _counter(stage, QUEUES, sample.time_ns, counts)
         last[sample.worker] = now
 
 
 def _staleness_counters(trace: Trace) -> Iterator[Event]:
     """A counter per node, with an event for each update; of updates at the same moment the last counts."""
     ordered = sorted(trace.staleness, key=lambda s: (s.node, s.time_ns))
-    for (node, time), found in groupby(ordered, key=lambda s: (s.node, s.time_ns)):
-        yield _counter(node, STALENESS, time, {"mean": list(found)[-1].mean})
+    for (node, time), samples in groupby(ordered, key=lambda s: (s.node, s.time_ns)):
+        yield _counter(node, STALENESS, time, {"mean": list(samples)[-1].mean})
 
 
 def _counter(name: str, pid: int, time: int, values: dict[str, Any]) -> Event:

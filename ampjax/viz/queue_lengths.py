@@ -46,9 +46,9 @@ def queues(trace: Trace, path: str | Path | None = None, *, title: str | None = 
         samples[sample.worker].append(sample)
     if not samples or most < 1:
         raise SettingsError("queues", "at least one queue", f"{len(samples)}, at most {most}", "Trace a run first.")
-    last = max(found[-1].time_ns for found in samples.values())
+    last = max(of_worker[-1].time_ns for of_worker in samples.values())
     start, end = trace.start_ns, max([last, *(run[1] for run in trace.runs)])
-    every = {worker: line_up(found, start, end) for worker, found in samples.items()}
+    every = {worker: line_up(of_worker, start, end) for worker, of_worker in samples.items()}
     fullest = sorted(every, key=lambda worker: -sum(line.mean() for line in every[worker][1].values()))[:most]
     value, unit = scaled(max(end - start, 1))
     per_unit, unit = max(end - start, 1) / value, unit.replace("us", "µs")
@@ -70,7 +70,7 @@ def queues(trace: Trace, path: str | Path | None = None, *, title: str | None = 
 
 
 def line_up(samples: list[QueueSample], start_ns: int, end_ns: int) -> tuple[np.ndarray, Lines]:
-    """A worker's queues over time: what waits at a sample waits until the next one.
+    """Turns a worker's samples into lines over time; the number of messages at a sample counts until the next one.
 
     Args:
       samples: Of one worker, in order of time.
@@ -100,9 +100,9 @@ def _panel(axes: Axes, edges: np.ndarray, lines: Lines, order: list[str]) -> Non
         total[stage] += float(line @ np.diff(edges))
     fullest = sorted(total, key=lambda stage: -total[stage])[: len(SERIES)]
     named = [stage for stage in [*order, *sorted({*total} - {*order})] if stage in fullest]
-    ways = list(_STYLES)
+    directions = list(_STYLES)
     rank = {stage: i for i, stage in enumerate(named)}
-    for stage, direction in sorted(lines, key=lambda queue: (rank.get(queue[0], -1), ways.index(queue[1]))):
+    for stage, direction in sorted(lines, key=lambda queue: (rank.get(queue[0], -1), directions.index(queue[1]))):
         colour = SERIES[rank[stage]] if stage in rank else GREY
         label = f"{stage}, {direction}" if stage in rank else "_others"
         values = np.append(lines[stage, direction], lines[stage, direction][-1:])

@@ -69,8 +69,8 @@ def _histogram(axes: Axes, node: str, rows: np.ndarray, end: int) -> None:
     largest = int(np.flatnonzero(rows)[-1])
     bound = "≥ " if largest == len(rows) - 1 else ""
     axes.set_title(node, fontsize=9.5, fontweight="bold", parse_math=False, pad=16)
-    told = f"mean {centre:.1f}, max {bound}{largest}, {n:,} rows"
-    axes.text(0.5, 1.02, told, transform=axes.transAxes, ha="center", va="bottom", size=8)
+    summary = f"mean {centre:.1f}, max {bound}{largest}, {n:,} rows"
+    axes.text(0.5, 1.02, summary, transform=axes.transAxes, ha="center", va="bottom", size=8)
     axes.set(xlim=(-0.6, max(end, 3) + 0.6), ylim=(0, 105))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=""))

@@ -1,4 +1,4 @@
-"""Where workers' time went: a bar per worker, of work by kind and of waiting by reason."""
+"""How workers spent their time: a bar per worker, with its work by kind and its waiting by reason."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def time_spent(trace: Trace, path: str | Path | None = None, *, title: str | Non
       SettingsError: If nothing was recorded, or the file name ends in anything else.
     """
     times = usage(trace)
-    total = max((sum(own.values()) for own in times.values()), default=0)
+    total = max((sum(spent.values()) for spent in times.values()), default=0)
     if not total:
         raise SettingsError("time_spent", "a trace of a run that took some time", "none", "Record a run first.")
     row = max(min(0.42, 9 / len(times)), 0.08)
-    used = [use for use in USES if any(own.get(use) for own in times.values())]
+    used = [use for use in USES if any(spent.get(use) for spent in times.values())]
     columns = min(len(used), 4)
     figure = new_figure(9.0, 1.25 + row * len(times) + 0.24 * -(-len(used) // columns), layout="constrained")
     axes = figure.subplots()
-    for y, own in enumerate(times.values()):
+    for y, spent in enumerate(times.values()):
         left = 0.0
         for use in used:
-            part = own.get(use, 0) / total
+            part = spent.get(use, 0) / total
             axes.barh(y, 100 * part, 0.78, 100 * left, clip_on=False, **_look(use))
             if part >= _SMALLEST and row > 0.2:
                 _percentage(axes, 100 * (left + part / 2), y, part, use)

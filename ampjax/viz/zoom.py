@@ -1,4 +1,4 @@
-"""A Gantt chart to look into: a notebook shows it at several widths, each drawn anew with the labels that fit then."""
+"""A Gantt chart that can be zoomed in a notebook: it is drawn at several widths, each with the labels that fit."""
 
 from __future__ import annotations
 

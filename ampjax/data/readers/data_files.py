@@ -146,7 +146,7 @@ def _download(remote: Remote, target: Path) -> Path:
 
 
 def _fetch(url: str, out) -> str:
-    """Copies what an address gives into `out`, up to `MOST_BYTES`; the SHA-256 of what came, which is that of no file wanted if there was more."""
+    """Copies what an address gives into `out`, up to `MOST_BYTES`; returns its SHA-256, which is wrong if there was more."""
     digest, n_bytes = hashlib.sha256(), 0
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
         while n_bytes <= MOST_BYTES and (chunk := answer.read(_CHUNK_BYTES)):

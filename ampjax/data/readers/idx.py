@@ -1,4 +1,4 @@
-"""The IDX format in which MNIST is passed around, read with every check that a damaged or foreign file calls for.
+"""The IDX format, in which MNIST is distributed; a damaged or foreign file is recognised.
 
 A big-endian header (magic number, then the size of each axis, 4 bytes each) and unsigned bytes; usually gzipped.
 """
@@ -39,8 +39,8 @@ def read_idx(path: str | os.PathLike[str], n_axes: int, most: int = MOST_ITEMS) 
       uint8, `[n, 28, 28]` or `[n]`.
 
     Raises:
-      DataError: If the file can't be read, its gzip stream is cut off or damaged, or it is not such an IDX file, or claims more than `most` items;
-        names the file and the byte (of the unpacked content) at which it goes wrong.
+      DataError: If the file can't be read, its gzip stream is cut off or damaged, or it is not such an IDX file, or claims more than `most`
+        items; names the file and the byte (of the unpacked content) at which it goes wrong.
     """
     path, header_bytes = Path(path), 4 * (1 + n_axes)
     with _unpacked(path) as content:
@@ -100,7 +100,14 @@ def _unpacked(path: Path) -> Iterator[_Content]:
 
 
 def foreign(path: Path, offset: int, expected: str, got: str) -> DataError:
-    """The error for a file that goes wrong at a byte of its unpacked content."""
+    """Makes the error for a file that is wrong at a byte of its unpacked content.
+
+    Args:
+      path: The file.
+      offset: The byte's place.
+      expected: What should be there.
+      got: What is there.
+    """
     return DataError(
         f"file {path}, byte {offset}",
         expected,

@@ -25,7 +25,9 @@ _NO_TEXT = {b"\0": "a NUL byte (0x00)", b"\r": "a carriage return (0x0d) inside 
 def read_lines(
     path: str | os.PathLike[str], fix: str, *, longest: int | None = LONGEST, sentences: bool = False
 ) -> Iterator[str]:
-    r"""Each line without its end, `\n` or `\r\n`. Other characters that Unicode calls ends of lines stay: words of some data sets hold them.
+    r"""Each line without its end, `\n` or `\r\n`.
+
+    Other characters that Unicode calls ends of lines stay, as words of some data sets hold them.
 
     Some editors write a byte order mark before the first line; it is no part of it. No more than a line is held.
 
@@ -36,8 +38,8 @@ def read_lines(
       sentences: Whether lines are sentences, so that a long text without any line end can't be right.
 
     Raises:
-      DataError: If the file can't be read, is a damaged gzip file or unpacks to far more than text does, or a line is too long, no UTF-8, or holds a
-        NUL byte or a carriage return; names the line. Or if line ends are lost.
+      DataError: If the file can't be read, is a damaged gzip file or unpacks to far more than text does, or a line is too long, no UTF-8,
+        or holds a NUL byte or a carriage return; names the line. Or if line ends are lost.
     """
     path, number = Path(path), 0
     try:

@@ -1,7 +1,7 @@
-"""Columns from a NumPy `.npz` archive, read as one reads what came from a stranger: no pickles, and no memory for what is only claimed.
+"""Columns from a NumPy `.npz` archive, read without trust: no pickles, and no memory for values that are not in the file.
 
-Each array's own header is compared with the archive's directory, and all arrays together with the archive's size, before any of them is read. Then
-they are read piece by piece into 64-bit columns.
+Each array's own header is compared with the archive's directory, and all arrays together with the archive's size, before any of them is
+read. Then they are read piece by piece into 64-bit columns.
 """
 
 from __future__ import annotations
@@ -78,16 +78,19 @@ class _Header:
 
 
 def read_columns(path: str | os.PathLike[str], columns: Mapping[str, Column], fix: str) -> dict[str, np.ndarray]:
-    """The arrays of an archive by name, as float64 and int64.
+    """Reads the arrays of an archive.
 
     Args:
       path: The archive. What it holds besides is not looked at.
       columns: What it should hold.
       fix: What to do where it does not, for the error message.
 
+    Returns:
+      The arrays by name, as float64 and int64.
+
     Raises:
-      DataError: If the file is no such archive, an array is missing, of another kind or not as long as it says, or all of them are far larger than a
-        file of this size can hold.
+      DataError: If the file is no such archive, an array is missing, of another kind or not as long as it says, or all of them are far
+        larger than a file of this size can hold.
     """
     path = Path(path)
     with _told(path, fix), zipfile.ZipFile(path) as archive:

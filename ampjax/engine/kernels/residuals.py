@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from ampjax.engine.kernels.stage_program import ChainProgram, Program
-from ampjax.ir.parameter_dependence import Made, look, not_free
+from ampjax.ir.parameter_dependence import Made, describe, needing_record
 from ampjax.jaxprs.min_cut import smallest_cut
 from ampjax.optim.node_update import combine, trainable
 
@@ -79,7 +79,7 @@ class _Trace:
         self.structure = jax.tree.structure(outs)
         n = self.structure.num_leaves
         self.outs, self.leaves = self.jaxpr.outvars[:n], self.jaxpr.outvars[n:]
-        self.unfree = not_free(self.jaxpr, len(jax.tree.leaves(params)))
+        self.unfree = needing_record(self.jaxpr, len(jax.tree.leaves(params)))
 
     def at(self, places: Sequence[tuple[int, int]]) -> list[Any]:
         """The variables at some places."""
@@ -156,7 +156,7 @@ def find_kept(program: Program, rows: Rows, params: Any) -> Kept:
     one, few, more = (_probe(program, rows, given, k) for k in (1, 3, 5))
     kept: list[tuple[int, Made]] = []
     for i, (var, other) in enumerate(zip(few.leaves, more.leaves, strict=True)):
-        leaf = look(few.jaxpr, var, few.unfree)
+        leaf = describe(few.jaxpr, var, few.unfree)
         if leaf.record and _is_row(var, other):
             kept.append((i, leaf))
     numbers = tuple(i for i, _ in kept)
@@ -172,7 +172,7 @@ def _cut(few: _Trace, more: _Trace, wanted: Sequence[Any]) -> tuple[tuple[int, i
     sizes: dict[Any, int] = {}
     for i, (equation, same) in enumerate(zip(few.jaxpr.eqns, more.jaxpr.eqns, strict=True)):
         for j, (var, other) in enumerate(zip(equation.outvars, same.outvars, strict=True)):
-            if look(few.jaxpr, var, few.unfree).record and _is_row(var, other):
+            if describe(few.jaxpr, var, few.unfree).record and _is_row(var, other):
                 places[var] = i, j
                 sizes[var] = math.prod(var.aval.shape[1:]) * var.aval.dtype.itemsize
     return tuple(places[var] for var in smallest_cut(few.jaxpr.eqns, few.unfree, sizes, wanted))

@@ -51,7 +51,8 @@ def route_by(
       choice: Their choices: integers or truth values, of shape `()` for one field or `(k,)` for `k`.
       *fields: The state fields that get the choices; they may be there already.
       assume: State function that gives the choices (a tuple of columns for several) where nothing is computed: when arenas are sized and
-        kernels compiled ahead, and in simulations without numerics. It should visit every branch and loop as long as instances will; by default 0.
+        kernels compiled ahead, and in simulations without numerics. It should visit every branch and loop as long as instances will; by
+        default 0.
       join: What makes a message and its choice belong together; by default the whole state.
       name: The node's name.
 

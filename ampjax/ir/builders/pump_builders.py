@@ -72,13 +72,13 @@ def _held_dtype(name: str, dtype: Any) -> np.dtype:
     """A pump's dtype, if JAX has it as it is."""
     where = f"pump `{name}`, dtype"
     try:
-        found = jnp.dtype(dtype)
+        declared = jnp.dtype(dtype)
     except TypeError:
         raise GraphError(where, "a dtype, such as `float32` or `int32`", f"{dtype!r}", "Mend its name.") from None
-    held = jax.dtypes.canonicalize_dtype(found) if found.kind in "biufcV" else None
+    held = jax.dtypes.canonicalize_dtype(declared) if declared.kind in "biufcV" else None
     if held is None:
-        raise GraphError(where, "a dtype of numbers", f"{found}", "Encode what is no number as integers.")
-    if held != found:
+        raise GraphError(where, "a dtype of numbers", f"{declared}", "Encode what is no number as integers.")
+    if held != declared:
         fix = f'Declare it as {held}, or let JAX compute in 64 bits: `jax.config.update("jax_enable_x64", True)`.'
-        raise GraphError(where, "a dtype that JAX holds now", f"{found}", fix)
-    return found
+        raise GraphError(where, "a dtype that JAX holds now", f"{declared}", fix)
+    return declared

@@ -18,9 +18,10 @@ def replicate(
 ) -> Callable[..., Any]:
     """Puts `n` copies of a part of the graph behind a cond and a phi (AMPNet, figure 4b); the trainer keeps them together.
 
-    The part is a node, or a function from wires to wires that builds any number of them, loops and losses included. In a copy, names that the
-    user gives end in the copy's number (`linear1/0`, `linear1/1`, ...), nodes with parameters start from the same values as in the other copies, losses add up to one, and what sinks receive comes under one name.
-    The affinity `default` gives each copy a worker of its own, as far as there are any, and keeps on it what is in the copy, replicas included; a node's `worker` holds for it in all copies.
+    The part is a node, or a function from wires to wires that builds any number of them, loops and losses included. In a copy, names that
+    the user gives end in the copy's number (`linear1/0`, `linear1/1`, ...), nodes with parameters start from the same values as in the
+    other copies, losses add up to one, and what sinks receive comes under one name. The affinity `default` gives each copy a worker of its
+    own, as far as there are any, and keeps on it what is in the copy, replicas included; a node's `worker` holds for it in all copies.
 
     Args:
       part: A node, not yet called: `amp.ppt("linear1", layer)`; or a function of wires that returns a wire, a tuple of wires, or None.
@@ -33,7 +34,8 @@ def replicate(
       not routed: every copy has all of them.
 
     Raises:
-      GraphError: If n < 1; if a function builds pumps, connects wires from outside that it was not given, or lets wires out that it does not return; or if it returns in one copy what it does not in another.
+      GraphError: If n < 1; if a function builds pumps, connects wires from outside that it was not given, or lets wires out that it does
+        not return; or if it returns in one copy what it does not in another.
     """
     build = part.again if isinstance(part, NodeBuilder) else part
     called = name or getattr(part, "name", None) or getattr(part, "__name__", "part").replace("<lambda>", "part")

@@ -46,11 +46,24 @@ class Attention(nnx.Module):
         self.b = nnx.Param(jnp.zeros(units))
 
     def remember(self, values: jax.Array, present: jax.Array) -> Memory:
-        """The memory of some values, made once for all steps."""
+        """Makes the memory of some values, once for all steps.
+
+        Args:
+          values: `[n, words, features]`.
+          present: `[n, words]`, False behind a sentence's end.
+        """
         return Memory(values @ self.memory[...], values, present)
 
     def __call__(self, query: Float[Array, "n units"], memory: Memory) -> Float[Array, "n features"]:
-        """The weighted sum of the values, the context."""
+        """Computes the context: the weighted sum of the values.
+
+        Args:
+          query: `[n, units]`.
+          memory: What is attended to.
+
+        Returns:
+          `[n, features]`.
+        """
         v = self.g[...] * self.v[...] * jax.lax.rsqrt(jnp.square(self.v[...]).sum())
         energies = jnp.tanh(memory.keys + (query @ self.query[...])[:, None] + self.b[...]) @ v
         weights = jax.nn.softmax(jnp.where(memory.present, energies, _MASKED), axis=-1)

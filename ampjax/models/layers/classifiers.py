@@ -64,12 +64,29 @@ class ConvNorm(nnx.Module):
 
 
 def init(kind: type[nnx.Module], config: Hashable, seed: int = 0) -> Any:
-    """`weights` and `statistics` of a new model, each a nested dict."""
+    """Makes initial parameters of a model.
+
+    Args:
+      kind: The model's class.
+      config: Its configuration.
+      seed: Of the PRNG key.
+
+    Returns:
+      `weights` and `statistics`, each a nested dict of float32 arrays.
+    """
     return _variables(functional.build(kind, config, seed))
 
 
 def shapes(kind: type[nnx.Module], config: Hashable) -> Any:
-    """As `init`, with `jax.ShapeDtypeStruct` in place of arrays: nothing is allocated."""
+    """Computes the shapes of a model's parameters; nothing is allocated.
+
+    Args:
+      kind: The model's class.
+      config: Its configuration.
+
+    Returns:
+      As `init`, with `jax.ShapeDtypeStruct` in place of arrays.
+    """
     return jax.eval_shape(lambda: init(kind, config))
 
 
@@ -82,6 +99,9 @@ def make_loss(
       kind: The model's class.
       config: Its configuration.
       objective: From the model in training, the images and the batch to a scalar.
+
+    Returns:
+      The loss: a scalar, float32.
     """
 
     def loss_fn(params: Any, batch: Any) -> jax.Array:
@@ -93,7 +113,15 @@ def make_loss(
 
 
 def make_predict(kind: type[nnx.Module], config: Hashable) -> Callable[[Any, Any], jax.Array]:
-    """`predict(params, images [n, h, w, 3]) -> logits [n, classes]`, with the averaged statistics."""
+    """Makes the function that classifies images, with the averaged statistics.
+
+    Args:
+      kind: The model's class.
+      config: Its configuration.
+
+    Returns:
+      `predict(params, images [n, h, w, 3])`: logits `[n, classes]`.
+    """
 
     def predict(params: Any, images: jax.Array) -> jax.Array:
         model = functional.merge(kind, config, params["weights"], params["statistics"])
@@ -115,7 +143,16 @@ def make_optimizer(weights: optax.GradientTransformation, momentum: float) -> op
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> jax.Array:
-    """The mean cross entropy in nats; `smoothing` of the probability is spread over all classes."""
+    """Computes the mean cross entropy.
+
+    Args:
+      logits: `[n, classes]`.
+      labels: `[n]` integers.
+      smoothing: Probability that is spread over all classes.
+
+    Returns:
+      A scalar, in nats.
+    """
     right = jax.nn.one_hot(labels, logits.shape[-1])
     return optax.softmax_cross_entropy(logits, optax.smooth_labels(right, smoothing)).mean()
 

@@ -1,4 +1,7 @@
-"""Dropout of a row's features, and that of a batch, whose masks belong to its rows, not to their places: parts of a batch drop what the whole batch drops."""
+"""Dropout of a row's features, and of a batch's.
+
+A batch's masks belong to its rows, not to their places, so parts of a batch drop what the whole batch drops.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +52,23 @@ class Dropout:
         return jax.vmap(lambda key, row: dropout(jax.random.fold_in(key, site), row, 1 - self.rate))(self.keys, x)
 
     def at(self, step: Any) -> Dropout:
-        """The same for another step of a loop: its sites are its own."""
+        """Gives the dropout of another step of a loop, which draws numbers of its own.
+
+        Args:
+          step: The step's number.
+        """
         if self.keys is None:
             return self
         return replace(self, keys=jax.vmap(lambda key: jax.random.fold_in(key, step))(self.keys))
 
 
 def from_batch(batch: Any, rate: float) -> Dropout:
-    """The dropout that a batch asks for: with a leaf `dropout_seed` `[n]`, integers that differ from row to row, else none."""
+    """Makes the dropout that a batch asks for: none, unless it has a leaf `dropout_seed`.
+
+    Args:
+      batch: The batch; its leaf `dropout_seed` `[n]` holds integers that differ from row to row.
+      rate: How likely a feature is dropped.
+    """
     if rate == 0 or "dropout_seed" not in batch:
         return Dropout(None, 0.0)
     return Dropout(jax.vmap(jax.random.key)(batch["dropout_seed"]), rate)

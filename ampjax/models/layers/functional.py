@@ -31,13 +31,27 @@ def init(kind: type[Module], config: Hashable, seed: int = 0) -> Any:
 
 
 def build(kind: type[Module], config: Hashable, seed: int = 0) -> Module:
-    """A new module. Its values come from XLA's own generator: threefry would compile for seconds for each shape."""
+    """Makes a module. Its values come from XLA's own generator, as threefry would compile for seconds for each shape.
+
+    Args:
+      kind: The class of modules.
+      config: What it is made of.
+      seed: Of the PRNG key.
+    """
     rngs = nnx.Rngs(jax.random.key(seed, impl="rbg"))
     return kind(config, rngs=rngs)  # type: ignore[call-arg] # the classes of this package take these
 
 
 def shapes(kind: type[Module], config: Hashable) -> Any:
-    """As `init`, with `jax.ShapeDtypeStruct` in place of arrays: nothing is allocated."""
+    """Computes the shapes of a module's parameters; nothing is allocated.
+
+    Args:
+      kind: The class of modules.
+      config: What it is made of.
+
+    Returns:
+      As `init`, with `jax.ShapeDtypeStruct` in place of arrays.
+    """
     return variables(_abstract(kind, config), nnx.Param)
 
 
@@ -53,7 +67,15 @@ def merge(kind: type[Module], config: Hashable, *states: Any) -> Module:
 
 
 def variables(module: nnx.Module, kind: type[nnx.Variable[Any]]) -> Any:
-    """The values of a module's variables of one kind, as a nested dict."""
+    """Gives the values of a module's variables of one kind.
+
+    Args:
+      module: The module.
+      kind: The class of variables, for example `nnx.Param`.
+
+    Returns:
+      A nested dict of arrays.
+    """
     return nnx.to_pure_dict(nnx.state(module, kind))
 
 

@@ -130,6 +130,14 @@ class BranchModule(nnx.Module):
 def convolution(
     n_in: int, conv: Conv, channels: Callable[[int], int], rngs: nnx.Rngs, padding: str | None = None
 ) -> ConvNorm:
-    """One convolution of a table; padding as its stride wants it, or as given."""
+    """Makes one convolution of a table.
+
+    Args:
+      n_in: Channels in.
+      conv: Its entry in the table.
+      channels: From the table's channels to the model's.
+      rngs: Where keys come from.
+      padding: `SAME` or `VALID`; None for what suits its stride.
+    """
     usual = "SAME" if conv.stride == 1 else "VALID"
     return ConvNorm(n_in, channels(conv.n_out), conv.kernel, conv.stride, padding or usual, epsilon=_EPSILON, rngs=rngs)

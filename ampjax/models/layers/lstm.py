@@ -94,7 +94,12 @@ class LSTM(nnx.Module):
 
 
 def reverse(xs: Float[Array, "n steps features"], lengths: Int[Array, " n"]) -> Float[Array, "n steps features"]:
-    """Each sequence's first `lengths` steps in reverse order; what stands behind them stays where it is."""
+    """Reverses each sequence's first steps; those behind stay where they are.
+
+    Args:
+      xs: The sequences `[n, steps, features]`.
+      lengths: `[n]`: how many steps to reverse.
+    """
     steps = jnp.arange(xs.shape[1])
     places = jnp.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)
     return jnp.take_along_axis(xs, places[:, :, None], axis=1)

@@ -14,7 +14,12 @@ _REMOVED = -1e9  # a logit that no exponential survives, and finite: differences
 
 
 def log_uniform(ids: Int[Array, "*n"], n_classes: int) -> Float[Array, "*n"]:
-    """`P(k)`: how likely one draw gives each id."""
+    """Computes the probability `P(k)` with which one draw gives each id.
+
+    Args:
+      ids: The ids `k`.
+      n_classes: Number of classes.
+    """
     return jnp.log1p(1 / (ids + 1.0)) / jnp.log(n_classes + 1.0)
 
 
@@ -50,7 +55,13 @@ def draw(key: jax.Array, n_samples: int, n_classes: int) -> tuple[jax.Array, jax
 
 
 def expected_count(ids: Int[Array, "*n"], n_draws: Int[Array, ""], n_classes: int) -> Float[Array, "*n"]:
-    """How likely each id is among `n_draws` draws: `1 - (1 - P)^n_draws`."""
+    """Computes how likely each id is among some draws: `1 - (1 - P)^n_draws`.
+
+    Args:
+      ids: The ids.
+      n_draws: Number of draws.
+      n_classes: Number of classes.
+    """
     return -jnp.expm1(n_draws * jnp.log1p(-log_uniform(ids, n_classes)))
 
 

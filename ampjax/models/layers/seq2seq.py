@@ -107,7 +107,17 @@ class Decoder(nnx.Module):
         return step(memory, states, fed, x, drop)
 
     def run(self, memory: Memory, state: Any, xs: Float[Array, "n words units"], drop: Dropout) -> jax.Array:
-        """All steps of given words: what comes out of each, `[n, words, units]`."""
+        """Runs all steps of given words.
+
+        Args:
+          memory: What the decoder attends to.
+          state: The state that it starts from.
+          xs: The words' vectors `[n, words, units]`.
+          drop: Dropout of this batch.
+
+        Returns:
+          What comes out of each step, `[n, words, units]`.
+        """
 
         def step(state: Any, at: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
             t, x = at

@@ -37,5 +37,10 @@ class Chance:
         return options[int(self.rng.choice(len(options), p=weights / weights.sum()))][1]
 
     def integer(self, least: int, end: int) -> int:
-        """An integer in `[least, end)`."""
+        """Draws an integer.
+
+        Args:
+          least: The least that it can be.
+          end: One more than the largest.
+        """
         return int(self.rng.integers(least, end))

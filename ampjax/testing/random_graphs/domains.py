@@ -20,7 +20,8 @@ class Domain:
       fields: The state fields.
       width: Messages of one instance, at most.
       single: Exactly one message per instance.
-      base: Number of the pump group whose messages stand in a 1 : 1 relation to these, by that group's unique fields; None if there is none.
+      base: Number of the pump group whose messages stand in a 1 : 1 relation to these, by that group's unique fields; None if there is
+        none.
     """
 
     key: Any
@@ -48,5 +49,12 @@ class OpenWire:
 
 
 def flattened(domain: Domain, rows: Any, most: int, name: str) -> Domain:
-    """The states that a flatmap, an ungroup or a loop makes: the domain's with the numbers below each one's count in `name`."""
+    """Describes the states that a flatmap, an ungroup or a loop makes: those of a domain, numbered from 0 in one more field.
+
+    Args:
+      domain: The states that they are made of.
+      rows: What the number of states is derived from.
+      most: States that one becomes, at most.
+      name: The field that numbers them.
+    """
     return Domain(("flat", domain.key, rows, name), (*domain.fields, name), max(domain.width * most, 1), False)

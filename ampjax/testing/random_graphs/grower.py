@@ -62,7 +62,12 @@ class Grower:
         return f"{stem}{self._names[stem]}"
 
     def free_field(self, domain: Domain, stem: str) -> str:
-        """A state field that the domain does not have: the stem and a number."""
+        """Finds a name for a new state field.
+
+        Args:
+          domain: States that do not have the field.
+          stem: What the name begins with.
+        """
         return next(name for i in range(99) if (name := f"{stem}{i}") not in domain.fields)
 
     def known_fields(self, domain: Domain) -> list[str]:
@@ -70,7 +75,13 @@ class Grower:
         return [name for name in domain.fields if name in ("a", "b", "i")]
 
     def bound(self, domain: Domain, base: int, most: int = 3) -> Bound:
-        """A function of the domain's states with values in `[base, most]`."""
+        """Makes a random function of states.
+
+        Args:
+          domain: The states.
+          base: Its least value.
+          most: Its largest value.
+        """
         known = self.known_fields(domain)
         if not known or self.chance.happens(0.1):
             return Bound(None, 1, self.chance.integer(base, most))
@@ -82,7 +93,15 @@ class Grower:
         return self.chance.pick(others) if others else wire
 
     def body(self, wire: OpenWire, other: OpenWire | None = None) -> OpenWire:
-        """One node: a body on one wire, or on two that fit."""
+        """Adds a node with a random body, on one wire or on two.
+
+        Args:
+          wire: The wire.
+          other: A wire that fits it, or None.
+
+        Returns:
+          The output.
+        """
         if other is None:
             ppt = [Dense(dtype=self.dtype), Scale(self.dtype)]
             layer = self.chance.pick([*ppt, *ppt, jax.nn.relu, squash, logarithm])

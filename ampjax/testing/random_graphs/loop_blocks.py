@@ -13,7 +13,12 @@ from ampjax.testing.random_graphs.state_functions import Below, Bound, Drop, Jum
 
 
 def loop(grower: Grower, wire: OpenWire) -> None:
-    """A loop with one or two carried wires, and blocks, perhaps loops, in it: a while loop, or one whose body runs at least once."""
+    """A loop with one or two carried wires, and blocks, perhaps loops, in it: a while loop, or one whose body runs at least once.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     chance = grower.chance
     is_while = chance.happens(0.5)
     bound = grower.bound(wire.domain, 0 if is_while else 1)

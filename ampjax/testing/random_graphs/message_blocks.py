@@ -12,17 +12,32 @@ from ampjax.testing.random_graphs.state_functions import Columns, Drop, Even, Fi
 
 
 def unary(grower: Grower, wire: OpenWire) -> None:
-    """A body on one wire."""
+    """A body on one wire.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     grower.wires.append(grower.body(wire))
 
 
 def binary(grower: Grower, wire: OpenWire) -> None:
-    """A body on two wires."""
+    """A body on two wires.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     grower.wires.append(grower.body(wire, grower.mate(wire)))
 
 
 def concat(grower: Grower, wire: OpenWire) -> None:
-    """Concatenates two wires, then splits them again or reads all eight features."""
+    """Concatenates two wires, then splits them again or reads all eight features.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     both = amp.concat(wire.wire, grower.mate(wire).wire, name=grower.name("concat"))
     if grower.chance.happens(0.5):
         parts = amp.split(both, (FEATURES, FEATURES), name=grower.name("split"))
@@ -33,7 +48,12 @@ def concat(grower: Grower, wire: OpenWire) -> None:
 
 
 def two_outputs(grower: Grower, wire: OpenWire) -> None:
-    """A body with two outputs, on one wire or on two."""
+    """A body with two outputs, on one wire or on two.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     if grower.chance.happens(0.5):
         outputs = amp.npt(grower.name("twins"), twins, outputs=2)(wire.wire)
     else:
@@ -43,13 +63,23 @@ def two_outputs(grower: Grower, wire: OpenWire) -> None:
 
 
 def fan_out(grower: Grower, wire: OpenWire) -> None:
-    """A bcast to two or three wires."""
+    """A bcast to two or three wires.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     n = grower.chance.integer(2, 4)
     grower.wires += [wire.like(copy) for copy in amp.bcast(wire.wire, n, name=grower.name("bcast"))]
 
 
 def shift(grower: Grower, wire: OpenWire) -> None:
-    """An isu that shifts a field, and often, after a body, the one that shifts it back; or one that adds a field."""
+    """An isu that shifts a field, and often, after a body, the one that shifts it back; or one that adds a field.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     domain, known = wire.domain, grower.known_fields(wire.domain)
     if known and grower.chance.happens(0.7):
         name = grower.chance.pick(known)
@@ -67,7 +97,12 @@ def shift(grower: Grower, wire: OpenWire) -> None:
 
 
 def diamond(grower: Grower, wire: OpenWire) -> None:
-    """Cond, different bodies, phi."""
+    """Cond, different bodies, phi.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     n = grower.chance.integer(2, 4)
     choose = grower.bound(wire.domain, 0, n - 1)
     choose = Even(choose) if n == 2 and grower.chance.happens(0.5) else choose
@@ -77,7 +112,12 @@ def diamond(grower: Grower, wire: OpenWire) -> None:
 
 
 def dead_branch(grower: Grower, wire: OpenWire) -> None:
-    """A cond one of whose outputs ends in a sink or a loss: what goes on has fewer states."""
+    """A cond one of whose outputs ends in a sink or a loss: what goes on has fewer states.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     choose = Even(grower.bound(wire.domain, 0))
     domain = replace(wire.domain, key=("if", wire.domain.key, choose), single=False, base=None)
     for each in {id(entry.wire): entry for entry in (wire, grower.mate(wire))}.values():
@@ -87,7 +127,12 @@ def dead_branch(grower: Grower, wire: OpenWire) -> None:
 
 
 def replicas(grower: Grower, wire: OpenWire) -> None:
-    """Two or three copies of a node."""
+    """Two or three copies of a node.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     n = grower.chance.integer(2, 4)
     route = "round_robin" if grower.chance.happens(0.5) else grower.bound(wire.domain, 0, n - 1)
     if grower.chance.happens(0.5):
@@ -98,7 +143,12 @@ def replicas(grower: Grower, wire: OpenWire) -> None:
 
 
 def choice(grower: Grower, wire: OpenWire) -> None:
-    """A cond on what is read from a payload, different bodies, phi; joined with the message itself, since nobody knows the new field."""
+    """A cond on what is read from a payload, different bodies, phi; joined with the message itself, since nobody knows the new field.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     if wire.rows is not None:
         return diamond(grower, wire)
     field, n = grower.free_field(wire.domain, "r"), grower.chance.integer(2, 4)
@@ -113,5 +163,10 @@ def choice(grower: Grower, wire: OpenWire) -> None:
 
 
 def loss(grower: Grower, wire: OpenWire) -> None:
-    """A loss in the middle of the graph."""
+    """A loss in the middle of the graph.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     grower.loss(wire)

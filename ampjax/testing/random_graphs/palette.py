@@ -1,4 +1,4 @@
-"""The bodies of random graphs: a few functions and frozen layers, equal where they look equal, so that kernels compiled once serve all cases.
+"""The bodies of random graphs: a few functions and frozen layers. Those that look equal are equal, so that cases share kernels.
 
 Payloads have four features. Bodies are bounded, and smooth enough to be compared in float32.
 """
@@ -16,27 +16,52 @@ FEATURES = 4
 
 
 def squash(x: jax.Array) -> jax.Array:
-    """`x / sqrt(1 + x²)`: a square root and a division."""
+    """`x / sqrt(1 + x²)`: a square root and a division.
+
+    Args:
+      x: A payload `[4]`.
+    """
     return x / jnp.sqrt(1 + x * x)
 
 
 def logarithm(x: jax.Array) -> jax.Array:
-    """`log(1 + x²)`."""
+    """`log(1 + x²)`.
+
+    Args:
+      x: A payload `[4]`.
+    """
     return jnp.log1p(x * x)
 
 
 def halves(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The mean of two payloads."""
+    """The mean of two payloads.
+
+    Args:
+      x: A payload `[4]`.
+      y: Another payload `[4]`.
+    """
     return 0.5 * (x + y)
 
 
 def product(x: jax.Array, y: jax.Array) -> jax.Array:
-    """`x · tanh(y)`."""
+    """`x · tanh(y)`.
+
+    Args:
+      x: A payload `[4]`.
+      y: Another payload `[4]`.
+    """
     return x * jnp.tanh(y)
 
 
 def twins(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two outputs of one input."""
+    """Two outputs of one input.
+
+    Args:
+      x: A payload `[4]`.
+
+    Returns:
+      Two payloads `[4]`.
+    """
     return jnp.tanh(x), 0.5 * x
 
 
@@ -140,28 +165,69 @@ class Largest:
 
 
 def square_loss(x: jax.Array) -> jax.Array:
-    """Half the squared norm of one payload."""
+    """Half the squared norm of one payload.
+
+    Args:
+      x: A payload `[4]`.
+
+    Returns:
+      A scalar.
+    """
     return 0.5 * jnp.sum(x * x)
 
 
 def distance_loss(x: jax.Array, y: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Half the squared distance, with a scalar metric."""
+    """Half the squared distance, with a scalar metric.
+
+    Args:
+      x: A payload `[4]`.
+      y: Another payload `[4]`.
+
+    Returns:
+      The loss, and the metric `distance`.
+    """
     loss = 0.5 * jnp.sum((x - y) ** 2)
     return loss, {"distance": jnp.sqrt(1 + loss)}
 
 
 def token_loss(x: jax.Array, token: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
-    """Cross entropy of the four features with a label in `[0, 4)`, with a pair as metric."""
+    """Cross entropy of the four features with a label in `[0, 4)`, with a pair as metric.
+
+    Args:
+      x: Logits `[4]`.
+      token: The label, an integer.
+
+    Returns:
+      The loss, and the metric `hits` as (sum, count).
+    """
     hit = (jnp.argmax(x) == token).astype(x.dtype)
     return jax.nn.logsumexp(x) - x[token], {"hits": (hit, jnp.ones_like(hit))}
 
 
 def sum_rows(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
-    """The sum of each segment's rows; zero for an empty one."""
+    """The sum of each segment's rows; zero for an empty one.
+
+    Args:
+      rows: `[r, 4]`.
+      segment_ids: `[r]`: the segment of each row, sorted.
+      n_segments: Number of segments.
+
+    Returns:
+      `[n_segments, 4]`.
+    """
     return jax.ops.segment_sum(rows, segment_ids, n_segments)
 
 
 def mean_rows(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
-    """The sum of each segment's rows over one more than their number."""
+    """The sum of each segment's rows over one more than their number.
+
+    Args:
+      rows: `[r, 4]`.
+      segment_ids: `[r]`: the segment of each row, sorted.
+      n_segments: Number of segments.
+
+    Returns:
+      `[n_segments, 4]`.
+    """
     ones = jnp.ones((len(segment_ids), 1), rows.dtype)
     return sum_rows(rows, segment_ids, n_segments) / (1 + sum_rows(ones, segment_ids, n_segments))

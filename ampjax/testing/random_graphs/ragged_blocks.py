@@ -14,28 +14,53 @@ from ampjax.testing.random_graphs.state_functions import Backwards, Bound, Colum
 
 
 def exploded(grower: Grower, wire: OpenWire, count: Bound, field: str) -> OpenWire:
-    """A flatmap: `count` messages in place of one, numbered in a state field."""
+    """Adds a flatmap.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The messages.
+      count: How many each becomes.
+      field: The state field that numbers them.
+
+    Returns:
+      The flatmap's output.
+    """
     several = amp.flatmap(wire.wire, count, Number(field), name=grower.name("flatmap"))
     domain = flattened(wire.domain, ("bound", wire.domain.key, count), count.most, field)
     return OpenWire(several, domain, wire.rows)
 
 
 def flatmap(grower: Grower, wire: OpenWire) -> None:
-    """A message becomes none or several."""
+    """A message becomes none or several.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     count = grower.bound(wire.domain, 0)
     if wire.domain.width * count.most <= MAX_WIDTH:
         grower.wires.append(exploded(grower, wire, count, grower.free_field(wire.domain, "f")))
 
 
 def repeat(grower: Grower, wire: OpenWire) -> None:
-    """A message becomes a ragged one with its payload in every row."""
+    """A message becomes a ragged one with its payload in every row.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     count = grower.bound(wire.domain, 0)
     rows = amp.repeat(wire.wire, count, name=grower.name("repeat"))
     grower.wires.append(OpenWire(rows, wire.domain, ("bound", wire.domain.key, count)))
 
 
 def group(grower: Grower, wire: OpenWire) -> None:
-    """Flatmap, a body, group: with an opener sizes may be 0. The members often have another consumer, the group a body right behind."""
+    """Flatmap, a body, group: with an opener sizes may be 0. The members often have another consumer, the group a body right behind.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     chance, domain = grower.chance, wire.domain
     opened = chance.happens(0.7)
     count = grower.bound(domain, 0 if opened else 1)
@@ -57,7 +82,12 @@ def group(grower: Grower, wire: OpenWire) -> None:
 
 
 def ungroup(grower: Grower, wire: OpenWire) -> None:
-    """Each row of a ragged message becomes a message."""
+    """Each row of a ragged message becomes a message.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     domain, rows = wire.domain, wire.rows
     most = rows[2].most if rows[0] == "bound" else 6
     if domain.width * most > 2 * MAX_WIDTH:
@@ -71,13 +101,23 @@ def ungroup(grower: Grower, wire: OpenWire) -> None:
 
 
 def reduce(grower: Grower, wire: OpenWire) -> None:
-    """The rows of a ragged message become one."""
+    """The rows of a ragged message become one.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     row = amp.reduce(grower.name("reduce"), grower.chance.pick([sum_rows, mean_rows]), wire.wire)
     grower.wires.append(OpenWire(row, wire.domain))
 
 
 def distribute(grower: Grower, wire: OpenWire) -> None:
-    """Rows go to one wire per edge kind, through a body each, and are collected again, as in a GGNN's step."""
+    """Rows go to one wire per edge kind, through a body each, and are collected again, as in a GGNN's step.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire to build on.
+    """
     chance, pumps = grower.chance, grower.pumps
     if wire.rows[0] != "pump" or wire.rows[1] not in pumps.single:
         return unary(grower, wire)

@@ -69,7 +69,15 @@ def random_case(seed: int, *, size: int = 8, n_instances: int | None = None, dty
 
 
 def blocks_on(grower: Grower, wire: OpenWire) -> Sequence[tuple[float, Block]]:
-    """The blocks that can be added on a wire, each with its weight; loops are nested at most once."""
+    """Lists the blocks that can be added on a wire; loops are nested at most once.
+
+    Args:
+      grower: The graph that is being built.
+      wire: The wire.
+
+    Returns:
+      The blocks, each with its weight.
+    """
     blocks: list[tuple[float, Block]] = [
         (3, unary), (2, binary), (1.5, concat), (1, two_outputs), (1, fan_out), (1, shift), (2, diamond), (0.7, dead_branch),
         (1, replicas), (1.5, choice), (0.5, loss), (1.5, flatmap), ((2.5, 4, 0)[grower.depth], loop),

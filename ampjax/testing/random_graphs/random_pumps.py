@@ -85,7 +85,12 @@ class RandomPumps:
         return OpenWire(wire, domain, ("pump", name) if kind == "ragged" else None)
 
     def add_topology(self, name: str, rows_of: str) -> None:
-        """Adds a pump of topologies for the rows of a ragged pump."""
+        """Adds a pump of topologies.
+
+        Args:
+          name: Its name.
+          rows_of: The ragged pump whose rows are distributed.
+        """
         n_rows = self._chance.integer(0, 4) if self._chance.happens(0.2) else None
         self.topologies[name] = TopologyPump(amp.topology(name), rows_of, self._chance.integer(1, 4), n_rows)
 

@@ -109,7 +109,7 @@ class FitRun:
     async def _train(self, name: str) -> dict[str, float]:
         """Trains on all instances; then what is due at the end of an epoch, such as averaging replicas. Gives the metrics."""
         session = self.session
-        order = session.orders.draw(self.data, session.position.rng)
+        order = session.orders.training_order(self.data, session.position.rng)
         await session.passes.run(session.training_pass(self.data, order), name, self.reporter, self.trace)
         session.scheduler.end_of_epoch()
         await session.passes.run(session.training_pass(self.data, order[:0]), "")

@@ -28,6 +28,9 @@ class Pace(Protocol):
         Args:
           loop: The scheduler, the executor and the data.
           trace: Filled with where each worker's time goes.
+
+        Raises:
+          DeadlockError: If instances are in flight and nothing can move.
         """
         ...
 
@@ -49,7 +52,15 @@ class RealTime:
         self._run_ahead = run_ahead
 
     async def drive(self, loop: Loop, trace: Trace | None) -> None:
-        """Runs a loop to its end."""
+        """Runs a loop to its end.
+
+        Args:
+          loop: The scheduler, the executor and the data.
+          trace: Filled with where each worker's time goes.
+
+        Raises:
+          DeadlockError: If instances are in flight and nothing can move.
+        """
         await AsyncioDriver(loop, self._run_ahead, trace).run()
 
     def now_s(self) -> float:
@@ -71,7 +82,15 @@ class VirtualTime:
         self._cost, self._position = cost, position
 
     async def drive(self, loop: Loop, trace: Trace | None) -> None:
-        """Runs a loop to its end."""
+        """Runs a loop to its end.
+
+        Args:
+          loop: The scheduler, the executor and the data.
+          trace: Filled with where each worker's time goes.
+
+        Raises:
+          DeadlockError: If instances are in flight and nothing can move.
+        """
         driver = VirtualDriver(loop, self._cost, trace, self._position.virtual_ns)
         await driver.run_beside()
         self._position.virtual_ns = driver.now_ns
@@ -98,7 +117,17 @@ class Recorded:
         return self._follower.over
 
     async def drive(self, loop: Loop, trace: Trace | None) -> None:
-        """Runs a loop to its end, or to where the recording ends."""
+        """Runs a loop to its end, or to where the recording ends.
+
+        Args:
+          loop: The scheduler, the executor and the data.
+          trace: None: replays are not traced.
+
+        Raises:
+          DeadlockError: If instances are in flight and nothing can move.
+          ReplayError: At the first decision that differs.
+          RecordingEnds: If the recording ends before the pass.
+        """
         await ReplayDriver(loop, self._follower, self._run_ahead).run()
 
     def now_s(self) -> float:

@@ -21,9 +21,9 @@ from ampjax.trace.trace import Trace
 from ampjax.train.predictions import Outputs
 from ampjax.train.runs.pace import Pace
 from ampjax.train.runs.run_statistics import RunStatistics
-from ampjax.utils.patience import patiently
 from ampjax.utils.progress import SILENT, Reporter
 from ampjax.utils.turns import Turns
+from ampjax.utils.wait_with_warning import wait_with_warning
 
 INTERRUPTS = KeyboardInterrupt, asyncio.CancelledError, RecordingEnds
 """What ends a run early without being a mistake: Ctrl-C, a cancelled task, the end of a recording."""
@@ -127,6 +127,6 @@ class PassRunner:
         if journal is not None:
             journal.begins(data_pass)
         await self._pace.drive(loop, trace)
-        await patiently(self._executor.fences.wait, "the last dispatch of some worker")
+        await wait_with_warning(self._executor.fences.wait, "the last dispatch of some worker")
         if journal is not None:
             journal.ends(self._executor.store.params if data_pass.train else None)

@@ -64,7 +64,11 @@ class Session:
         return RowSeeds(self.settings.seed, self.position.epochs)
 
     def instances(self, data: Data, name: str = "data") -> AnyInstances:
-        """Data as the session runs them; `name` is what an error calls them.
+        """Makes data ready to be run.
+
+        Args:
+          data: What the user passed.
+          name: What an error calls it.
 
         Raises:
           SettingsError: If they are neither a data set nor a sequence, or are empty.
@@ -72,21 +76,36 @@ class Session:
         return as_data(self.plan.graph, self.controller, data, name)
 
     def train_and_valid(self, train: Data, valid: Data | None) -> tuple[AnyInstances, AnyInstances | None]:
-        """Training and validation data as the session runs them.
+        """Makes training and validation data ready to be run.
+
+        Args:
+          train: Training data.
+          valid: Validation data, or None.
 
         Raises:
           SettingsError: If one is neither a data set nor a sequence, or is empty.
         """
-        held_out = None if valid is None else self.instances(valid, "validation data")
-        return self.instances(train, "training data"), held_out
+        data = self.instances(train, "training data")
+        return data, None if valid is None else self.instances(valid, "validation data")
 
     def training_pass(self, data: AnyInstances, ids: np.ndarray, may_update: bool = True) -> Pass:
-        """A pass that trains on instances `ids` `[n]`, in that order; `may_update=False` keeps all parameters as they are."""
+        """Describes a pass that trains.
+
+        Args:
+          data: The instances.
+          ids: `[n]`: which of them, in order.
+          may_update: False keeps all parameters as they are.
+        """
         return Pass(data, ids, may_update=may_update, seeds=self.row_seeds)
 
     def inference_pass(self, data: AnyInstances, purpose: str) -> Pass:
-        """A pass over all instances without training, for `losses` or for `sinks`."""
-        return Pass(data, self.orders.settled(data), purpose)
+        """Describes a pass over all instances without training.
+
+        Args:
+          data: The instances.
+          purpose: `losses` or `sinks`: what is computed.
+        """
+        return Pass(data, self.orders.evaluation_order(data), purpose)
 
 
 def make_session(

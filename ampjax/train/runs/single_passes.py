@@ -14,24 +14,55 @@ from ampjax.utils.progress import SILENT, Reporter
 
 
 async def warm_up(session: Session, train: AnyInstances, valid: AnyInstances | None, reporter: Reporter) -> None:
-    """Compiles all that training on `train`, and validation on `valid`, will need. No parameter changes."""
+    """Compiles all that a fit will need. No parameter changes.
+
+    Args:
+      session: What runs.
+      train: Training instances.
+      valid: Validation instances, or None.
+      reporter: Shows how many kernels are compiled.
+
+    Raises:
+      MessageError: If a message, payload or state function of a sampled instance does not fit.
+    """
     async with session.passes.turn():
         await session.preparation.prepare(train, valid, reporter)
         await session.preparation.finish(reporter)
 
 
 async def evaluate(session: Session, data: AnyInstances, reporter: Reporter) -> dict[str, float]:
-    """The mean loss and the metrics over all instances, by name."""
+    """Evaluates losses and metrics over all instances.
+
+    Args:
+      session: What runs.
+      data: The instances.
+      reporter: Shows how far it is.
+
+    Returns:
+      By name, the mean loss and the metrics.
+
+    Raises:
+      Exception: As `PassRunner.run`.
+    """
     async with session.passes.turn():
         await _infer(session, data, "losses", reporter, "evaluate")
         return metrics_of(session.executor.losses.take(False))
 
 
 async def predict(session: Session, data: AnyInstances, reporter: Reporter) -> dict[str, Predictions]:
-    """What arrives at each sink, by its name, in the order of instances and states.
+    """Computes what arrives at each sink.
+
+    Args:
+      session: What runs.
+      data: The instances.
+      reporter: Shows how far it is.
+
+    Returns:
+      By the sink's name, its messages in the order of instances and states.
 
     Raises:
       GraphError: If the graph has no sink.
+      Exception: As `PassRunner.run`.
     """
     sinks = {node.role: node for node in session.plan.graph.nodes.values() if node.kind == "Sink"}
     if not sinks:
@@ -56,6 +87,9 @@ async def accumulate(
 
     Returns:
       The metrics, and `loss_sum`: the summed loss of all rows.
+
+    Raises:
+      Exception: As `PassRunner.run`.
     """
     async with session.passes.turn():
         await session.preparation.prepare(data, None, SILENT, warm=False)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.ir.bodies import Body
-from ampjax.ir.parameter_dependence import not_free, records
+from ampjax.ir.parameter_dependence import needing_record, records
 from ampjax.jaxprs.min_cut import smallest_cut
 
 ROW = jax.ShapeDtypeStruct((3, 4), "float32")
@@ -14,7 +14,7 @@ def cut(function, n_wanted=None):
     """The cut for a function of a parameter and rows, whose results are wanted: shapes, in order."""
     jaxpr = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((4,), "float32"), ROW).jaxpr
     rows = {v: v.aval.size for equation in jaxpr.eqns for v in equation.outvars if v.aval.shape[:1] == (3,)}
-    found = smallest_cut(jaxpr.eqns, not_free(jaxpr, 1), rows, jaxpr.outvars)
+    found = smallest_cut(jaxpr.eqns, needing_record(jaxpr, 1), rows, jaxpr.outvars)
     names = {v: equation.primitive.name for equation in jaxpr.eqns for v in equation.outvars}
     return [names[v] for v in found]
 

@@ -36,15 +36,15 @@ def test_large_data_sets_are_put_in_order_pool_by_pool():
 
 def test_another_epoch_brings_another_order():
     data, rng = InstanceList(graphs.chain_data(40)), np.random.default_rng(0)
-    first, second = (Orders(4).draw(data, rng) for _ in range(2))
+    first, second = (Orders(4).training_order(data, rng) for _ in range(2))
     assert not np.array_equal(first, second)
 
 
 def test_groups_of_one_are_the_random_order():
     data = InstanceList(graphs.chain_data(9))
-    drawn = Orders(1).draw(data, np.random.default_rng(5))
+    drawn = Orders(1).training_order(data, np.random.default_rng(5))
     assert np.array_equal(drawn, np.random.default_rng(5).permutation(9))
-    assert np.array_equal(Orders(1).settled(data), np.arange(9))
+    assert np.array_equal(Orders(1).evaluation_order(data), np.arange(9))
 
 
 @given(sizes, st.integers(1, 70), st.integers(0, 99))
@@ -66,9 +66,9 @@ def test_the_largest_that_are_under_way_together():
 def test_sizes_are_counted_again_where_instances_have_been_added():
     instances = graphs.rnn_data([5, 1, 2])
     data, orders = InstanceList(instances), Orders(2)
-    assert orders.settled(data).tolist() == [1, 2, 0]
+    assert orders.evaluation_order(data).tolist() == [1, 2, 0]
     instances += graphs.rnn_data([3])
-    assert orders.settled(data).tolist() == [1, 2, 3, 0]
+    assert orders.evaluation_order(data).tolist() == [1, 2, 3, 0]
 
 
 def test_sizes_are_messages_and_rows():
@@ -102,7 +102,7 @@ def test_a_controllers_messages_count_too():
     loops = LoopInstances(lambda n: ({"x": i} for i in range(n)), [1, 3, 2])
     assert sizes_of(loops).tolist() == [1, 3, 2]
     assert sizes_of(LoopInstances(iter, sentences())).tolist() == np.diff(sentences().data.ptr).tolist()
-    assert Orders(2).settled(loops).tolist() == [0, 2, 1]
+    assert Orders(2).evaluation_order(loops).tolist() == [0, 2, 1]
 
 
 def sentences():

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from ampjax.utils.patience import patiently
+from ampjax.utils.wait_with_warning import wait_with_warning
 
 
 def test_a_device_that_does_not_answer_is_told_of_until_it_does(monkeypatch):
@@ -18,7 +18,7 @@ def test_a_device_that_does_not_answer_is_told_of_until_it_does(monkeypatch):
             answer.set()
 
     monkeypatch.setattr(warnings, "warn", warn)
-    asyncio.run(patiently(answer.wait, "Dispatch 7 on worker 1", 1e-9))
+    asyncio.run(wait_with_warning(answer.wait, "Dispatch 7 on worker 1", 1e-9))
     assert said[0] == "ampjax: Dispatch 7 on worker 1 has not ended after 1e-09 s more; still waiting"
     assert "after 4e-09 s more" in said[2]
 
@@ -26,7 +26,7 @@ def test_a_device_that_does_not_answer_is_told_of_until_it_does(monkeypatch):
 def test_what_answers_is_not_told_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        asyncio.run(patiently(lambda: None, "Dispatch 7"))
+        asyncio.run(wait_with_warning(lambda: None, "Dispatch 7"))
 
 
 def test_an_error_comes_out():
@@ -34,4 +34,4 @@ def test_an_error_comes_out():
         raise ZeroDivisionError("of the device")
 
     with pytest.raises(ZeroDivisionError, match="of the device"):
-        asyncio.run(patiently(fails, "Dispatch 7"))
+        asyncio.run(wait_with_warning(fails, "Dispatch 7"))
