@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.registry import CPUDispatcher
 
 from ampjax.sched import columns
 
 FILES = (*sorted(Path(__file__).parent.glob("*.py")), Path(columns.__file__))
-DIGEST = hashlib.sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()
+DIGEST = hashlib.sha256(b"".join([columns.__name__.encode(), *(file.read_bytes() for file in FILES)])).hexdigest()
 
 
 def known(**wanted: Any) -> dict[str, Any]:
@@ -39,10 +39,27 @@ INLINED: dict[str, Any] = {**INNER, **known(forceinline=True)}
 
 
 class _Cache(FunctionCache):
-    """Numba keeps compiled code until a function's own file changes; a loop's code holds that of other files, too."""
+    """Compiled code on disk, in files of their own for each version of the loops.
 
-    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(sig, codegen), DIGEST)
+    Numba keeps compiled code until a function's own file changes, but a loop's code holds that of other files too. And Numba reads all that it knows of a function before it looks
+    whether that is out of date, which fails if it names a module that has moved since. What is damaged is compiled anew.
+
+    Args:
+      function: The function.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__(function)
+        name = f"{self._impl.filename_base}-{DIGEST[:16]}"
+        self._cache_file = IndexDataCacheFile(self._cache_path, name, self._impl.locator.get_source_stamp())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled function for some types of arguments; None if it is not there or can't be read."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:
+            self.flush()
+            return None
 
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from numba import njit
+from numba.core import config
 from numba.core.cpu import CPUTargetOptions
 
 from ampjax.sched import columns
@@ -42,3 +43,18 @@ def test_no_two_columns_share_a_name():
         if isinstance(name, ast.Name)
     )
     assert len(names) > 100 and max(names.values()) == 1, names.most_common(3)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no pickle", None], ids=["empty", "garbage", "module gone"])
+def test_what_is_damaged_on_disk_is_compiled_anew(damage, tmp_path, monkeypatch):
+    """None: an index that names a module which is not there, as that of an older version may."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    assert compiled.entry(twice)(3) == 6
+    (index,) = tmp_path.rglob("*.nbi")
+    assert compiled.DIGEST[:16] in index.name
+    kept = index.read_bytes()
+    index.write_bytes(kept.replace(b"numba.core.types", b"numba.gone.types") if damage is None else damage)
+    again = compiled.entry(twice)
+    assert again(3) == 6 and sum(again.stats.cache_misses.values()) == 1
+    third = compiled.entry(twice)
+    assert third(3) == 6 and sum(third.stats.cache_hits.values()) == 1
