@@ -38,9 +38,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Mends the links of decisions to files that are no pages."""
+    """Mends the links of decisions, and of the engine's details, to files that are no pages."""
     uri = page.file.src_uri
-    return _mend_links(markdown, "docs/decisions", uri) if uri.startswith("decisions/") else markdown
+    mended = uri.startswith("decisions/") or uri == "engine.md"
+    return _mend_links(markdown, posixpath.dirname(f"docs/{uri}"), uri) if mended else markdown
 
 
 def on_post_build(config: MkDocsConfig, **_: Any) -> None:
