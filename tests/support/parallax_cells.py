@@ -192,7 +192,7 @@ def translator(hidden, rows, inputs):
 # Images
 
 
-@case("images.cross_entropy")
+@case("classifiers.cross_entropy")
 def smoothed_cross_entropy(hidden, rows, inputs):
     labels = inputs.integers(0, hidden, rows)
 
@@ -203,7 +203,7 @@ def smoothed_cross_entropy(hidden, rows, inputs):
     return Problem(lambda x: classifiers.cross_entropy(x, labels, 0.1), formula, (inputs.normal(rows, hidden),))
 
 
-@case("images.ConvNorm", "inception_blocks.convolution", sizes=IMAGES)
+@case("classifiers.ConvNorm", "inception_blocks.convolution", sizes=IMAGES)
 def convolution_in_training(hidden, rows, inputs):
     conv = inception_blocks.Conv(hidden, (3, 1), 2)
     made, params, _ = inputs.module(lambda rngs: inception_blocks.convolution(hidden, conv, lambda n: n, rngs, "SAME"))
@@ -211,7 +211,7 @@ def convolution_in_training(hidden, rows, inputs):
     return Problem(lambda p, x: made(p)(x, True), formula, (params, inputs.normal(rows, 9, 9, hidden)))
 
 
-@case("images.ConvNorm", sizes=IMAGES)
+@case("classifiers.ConvNorm", sizes=IMAGES)
 def convolution_in_prediction(hidden, rows, inputs):
     make = lambda rngs: classifiers.ConvNorm(hidden, hidden, (3, 3), padding=1, rngs=rngs)
     made, params, averages = inputs.module(make)

@@ -6,7 +6,7 @@ difference, which in float64 is precise to about 1e-8: so the formula is all tha
 
 from importlib import import_module
 from inspect import isclass, isfunction, unwrap
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import jax
 import numpy as np
@@ -93,11 +93,13 @@ NO_CASE = {
     **dict.fromkeys([f"resnet.{name}" for name in ("init", "make_loss", "make_predict", "make_optimizer")], PROGRAM),
     **dict.fromkeys([f"inception.{name}" for name in ("init", "make_loss", "make_predict", "make_optimizer")], PROGRAM),
     **dict.fromkeys(["inception.Inception", "inception.Inception.all_logits"], PROGRAM),
-    **dict.fromkeys([f"images.{name}" for name in ("init", "shapes", "make_loss", "make_predict")], PROGRAM),
+    **dict.fromkeys([f"classifiers.{name}" for name in ("init", "shapes", "make_loss", "make_predict")], PROGRAM),
     **dict.fromkeys(
         [f"functional.{name}" for name in ("init", "build", "shapes", "merge", "variables", "count")], PROGRAM
     ),
-    **dict.fromkeys(["images.make_optimizer", "nmt.halving", "resnet.schedule", "inception.Config.channels"], RECIPE),
+    **dict.fromkeys(
+        ["classifiers.make_optimizer", "nmt.halving", "resnet.schedule", "inception.Config.channels"], RECIPE
+    ),
     **dict.fromkeys(["scores.perplexity", "scores.bleu"], "plain Python; unit/models/test_scores"),
     "sampled_softmax.draw": "gives whole numbers; unit/models/test_sampled_softmax",
     "translate.make_translate": "gives words; unit/models/test_translate",
@@ -105,7 +107,7 @@ NO_CASE = {
 
 
 def test_everything_public_has_a_case_or_a_reason():
-    modules = [amp.nn, *(import_module(f"ampjax.models.{found.name}") for found in iter_modules(models.__path__))]
+    modules = [amp.nn, *(import_module(found.name) for found in walk_packages(models.__path__, "ampjax.models."))]
     found = {name for module in modules for name in names_of(module)}
     covered = {name for case in CASES for name in case.covers}
     assert found - covered - set(NO_CASE) == set(), "give it a case in support/ampnet_cells or support/parallax_cells"
@@ -129,7 +131,7 @@ def named(thing):
     """How a case names a function, a method, or something that is called."""
     thing = getattr(thing, "function", thing)  # what a node without parameters computes
     thing = thing if hasattr(thing, "__qualname__") else type(thing)
-    where = thing.__module__.removeprefix("ampjax.").removeprefix("models.")
+    where = thing.__module__.removeprefix("ampjax.").removeprefix("models.").removeprefix("layers.")
     return f"{where}.{thing.__qualname__}".removesuffix(".__call__")
 
 
