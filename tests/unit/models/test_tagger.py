@@ -18,6 +18,8 @@ from ampjax.data.wikiner import OUTSIDE, SentenceInstances, Sentences
 from ampjax.errors import SettingsError
 from ampjax.models.tagger import Sizes, tagger
 
+pytestmark = pytest.mark.slow
+
 NEVER = 1 << 40
 SMALL = Sizes(char=3, char_hidden=4, word_hidden=5, mlp=6, noise=0.0)
 INTERESTING = {
@@ -162,6 +164,7 @@ def test_metrics_count_words_and_words_inside_entities(tmp_path: Path) -> None:
     assert trainer.accumulate(SentenceInstances(data))["loss"] != pytest.approx(float(loss), rel=1e-2)
 
 
+@pytest.mark.full
 def test_it_learns_synthetic_tags() -> None:
     train, valid = wikiner.synthetic(200, 50)
     graph = tagger(len(train.vocabulary.words), len(train.vocabulary.characters), Sizes(8, 16, 16, 16))

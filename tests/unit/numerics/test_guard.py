@@ -13,6 +13,7 @@ from ampjax.sparse.servers.process import server_environment
 from experiments.bench.program import Entry
 
 OURS = f"--{FLAG}={VALUE}"
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(autouse=True)
