@@ -60,7 +60,7 @@ def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
     with replayed("run_control", seed, schedule):
         training = Engine(graph, None, schedule).run(data)
         inference = Engine(graph, None, schedule).run(data, train=False)
-        assert without(messages(training, FORWARD), ["sink"]) == without(messages(inference, INFER), ["sink"])
+        assert without(messages(training, FORWARD), [SINK]) == without(messages(inference, INFER), [SINK])
         assert not messages(inference, FORWARD) and not messages(inference, BACKWARD)
         assert_empty(inference)
 

@@ -22,15 +22,15 @@ from ampjax.train.assemble import scheduler_settings
 
 
 class Decided(Instrument):
-    """Keeps what is decided: the dispatches, with all that is in them, slots included."""
+    """Keeps what is decided: the dispatches, with all that is in them, slots included, but for where their packs lie in memory."""
 
     def __init__(self):
         self.all = []
 
     def decided(self, dispatch):
         changes = [str(change) for change in dispatch.changes]
-        what = dispatch._replace(pack=dispatch.pack.tolist(), changes=changes)
-        self.all.append((*what,))
+        arrays = dispatch.messages, dispatch.lines, dispatch.ids, *dispatch.rows
+        self.all.append((*dispatch._replace(pack=[a.tolist() for a in arrays], changes=changes, place=0),))
 
 
 def assert_the_same(seed, schedule, flops, purpose):

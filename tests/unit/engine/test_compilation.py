@@ -15,6 +15,7 @@ import ampjax as amp
 from ampjax.engine.compilation import _sizes, compilations, ladders
 from ampjax.engine.executor import Executor
 from ampjax.plan.ladders import segment_sizes
+from ampjax.plan.stage_kinds import COLLECT, REDUCE
 from ampjax.sched.dry_run import dry_run
 
 pytestmark = pytest.mark.slow
@@ -257,10 +258,10 @@ def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_se
     assert stage.dispatches == 2 and stage.largest_dispatch == 16
 
 
-@pytest.mark.parametrize(("kind", "rows", "messages"), [("reduce", 600, 30), ("reduce", 5, 9), ("collect", 100, 7)])
+@pytest.mark.parametrize(("kind", "rows", "messages"), [(REDUCE, 600, 30), (REDUCE, 5, 9), (COLLECT, 100, 7)])
 def test_segment_kernels_are_compiled_for_just_the_sizes_that_can_come(kind, rows, messages):
     stage = SimpleNamespace(kind=kind)
-    most = messages if kind == "reduce" else rows
+    most = messages if kind.reduces else rows
     reachable = {segment_sizes(n, m) for n in range(rows + 1) for m in range(1, most + 1)}
     compiled = _sizes(stage, rows, messages)
     assert set(compiled) == reachable and len(compiled) == len(reachable) <= 12

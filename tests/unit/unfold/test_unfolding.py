@@ -119,7 +119,7 @@ def test_as_many_messages_arrive_as_in_the_reference_interpreter(seed):
     programs = unfolder.end(unfolder.unfold([case.instances.gather(np.arange(2))], range(2), "both", assume=True))
     expected = reference(case.graph, initial_params(case.graph, {}, 0), case.data, gradients=False).messages
     arrived = np.bincount(np.repeat(programs.stage, np.diff(programs.in_start)), minlength=len(plan.stages)).tolist()
-    found = {stage.name: n for stage, n in zip(plan.stages, arrived, strict=True) if stage.kind != "transfer"}
+    found = {stage.name: n for stage, n in zip(plan.stages, arrived, strict=True) if not stage.kind.is_transfer}
     assert found == {name: expected[name] for name in found}
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support import chains
 from support.control import plan_for
 
+from ampjax.plan.stage_kinds import EDGES
 from ampjax.unfold.rules.edges import EdgeIndex, Edges
 
 
@@ -59,7 +60,7 @@ def test_no_edges_send_nothing(random):
 
 
 def test_remembered_edges_are_those_of_the_topologies_not_of_the_slots():
-    (stage,) = (s for s in plan_for(chains.propagation(), fuse=True).stages if s.kind == "edges")
+    (stage,) = (s for s in plan_for(chains.propagation(), fuse=True).stages if s.kind is EDGES)
     first, other = (chains.instance(np.random.default_rng(seed), 3, 5)["edges"] for seed in (0, 1))
     maps, slots, sizes = {0: first, 1: other}, np.array([0]), np.array([3])
     index = EdgeIndex(stage, {"edges": maps})
