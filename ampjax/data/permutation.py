@@ -18,7 +18,7 @@ from ampjax.ir.instances import Messages
 
 N_DIGITS, N_PLACES = 10, 6
 MOST = 12
-"""Operations at most: a way is a number of so many digits in the base of their number, and must fit 64 bits."""
+"""The largest number of operations K: `way` is a number of K digits in base K, and must fit in 64 bits."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Who asks the scheduler when: in an event loop, in virtual time, or as a recording tells."""
+"""Event loops that ask the scheduler for work, in real time, in virtual time or as a recording tells; the controller; cost models; the tracer."""

@@ -1,4 +1,4 @@
-"""What has been decided: what of it waits to be issued, what has been, and what must be undone after a mistake.
+"""A queue of dispatches that are decided and not issued yet; it undoes them after an error.
 
 Control never waits for a payload (but where it reads one), so a driver may let the scheduler decide on several dispatches before the first is issued: that
 way the scheduler's lines and XLA's each stay in the processor's caches for a while, in place of pushing one another out for every dispatch.

@@ -1,4 +1,4 @@
-"""The replay driver: the same scheduler, with a recording for a clock. What it does next is what was done next; what comes of it is compared."""
+"""Replays a recording: makes its decisions again and compares the results."""
 
 from __future__ import annotations
 

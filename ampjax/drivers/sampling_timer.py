@@ -1,4 +1,4 @@
-"""Times of every dispatch on its device, of which only a few are waited for.
+"""Estimates when each dispatch ran on its device by waiting for a few of them.
 
 A dispatch that is timed starts on a device that has nothing left to do, and is waited for: it takes from when the host has issued it until
 its end. Every other one takes the median time of the timed ones of its stage, direction and size. It starts when the host has issued it and

@@ -1,4 +1,4 @@
-"""Times of every dispatch on its device, each of which is waited for before its messages travel on: exact, and slow."""
+"""Times every dispatch by waiting for it: exact, and slow."""
 
 from __future__ import annotations
 

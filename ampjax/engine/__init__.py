@@ -1,1 +1,1 @@
-"""What touches devices and clocks: arenas, kernels, the executor, the drivers."""
+"""Everything that touches devices: arenas, parameters, kernels and the executor."""

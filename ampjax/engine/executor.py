@@ -90,7 +90,7 @@ class Executor:
     # -- launches
 
     def feed(self, feeds: Sequence[Feed]) -> None:
-        """Writes pumped payloads, which `pump.check_payload` has passed, to host arenas."""
+        """Writes pumped payloads, which `sched.programs.feeds.check_payload` has passed, to host arenas."""
         for feed in feeds:
             self.arenas.ensure(feed.arena, feed.capacity)
             self.arenas.host[feed.arena][feed.slots] = feed.payload

@@ -1,4 +1,4 @@
-"""Metrics: what losses add up on devices, and what it means."""
+"""Sums losses and metrics on devices, and reads them back."""
 
 from __future__ import annotations
 

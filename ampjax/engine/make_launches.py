@@ -1,4 +1,4 @@
-"""What a scheduler decides, as launches."""
+"""Turns a scheduler's dispatches into launches."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class StageRunner:
     ) -> tuple[Any, ...]:
         """The adjoint; returns what `learning` makes of `learnt` (of a chain: accumulators) and these dispatches' weight gradients."""
         kind, a, launch = self.stage.kind, self._arenas, streak[0]
-        if not self.needs_backward or (_is_empty(launch) and kind.takes_gradients):
+        if not self.needs_backward or (_is_empty(launch) and kind.can_write_gradients):
             return learnt
         if kind.is_transfer:
             self._transfer_backward(launch)

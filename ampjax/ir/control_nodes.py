@@ -1,7 +1,7 @@
 """Control nodes: relational operations on states.
 
-Each operation knows the type of what it emits (`infer`) and its pure function on state columns. None touches a payload; the
-scheduler applies them to columns of states and message numbers.
+Each operation knows the type of what it emits (`infer`) and its pure function on state columns. None touches a payload;
+`unfold/rules/routes` applies them to columns of states.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Programs in JAX's own form: followed, cut and taken apart."""
+"""Analysis and slicing of jaxprs."""

@@ -1,4 +1,4 @@
-"""Consumers: what the plan's routes say of who consumes whose rows. Fills in what a stage says of its ports (`sole`), of its outputs (`written`), and of the workers ahead."""
+"""Finds, for each stage, who consumes its rows: fills in `sole`, `written` and `workers_ahead`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _pays(stages: Sequence[Stage], leaf: Leaf) -> bool:
     stage = stages[leaf.stage]
     port = stage.ports[leaf.port]
     comes_back = stage.kind.starts_backward or any(out.is_float for out in stage.outputs)
-    return stage.kind.takes_gradients and port.space != HOST and port.type.is_float and comes_back
+    return stage.kind.can_write_gradients and port.space != HOST and port.type.is_float and comes_back
 
 
 def count_workers_ahead(stages: Sequence[Stage]) -> None:

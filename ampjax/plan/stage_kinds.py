@@ -1,4 +1,4 @@
-"""Kinds of stages, as traits: code asks what a kind does, so that a new kind is one value here and one file in `engine/kinds`."""
+"""The kinds of stages, each a set of traits. To add one: a value here, its node in `planner.KIND_OF`, its kernel in `engine/stage_runner`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class StageKind:
         return self.sums_segments and self.by_topology
 
     @property
-    def takes_gradients(self) -> bool:
-        """Whether its adjoint can write the gradients of its inputs in place of adding to them."""
+    def can_write_gradients(self) -> bool:
+        """Whether its backward kernel may overwrite an input gradient instead of adding to it."""
         return self.has_bodies or self.is_transfer
 
 

@@ -89,7 +89,10 @@ class Stage:
       worker: The worker that runs it.
       space: The memory space of its outputs.
       join: What makes its inputs belong together.
-      outputs: The wires that leave it.
+      wires: The wires that leave it.
+      ports: Its inputs.
+      outputs: The type of each wire.
+      routes: Where each wire's messages go.
       topology: Name of the topology pump that drives it, for a collect or a chain.
       chain: For `edges`: the chain; its message is port 0.
       sole: For each port, whether it is the sole consumer of every message that arrives: its adjoint writes the message's gradient

@@ -1,4 +1,4 @@
-"""After an interrupt or an error: tables in which nothing is in flight, as they were before the first instance, except for what nodes and clocks have counted."""
+"""Resets the tables after an interrupt or an error: nothing is in flight; what nodes and clocks have counted stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission: instances get slots, programs, and what is pumped for them its places in host memory."""
+"""Admits instances: gives each a slot, a program, and host memory for its pumped payloads."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ END_NS, BY, DOES, FIRST_OF, N_OF, HEAP, TO_ASK = range(7)
 """When its dispatch ends, or `IDLE`; that one's number, queue, first message (others follow through `NEXT`) and messages. Then two lists: busy workers, a heap by the ends of their dispatches; workers that are asked, before which those stand that have asked in vain."""
 IDLE = -1
 
-# What a dispatch costs in virtual time (`drivers.cost.Rates`), float64: a line for each queue, and one for each of its terms.
+# What a dispatch costs in virtual time (`sched.virtual_time.Rates`), float64: a line for each queue, and one for each of its terms.
 FIRST_TERM, N_TERMS, FIXED_NS, ROW_BYTES = range(4)
 """Its terms begin there; how many; nanoseconds that any dispatch takes; bytes of a row that go to another device."""
 OF_WHAT, PER_ROW = range(2)

@@ -1,4 +1,4 @@
-"""Deciding: the loops are asked, have room made for them, and what they tell becomes dispatches."""
+"""Calls the compiled loops, grows the tables when they are full, and turns the results into dispatches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a dispatch beside its slots: states, sizes, and the edges and maps of the instances in it.
+"""Looks up a dispatch's states, message sizes, edges and scatter maps.
 
 A `Dispatch` names a stage and holds slots. What else there is to know about its messages stands in programs and topologies.
 """

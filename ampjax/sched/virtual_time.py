@@ -1,4 +1,4 @@
-"""Virtual time within the scheduler: what workers are busy with, and until when. How long a dispatch takes stands in a table, so nobody outside is asked."""
+"""Virtual time inside the scheduler: when each worker becomes free. A table holds the cost of each dispatch, so no cost model is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growth: what has come to programs since somebody last looked, where more is pumped for instances in flight, or a payload has decided."""
+"""New lines of programs that grow while they are in flight."""
 
 from __future__ import annotations
 

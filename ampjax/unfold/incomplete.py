@@ -1,4 +1,4 @@
-"""Who waits for what: messages in joins, and groups that are not complete."""
+"""Lists the messages that wait in joins, and the groups that are not complete."""
 
 from __future__ import annotations
 

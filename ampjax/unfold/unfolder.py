@@ -1,4 +1,4 @@
-"""Instances' programs, wave by wave: what begins unfoldings, keeps their tables, and finds out who is at fault."""
+"""Unfolds instances wave by wave, and names the instance that caused an error."""
 
 from __future__ import annotations
 

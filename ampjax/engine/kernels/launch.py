@@ -1,4 +1,4 @@
-"""What an executor carries out. A launch is data, so it can travel to another process: integers, names and arrays, no node, stage, pool or function."""
+"""A launch: what an executor carries out, as plain data (integers, names and arrays), so it can travel to another process."""
 
 from __future__ import annotations
 

@@ -64,9 +64,9 @@ def kernel(
     """Makes a `Kernel` of the function below it.
 
     Args:
-      changed: Places of the arguments that are donated.
-      brought: Places of those that each dispatch brings. None, if it can't be called for streaks; else it must give back what is donated: one value, or a tuple in their order.
-      static: Places of those that are known when it is compiled.
+      changed: Positions of the donated arguments.
+      brought: Positions of the arguments that differ between dispatches. None: the kernel takes one dispatch at a time. Otherwise it returns the donated arguments in their order.
+      static: Positions of those that are known when it is compiled.
     """
 
     def made(function: Callable[..., Any]) -> Kernel:

@@ -1,6 +1,6 @@
 """Recorded activations: what a stage's forward pass keeps for its adjoint.
 
-AMPNet's adjoint uses the activations of the forward pass, even where the parameters have changed since (DESIGN: "current weights" means
+AMPNet's adjoint uses the activations of the forward pass, even where the parameters have changed since ("current weights" means
 recorded activations with current parameters). `jax.vjp` makes the residuals; those that depend on parameters are kept, row by row, beside
 the output rows. What depends on inputs alone is computed again: it comes out the same, and XLA drops what nobody needs.
 """

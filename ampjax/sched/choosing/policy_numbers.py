@@ -11,7 +11,7 @@ NUMBERS: dict[Policy, int] = {
     wavefront: 3,
     one_forward_one_backward: 4,
 }
-"""As in `loops.choice`."""
+"""`loops.choose` branches on these numbers: a new one needs a branch there, or it gets the order of `backward_first`."""
 
 BY_ASKING = -1
 """A policy that has no number."""

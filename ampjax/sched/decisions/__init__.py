@@ -1,1 +1,1 @@
-"""What a scheduler is told and what it answers: settings, policies, dispatches, parameter changes. Plain data."""
+"""What a scheduler is told and what it answers: settings, policies, dispatches, parameter changes."""

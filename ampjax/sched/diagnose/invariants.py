@@ -23,7 +23,7 @@ NONE = np.zeros(0, np.int64)
 
 
 def check(s: Snapshot) -> None:
-    """Counts anew what the tables have counted (DESIGN, laws 1, 4 and 5).
+    """Counts anew what the tables have counted (the laws of conservation, of update intervals and of the throttle).
 
     Args:
       s: The scheduler's parts, between two events.

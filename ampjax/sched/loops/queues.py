@@ -1,4 +1,4 @@
-"""Queues: lists of messages through `live`, each in order of arrival until more wait than one dispatch takes; then the oldest instances go first."""
+"""Ready queues as linked lists in `live`: first in, first out; where more wait than one dispatch holds, the oldest instances first."""
 
 from __future__ import annotations
 

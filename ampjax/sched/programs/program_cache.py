@@ -1,4 +1,4 @@
-"""Programs that come and go: an instance that comes again has its program already, and so has one for which the same is pumped."""
+"""Caches programs: instances for which the same is pumped share one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs in a scheduler's tables. They come in waves, and a wave's lines are given to others when nobody needs them any more."""
+"""Stores programs in the tables, one wave (batch of instances) at a time; a wave's lines are freed when no instance uses it."""
 
 from __future__ import annotations
 

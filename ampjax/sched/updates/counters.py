@@ -1,4 +1,4 @@
-"""What parameterised nodes have counted: what a checkpoint keeps, and what is taken back after an error."""
+"""Versions and gradient counts of parameterised nodes: saved in checkpoints, rolled back after an error."""
 
 from __future__ import annotations
 

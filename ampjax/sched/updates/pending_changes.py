@@ -1,4 +1,4 @@
-"""Parameter changes that no dispatch brings: the controller's updates, and what replicas ask of one another; they wait until a worker asks for its next action."""
+"""Parameter updates that belong to no dispatch (the controller's, and averages of replicas), queued until their worker asks for work."""
 
 from __future__ import annotations
 
