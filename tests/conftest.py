@@ -1,6 +1,7 @@
-"""What every test gets: four CPU devices, the Hypothesis profiles, room for compiled kernels, and those of the other test processes."""
+"""What every test gets: four CPU devices, the Hypothesis profiles, how kernels are compiled, room for them, and those of the other test processes."""
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -22,7 +23,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Importing ampjax sets a flag that JAX reads when it starts, so it comes before any test makes an array.
+from support.effort import QUICK, compile_quickly
+
 from ampjax.engine.kernels import shared_kernels
+
+if QUICK:
+    compile_quickly()
 
 # Deadlines would turn a compilation, or a busy machine, into a failure. The blob is the line that replays a failure.
 settings.register_profile("default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +42,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Tests go to and fro between the same graphs, whose trainers end with each of them; `room_for_kernels` bounds what is kept.
 shared_kernels.KERNELS.most_idle = 100_000
 
+# JAX makes many objects that stay: looking for unreachable ones at Python's usual pace takes a twentieth of a run.
+gc.set_threshold(50_000, 20, 50)
+
 MAPS = Path("/proc/self/maps")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leaves what is marked `full` to a full run. That is slow, too, and so is what is long."""
+    for item in items:
+        if item.get_closest_marker("long") or item.get_closest_marker("full"):
+            item.add_marker("slow")
+    if QUICK:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.fixture(scope="module", autouse=True)

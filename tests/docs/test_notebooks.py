@@ -24,6 +24,7 @@ def text(output):
     return output.get("text", "") + output.get("data", {}).get("text/plain", "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebook_runs(path, tmp_path):
     notebook = jupytext.read(path)

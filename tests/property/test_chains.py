@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import chains
+from support.effort import examples
 from support.laws import Engine, Schedule, assert_gradients, assert_parity, frozen, replayed, schedules
 
 import ampjax as amp
@@ -49,7 +50,7 @@ def test_random_graphs_with_chains(seed):
 fused = schedules(sizes=(3, 16), fuse=True)
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(data(), fused)
 def test_gradients_are_those_of_the_composed_function(instances, schedule):
     with replayed("test_chains.check", "propagation()", instances, schedule):

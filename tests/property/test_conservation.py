@@ -4,6 +4,7 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import FULL, examples
 from support.laws import Engine, assert_empty, assert_gradients, cases, random_one, replayed, schedules, start, wanted
 
 from ampjax.ir.state import SLOT
@@ -42,7 +43,7 @@ def assert_conserved(engine):
     assert_empty(engine)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(control)
 def test_each_message_is_answered_once(case):
     seed, schedule = case
@@ -50,7 +51,7 @@ def test_each_message_is_answered_once(case):
         assert_conserved(Engine(random_one(seed).graph, None, schedule).run(random_one(seed).instances))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(control)
 def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
     seed, schedule = case
@@ -63,8 +64,8 @@ def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
         assert_empty(inference)
 
 
-@settings(max_examples=60)
-@given(cases(6))
+@settings(max_examples=examples(60))
+@given(cases(6 if FULL else 3))
 def test_training_and_inference_in_flight_together(case):
     """Inference in the middle of it changes no gradient, and finds the same loss."""
     seed, schedule = case

@@ -9,6 +9,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 from support.laws import (
     Costs,
     Engine,
@@ -54,7 +55,7 @@ def controlled(seeds):
     ).hexdigest()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(0, 400), schedules(), costs)
 def test_the_same_schedule_twice(seed, schedule, costs):
     schedule = replace(schedule, costs=costs)
@@ -62,7 +63,7 @@ def test_the_same_schedule_twice(seed, schedule, costs):
         assert schedule_of(run_control(seed, schedule)) == schedule_of(run_control(seed, schedule))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 5), schedules(min_update_interval=3), costs)
 def test_the_same_parameters_twice(seed, schedule, costs):
     schedule = replace(schedule, costs=costs)

@@ -8,10 +8,11 @@ import os
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.effort import FULL, examples
 from support.laws import Costs, Scattered, Schedule, assert_parity, cases, frozen, run_python, schedules
 
-GRAPHS, RICH, CASES = 60, 6, 2000
-"""Graphs in the ordinary run (the oracle runs once for each), those that also run fused and on several devices, and schedules in all."""
+GRAPHS, RICH, CASES = (60, 6, 2000) if FULL else (16, 3, 300)
+"""Graphs (the oracle runs once for each), those that also run fused and on several devices, and schedules in all."""
 
 
 @settings(max_examples=CASES)
@@ -31,26 +32,26 @@ def test_a_hundred_thousand_cases(case):
     assert_parity(*case)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 5), schedules(weights="stashed"))
 def test_stashed_weights_are_the_current_ones_while_nothing_updates(seed, schedule):
     assert_parity(seed, schedule)
 
 
-@settings(max_examples=40)
-@given(st.sampled_from([2, 9]), schedules(sizes=(1, 4), arena_rows=4))
+@settings(max_examples=examples(40))
+@given(st.sampled_from([2, 9] if FULL else [2]), schedules(sizes=(1, 4), arena_rows=4))
 def test_growing_arenas_change_nothing(seed, schedule):
     """Arenas double while dispatches are under way on their old arrays. (On the clock the first ones are decided together, and may find them large enough.)"""
     engine = assert_parity(seed, schedule)
     assert engine.executor.arenas.grown or schedule.costs is None
 
 
-IN_FLOAT64 = """
+IN_FLOAT64 = f"""
 from hypothesis import given, settings
 from support.laws import assert_parity, cases
 
-@settings(max_examples=60, database=None, deadline=None, derandomize=True)
-@given(cases(12, 1, sizes=(1, 4)))
+@settings(max_examples={60 if FULL else 20}, database=None, deadline=None, derandomize=True)
+@given(cases({12 if FULL else 4}, 1, sizes=(1, 4)))
 def check(case):
     assert_parity(*case, dtype="float64", tolerance=1e-10)
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.compilation import quick_compilation  # noqa: F401
+from support.effort import examples
 
 import ampjax.parallel as px
 from ampjax.optim import parameter_average
@@ -115,7 +115,7 @@ def a_runner(case):
 
 @pytest.mark.parametrize("case", CASES)
 @given(partitions=st.tuples(st.integers(1, 16), st.integers(1, 16)), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=5)
+@settings(max_examples=examples(5))
 def test_a_step_equals_the_single_device_step(case, partitions, seed):
     name, reduction, _, _ = CASES[case]
     runner, rng = a_runner(case), np.random.default_rng(seed)
@@ -142,7 +142,7 @@ def close(ours, theirs):
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=3)
+@settings(max_examples=examples(3))
 def test_asynchronous_steps_without_staleness_are_ordinary_training(seed):
     runner, rng = an_asynchronous_runner(), np.random.default_rng(seed)
     params, batches = first_params(rng), [a_batch(rng) for _ in range(2)]

@@ -9,7 +9,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.compilation import quick_compilation  # noqa: F401
+from support.effort import examples
 
 import ampjax.parallel as px
 from ampjax.errors import DataError, TableError
@@ -82,7 +82,7 @@ def a_runner(case):
 
 @pytest.mark.parametrize("case", CASES)
 @given(partitions=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=4)
+@settings(max_examples=examples(4))
 def test_a_step_equals_the_single_device_step(case, partitions, seed):
     name, runner, rng = CASES[case][0], a_runner(case), np.random.default_rng(seed)
     params = first_params(rng)

@@ -9,7 +9,7 @@ import optax
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.compilation import quick_compilation  # noqa: F401
+from support.effort import examples
 
 import ampjax.parallel as px
 from ampjax.parallel.config.resources import Machine, Resources
@@ -122,7 +122,7 @@ LENGTHS = st.lists(st.integers(0, LENGTH), min_size=EXAMPLES, max_size=EXAMPLES)
 @pytest.mark.parametrize(("loss", "home"), CASES)
 @given(lengths=LENGTHS, seed=st.integers(0, 2**32 - 1))
 @example(lengths=[0] * 7 + [5], seed=0)
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 def test_a_step_is_that_of_the_joined_batch(loss, home, lengths, seed):
     runner, rng = a_runner(loss, home), np.random.default_rng(seed)
     params, batch = first_params(rng), a_batch(rng, lengths)
@@ -139,7 +139,7 @@ def test_a_step_is_that_of_the_joined_batch(loss, home, lengths, seed):
 
 
 @given(lengths=st.lists(st.integers(1, LENGTH), min_size=EXAMPLES, max_size=EXAMPLES), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=4)
+@settings(max_examples=examples(4))
 def test_without_a_barrier_each_replica_has_its_own_quotient(lengths, seed):
     runner, rng = alone(), np.random.default_rng(seed)
     params, batch = first_params(rng), a_batch(rng, lengths)
@@ -167,7 +167,7 @@ def alone():
     keepdims=st.booleans(),
     dtype=st.sampled_from([np.float32, np.int32, jnp.bfloat16]),
 )
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_on_one_device_they_are_the_mean_and_the_identity(shape, axis, keepdims, dtype):
     x = jnp.arange(shape[0] * shape[1]).reshape(shape).astype(dtype)
     ours, theirs = px.mean(x, axis, keepdims), jnp.mean(x, axis, keepdims=keepdims)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 from support.laws import Engine, Schedule, frozen, random_one, replayed, schedules
 
 import ampjax as amp
@@ -58,13 +59,13 @@ def check(seed, schedule):
     return engine
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(graphs, schedules(), st.integers(1, 30))
 def test_no_update_comes_too_early_or_too_late(seed, schedule, interval):
     check(seed, replace(schedule, settings=replace(schedule.settings, min_update_interval=interval)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(graphs, schedules(), st.integers(1, 30))
 def test_a_flush_takes_what_is_there(seed, schedule, interval):
     engine = check(seed, replace(schedule, settings=replace(schedule.settings, min_update_interval=interval)))
@@ -78,7 +79,7 @@ def test_a_flush_takes_what_is_there(seed, schedule, interval):
     assert set(engine.gradient_rows.values()) <= {0}
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(graphs, schedules(), st.sampled_from(["pipeline", "sync"]))
 def test_the_controller_updates_between_rounds_only(seed, schedule, mode):
     """Figures 1a and 1b: nodes wait for the controller, which waits until the round's instances have all ended."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 from support.laws import Engine, assert_empty, schedules
 
 import ampjax as amp
@@ -50,7 +51,7 @@ def graph_with(function, inverse):
     return graph
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(changes, st.lists(st.tuples(*[st.integers(-1000, 1000)] * 3), min_size=1, max_size=8))
 def test_the_way_back_leads_back(change, states):
     columns = dict(zip(FIELDS, np.array(states).T, strict=True))
@@ -59,7 +60,7 @@ def test_the_way_back_leads_back(change, states):
     assert np.array_equal(before.array, after.array) and before.fields == after.fields
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(changes, st.sets(st.tuples(small, small, small), min_size=1, max_size=6), schedules())
 def test_a_right_inverse_is_accepted_and_messages_find_back(change, states, schedule):
     graph = graph_with(change, change.back)
@@ -72,7 +73,7 @@ def test_a_right_inverse_is_accepted_and_messages_find_back(change, states, sche
     assert_empty(engine)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(changes, st.sampled_from("abcdefgh"), nonzero)
 def test_a_wrong_inverse_is_refused(change, coefficient, by):
     """Wrong for most states, that is: it is tried on a few, and rounding down in the division may make a wrong one right."""

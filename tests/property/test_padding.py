@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 from support.laws import Engine, assert_gradients, replayed, schedules
 
 import ampjax as amp
@@ -99,7 +100,7 @@ some = st.sampled_from([3, 5, 6])
 @pytest.mark.parametrize(
     "first, second", [("root", "logarithm"), ("logarithm", "quotient"), ("quotient", "angle"), ("angle", "root")]
 )
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(n=some, schedule=schedules(sizes=(3, 5, 16)))
 def test_rows(first, second, n, schedule):
     rng = np.random.default_rng(n)
@@ -109,7 +110,7 @@ def test_rows(first, second, n, schedule):
 
 
 @pytest.mark.parametrize("body, reduction", [("root", "mean"), ("quotient", "geometric_mean"), ("logarithm", "mean")])
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(n=some, schedule=schedules(sizes=(3, 5, 16)))
 def test_segments(body, reduction, n, schedule):
     rng = np.random.default_rng(n)

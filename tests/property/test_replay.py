@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 from support.laws import Costs, Engine, Schedule, frozen, random_one, replayed, run_control, schedules, start
 
 from ampjax.errors import ReplayError
@@ -51,7 +52,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("recordings")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 400), schedules(), costs)
 def test_the_schedule_of_a_recording(folder, seed, schedule, costs):
     """Many workers in virtual time, whose dispatches end in any order: the clock is not needed again."""
@@ -60,7 +61,7 @@ def test_the_schedule_of_a_recording(folder, seed, schedule, costs):
         assert dispatches(run_control(seed, again)) == dispatches(engine)
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(st.integers(0, 1), schedules(sizes=(1,)), st.booleans())
 def test_a_schedule_that_can_not_be_had_twice(folder, seed, schedule, moody):
     """On the wall clock, with a policy that throws dice."""

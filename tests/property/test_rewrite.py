@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 from support.sparse_programs import COLUMNS, PARAMS, STACK, D, U, V, end, look
 from support.sparse_steps import assert_equal, quick_jit, reference, step_on_host
 
@@ -87,7 +88,7 @@ def built(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(ids=hnp.arrays(np.int32, (2, 3), elements=st.integers(-2 * V - 5, 2 * V + 5) | st.sampled_from([0, 3, V - 1])))
 @example(ids=np.full((2, 3), 5, np.int32))
 @example(ids=np.array([[-1, -V, -V - 1], [V, V - 1, 0]], np.int32))

@@ -9,6 +9,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 from support.laws import Engine, random_one, replayed, schedules, start
 
 from ampjax.ir.instances import Instances
@@ -83,7 +84,7 @@ def parameters_used(seed, schedule, name):
 def test_equals_optax_on_the_composed_function(seed, name, gradient):
     expected = by_hand(seed, name, gradient)
 
-    @settings(max_examples=12)
+    @settings(max_examples=examples(12))
     @given(schedules(sizes=(1, 4, 16), mode="sync", gradient=gradient, min_update_interval=1))
     def check(schedule):
         with replayed("test_synchronous.parameters_used", seed, schedule, name):
@@ -94,7 +95,7 @@ def test_equals_optax_on_the_composed_function(seed, name, gradient):
     check()
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 400), schedules(mode="sync", min_update_interval=1))
 def test_one_instance_at_a_time(seed, schedule):
     engine = Engine(random_one(seed).graph, None, schedule)

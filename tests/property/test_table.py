@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.effort import examples
 from support.optimizers import ROW_WISE, STILL, Dense, worst
 
 from ampjax.errors import TableError
@@ -34,7 +35,7 @@ def gradients(ids, seed):
     servers=st.integers(1, 4),
     pushes=st.lists(st.tuples(row_ids, row_ids, seeds), min_size=1, max_size=6),
 )
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_any_split_and_any_order_of_clients(name, mode, partitions, servers, pushes):
     table = Table(VALUES, ROW_WISE[name], partitions=partitions, servers=servers, mode=mode, max_lag=4)
     dense = Dense(name, VALUES, lazy=mode == "lazy")
@@ -63,7 +64,7 @@ def processes():
     pushes=st.lists(st.tuples(row_ids, row_ids, seeds), min_size=1, max_size=4),
     columns=st.sampled_from([None, (1, 3)]),
 )
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_servers_in_processes_are_the_same_bit_for_bit(processes, mode, splits, pushes, columns):
     tables = [
         Table(VALUES, ROW_WISE["clipped"], partitions=p, servers=s, mode=mode, max_lag=2, processes=where)
@@ -87,7 +88,7 @@ def test_servers_in_processes_are_the_same_bit_for_bit(processes, mode, splits, 
 
 
 @given(name=st.sampled_from(STILL), pushes=st.lists(st.tuples(row_ids, seeds), min_size=1, max_size=4))
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_without_a_memory_of_untouched_rows_lazy_is_plain_optax(name, pushes):
     table, dense = Table(VALUES, ROW_WISE[name], partitions=3), Dense(name, VALUES)
     for ids, seed in pushes:
@@ -193,4 +194,4 @@ def test_table_machine(tmp_path_factory):
 
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(Machine, settings=settings(max_examples=25, stateful_step_count=15))
+    run_state_machine_as_test(Machine, settings=settings(max_examples=examples(25), stateful_step_count=15))

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax as amp
 import ampjax.parallel as px
@@ -15,6 +14,8 @@ from ampjax.sparse import Table
 from ampjax.testing import compare
 from ampjax.testing.engine_run import outputs_apart
 from ampjax.train.predictions import Predictions
+
+pytestmark = pytest.mark.slow
 
 RNG = np.random.default_rng(0)
 

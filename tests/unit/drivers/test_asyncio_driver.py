@@ -22,6 +22,8 @@ from ampjax.sched.diagnose.invariants import check
 from ampjax.trace.instruments import Instrument
 from ampjax.trace.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 
 def within(turns, coroutine):
     """A coroutine's result; an error if it has not ended after so many turns of the event loop."""

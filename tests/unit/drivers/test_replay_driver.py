@@ -16,6 +16,8 @@ from ampjax.plan.passes import Pass
 from ampjax.trace.journal import FAILED, FINISHED, INTERRUPTED, Done, Issue, Journal
 from ampjax.trace.recording import Recorder, Recording
 
+pytestmark = pytest.mark.slow
+
 DATA = graphs.chain_data(3)
 FIX = ". Replay with the graph, data, optimizer, callbacks and versions of the recorded run."
 

@@ -44,6 +44,7 @@ def test_one_seed_gives_one_schedule_and_the_same_bits():
     assert run(0) == run(0) != run(1)
 
 
+@pytest.mark.slow
 def test_also_in_another_process_with_another_hash_seed():
     here = os.path.dirname(__file__)
     code = f"import sys; sys.path[:0] = [{os.path.join(here, '..', '..')!r}, {here!r}]; import test_virtual_driver as t; print(t.run(0))"

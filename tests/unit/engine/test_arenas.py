@@ -10,6 +10,8 @@ from ampjax.engine import arenas as arenas_module
 from ampjax.engine.arenas import Arenas
 from ampjax.plan.stages import HOST
 
+pytestmark = pytest.mark.slow
+
 KEY = (0, (3,), "float32")
 
 

@@ -17,6 +17,8 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.ladders import segment_sizes
 from ampjax.sched.dry_run import dry_run
 
+pytestmark = pytest.mark.slow
+
 
 def test_compilations_are_counted():
     before = compilations()

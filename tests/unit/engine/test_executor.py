@@ -17,6 +17,8 @@ from ampjax.errors import MessageError
 from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, ReplicaSync, Update
 from ampjax.sched.dry_run import dry_run
 
+pytestmark = pytest.mark.slow
+
 
 def mlp(n_in=6, width=16):
     with amp.Graph() as g:

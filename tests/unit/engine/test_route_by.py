@@ -10,6 +10,8 @@ from support.engines import engine, spread
 import ampjax as amp
 from ampjax.errors import MessageError
 
+pytestmark = pytest.mark.slow
+
 
 @functools.cache
 def sorting(n=3, bias=0):

@@ -13,6 +13,8 @@ from ampjax.engine.touched_rows import TouchedRows, row_input
 from ampjax.ir.bodies import Body
 from ampjax.optim.row_update import touched_update
 
+pytestmark = pytest.mark.slow
+
 N_ROWS, FEATURES = 64, 5
 NUMBER = jax.ShapeDtypeStruct((), np.int32)
 

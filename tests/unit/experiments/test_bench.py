@@ -19,6 +19,8 @@ from experiments.bench.program import Entry
 from experiments.bench.workload import Workload
 from experiments.bench.workloads import ListReductionBench, MnistBench, Qm9Bench, SentimentBench
 
+pytestmark = pytest.mark.slow
+
 
 class Fake:
     """A program that takes no time."""

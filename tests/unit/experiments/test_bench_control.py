@@ -9,6 +9,8 @@ from rich.console import Console
 from ampjax.errors import SettingsError
 from experiments.bench import control, unfold
 
+pytestmark = pytest.mark.slow
+
 
 def quiet():
     return Console(file=io.StringIO(), width=120)

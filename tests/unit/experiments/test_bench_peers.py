@@ -28,7 +28,10 @@ from experiments.bench.peers import (
 from experiments.bench.peers.sentiment_jax import Model, batch_arrays
 from experiments.bench.peers.wikiner_jax import padded
 
+pytestmark = pytest.mark.slow
 
+
+@pytest.mark.full
 def test_the_peers_start_like_ours_and_learn() -> None:
     arguments = {"n_train": 400, "n_valid": 200, "epochs": 1}
     ours, mask, lengths = (
@@ -50,6 +53,7 @@ def test_padding_changes_no_logits() -> None:
     np.testing.assert_allclose(full, short, rtol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cell", ["fold", "tai"])
 def test_trees_by_levels_have_our_gradients(cell: str) -> None:
     """Chunks that are filled up, and minibatches that are not full, change nothing."""
@@ -66,6 +70,7 @@ def test_trees_by_levels_have_our_gradients(cell: str) -> None:
     parity.assert_equal(parity.summed(loss, params, range(0, len(ids), 5)), tuple(want))
 
 
+@pytest.mark.full
 def test_a_minibatch_of_trees_by_levels_makes_our_update(monkeypatch: pytest.MonkeyPatch) -> None:
     """They took the mean over trees where ours takes the sum over nodes, and so learnt slowly: Adagrad's accumulators do not start at 0."""
     few = sst.synthetic(12, 4)
@@ -82,6 +87,7 @@ def test_a_minibatch_of_trees_by_levels_makes_our_update(monkeypatch: pytest.Mon
     )
 
 
+@pytest.mark.full
 def test_the_sentiment_programs_start_alike_and_learn() -> None:
     arguments = {"n_train": 60, "cell": "tai", "embedding": 8, "hidden": 6, "synthetic": True, "data_dir": None}
     ours, levels = (
@@ -95,6 +101,7 @@ def test_the_sentiment_programs_start_alike_and_learn() -> None:
         assert program.evaluate() > before
 
 
+@pytest.mark.full
 def test_the_padded_tagger_computes_what_ours_does() -> None:
     data, _ = wikiner.synthetic(6, 1)
     graph = tagger(len(data.vocabulary.words) or 1, len(data.vocabulary.characters), Sizes(noise=0))
@@ -103,6 +110,7 @@ def test_the_padded_tagger_computes_what_ours_does() -> None:
     parity.assert_equal(parity.summed(wikiner_jax.loss, params, batches), tuple(want))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "arrangement"),
     [
@@ -130,6 +138,7 @@ def test_graphs_side_by_side_have_our_gradients(kind: str, arrangement: str) -> 
     parity.assert_equal(sums, tuple(want))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("experiment", "peer", "sizes"),
     [
@@ -158,6 +167,7 @@ def test_the_perceptron_in_one_jit_computes_what_ours_does() -> None:
     parity.assert_equal((loss, grads), tuple(want))
 
 
+@pytest.mark.full
 def test_the_dense_form_computes_what_ours_does() -> None:
     data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=5).train
     graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
@@ -168,6 +178,7 @@ def test_the_dense_form_computes_what_ours_does() -> None:
     parity.assert_equal(sums, tuple(want))
 
 
+@pytest.mark.full
 def test_the_union_of_all_paths_learns() -> None:
     program = permutation_jax.Model(n_train=1000, n_valid=200, hidden=32, operations=2)
     before = program.evaluate()

@@ -16,6 +16,8 @@ from ampjax.models import list_reduction_rnn
 from experiments import common, intervals
 from experiments.common import Options, Task
 
+pytestmark = pytest.mark.slow
+
 
 def test_settings_follow_the_options() -> None:
     options = Options(max_active_keys=4, mode="pipeline", replica_sync="every_k:7", policy="largest", workers=2)

@@ -11,6 +11,8 @@ from support.parity import joined
 import ampjax as amp
 from experiments.bench.ours import EXPERIMENTS
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, dict[str, Any]] = {
     "mnist": {"hidden": 6, "batch_size": 3},
     "permutation": {"operations": 3, "hidden": 6, "n_train": 10, "n_valid": 2},
@@ -27,7 +29,10 @@ def test_all_experiments_are_here() -> None:
     assert {*SMALL} == {*EXPERIMENTS}
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("mnist", "list-reduction") else pytest.param(name, marks=pytest.mark.full) for name in SMALL],
+)
 def test_copies_of_a_network_compute_what_one_does(name: str) -> None:
     module, kind = EXPERIMENTS[name]
     found = []

@@ -16,6 +16,8 @@ from experiments.figure5a import Figure5aOptions
 from experiments.scaling import ScalingOptions
 from experiments.table3 import Table3Options
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_model_runs_without_numerics() -> None:
     for name in machines.NAMES:

@@ -13,6 +13,8 @@ from ampjax.numerics.guard import FLAG
 from experiments import numerics
 from experiments.numerics import NumericsOptions, difference
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", ["perceptron", pytest.param("lm", marks=pytest.mark.long)])
 def test_compiled_numbers_are_right(name: str, tmp_path: Path) -> None:

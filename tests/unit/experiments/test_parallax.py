@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.errors import SettingsError
 from experiments.__main__ import parse
@@ -35,6 +34,8 @@ from experiments.parallax.programs import Ours, machines, make_all
 from experiments.parallax.splits import Split
 from experiments.parallax.sweep import sweep
 from experiments.parallax.workloads import Sizes, Workload, workload
+
+pytestmark = pytest.mark.slow
 
 TINY = Sizes(vocabulary=40, languages=20, units=8, samples=8, batch=2, words=4)
 FAST: dict[str, Any] = {"rounds": 1, "steps": 1, "batches": 2, "sizes": TINY}

@@ -5,6 +5,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_bytes_are_within_five_percent_of_the_formulas(tmp_path):
     command = [sys.executable, "-m", "experiments", "parallax-table3", "--rows", "512", "--row-size", "8"]

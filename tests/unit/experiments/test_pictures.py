@@ -1,6 +1,10 @@
 """The README's pictures can be made anew."""
 
+import pytest
+
 from experiments.pictures import WAYS, graph_after_a_run, schedules
+
+pytestmark = pytest.mark.slow
 
 
 def test_schedules(tmp_path):

@@ -39,6 +39,8 @@ from experiments.sentiment import SentimentOptions
 from experiments.virtual import VirtualOptions
 from experiments.wikiner import WikinerOptions
 
+pytestmark = pytest.mark.slow
+
 
 def small(folder: Path, **options: Any) -> ListReductionOptions:
     given = {"n_train": 200, "n_valid": 100, "hidden": 8, "batch_size": 20, "epochs": 2, "max_active_keys": 4}
@@ -85,6 +87,7 @@ def test_a_machine_of_flops_gives_its_own_time(tmp_path: Path) -> None:
     assert slow["options"]["flops"] == 1e9 and fast["valid_accuracy"] == slow["valid_accuracy"]
 
 
+@pytest.mark.full
 def test_what_is_no_layer_may_take_the_time_that_it_takes_here(tmp_path: Path) -> None:
     """Measured once and kept: with the same times it is the same run."""
     profile = tmp_path / "profiles" / "times.json"
@@ -130,6 +133,7 @@ def test_mnist_runs_without_files(tmp_path: Path) -> None:
     assert records(tmp_path / "history.jsonl")[0]["workers"] == 4
 
 
+@pytest.mark.full
 def test_wikiner_runs_without_files(tmp_path: Path) -> None:
     options = WikinerOptions(synthetic=True, n_train=20, n_valid=5, epochs=1, max_dispatch_size=1, out=tmp_path)
     (history,) = wikiner.main(options)
@@ -140,6 +144,7 @@ def test_wikiner_runs_without_files(tmp_path: Path) -> None:
     assert_png(tmp_path / "gantt.png")
 
 
+@pytest.mark.full
 def test_qm9_learns_without_files(tmp_path: Path) -> None:
     sizes = {"hidden": 12, "steps": 1, "max_active_keys": 2, "max_dispatch_size": 8, "n_train": 200, "n_valid": 50}
     options = Qm9Options(synthetic=True, epochs=2, batch=5, learning_rate=0.01, out=tmp_path, **sizes)
@@ -150,6 +155,7 @@ def test_qm9_learns_without_files(tmp_path: Path) -> None:
     assert_png(tmp_path / "convergence.png")
 
 
+@pytest.mark.full
 def test_babi15_runs_without_files(tmp_path: Path) -> None:
     sizes = {"n_train": 40, "n_valid": 20, "epochs": 1, "max_active_keys": 2, "max_dispatch_size": 16}
     (history,) = babi15.main(Babi15Options(nodes=8, synthetic=True, encoding="flatmap", out=tmp_path, **sizes))
@@ -200,6 +206,7 @@ def test_permutations_replicas_are_made() -> None:
     assert {"operation1/0", "operation1/1"} <= set(task.graph.parameterised)
 
 
+@pytest.mark.full
 def test_figure_5b_has_a_point_for_each_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"n_train": 60, "n_valid": 20, "batch_size": 10, "hidden": 4, "epochs": 1, "max_dispatch_size": 2}
     options = Figure5bOptions(**sizes, max_active_keys=(1, 3), min_update_interval=(6,), flops=1e12, out=tmp_path)

@@ -14,6 +14,8 @@ import ampjax as amp
 from ampjax.jaxprs import axis_products
 from ampjax.jaxprs.axis_products import over_one_axis
 
+pytestmark = pytest.mark.slow
+
 sizes = st.integers(1, 5)
 MATRICES = [jnp.zeros((2, 3, 4))]
 """Rows of messages that are matrices."""

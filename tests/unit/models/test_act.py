@@ -13,6 +13,8 @@ import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.models.act import Ponder, act_rnn
 
+pytestmark = pytest.mark.slow
+
 NEVER = 1 << 40
 SIZES = Ponder(4, 6, 2, max_steps=6, epsilon=0.05, time_penalty=0.01)
 
@@ -75,6 +77,7 @@ def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
         assert rows == {"step": sum(taken), "classify": len(data)}[node]
 
 
+@pytest.mark.full
 def test_it_learns_and_the_penalty_shortens_pondering():
     rng = np.random.default_rng(1)
     trainer = amp.Trainer(

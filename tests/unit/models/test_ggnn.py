@@ -14,8 +14,12 @@ from ampjax.data.graphs import ENCODINGS, GraphInstances, Graphs
 from ampjax.errors import SettingsError
 from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
 
+pytestmark = pytest.mark.slow
+
 NEVER = 1 << 40
 F, H, T, KINDS = 3, 5, 3, 4
+ONE_OF_THEM = ENCODINGS[0], *(pytest.param(other, marks=pytest.mark.full) for other in ENCODINGS[1:])
+"""Where both encodings have shown that their gradients are equal."""
 
 
 def odd_graphs() -> Graphs:
@@ -123,7 +127,7 @@ def test_both_encodings_have_equal_gradients(kind: str) -> None:
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", ONE_OF_THEM)
 def test_separate_gates_are_the_same_unit(encoding: str) -> None:
     """Seven heavy nodes before the read-out, on eight workers (arXiv version, figure 7)."""
     graphs = odd_graphs()
@@ -144,6 +148,7 @@ def test_separate_gates_are_the_same_unit(encoding: str) -> None:
             assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"max_dispatch_size": 1}, {"max_active_keys": 5, "workers": 2}])
 def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
     for encoding in ENCODINGS:
@@ -153,7 +158,7 @@ def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
                 assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", ONE_OF_THEM)
 def test_sparse_graphs_train(encoding: str) -> None:
     graphs = odd_graphs()
     trainer = amp.Trainer(ggnn_regression(network(graphs, encoding)), optax.adam(0.01), max_dispatch_size=4)
@@ -164,6 +169,7 @@ def test_sparse_graphs_train(encoding: str) -> None:
         assert history[-1].valid["error"] < history[0].valid["error"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_replicas_learn_and_an_empty_data_set_is_refused(encoding: str) -> None:
     graphs = odd_graphs()
@@ -177,7 +183,7 @@ def test_replicas_learn_and_an_empty_data_set_is_refused(encoding: str) -> None:
         trainer.evaluate(instances(graphs, encoding, [])[1])
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", ONE_OF_THEM)
 def test_metrics_are_counted_by_hand(encoding: str) -> None:
     graphs = odd_graphs()
     regression, selection = instances(graphs, encoding)

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data import images as data
 from ampjax.errors import SettingsError
 from ampjax.models import inception
 from ampjax.models.layers import classifiers, functional
 from ampjax.models.layers.inception_blocks import BLOCKS
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_papers_model_has_its_parameters() -> None:
@@ -31,6 +32,7 @@ def test_the_grids_are_those_of_the_paper() -> None:
     assert logits.shape == (2, 7)
 
 
+@pytest.mark.full
 def test_training_learns_with_the_auxiliary_head() -> None:
     config = inception.Config(("to 8",), 32, 3, 75, dropout=0.0, smoothing=0.0, batch=4)
     tx, loss_fn = inception.make_optimizer(config), inception.make_loss(config)

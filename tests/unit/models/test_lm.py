@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data import zipf
 from ampjax.data.text import Contiguous
@@ -15,6 +14,8 @@ from ampjax.errors import SettingsError
 from ampjax.models import lm
 from ampjax.models.layers import functional
 from ampjax.optim.average import averaged
+
+pytestmark = pytest.mark.slow
 
 CONFIG = lm.Config(40, None, 6, 8, 5, samples=12, batch=4, steps=6, dropout=0.0)
 BATCH = next(Contiguous(zipf.tokens(200, 40), 4, 6).epoch())

@@ -11,6 +11,8 @@ import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.models.mixture import Experts, mixture_of_experts
 
+pytestmark = pytest.mark.slow
+
 NEVER = 1 << 40
 
 
@@ -49,15 +51,19 @@ def direct_loss(params, data, experts):
     return total
 
 
-@pytest.mark.parametrize("top", [1, 2])
-@pytest.mark.parametrize(("workers", "replicas"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("workers", "replicas", "top"),
+    [(1, 1, 1), (2, 2, 2), *(pytest.param(*rest, marks=pytest.mark.full) for rest in ((2, 2, 1), (1, 1, 2)))],
+)
 def test_gradients_are_those_of_a_dense_implementation(top, workers, replicas):
     """Replicas start equal, and their gradients add up to those of one."""
     experts = Experts(6, 8, 3, n=4, top=top, noisy=False)
     rng = np.random.default_rng(top)
     data = batches(12, rng)
     graph = mixture_of_experts(experts, replicas)
-    trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True)
+    trainer = amp.Trainer(
+        graph, min_update_interval=NEVER, max_active_keys=4, max_dispatch_size=2, workers=workers, check=True
+    )
     params = parity.alike(trainer, lambda x: rng.normal(size=x.shape))
     got = trainer.accumulate(data)
     loss, want = jax.value_and_grad(direct_loss)(params, data, experts)
@@ -67,6 +73,7 @@ def test_gradients_are_those_of_a_dense_implementation(top, workers, replicas):
             assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1e-6), node
 
 
+@pytest.mark.full
 def test_it_learns_and_uses_all_experts():
     rng = np.random.default_rng(0)
     trainer = amp.Trainer(

@@ -15,6 +15,8 @@ from ampjax.models import labelled_cross_entropy, mlp
 from ampjax.plan.affinity import assign
 from ampjax.train.initial_params import initial_params
 
+pytestmark = pytest.mark.slow
+
 
 def test_four_workers_take_a_layer_each() -> None:
     placed = assign(mlp(), 4)

@@ -6,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data import zipf
 from ampjax.data.pairs import PairBatches, Pairs, Sentences
@@ -16,6 +15,8 @@ from ampjax.models.layers import functional
 from ampjax.models.layers.attention import Attention
 from ampjax.models.layers.dropout import Dropout
 from ampjax.models.layers.lstm import reverse
+
+pytestmark = pytest.mark.slow
 
 CONFIG = nmt.Config(2, 8, 12, 12, dropout=0.0, n_updates=100, batch=8, max_length=3)
 

@@ -12,6 +12,8 @@ from ampjax.errors import SettingsError
 from ampjax.models.permutation import embed, permutation
 from experiments.bench.peers import permutation_jax
 
+pytestmark = pytest.mark.slow
+
 
 def direct_loss(params, data):
     total = 0.0

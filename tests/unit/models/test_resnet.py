@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data import images as data
 from ampjax.errors import SettingsError
 from ampjax.models import resnet
 from ampjax.models.layers import classifiers, functional
+
+pytestmark = pytest.mark.slow
 
 CONFIG = resnet.Config((1,), 4, 3, 16, batch=256, epoch_updates=100)
 

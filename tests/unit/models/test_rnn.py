@@ -14,6 +14,8 @@ from ampjax.errors import SettingsError
 from ampjax.models import list_reduction_rnn
 from ampjax.train.initial_params import initial_params
 
+pytestmark = pytest.mark.slow
+
 HIDDEN = 8
 DATA = generate(12, seed=3)
 

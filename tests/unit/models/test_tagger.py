@@ -18,6 +18,8 @@ from ampjax.data.wikiner import OUTSIDE, SentenceInstances, Sentences
 from ampjax.errors import SettingsError
 from ampjax.models.tagger import Sizes, tagger
 
+pytestmark = pytest.mark.slow
+
 NEVER = 1 << 40
 SMALL = Sizes(char=3, char_hidden=4, word_hidden=5, mlp=6, noise=0.0)
 INTERESTING = {
@@ -96,7 +98,7 @@ def random_params(trainer: amp.Trainer) -> Any:
 def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
     every = sentences(tmp_path, *INTERESTING.values())
     # One trainer with arenas large enough, so that kernels are compiled once: gradients add up over sentences, on both sides.
-    settings = amp.Settings(min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=4, arena_rows=2048)
+    settings = amp.Settings(min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=2, arena_rows=2048)
     trainer = amp.Trainer(model(every, embedding_interval=NEVER), settings=settings)
     params = random_params(trainer)
     trainer.set_params(params)
@@ -162,6 +164,7 @@ def test_metrics_count_words_and_words_inside_entities(tmp_path: Path) -> None:
     assert trainer.accumulate(SentenceInstances(data))["loss"] != pytest.approx(float(loss), rel=1e-2)
 
 
+@pytest.mark.full
 def test_it_learns_synthetic_tags() -> None:
     train, valid = wikiner.synthetic(200, 50)
     graph = tagger(len(train.vocabulary.words), len(train.vocabulary.characters), Sizes(8, 16, 16, 16))

@@ -9,6 +9,8 @@ import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.models.tiled import tiled_linear
 
+pytestmark = pytest.mark.slow
+
 NEVER = 1 << 40
 N_IN, N_OUT = 7, 5
 

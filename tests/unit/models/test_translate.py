@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.data.text import END, START
 from ampjax.errors import SettingsError
@@ -14,6 +13,8 @@ from ampjax.models import nmt
 from ampjax.models.layers import functional
 from ampjax.models.layers.dropout import Dropout
 from ampjax.models.translate import _search, make_translate
+
+pytestmark = pytest.mark.slow
 
 LOGITS = np.random.default_rng(4).normal(scale=2, size=(2, 5, 5)).astype(np.float32)
 """Of two sentences: the next word's logits after each word."""

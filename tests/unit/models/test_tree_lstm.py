@@ -14,6 +14,8 @@ from ampjax.errors import SettingsError
 from ampjax.models.layers.dropout import dropout
 from ampjax.models.tree_lstm import Cells, tree_lstm
 
+pytestmark = pytest.mark.slow
+
 NEVER = 1 << 40
 E, H = 6, 5
 
@@ -68,7 +70,9 @@ def direct_loss(params, trees: sst.Trees, kind: str):
     return total
 
 
-@pytest.mark.parametrize(("kind", "replicas"), [("fold", 1), ("tai", 1), ("fold", 2)])
+@pytest.mark.parametrize(
+    ("kind", "replicas"), [pytest.param("fold", 1, marks=pytest.mark.full), ("tai", 1), ("fold", 2)]
+)
 def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path, kind: str, replicas: int) -> None:
     """Replicas start equal, and their gradients add up to those of one."""
     trees = shapes(tmp_path)
@@ -94,6 +98,7 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path, kind: st
         assert rows == {"embed": 16, "leaf": 16, "branch": 12, "classify": 28}[node]
 
 
+@pytest.mark.full
 def test_a_tree_of_depth_100_trains(tmp_path: Path) -> None:
     path = tmp_path / "trees.txt"
     path.write_text(deep(100) + "\n(2 a)\n", encoding="utf-8")

@@ -13,6 +13,8 @@ from ampjax.numerics import check, patterns
 from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.numerics.guard import Guard, with_flag
 
+pytestmark = pytest.mark.full
+
 
 def test_this_process_computes_right_numbers():
     assert amp.check_numerics().startswith(

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from ampjax.optim import make_update, row_update, scale_by_staleness
 from ampjax.optim.row_update import touched_update
 
+pytestmark = pytest.mark.slow
+
 SHAPE = (37, 3)
 STILL = {
     "sgd": optax.sgd(0.1),

@@ -12,6 +12,8 @@ from support.optimizers import ROW_WISE, STILL, worst
 from ampjax.errors import SettingsError, TableError
 from ampjax.optim import parameter_average, split_rows
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 PARAMS = {
     "w": RNG.normal(size=(12, 3)).astype(np.float32),  # dense, of the same shape as a table

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import EquivalenceError
 from ampjax.parallel.config.resources import Machine, Resources
+
+pytestmark = pytest.mark.slow
 
 RNG = np.random.default_rng(0)
 N, F, V, D = 12, 3, 20, 4

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import AmpError, DataError, ParameterError, SettingsError, TableError
 from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.sparse.rows.row_kernels import kernels_of
+
+pytestmark = pytest.mark.slow
 
 TX = optax.adagrad(0.1)
 

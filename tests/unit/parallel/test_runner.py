@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import SettingsError
@@ -14,6 +13,8 @@ from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
 from ampjax.sparse.rewrite.pulled_step import rewrite
 from ampjax.sparse.rows.partition_layout import Layout
+
+pytestmark = pytest.mark.slow
 
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.1), optax.adagrad(0.1))
 

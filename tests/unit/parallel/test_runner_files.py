@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import DataError, TableError
 from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.runner_files import whole
 from ampjax.sparse.table import table_files
+
+pytestmark = pytest.mark.slow
 
 BATCH = {"ids": np.array([0, 1, 2, 2]), "y": np.zeros(4, np.float32)}
 

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import ServerError, SettingsError
 from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.homes.dense_homes import OnDevices
 from ampjax.sparse import ServerProcesses
+
+pytestmark = pytest.mark.slow
 
 TX = optax.chain(optax.clip_by_global_norm(0.2), optax.adam(0.1))
 

@@ -76,6 +76,7 @@ def run(fed, n, ahead):
     return most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_parameters_are_the_same_bit_by_bit(name):
     make, data, options = CASES[name]

@@ -20,6 +20,8 @@ from support.schedules import (
 
 from ampjax.ir.instances import InstanceList
 
+pytestmark = pytest.mark.slow
+
 CASES, FROZEN = cases(), json.loads(FILE.read_text())
 
 

@@ -16,6 +16,8 @@ from ampjax.simulation.profile import PARTS, Profile, _note
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile
 
+pytestmark = pytest.mark.slow
+
 TIMES = {"forward a": {1: 100.0, 4: 400.0, 8: 500.0}, "update a": {1: 50.0}}
 
 

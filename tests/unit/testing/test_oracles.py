@@ -14,6 +14,8 @@ import ampjax as amp
 from ampjax.errors import GraphError, SettingsError
 from ampjax.testing import compare, init_params, reference
 
+pytestmark = pytest.mark.slow
+
 D = 3
 PRIMITIVES = {
     getattr(jax.extend.core.primitives, name).name for name in dir(jax.extend.core.primitives) if name.endswith("_p")

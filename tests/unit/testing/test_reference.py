@@ -10,6 +10,8 @@ import ampjax as amp
 from ampjax.errors import DeadlockError, InvariantError, MessageError, ParameterError
 from ampjax.testing import compare, difference_table, init_params, reference
 
+pytestmark = pytest.mark.slow
+
 D = 4
 cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 

@@ -16,6 +16,8 @@ from ampjax.testing.verify import SCHEDULES, verify
 from ampjax.train.predictions import Predictions
 from ampjax.train.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 SINGLE, FULL = Settings(max_dispatch_size=1, fuse=False, arena_rows=ROWS), Settings(arena_rows=ROWS)
 
 

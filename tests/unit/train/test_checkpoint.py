@@ -14,6 +14,8 @@ import ampjax as amp
 from ampjax.errors import DataError, TableError
 from ampjax.sparse.table import table_files
 
+pytestmark = pytest.mark.slow
+
 QUIET = {"progress": False}
 
 

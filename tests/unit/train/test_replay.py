@@ -19,6 +19,8 @@ from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.trace.journal import FINISHED, Done
 from ampjax.trace.recording import Recorder, Recording
 
+pytestmark = pytest.mark.slow
+
 QUIET = {"progress": False}
 CHAIN = graphs.chain(2)
 DATA = graphs.chain_data(12)

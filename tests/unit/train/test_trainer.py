@@ -24,6 +24,8 @@ from ampjax.optim import scale_by_staleness
 from ampjax.trace.trace import Trace
 from ampjax.train.history import Epoch, History
 
+pytestmark = pytest.mark.slow
+
 NEVER = 1 << 40
 QUIET = {"progress": False}
 

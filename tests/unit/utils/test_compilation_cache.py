@@ -13,6 +13,8 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from ampjax.utils.compilation_cache import drop_damaged, drop_oldest, use_compilation_cache
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_enable_compilation_cache")
 
 

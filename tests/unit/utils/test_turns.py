@@ -15,6 +15,8 @@ import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.utils.turns import Turns
 
+pytestmark = pytest.mark.slow
+
 
 def run(*coroutines):
     async def together():

@@ -12,6 +12,8 @@ from support.engines import engine
 
 from ampjax.engine.kernels.launch import Launch
 
+pytestmark = pytest.mark.slow
+
 CASES = {
     "rnn": (graphs.rnn(), graphs.rnn_data([3, 1, 2])),
     "group": (graphs.grouping(), [graphs.grouping_instance(n) for n in (2, 0, 3)]),

@@ -23,6 +23,8 @@ from ampjax.engine.kernels.ladders import ladder_for
 from ampjax.engine.kernels.looped import COUNTS, STREAK, kernel
 from ampjax.trace.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 CAPACITY, FEATURES = 211, 8
 
 

@@ -14,6 +14,8 @@ from support.engines import engine
 import ampjax as amp
 from ampjax.engine.kernels.ladders import VERY_WIDE, WIDE, fine_ladder, ladder, ladder_for, narrow_ladder, wide_ladder
 
+pytestmark = pytest.mark.slow
+
 BODIES = {
     "sqrt": lambda w, x: jnp.sqrt(w * x * x),
     "log": lambda w, x: jnp.log(w * x * x),

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from ampjax.engine.kernels.scatter import add_rows, read_rows, set_rows
 
+pytestmark = pytest.mark.slow
+
 LENGTH, FEATURES = 211, 8
 
 

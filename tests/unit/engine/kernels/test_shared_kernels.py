@@ -19,6 +19,8 @@ from ampjax.engine.kernels.looped import Kernel, kernel
 from ampjax.engine.kernels.rows import Reduction, Wiring
 from ampjax.engine.kernels.shared_kernels import KERNELS, SharedKernels
 
+pytestmark = pytest.mark.slow
+
 WIRING = Wiring((0,), (0,))
 
 

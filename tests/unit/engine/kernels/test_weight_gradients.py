@@ -16,6 +16,8 @@ from ampjax.engine.kernels.residuals import find_kept, shapes_of
 from ampjax.engine.kernels.stage_program import make_program
 from ampjax.engine.kernels.weight_gradients import ACCUMULATING, Updating
 
+pytestmark = pytest.mark.slow
+
 
 def by_staleness():
     """A rule that uses what optax calls extra arguments."""

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from ampjax.models.layers.bernoulli import bernoulli
 from ampjax.models.layers.dropout import Dropout, dropout
 
+pytestmark = pytest.mark.slow
+
 SHAPES = st.sampled_from([(), (1,), (2,), (7,), (150,), (3, 5), (2, 1, 4), (0,), (3, 0)])
 
 

@@ -4,8 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from ampjax.models import labelled_cross_entropy
+
+pytestmark = pytest.mark.slow
 
 
 def test_padding_counts_neither_in_the_loss_nor_in_the_metric() -> None:

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 from ampjax.models.layers.sampled_softmax import draw, expected_count, log_uniform, sampled_loss
+
+pytestmark = pytest.mark.slow
 
 draw = jax.jit(draw, static_argnums=(1, 2))
 

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import DataError, EquivalenceError, EquivalenceWarning, SettingsError, TableError
 from ampjax.parallel.config.resources import Machine, Resources
+
+pytestmark = pytest.mark.slow
 
 RNG = np.random.default_rng(0)
 N, LENGTH, DIM = 8, 6, 3

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import ParameterError
 from ampjax.parallel.config.resources import Machine, Resources
+
+pytestmark = pytest.mark.slow
 
 PARAMS = {"table": np.zeros((20, 2), np.float32), "w": np.zeros(2, np.float32)}
 

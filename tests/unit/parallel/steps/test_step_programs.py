@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compilation import quick_compilation  # noqa: F401
 
 import ampjax.parallel as px
 from ampjax.errors import ParameterError
 from ampjax.parallel.config.resources import Machine, Resources
+
+pytestmark = pytest.mark.slow
 
 PARAMS = {"table": np.ones((20, 3), np.float32), "more": np.ones((20, 3), np.float32), "w": np.ones(3, np.float32)}
 BATCH = {"ids": np.array([0, 1, 2, 2]), "y": np.zeros(4, np.float32)}

@@ -12,6 +12,8 @@ from ampjax.sparse.detection.detect import find_sparse
 from ampjax.sparse.rewrite.pulled_step import MAX_PLANS, rewrite
 from ampjax.sparse.rewrite.unique_ids import pad_rows, padded_size, unique_rows
 
+pytestmark = pytest.mark.slow
+
 PATH = "['T']"
 
 

@@ -24,6 +24,8 @@ from ampjax.sparse.servers.serving import Request, Service, Wanted
 from ampjax.sparse.table.shards import Shards
 from ampjax.utils.interrupts import uninterrupted
 
+pytestmark = pytest.mark.slow
+
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
 ONES = np.ones((3, 3), np.float32)
 

@@ -12,6 +12,8 @@ from ampjax.errors import DataError, TableError
 from ampjax.parallel import runner_files
 from ampjax.sparse.table import leftovers, table_files
 
+pytestmark = pytest.mark.slow
+
 PARAMS = {"w": np.zeros((3, 2), np.float32), "b": np.zeros(4, np.float32)}
 
 KILLED = """
