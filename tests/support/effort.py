@@ -7,7 +7,10 @@ import os
 
 from ampjax.numerics.guard import _contains, _xla_libraries
 
-QUICK, FULL = (os.environ.get("AMPJAX_TESTS", "quick") == effort for effort in ("quick", "full"))
+EFFORT = os.environ.get("AMPJAX_TESTS", "quick")
+if EFFORT not in ("quick", "users", "full"):
+    raise ValueError(f"AMPJAX_TESTS: expected quick, users or full, got {EFFORT!r}")
+QUICK, FULL = EFFORT == "quick", EFFORT == "full"
 
 QUICK_FLAGS = "xla_backend_optimization_level=1", "xla_cpu_use_fusion_emitters=false"
 """They take a third to a half from the time that XLA takes to compile a kernel; most kernels of tests run a few times only. At level 0 XLA computes wrong gradients for some chains of edges."""

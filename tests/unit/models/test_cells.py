@@ -31,8 +31,8 @@ pytestmark = pytest.mark.full
 
 
 def sizes_of(case):
-    """All sizes in a full run, else the smallest and the largest."""
-    return case.sizes if FULL else dict.fromkeys((case.sizes[0], case.sizes[-1]))
+    """All sizes in a full run, else the last but one, as a rule of 150 features and 64 rows."""
+    return case.sizes if FULL else case.sizes[-2:][:1]
 
 
 @pytest.mark.parametrize(

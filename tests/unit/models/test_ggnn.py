@@ -169,7 +169,8 @@ def test_sparse_graphs_train(encoding: str) -> None:
         assert history[-1].valid["error"] < history[0].valid["error"]
 
 
-@pytest.mark.parametrize("encoding", ONE_OF_THEM)
+@pytest.mark.full
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_replicas_learn_and_an_empty_data_set_is_refused(encoding: str) -> None:
     graphs = odd_graphs()
     _, data = instances(graphs, encoding)

@@ -61,7 +61,9 @@ def test_gradients_are_those_of_a_dense_implementation(top, workers, replicas):
     rng = np.random.default_rng(top)
     data = batches(12, rng)
     graph = mixture_of_experts(experts, replicas)
-    trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True)
+    trainer = amp.Trainer(
+        graph, min_update_interval=NEVER, max_active_keys=4, max_dispatch_size=2, workers=workers, check=True
+    )
     params = parity.alike(trainer, lambda x: rng.normal(size=x.shape))
     got = trainer.accumulate(data)
     loss, want = jax.value_and_grad(direct_loss)(params, data, experts)

@@ -98,7 +98,7 @@ def random_params(trainer: amp.Trainer) -> Any:
 def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
     every = sentences(tmp_path, *INTERESTING.values())
     # One trainer with arenas large enough, so that kernels are compiled once: gradients add up over sentences, on both sides.
-    settings = amp.Settings(min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=4, arena_rows=2048)
+    settings = amp.Settings(min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=2, arena_rows=2048)
     trainer = amp.Trainer(model(every, embedding_interval=NEVER), settings=settings)
     params = random_params(trainer)
     trainer.set_params(params)

@@ -5,6 +5,7 @@ import os
 import subprocess
 
 import pytest
+from support.effort import FULL
 from support.laws import run_python
 
 from ampjax.numerics import guard
@@ -196,7 +197,10 @@ def result_of(imports: str, **environment: str) -> dict:
     return json.loads(run_python(PROGRAM.format(imports=imports), JAX_NUM_CPU_DEVICES="1", **environment))
 
 
-@pytest.mark.parametrize("imports", ["import ampjax", "import jax; import ampjax", "import ampjax.parallel"])
+IMPORTS = "import jax; import ampjax", "import ampjax", "import ampjax.parallel"
+
+
+@pytest.mark.parametrize("imports", IMPORTS if FULL else IMPORTS[:1])
 def test_numbers_are_right_however_modules_are_imported(imports):
     result = result_of(imports)
     assert all(result["right"].values()) and result["warned"] == []
