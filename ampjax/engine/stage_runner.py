@@ -253,10 +253,13 @@ class StageRunner:
         return (seeds,)
 
     def _edge_seeds(self, launch: Launch, k: int, sizes: tuple[int, ...]) -> Any:
-        """The random numbers of a chain: of its rows, and of each way's edges."""
+        """The random numbers of a chain: of its rows, and of what is sent on each way: an edge's, where bodies on ways are random, else none."""
         if not self._random:
             return None
+        assert launch.edges is not None
         rows, *ways = launch.seeds
+        if not launch.edges.random:  # nobody reads them, and what is sent may be less than the edges
+            ways = [np.zeros(0, np.uint32)] * len(ways)
         return _padded(rows, k, True), tuple(
             _padded(way, size, True) for way, size in zip(ways, sizes[:-1], strict=True)
         )

@@ -108,6 +108,7 @@ class Decider:
                 break
             if not self._has_made_room():
                 return int(self._told[0, c.Q])
+            chosen = max(chosen, -1)  # that a worker waits has been heeded; a chosen queue has not been taken yet
         told, buffers = self._told[:n].copy(), self._copied(n)
         if not self._changes_nothing:  # what follows from them must be known before more is decided
             made = self._dispatches(told, *buffers)

@@ -4,9 +4,10 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.laws import random_one, replayed, schedules
+from support.laws import Schedule, frozen, random_one, replayed, schedules
 
 from ampjax.drivers.controller import Source
 from ampjax.drivers.cost import FlopsCost
@@ -33,7 +34,7 @@ class Decided(Instrument):
         self.all.append((*dispatch._replace(pack=[a.tolist() for a in arrays], changes=changes, place=0),))
 
 
-def assert_the_same(seed, schedule, flops, purpose):
+def assert_the_same(seed, schedule, flops, purpose, capacity=256):
     """One case, with the costs from a table, from a function, and from a function for one worker, if there is but one."""
     case, s = random_one(seed), replace(schedule.settings, check=False)
     spaces = [w % schedule.devices for w in range(s.workers)]
@@ -41,7 +42,7 @@ def assert_the_same(seed, schedule, flops, purpose):
     cost, told = FlopsCost(plan, flops=flops, other_ns=3, latency_ns=20, bytes_per_s=1e9), []
     decides = ("_by_table",) * all(stage.route_by is None for stage in plan.stages), ("_in_turn",) * (s.workers == 1)
     for steps in (*itertools.chain(*decides), "_one_by_one"):
-        scheduler, decided = Scheduler(plan, scheduler_settings(case.graph, s)), Decided()
+        scheduler, decided = Scheduler(plan, replace(scheduler_settings(case.graph, s), capacity=capacity)), Decided()
         source = Source(scheduler, Pass(case.instances, np.arange(len(case.data)), purpose))
         loop = Loop(scheduler, None, [source], [decided])
         driver = VirtualDriver(loop, cost, now_ns=5)
@@ -65,3 +66,11 @@ def assert_the_same(seed, schedule, flops, purpose):
 def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(seed, schedule, flops, purpose):
     with replayed("property.test_virtual_time.assert_the_same", seed, schedule, flops, purpose):
         assert_the_same(seed, schedule, flops, purpose)
+
+
+@pytest.mark.parametrize(("workers", "flops"), [(3, 1e6), (4, 1e12)])
+def test_a_worker_that_has_waited_waits_once_where_an_arena_grows(workers, flops):
+    """The policy lets a worker wait, the next one has too few slots, and is asked again when there are more."""
+    options = {"policy": "one_forward_one_backward", "max_active_keys": 7, "max_dispatch_size": 4}
+    settings = frozen(workers=workers, fuse=True, min_update_interval=3, **options)
+    assert_the_same(299, Schedule(settings, 1, None), flops, "train", capacity=2)

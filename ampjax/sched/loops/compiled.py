@@ -17,8 +17,9 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.registry import CPUDispatcher
 
 from ampjax.sched import columns
+from ampjax.unfold import program_keys
 
-FILES = (*sorted(Path(__file__).parent.glob("*.py")), Path(columns.__file__))
+FILES = (*sorted(Path(__file__).parent.glob("*.py")), Path(columns.__file__), Path(program_keys.__file__))
 DIGEST = hashlib.sha256(b"".join([columns.__name__.encode(), *(file.read_bytes() for file in FILES)])).hexdigest()
 
 
