@@ -68,6 +68,13 @@ def _new_states(node: Node, role: str, function: Callable[..., Any], states: Sta
             f"{type(value).__name__}",
             "Return `s.replace(...)` or `s.drop(...)`.",
         )
+    if (value.instance != states.instance).any():
+        raise GraphError(
+            where,
+            "states of the same instances, row by row",
+            f"instances {value.instance.tolist()} for {states.instance.tolist()}",
+            "Keep the rows in their order, and `instance` as it is.",
+        )
     return value, states
 
 
@@ -235,6 +242,36 @@ class Isu:
                     f"{back.take(row)!r} with f(s) = {after.take(row)!r}",
                     "Let f_inv undo f for every state.",
                 )
+        return (replace(types[0], fields=after.fields),)
+
+
+@dataclass(frozen=True)
+class Relabel:
+    """Changes the state by a function that need not have an inverse.
+
+    Gradients go back to where a message came from, which is known when an instance has been unfolded.
+
+    Args:
+      function: From states to states; it may add and drop fields.
+    """
+
+    kind: ClassVar[str] = "Relabel"
+    function: Callable[[State], State]
+
+    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+        """Infers the type of the output; tries the function on sample states.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If the function fails, or gives no states of the same instances.
+        """
+        after, _ = _new_states(node, "f", self.function, sample(types[0].fields))
         return (replace(types[0], fields=after.fields),)
 
 
@@ -483,5 +520,5 @@ def check_key(node: Node, port: int, by: tuple[str, ...] | StateFn | None, wire:
         )
 
 
-CONTROL = (Cond, Phi, Isu, Bcast, Flatmap, Repeat, Ungroup, Group, Distribute)
+CONTROL = (Cond, Phi, Isu, Relabel, Bcast, Flatmap, Repeat, Ungroup, Group, Distribute)
 """The kinds of nodes that move states only."""

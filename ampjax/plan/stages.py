@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ampjax.ir.control_nodes import Cond, Isu, Key
+from ampjax.ir.control_nodes import Cond, Isu, Key, Relabel
 from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Compute, Loss, RouteBy
 from ampjax.ir.wires import Wire, WireType
@@ -61,7 +61,7 @@ class Step:
     @functools.cached_property
     def where(self) -> str:
         """The node and its state function, for messages."""
-        what = {Cond: ", condition", Isu: ", f"}.get(self.kind, ", state")
+        what = {Cond: ", condition", Isu: ", f", Relabel: ", f"}.get(self.kind, ", state")
         return f"node `{self.node.name}`{what}"
 
     @functools.cached_property

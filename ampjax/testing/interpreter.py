@@ -4,6 +4,7 @@ It shares nothing with the scheduler or the engine, so that agreement of the two
 object, a ragged message's payload is a tuple of rows, and no two rows are ever computed together.
 
 The route backward that the paper's nodes would take (a Phi's recorded origin, an Isu's inverse) is walked explicitly for every message.
+A Relabel can't be walked back, so the way of the messages that it sends ends there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DeadlockError, MessageError
-from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Group, Isu, Phi, Repeat, Ungroup
+from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Group, Isu, Phi, Relabel, Repeat, Ungroup
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Topology
 from ampjax.ir.nodes import Node
@@ -153,6 +154,8 @@ class Run:
         """Handles a message at a node that makes new messages of it."""
         op, where, state, payload = node.op, f"node `{node.name}`", message.state, message.payload
         match op:
+            case Relabel():
+                self._emit(node, 0, payload, self._states.after(f"{where}, f", op.function, state))
             case Flatmap():
                 for i in range(self._states.integer(where, op.count, state)):
                     self._emit(node, 0, payload, self._states.numbered(where, op.state, state, i))

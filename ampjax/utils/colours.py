@@ -36,7 +36,7 @@ FAMILIES = (
     Family("source", GREY, BLACK, ("Pump",)),
     Family("parameterised", ORANGE, BLACK, ("PPT",)),
     Family("plain", SKY, BLACK, ("NPT", "Concat", "Split")),
-    Family("control", GREEN, BLACK, ("Cond", "Phi", "Isu", "Bcast", "RouteBy")),
+    Family("control", GREEN, BLACK, ("Cond", "Phi", "Isu", "Relabel", "Bcast", "RouteBy")),
     Family(
         "aggregate",
         PURPLE,

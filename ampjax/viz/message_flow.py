@@ -79,7 +79,7 @@ def _spread(graph: Graph, known: dict[WireKey, int]) -> dict[WireKey, int]:
         for node in graph.nodes.values():
             into = [(w.source.name, w.port) for w in node.inputs if w is not None]
             out = [(w.source.name, w.port) for w in node.outputs]
-            if node.kind in ("Isu", "Bcast"):
+            if node.kind in ("Isu", "Relabel", "Bcast"):
                 sides = [(into, [key]) for key in out]
             else:
                 sides = [(into, out)] if node.kind in ("Phi", "Cond") else []

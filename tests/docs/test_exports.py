@@ -13,7 +13,7 @@ PUBLIC = {
     "ampjax": """
         Graph  State  Topology  Instances  InstanceList  Subset  Messages  messages
         pump  topology  ppt  npt  nn  concat  split  loss  sink
-        cond  phi  isu  bcast  route_by  replicate
+        cond  phi  isu  relabel  bcast  route_by  replicate
         flatmap  repeat  group  ungroup  distribute  collect  reduce
         Trainer  Settings  Trace  replay  verify  check_numerics  simulate  profile
         FlopsCost  ProfileCost  HostedCost  Stragglers

@@ -772,6 +772,10 @@ STATE_MISTAKES = {
         lambda w: ends([amp.isu(w, late(lambda s: s.replace(u=s.t), lambda s: s), lambda s: s.drop("u"), name="u")]),
         r"node `u`: expected states with the fields \['t', 'u'\], as when the graph was built, got State\(instance=0, t=99\)\. Let the function return the same fields for every state\.",
     ),
+    "other fields of a relabel": (
+        lambda w: ends([amp.relabel(w, late(lambda s: s.drop("t"), lambda s: s), name="u")]),
+        r"node `u`: expected states with the fields \[\], as when the graph was built, got State\(instance=0, t=99\)\. Let the function return the same fields for every state\.",
+    ),
     "no state": (
         lambda w: ends([amp.isu(w, late(lambda s: s, lambda s: 3), lambda s: s, name="u")]),
         r"node `u`: expected states with the fields \['t'\], as when the graph was built, got 3\. Let the function return the same fields for every state\.",

@@ -1,6 +1,6 @@
 """The builder functions: what a user writes inside `with amp.Graph():`."""
 
-from ampjax.ir.builders.control_builders import bcast, cond, isu, phi, route_by
+from ampjax.ir.builders.control_builders import bcast, cond, isu, phi, relabel, route_by
 from ampjax.ir.builders.payload_builders import NodeBuilder, concat, loss, npt, ppt, split
 from ampjax.ir.builders.pump_builders import pump, sink, topology
 from ampjax.ir.builders.ragged_builders import collect, distribute, flatmap, group, reduce, repeat, ungroup
@@ -22,6 +22,7 @@ __all__ = [
     "ppt",
     "pump",
     "reduce",
+    "relabel",
     "repeat",
     "replicate",
     "route_by",

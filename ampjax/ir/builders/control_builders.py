@@ -118,7 +118,7 @@ def isu(
     name: str | None = None,
     samples: State | None = None,
 ) -> Wire:
-    """Changes the state by `function`; `inverse` undoes it.
+    """Changes the state by `function`; `inverse` undoes it. See `relabel` for changes that can't be undone.
 
     Args:
       wire: The messages.
@@ -132,6 +132,26 @@ def isu(
       GraphError: If the inverse does not invert.
     """
     return add_with_one_output(control_nodes.Isu(function, inverse, samples), (wire,), name=name)
+
+
+def relabel(wire: Wire, function: Callable[[State], State], name: str | None = None) -> Wire:
+    """Changes the state by a function that need not have an inverse: it may drop fields that nothing could bring back.
+
+    Each message goes on with its payload as it is, and its gradient comes back to it. Messages that get equal states stay two
+    messages; a join that needs to tell them apart refuses them.
+
+    Args:
+      wire: The messages.
+      function: From states to states, with the same number of rows.
+      name: The node's name.
+
+    Returns:
+      The messages with their new states.
+
+    Raises:
+      GraphError: If the function does not work on the states.
+    """
+    return add_with_one_output(control_nodes.Relabel(function), (wire,), name=name)
 
 
 def bcast(wire: Wire, n: int = 2, name: str | None = None) -> tuple[Wire, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.errors import MessageError
-from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Repeat, Ungroup
+from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Relabel, Repeat, Ungroup
 from ampjax.ir.instances import Topology
 from ampjax.ir.nodes import Node
 from ampjax.ir.state import SLOT, Layout, State, apply, column, columns_of
@@ -59,7 +59,8 @@ class Router:
         self._apply: dict[type, Callable[[Step, Batch], Parts]] = {
             Cond: self._cond,
             Phi: lambda step, batch: [(0, batch)],
-            Isu: self._isu,
+            Isu: self._change_state,
+            Relabel: self._change_state,
             Bcast: lambda step, batch: [(output, batch) for output in range(step.node.op.n)],
             Flatmap: self._flatmap,
             Repeat: self._repeat,
@@ -109,7 +110,7 @@ class Router:
             return [(output, batch.take(chosen == output)) for output in range(op.n)]
         return _dealt_out(batch, chosen)
 
-    def _isu(self, step: Step, batch: Batch) -> Parts:
+    def _change_state(self, step: Step, batch: Batch) -> Parts:
         after = apply(step.where, step.node.op.function, self._state(step, batch))
         return [(0, Batch(self._checked(step, after, batch.states), batch.cells))]
 

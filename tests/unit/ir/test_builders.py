@@ -51,6 +51,7 @@ KINDS = {
         lambda x, r, m: amp.isu(x, lambda s: s.replace(u=s.t), lambda s: s.drop("u")),
         (of(ROW, fields=("t", "u")),),
     ),
+    "Relabel": (lambda x, r, m: amp.relabel(x, lambda s: s.replace(u=s.t // 2).drop("t")), (of(ROW, fields=("u",)),)),
     "Bcast": (lambda x, r, m: amp.bcast(x, 2), (ROW, ROW)),
     "Flatmap": (lambda x, r, m: amp.flatmap(x, lambda s: s.t, number), (of(ROW, fields=("t", "i")),)),
     "Repeat": (lambda x, r, m: amp.repeat(x, lambda s: s.t), (ROWS,)),

@@ -1,6 +1,7 @@
 """Mistakes in building a graph: each is a GraphError that says where, what was expected, what came, and what to do."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import ampjax as amp
@@ -217,6 +218,22 @@ def isu_without_a_state():
 
 def isu_that_replaces_the_instance():
     amp.isu(pump(), lambda s: s.replace(instance=s.instance + 1), lambda s: s, name="step")
+
+
+def relabel_that_reads_a_missing_field():
+    amp.relabel(pump(fields=("t",)), lambda s: s.replace(t=s.u), name="step")
+
+
+def relabel_without_a_state():
+    amp.relabel(pump(fields=("t",)), lambda s: s.t // 2, name="step")
+
+
+def relabel_that_drops_the_instance():
+    amp.relabel(pump(fields=("t",)), lambda s: s.drop("instance"), name="step")
+
+
+def relabel_that_moves_rows():
+    amp.relabel(pump(fields=("t",)), lambda s: s.take(np.arange(len(s))[::-1]), name="step")
 
 
 def cond_with_float_result():
@@ -477,6 +494,10 @@ MISTAKES = [
     (inverse_that_drops_a_field, "node `step`, f_inv: expected states with the fields ['n', 't'] back, got ['t']. Let f_inv undo f: drop what f added."),
     (isu_without_a_state, "node `step`, f: expected a State with as many rows as it was given, got ndarray. Return `s.replace(...)` or `s.drop(...)`."),
     (isu_that_replaces_the_instance, "node `step`, f: expected a function of the state fields ('instance',), got ``instance` can't be replaced: a message belongs to its instance for good`. …"),
+    (relabel_that_reads_a_missing_field, "node `step`, f: expected a function of the state fields ('instance', 't'), got `no state field `u`; there are ('instance', 't')`. Pump the field, or set it in an isu before."),
+    (relabel_without_a_state, "node `step`, f: expected a State with as many rows as it was given, got ndarray. Return `s.replace(...)` or `s.drop(...)`."),
+    (relabel_that_drops_the_instance, "node `step`, f: expected states of the same instances, row by row, got instances [0, 0, … for [0, 1, …. Keep the rows in their order, and `instance` as it is."),
+    (relabel_that_moves_rows, "node `step`, f: expected states of the same instances, row by row, got instances [15, … for [0, …. Keep the rows in their order, and `instance` as it is."),
     (cond_with_float_result, "node `cond`, condition: expected integers or truth values, got float64. States are integers: use `//` instead of `/`, or cast."),
     (cond_of_three_by_a_truth_value, "node `cond`, condition: expected an output's number in [0, 3), got truth values. Return integers, or use two outputs."),
     (if_on_a_column, "node `cond`, condition: expected a function that works on columns of integers, got ValueError: The truth value of an array with more than one element is ambiguous. … Write it in NumPy style, for example `np.where(...)` instead of `if`."),
