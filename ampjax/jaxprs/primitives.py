@@ -21,7 +21,7 @@ DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
 """Primitives that draw random numbers; the first operand is the key, or a part of it."""
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax")
-_OURS = tuple(File(__file__).parents[1] / name for name in ("sparse", "jaxprs", "devices"))
+_OURS = tuple(File(__file__).parents[1] / name for name in ("sparse", "jaxprs", "devices", "frontend"))
 """Packages whose functions users call in a loss, or which trace it: a line in them is no line of the user's."""
 
 
@@ -211,10 +211,23 @@ def source_line(eqn: Any) -> str:
     traceback = getattr(eqn.source_info, "traceback", None)
     for frame in getattr(traceback, "frames", ()):
         file = File(frame.file_name)
-        if not _is_library(file):
+        if not is_library_file(file):
             # A cell is a file with a number for a name, which nobody knows.
             in_cell = file.parent.name.startswith("ipykernel_") and linecache.getline(str(file), frame.line_num).strip()
             return f"`{in_cell}`" if in_cell else f"{file.name}:{frame.line_num}"
+    return ""
+
+
+def source_function(eqn: Any) -> str:
+    """The name of the user's function behind an equation; empty where JAX did not keep it.
+
+    Args:
+      eqn: The equation.
+    """
+    traceback = getattr(eqn.source_info, "traceback", None)
+    for frame in getattr(traceback, "frames", ()):
+        if not is_library_file(File(frame.file_name)):
+            return frame.function_name.rsplit(".", 1)[-1]
     return ""
 
 
@@ -230,6 +243,11 @@ def shape_text(aval: Any) -> str:
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
-def _is_library(file: File) -> bool:
+def is_library_file(file: File) -> bool:
+    """Whether a file is JAX's, Flax's or Optax's, or one of ours that traces users' functions.
+
+    Args:
+      file: The file.
+    """
     is_ours = any(file.is_relative_to(folder) for folder in _OURS)
     return is_ours or ("site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES))

@@ -1,0 +1,284 @@
+"""How choices become nodes: a Cond before the branches and a Phi after them; a RouteBy first where a value that was read decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.graph_draft import built
+from ampjax.frontend.index_spaces import Column, Guard, Region
+from ampjax.frontend.lowering import Lowering, Wanted, by_dtype
+from ampjax.frontend.node_bodies import NodeNote
+from ampjax.frontend.sequence_rules import leave
+from ampjax.frontend.tracing import Call, Traced
+from ampjax.frontend.values import Computed, Constant, Elements, Flow, Static, Value
+from ampjax.ir.builders import control_builders
+from ampjax.ir.state import State
+
+_INT = jax.ShapeDtypeStruct((), np.int64)
+
+
+def read(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """The same value, on which control may depend."""
+    (value,) = operands
+    if isinstance(value, Static | Constant):
+        return [value]
+    (computed,) = low.packed([value], [call.results[0]], region, "read", call.line)
+    return [Computed(computed.flow, computed.part, call.options["assume"])]
+
+
+def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """The branches, each where its number is chosen."""
+    n_closed = sum(call.n_closed)
+    index, shared = operands[n_closed], operands[n_closed + 1 :]
+    ends = np.cumsum(call.n_closed).tolist()
+    given = [[*operands[end - n : end], *shared] for end, n in zip(ends, call.n_closed, strict=True)]
+    field = low.number("if")
+    if isinstance(index, Static | Constant):
+        guards = [Guard(field, i, low.column(index, region, _INT)) for i in range(len(given))]
+        inputs = routed(low, call.functions, given, guards, call.options["word"], call.line)
+    elif isinstance(index, Computed) and index.was_read is not None:
+        guards = [Guard(field, i, None) for i in range(len(given))]
+        inputs = _routed_by_value(low, call, given, guards, region, index)
+    else:
+        raise GraphError(
+            call.line,
+            "a choice that follows from the instance",
+            "one that depends on parameters",
+            "Say that it is to be read back: `amp.read(...)`.",
+        )
+    results = []
+    for function, values, guard in zip(call.functions, inputs, guards, strict=True):
+        results.append(low.run(function, values, region.where(guard), Wanted(set(wanted.values))))
+    return _merged(low, call, results, guards, region, wanted)
+
+
+def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """A loop that reads a value to know whether it goes on. What the body closes over is carried along."""
+    (test, body), (n_test, n_body), most = call.functions, call.n_closed, call.options["most"]
+    closed = [*operands[:n_test], *operands[n_test : n_test + n_body]]
+    variables = [*test.variables[:n_test], *body.variables[:n_body]]
+    used = test.used | body.used
+    carried = [i for i, (v, x) in enumerate(zip(closed, variables, strict=True)) if x in used and _must_be_carried(v, call)]
+    init = [*(closed[i] for i in carried), *operands[n_test + n_body :]]
+    types = [*(variables[i].aval for i in carried), *(t for t in call.results)]
+    space = region.space.along(low.number("round"), None)
+    inner, field = region.within(space), space.fact(low.number("go_on"), None)
+    index, name = space.index, space.dimension
+    groups = by_dtype(types)
+    loops, places = [], {}
+    for group in groups:
+        flow = low.pack([init[i] for i in group], [types[i] for i in group], region, f"{name}/init", call.line)
+        flow = low.draft.fresh(flow, f"{name}/init", call.line)
+        first = low.draft.relabel(flow, inner, lambda s: s.replace(**{index: 0, field: 0}), f"{name}/first", True)
+        loop = low.draft.loop(inner, flow.types, name, is_fresh=True)
+        loops.append((first, loop))
+        places |= {i: Computed(loop, part) for part, i in enumerate(group)}
+
+    def values_of(start: int, n: int, carry: Mapping[int, Value]) -> list[Value]:
+        own = [carry[carried.index(i)] if i in carried else closed[i] for i in range(start, start + n)]
+        return [*own, *(carry[len(carried) + i] for i in range(len(call.results)))]
+
+    (answer,) = low.run(test, values_of(0, n_test, places), inner, Wanted({0}))
+    if not isinstance(answer, Computed) or answer.was_read is None:
+        fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
+        raise GraphError(call.line, "a test of a value that is read back", "a test without `amp.read`", fix)
+    choice = _alone(low, answer, inner, call)
+    goes, ended = Guard(field, 1, None), Guard(field, 0, None)
+    inside: dict[int, Value] = {}
+    exits: list[Flow] = []
+    for group, (_, loop) in zip(groups, loops, strict=True):
+        read_flow = _route_by(low, loop, choice, field, lambda s: (getattr(s, index) < most).astype(np.int64), call)
+        more = lambda s: (getattr(s, field) == 1) & (getattr(s, index) < most)
+        on, out = low.draft.split(read_flow, more, [inner.where(goes), inner.where(ended)], f"{name}/more")
+        inside |= {i: Computed(on, part) for part, i in enumerate(group)}
+        exits.append(out)
+    every = Wanted(set(range(len(call.results))))
+    results = low.run(body, values_of(n_test, n_body, inside), inner.where(goes), every)
+    after = {**{i: inside[i] for i in range(len(carried))}, **{len(carried) + i: r for i, r in enumerate(results)}}
+    final: dict[int, Computed] = {}
+    for group, (first, loop), out in zip(groups, loops, exits, strict=True):
+        flow = low.pack([after[i] for i in group], [types[i] for i in group], inner.where(goes), f"{name}/carry", call.line)
+        again = low.draft.relabel(flow, inner, lambda s: s.replace(**{index: getattr(s, index) + 1}), f"{name}/next", True)
+        low.draft.close_loop(loop, first, again)
+        left = leave(low, out, space, region, f"{name}/leave")
+        final |= {i: Computed(left, part) for part, i in enumerate(group)}
+        if not any(i - len(carried) in wanted.values for i in group):
+            low.draft.sink(left, f"{name}/last")
+    return [final[len(carried) + i] if i in wanted.values else None for i in range(len(call.results))]
+
+
+def routed(
+    low: Lowering, functions: Sequence[Traced], given: Sequence[Sequence[Value]], guards: Sequence[Guard], name: str, line: str
+) -> list[list[Value]]:
+    """What each of several functions gets where the instance chooses between them: computed values go to the chosen one alone.
+
+    Args:
+      low: The lowering.
+      functions: The functions.
+      given: What the variables of each are.
+      guards: For each function, where it is chosen.
+      name: What new nodes are called after.
+      line: The user's line.
+
+    Returns:
+      What the variables of each are where it is chosen.
+    """
+    flows: dict[int, list[Flow]] = {}
+    read_by: dict[int, set[int]] = {}
+
+    def to(value: Value, branch: int) -> Value:
+        if isinstance(value, Elements):
+            return Elements(value.space, to(value.element, branch))
+        if not isinstance(value, Computed):
+            return value
+        flow = value.flow
+        if id(flow) not in flows:
+            guard = guards[0]
+            assert guard.column is not None
+            field = guard.column.space.fact(guard.field, guard.column)
+            fresh = low.draft.fresh(flow, name, line)
+            regions = [flow.region.where(g) for g in guards]
+            flows[id(flow)] = low.draft.split(fresh, lambda s: getattr(s, field), regions, name)
+        read_by.setdefault(id(flow), set()).add(branch)
+        return Computed(flows[id(flow)][branch], value.part, value.was_read)
+
+    inputs = [
+        [to(value, branch) if variable in function.used else value for value, variable in zip(values, function.variables, strict=False)]
+        for branch, (values, function) in enumerate(zip(given, functions, strict=True))
+    ]
+    for key, branches in read_by.items():
+        for branch, flow in enumerate(flows[key]):
+            if branch not in branches:
+                low.draft.sink(flow, f"{name}/unused")
+    return inputs
+
+
+def _routed_by_value(
+    low: Lowering, call: Call, given: Sequence[Sequence[Value]], guards: Sequence[Guard], region: Region, index: Computed
+) -> list[list[Value]]:
+    """What each branch gets where a value that was read chooses: all that any branch needs comes with the message that is sent."""
+    needed: list[Value] = []
+    types: list[Any] = []
+    for values, function in zip(given, call.functions, strict=True):
+        for value, variable in zip(values, function.variables, strict=True):
+            if variable in function.used and _must_be_carried(value, call) and not any(value is v for v in needed):
+                needed.append(value)
+                types.append(variable.aval)
+    if not needed:
+        needed, types = [Constant(np.int32(0))], [jax.ShapeDtypeStruct((), np.int32)]
+    field = region.space.fact(guards[0].field, None)
+    choice = _alone(low, index, region, call)
+    places: dict[int, tuple[int, int]] = {}
+    outputs: list[list[Flow]] = []
+    for group in by_dtype(types):
+        flow = low.pack([needed[i] for i in group], [types[i] for i in group], region, call.options["word"], call.line)
+        flow = low.draft.fresh(flow, call.options["word"], call.line)
+        assume = index.was_read
+        sent = _route_by(low, flow, choice, field, lambda s: np.full(len(s), assume), call)
+        regions = [region.where(guard) for guard in guards]
+        outputs.append(low.draft.split(sent, lambda s: getattr(s, field), regions, call.options["word"]))
+        places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
+    used: set[tuple[int, int]] = set()
+
+    def to(value: Value, branch: int) -> Value:
+        if id(value) not in places:
+            return value
+        number, part = places[id(value)]
+        used.add((number, branch))
+        return Computed(outputs[number][branch], part)
+
+    inputs = [
+        [to(value, branch) if variable in function.used else value for value, variable in zip(values, function.variables, strict=True)]
+        for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
+    ]
+    for number, flows in enumerate(outputs):
+        for branch, flow in enumerate(flows):
+            if (number, branch) not in used:
+                low.draft.sink(flow, f"{call.options['word']}/unused")
+    return inputs
+
+
+def _must_be_carried(value: Value, call: Call) -> bool:
+    if isinstance(value, Elements):
+        fix = "Sum or take from the sequence before the choice, and use the result."
+        raise GraphError(call.line, "arrays where a value that was read decides", "a sequence from outside", fix)
+    return isinstance(value, Computed | Static)
+
+
+def _alone(low: Lowering, value: Computed, region: Region, call: Call) -> Flow:
+    """A wire that carries the value that is read, and nothing else."""
+    if len(value.flow.types) == 1:
+        return value.flow
+    kind = value.flow.types[value.part]
+    note = NodeNote("read", region, [value], [kind], lambda _, x: [x], [kind], [[0]], call.line)
+    return low.draft.compute(note)[0]
+
+
+def _route_by(low: Lowering, flow: Flow, choice: Flow, field: str, assume: Callable[[State], Any], call: Call) -> Flow:
+    name, join = low.draft.name("read"), flow.region.space.key or ("instance",)
+    make = lambda: control_builders.route_by(built(flow), built(choice), field, assume=assume, join=join, name=name)
+    return low.draft.control(flow.region, flow.types, make, flow.is_fresh)
+
+
+def _merged(
+    low: Lowering, call: Call, results: Sequence[Sequence[Any]], guards: Sequence[Guard], region: Region, wanted: Wanted
+) -> list[Any]:
+    """What comes out of whichever branch was chosen."""
+    out: list[Any] = [None] * len(call.results)
+    packed: list[int] = []
+    for i in sorted(wanted.values):
+        values = [branch[i] for branch in results]
+        if any(isinstance(value, Elements) for value in values):
+            out[i] = _merged_elements(low, call, values, guards, region, call.functions[0].jaxpr.outvars[i].aval)
+        elif guards[0].column is not None and all(isinstance(value, Static | Constant) for value in values):
+            out[i] = _merged_columns(low, values, guards, region, call.results[i])
+        else:
+            packed.append(i)
+    types = [call.results[i] for i in packed]
+    for group in by_dtype(types):
+        flows = [
+            low.pack([branch[packed[j]] for j in group], [types[j] for j in group], region.where(guard), call.options["word"], call.line)
+            for branch, guard in zip(results, guards, strict=True)
+        ]
+        flow = low.draft.merge(region, flows, call.options["word"])
+        for part, j in enumerate(group):
+            out[packed[j]] = Computed(flow, part)
+    return out
+
+
+def _merged_columns(low: Lowering, values: Sequence[Value], guards: Sequence[Guard], region: Region, kind: Any) -> Static:
+    columns = [low.column(value, region, kind) for value in values]
+    index = guards[0].column
+    assert index is not None
+    which = index.inside(region.space)
+
+    def compute(data: Any) -> np.ndarray:
+        choice = which.of(data)
+        chosen = [choice.reshape(-1, *(1,) * len(kind.shape)) == guard.value for guard in guards]
+        return np.select(chosen, [column.of(data) for column in columns])
+
+    return Static(Column(region.space, compute))
+
+
+def _merged_elements(low: Lowering, call: Call, values: Sequence[Any], guards: Sequence[Guard], region: Region, aval: Any) -> Elements:
+    spaces = [value.space if isinstance(value, Elements) else None for value in values]
+    if spaces[0] is None or any(space is not spaces[0] for space in spaces):
+        fix = "Return sequences over the same elements from every branch."
+        raise GraphError(call.line, "sequences with the same elements from every branch", f"{spaces}", fix)
+    inner = region.within(spaces[0])
+    row = aval.update(shape=aval.shape[1:])
+    elements = [value.element for value in values]
+    if any(isinstance(element, Elements) for element in elements):
+        return Elements(spaces[0], _merged_elements(low, call, elements, guards, inner, row))
+    if guards[0].column is not None and all(isinstance(element, Static) for element in elements):
+        return Elements(spaces[0], _merged_columns(low, elements, guards, inner, row))
+    flows = [
+        low.pack([element], [row], inner.where(guard), call.options["word"], call.line)
+        for element, guard in zip(elements, guards, strict=True)
+    ]
+    return Elements(spaces[0], Computed(low.draft.merge(inner, flows, call.options["word"])))

@@ -1,0 +1,161 @@
+"""Combinators that choose what runs: by integers of the instance, or by a value that is read back from the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import GraphError
+from ampjax.frontend.tracing import Call, Traced, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.ir.builders import control_builders
+from ampjax.ir.control_nodes import StateFn
+from ampjax.ir.wires import Wire
+from ampjax.jaxprs.primitives import shape_text
+
+
+@overload
+def cond(pred: Wire, function: StateFn, n: int = 2, name: str | None = None) -> tuple[Wire, ...]: ...
+@overload
+def cond(pred: Any, true: Callable[..., Any], false: Callable[..., Any], *operands: Any) -> Any: ...
+def cond(pred: Any, *rest: Any, **options: Any) -> Any:
+    """Runs one of two functions, as `jax.lax.cond` does; on a wire of a graph it is AMPNet's Cond node.
+
+    In a model, `cond(pred, true, false, *operands)`: only what is chosen runs. The condition follows from the instance, or is `amp.read`.
+    On a wire, `cond(wire, function, n=2, name=None)`: see `ampjax.ir.builders.cond`.
+
+    Args:
+      pred: A truth value, or an integer that counts as one; or a wire.
+      *rest: Two functions, and the operands of both; for a wire the state function and the number of outputs.
+      **options: For a wire, `n` and `name`.
+
+    Returns:
+      What the chosen function returns; for a wire, its `n` outputs.
+
+    Raises:
+      GraphError: If the two return different structures, shapes or dtypes.
+    """
+    if isinstance(pred, Wire):
+        return control_builders.cond(pred, *rest, **options)
+    true, false, *operands = rest
+    if _is_known(pred):
+        return true(*operands) if bool(pred) else false(*operands)
+    return _choice(jnp.asarray(pred, bool).astype(jnp.int32), [false, true], operands, "cond")
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """Runs one of several functions, as `jax.lax.switch` does: only the chosen one runs.
+
+    Args:
+      index: Its number, which follows from the instance, or is `amp.read`; clamped to those that there are.
+      branches: The functions, which return the same structure, shapes and dtypes.
+      *operands: What the chosen one is given.
+
+    Returns:
+      What it returns.
+
+    Raises:
+      GraphError: If there is no function, or they return different types.
+    """
+    if not branches:
+        raise GraphError(user_line(), "at least one function", "none", "Give `switch` a list of functions.")
+    if _is_known(index):
+        return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
+    return _choice(jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1), branches, operands, "switch")
+
+
+def read(x: Any, assume: int = 0) -> Any:
+    """Lets control depend on a value that was computed: in `cond`, `switch` and `while_loop`. No gradient flows through it.
+
+    The value is read back from the device, which costs a wait; messages that wait are still computed together.
+
+    Args:
+      x: An integer or truth value, shape `()`.
+      assume: What is taken where nothing is computed: when memory is sized and kernels are compiled ahead, and in simulations.
+
+    Returns:
+      The same value.
+
+    Raises:
+      GraphError: If it is no single integer or truth value.
+    """
+    if dimensions() is None:
+        return jax.lax.stop_gradient(x)
+    value = jnp.asarray(x)
+    if value.shape != () or jnp.issubdtype(value.dtype, jnp.inexact):
+        fix = "Compute the choice first, for example by `argmax` or a comparison."
+        raise GraphError(user_line(), "one integer or truth value to read", shape_text(type_of(value)), fix)
+    result = jax.core.ShapedArray((), value.dtype)
+    return bind(Call("read", [result], line=user_line(), options={"assume": int(assume)}), [value])[0]
+
+
+def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any, *, most: int) -> Any:
+    """Runs `body` as long as `test` holds, which reads a value with `amp.read`; at most `most` times.
+
+    For a number of rounds that the instance says, use `fori_loop`: it waits for no device.
+
+    Args:
+      test: `test(carry)`: a truth value made of what `amp.read` gives.
+      body: `body(carry) -> carry`.
+      init: The first carry, a pytree of arrays.
+      most: Rounds at most. So many are assumed where nothing is computed: when memory is sized and kernels are compiled ahead.
+
+    Returns:
+      The last carry.
+
+    Raises:
+      GraphError: If `most` is below 1, the carry changes its types, or the test is no truth value.
+    """
+    line = user_line()
+    if not isinstance(most, int) or most < 1:
+        raise GraphError(line, "most >= 1", f"{most!r}", "Say how many rounds there can be.")
+    init = jax.tree.map(jnp.asarray, init)
+    if dimensions() is None:
+        carry, rounds = init, 0
+        while rounds < most and bool(test(carry)):
+            carry, rounds = body(carry), rounds + 1
+        return carry
+    leaves, structure = jax.tree.flatten(init)
+    types = [type_of(leaf) for leaf in leaves]
+    asked, asked_closed, answer = trace(test, structure.unflatten(types))
+    step, step_closed, results = trace(body, structure.unflatten(types))
+    if [(a.shape, a.dtype) for a in answer] != [((), jnp.dtype(bool))]:
+        raise GraphError(line, "a test that gives one truth value", ", ".join(map(shape_text, answer)), "Compare in it.")
+    if step.results != structure:
+        raise GraphError(line, f"a body that returns the carry, {structure}", f"{step.results}", "Return it as `init` is built.")
+    require_same(line, "a carry that keeps its types", types, results)
+    closed = (len(asked_closed), len(step_closed))
+    call = Call("while", results, (asked, step), closed, line, {"most": most})
+    return structure.unflatten(bind(call, [*asked_closed, *step_closed, *leaves]))
+
+
+def _is_known(value: Any) -> bool:
+    """Whether a value can be looked at now: the model runs as it is, or the value is no part of what is traced."""
+    return dimensions() is None or not isinstance(value, jax.core.Tracer)
+
+
+def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequence[Any], kind: str) -> Any:
+    line = user_line()
+    leaves, structure = jax.tree.flatten(tuple(operands))
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    types = structure.unflatten([type_of(leaf) for leaf in leaves])
+    traced: list[Traced] = []
+    values: list[Any] = []
+    n_closed: list[int] = []
+    results: list[Any] = []
+    for number, branch in enumerate(branches):
+        function, closed, out = trace(branch, *types)
+        if traced and function.results != traced[0].results:
+            fix = "Return the same structure from every branch."
+            raise GraphError(line, f"{traced[0].results}, as branch 0 returns", f"{function.results} from branch {number}", fix)
+        if traced:
+            require_same(line, f"branch {number} to return the same types as branch 0", results, out)
+        else:
+            results = out
+        traced.append(function)
+        values += closed
+        n_closed.append(len(closed))
+    call = Call("switch", results, traced, n_closed, line, {"word": kind})
+    return traced[0].results.unflatten(bind(call, [*values, index, *leaves]))

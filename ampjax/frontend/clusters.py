@@ -1,0 +1,148 @@
+"""Which equations become one node: those that read parameters of one node, with the light operations beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ampjax.frontend.equations import Equation, Name
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Some equations that become one node; or one combinator.
+
+    Args:
+      number: Its place in `Clusters`.
+      owner: What names the parameters that it reads; None as long as it reads none.
+      equations: Its equations, in order.
+      call: The combinator's equation; None otherwise.
+      entries: Wires that enter it from outside the function.
+      before: The clusters whose results it reads.
+    """
+
+    number: int
+    owner: str | None = None
+    equations: list[Equation] = field(default_factory=list)
+    call: Equation | None = None
+    entries: set[int] = field(default_factory=set)
+    before: set[int] = field(default_factory=set)
+
+
+class Clusters:
+    """A function's equations, put into clusters one by one, in order.
+
+    Attributes:
+      made_in: The cluster that makes each variable.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[Cluster] = []
+        self.made_in: dict[Name, Cluster] = {}
+
+    def add_call(self, equation: Equation) -> None:
+        """Adds a combinator, or a function that `amp.node` made."""
+        self._put(self._new(), equation, is_call=True)
+
+    def add(self, equation: Equation, owner: str | None, entries: set[int]) -> None:
+        """Adds an operation.
+
+        An operation that reads parameters joins its owner's cluster, or takes over the one before it if that reads none. Any other joins
+        the cluster that made its operands, unless it brings in a wire that is not there yet: what needs only a loop's input stays outside
+        the loop's node.
+
+        Args:
+          equation: The operation.
+          owner: What names the parameters that it reads; None without.
+          entries: Wires from outside the function that it reads.
+        """
+        producers = self._producers(equation)
+        last = self._last(producers)
+        if owner is None:
+            joins = last is not None and last.call is None and entries <= last.entries
+            cluster = last if joins and last is not None else self._new()
+        else:
+            same = [c for c in self._all if c.owner == owner and not self._would_loop(c, producers)]
+            is_free = last is not None and last.call is None and last.owner is None
+            cluster = same[0] if same else last if is_free and last is not None else self._new()
+            cluster.owner = owner
+        cluster.entries |= entries
+        self._put(cluster, equation, is_call=False)
+
+    def in_order(self, results: Iterable[Name]) -> list[Cluster]:
+        """The clusters, those before others first; light ones that only one other reads have joined it.
+
+        Args:
+          results: Variables that are read outside the function.
+        """
+        outside = {self.made_in[name].number for name in results if name in self.made_in}
+        for cluster in reversed(self._all):
+            readers = [c for c in self._all if cluster.number in c.before]
+            if cluster.call or cluster.owner or cluster.number in outside or len(readers) != 1 or readers[0].call:
+                continue
+            self._merge(cluster, readers[0])
+        done: dict[int, Cluster] = {}
+
+        def visit(cluster: Cluster) -> None:
+            if cluster.number not in done:
+                for number in sorted(cluster.before):
+                    visit(self._all[number])
+                done[cluster.number] = cluster
+
+        for cluster in self._all:
+            if cluster.call or cluster.equations:
+                visit(cluster)
+        return list(done.values())
+
+    def readers(self) -> Mapping[Name, set[int]]:
+        """By variable, the other clusters that read it."""
+        found: dict[Name, set[int]] = {}
+        for cluster in self._all:
+            for equation in [cluster.call] if cluster.call else cluster.equations:
+                for atom in equation.inputs:
+                    if isinstance(atom, Name) and self.made_in.get(atom, cluster) is not cluster:
+                        found.setdefault(atom, set()).add(cluster.number)
+        return found
+
+    def _new(self) -> Cluster:
+        self._all.append(Cluster(len(self._all)))
+        return self._all[-1]
+
+    def _put(self, cluster: Cluster, equation: Equation, is_call: bool) -> None:
+        cluster.before |= {p.number for p in self._producers(equation)} - {cluster.number}
+        if is_call:
+            cluster.call = equation
+        else:
+            cluster.equations.append(equation)
+        self.made_in |= dict.fromkeys(equation.outputs, cluster)
+
+    def _producers(self, equation: Equation) -> list[Cluster]:
+        made = [self.made_in[atom] for atom in equation.inputs if isinstance(atom, Name) and atom in self.made_in]
+        return list({cluster.number: cluster for cluster in made}.values())
+
+    def _ancestors(self, cluster: Cluster) -> set[int]:
+        seen: set[int] = set()
+        waiting = [cluster.number]
+        while waiting:
+            for number in self._all[waiting.pop()].before - seen:
+                seen.add(number)
+                waiting.append(number)
+        return seen
+
+    def _last(self, producers: Sequence[Cluster]) -> Cluster | None:
+        """The producer that all others come before."""
+        for cluster in producers:
+            if {p.number for p in producers} - {cluster.number} <= self._ancestors(cluster):
+                return cluster
+        return None
+
+    def _would_loop(self, cluster: Cluster, producers: Sequence[Cluster]) -> bool:
+        return any(p is not cluster and cluster.number in self._ancestors(p) for p in producers)
+
+    def _merge(self, light: Cluster, reader: Cluster) -> None:
+        reader.equations[:0] = light.equations
+        reader.entries |= light.entries
+        reader.before = (reader.before | light.before) - {light.number, reader.number}
+        for equation in light.equations:
+            self.made_in |= dict.fromkeys(equation.outputs, reader)
+        light.equations, light.before = [], set()

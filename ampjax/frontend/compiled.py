@@ -1,0 +1,163 @@
+"""`compile`: from a model, a plain JAX function of parameters and one instance, to a graph and the data that it is fed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend import branch_rules, report_rules, sequence_rules, tree_rules
+from ampjax.frontend.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.instance_columns import Columns, CompiledInstances
+from ampjax.frontend.instance_spec import LeafSpec, parse
+from ampjax.frontend.loss_nodes import note_losses
+from ampjax.frontend.lowering import Lowering, Wanted
+from ampjax.frontend.tracing import trace, tracing
+from ampjax.frontend.values import Elements, LossTerm, OfParams, Static, Value
+from ampjax.ir.graph import Graph
+from ampjax.jaxprs.primitives import shape_text
+
+Model = Callable[[Any, Any], Any]
+"""`model(params, instance) -> loss`: plain JAX and ampjax's combinators, of one instance."""
+
+_RULES = {
+    "scan": sequence_rules.scan,
+    "count": sequence_rules.count,
+    "length": sequence_rules.length,
+    "sum": sequence_rules.total,
+    "max": sequence_rules.largest,
+    "take": sequence_rules.take,
+    "read": branch_rules.read,
+    "switch": branch_rules.switch,
+    "while": branch_rules.while_loop,
+    "fold": tree_rules.fold,
+    "scan_tree": tree_rules.scan,
+    "metric": report_rules.metric,
+    "output": report_rules.output,
+    "node": report_rules.node,
+}
+
+
+class Compiled:
+    """A model as a graph.
+
+    Args:
+      model: The model.
+      params: Its parameters, a dictionary; each key is a node.
+      spec: What an instance looks like.
+
+    Attributes:
+      graph: The graph, for `Trainer`, `verify`, `simulate`.
+    """
+
+    def __init__(self, model: Model, params: Mapping[str, Any], spec: Any):
+        self._model, self._params = model, params
+        self._leaves, structure = parse(spec)
+        low = Lowering(params, _RULES)
+        root = IndexSpace()
+        keys, values = _params_values(params)
+        with tracing() as dimensions:
+            types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), dict(params))
+            instance = structure.unflatten([leaf.aval(dimensions) for leaf in self._leaves])
+            function, constants, results = trace(model, types, instance)
+            if constants:
+                raise GraphError("the model", "parameters and the instance as its arguments", "traced values of another function", "Pass them.")
+            metrics = _metrics_of(function.results, results)
+            region = Region(root)
+            given = [*values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
+            told = low.run(function, given, region, Wanted(set(range(1, len(results))), {0: ()}))
+            low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
+            note_losses(low)
+        self._draft = low.draft
+        self.graph: Graph = low.draft.build()
+
+    def data(self, instances: Sequence[Any]) -> CompiledInstances:
+        """Instances as the graph's pumps need them.
+
+        Args:
+          instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
+            `amp.Ragged` and `amp.Tree`.
+
+        Returns:
+          The data set.
+
+        Raises:
+          DataError: If an instance does not fit the spec.
+        """
+        return CompiledInstances(self._draft.pumps, Columns(self._leaves, instances))
+
+    def loss(self, params: Any, instances: Sequence[Any]) -> jax.Array:
+        """The summed loss of instances by the model as it is, in plain JAX: the reference for the graph.
+
+        Args:
+          params: Parameters of the model's structure.
+          instances: The instances.
+        """
+        losses = [self._model(params, instance) for instance in instances]
+        return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
+
+
+def compile(model: Model, params: Mapping[str, Any], spec: Any) -> Compiled:
+    """Compiles a model: a plain JAX function of parameters and one instance, with ampjax's combinators for what the instance decides.
+
+    The model is traced once, with symbolic lengths. What follows from the instance alone is computed on the host; states, loop counters,
+    keys, joins and groups are deduced (AMPNet, ICLR version, section 8, asks for such a compiler).
+
+    Args:
+      model: `model(params, instance)`: the loss, a number; or `(loss, metrics)`, with a dictionary of numbers.
+      params: The parameters' initial values: a dictionary, each of whose keys becomes a node of the graph.
+      spec: What an instance looks like: a pytree of types as JAX prints them. Names are lengths that each instance has of its own:
+        `{"words": "int32[w]", "chars": "int32[w,c]", "tags": "int32[w]"}`.
+
+    Returns:
+      The graph, and what makes data for it.
+
+    Raises:
+      GraphError: If the model has something that can't be expressed; names the user's line.
+    """
+    if not isinstance(params, Mapping):
+        raise GraphError("compile, params", "a dictionary, each of whose keys becomes a node", f"{type(params).__name__}", "Name the parts.")
+    return Compiled(model, params, spec)
+
+
+def _params_values(params: Mapping[str, Any]) -> tuple[list[Any], list[Value]]:
+    keys = []
+    for path, _ in jax.tree_util.tree_flatten_with_path(dict(params))[0]:
+        key = path[0].key
+        keys.append((key, sum(other == key for other, _ in keys)))
+    return keys, [OfParams(frozenset([leaf]), lambda given, leaf=leaf: given[leaf]) for leaf in keys]
+
+
+def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
+    """What is known of a leaf of the instance: nested sequences, with the values in the innermost space."""
+    spaces, space = [], root
+    for depth, name in enumerate(leaf.dimensions):
+        path = leaf.dimensions[: depth + 1]
+        sizes = Column(space, lambda data, path=path: data.sizes(path))
+        low.lengths.setdefault(name, sizes)
+        space = space.along(name, sizes)
+        spaces.append(space)
+    value: Value = Static(Column(space, lambda data: data.leaf(leaf.path)))
+    for inner in reversed(spaces):
+        value = Elements(inner, value)
+    return value
+
+
+def _metrics_of(structure: Any, results: Sequence[Any]) -> list[tuple[int, str]]:
+    """Checks what the model returns; gives the metrics' places and names."""
+    where, fix = "the model", "Return the loss, or `(loss, {name: value})`."
+    returned = structure.unflatten(range(structure.num_leaves))
+    metrics: Any = {}
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
+        returned, metrics = returned
+    if not isinstance(returned, int):
+        raise GraphError(where, "a loss: one number", f"{structure}", fix)
+    for name, i in [("the loss", returned), *metrics.items()]:
+        if not isinstance(i, int) or results[i].shape != () or (i == returned and not jnp.issubdtype(results[i].dtype, np.floating)):
+            got = shape_text(results[i]) if isinstance(i, int) else "a structure"
+            raise GraphError(f"{where}, {name}", "one number" + (" of floats" if i == returned else ""), got, fix)
+    return [(i, name) for name, i in metrics.items()]

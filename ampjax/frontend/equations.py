@@ -1,0 +1,146 @@
+"""A function's equations as one flat list: calls of `jax.jit` are replaced by what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend import core as jex
+
+from ampjax.errors import GraphError
+from ampjax.frontend.tracing import COMBINATOR, Call
+from ampjax.jaxprs.primitives import called, inner, opened, source_function, source_line
+
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
+
+
+@dataclass(frozen=True, eq=False)
+class Name:
+    """A variable.
+
+    Args:
+      aval: Its type.
+    """
+
+    aval: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A number written into the program, or an array that a function closes over.
+
+    Args:
+      value: The number or array.
+    """
+
+    value: Any
+
+
+Atom = Name | Known
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """One equation.
+
+    Args:
+      source: JAX's equation.
+      inputs: Its operands.
+      outputs: Its results.
+    """
+
+    source: Any
+    inputs: tuple[Atom, ...]
+    outputs: tuple[Name, ...]
+
+    @property
+    def call(self) -> Call | None:
+        """The combinator that it uses; None for an operation of JAX."""
+        return self.source.params["call"] if self.source.primitive is COMBINATOR else None
+
+    @property
+    def line(self) -> str:
+        """The user's line."""
+        return self.call.line if self.call else source_line(self.source) or "the model"
+
+    @property
+    def function(self) -> str:
+        """The user's function that it is in; empty if that has no name."""
+        name = source_function(self.source)
+        return "" if name.startswith("<") else name
+
+    @property
+    def tells(self) -> bool:
+        """Whether it tells something beside its results: a metric or an output, in it or in a function that it was given."""
+        return self.call is not None and (
+            self.call.kind in ("metric", "output")
+            or any(_has_report(function.jaxpr) for function in self.call.functions)
+        )
+
+
+def flatten(jaxpr: Any, operands: Mapping[Any, Atom]) -> tuple[list[Equation], list[Atom]]:
+    """Makes the flat list.
+
+    Args:
+      jaxpr: The function's open jaxpr.
+      operands: What its constants and inputs are.
+
+    Returns:
+      The equations in order, and what the outputs are.
+
+    Raises:
+      GraphError: If a combinator is inside a transformation of JAX, such as `jax.vmap`, or a loop of `jax.lax`.
+    """
+    known = dict(operands)
+    equations: list[Equation] = []
+
+    def read(atom: Any) -> Atom:
+        return Known(atom.val) if isinstance(atom, jex.Literal) else known[atom]
+
+    for source in jaxpr.eqns:
+        inputs = tuple(read(atom) for atom in source.invars)
+        if source.primitive.name in _CALLS:
+            body, constants = opened(called(source))
+            given = dict(zip([*body.constvars, *body.invars], [*map(Known, constants), *inputs], strict=True))
+            inside, results = flatten(body, given)
+            equations += inside
+            known |= dict(zip(source.outvars, results, strict=True))
+            continue
+        if source.primitive is not COMBINATOR and any(_has_combinator(body) for body in inner(source)):
+            raise GraphError(
+                source_line(source) or "the model",
+                "combinators inside combinators only",
+                f"one inside `{source.primitive.name}`",
+                "Use ampjax's `scan`, `map` or `cond` there instead of JAX's.",
+            )
+        outputs = tuple(Name(variable.aval) for variable in source.outvars)
+        known |= dict(zip(source.outvars, outputs, strict=True))
+        equations.append(Equation(source, inputs, outputs))
+    return equations, [read(atom) for atom in jaxpr.outvars]
+
+
+def needed(equations: Sequence[Equation], wanted: Sequence[Atom]) -> list[Equation]:
+    """The equations that the wanted results, metrics or outputs need, in order."""
+    alive = {atom for atom in wanted if isinstance(atom, Name)}
+    kept = []
+    for equation in reversed(equations):
+        if equation.tells or any(name in alive for name in equation.outputs):
+            kept.append(equation)
+            alive |= {atom for atom in equation.inputs if isinstance(atom, Name)}
+    return kept[::-1]
+
+
+def _has_report(jaxpr: Any) -> bool:
+    for equation in jaxpr.eqns:
+        if equation.primitive is COMBINATOR:
+            call = equation.params["call"]
+            if call.kind in ("metric", "output") or any(_has_report(function.jaxpr) for function in call.functions):
+                return True
+        elif any(_has_report(body) for body in inner(equation)):
+            return True
+    return False
+
+
+def _has_combinator(jaxpr: Any) -> bool:
+    return any(equation.primitive is COMBINATOR or any(map(_has_combinator, inner(equation))) for equation in jaxpr.eqns)

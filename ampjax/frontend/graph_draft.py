@@ -1,0 +1,459 @@
+"""The graph to be: nodes are noted while the model is lowered, and built when all state fields are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.node_bodies import NodeNote, PackedBody, unpack
+from ampjax.frontend.values import Computed, Flow, Leaf, Static, Value
+from ampjax.ir.builders import control_builders, payload_builders, pump_builders, ragged_builders
+from ampjax.ir.control_nodes import StateFn
+from ampjax.ir.graph import Graph
+from ampjax.ir.state import State
+from ampjax.ir.wires import Wire
+
+_MOST_COPIED = 16
+"""Entries of a value of an outer space that are pumped anew for each element at most; larger ones are pumped once and sent to each."""
+
+
+@dataclass(frozen=True, eq=False)
+class PumpPlan:
+    """What a pump gets.
+
+    Args:
+      region: The rows of which there is a message each.
+      payload: Columns whose values a payload packs; none for a message whose payload nobody reads.
+      dtype: The payload's dtype.
+    """
+
+    region: Region
+    payload: Sequence[Column]
+    dtype: np.dtype
+
+
+@dataclass(eq=False)
+class ParamsNode:
+    """A node that has parameters.
+
+    Args:
+      name: Its name.
+      leaves: Which leaves are its own, in order of first use.
+      line: The user's line that uses it first.
+      options: What `amp.node` was given.
+      users: How many nodes compute with them so far.
+    """
+
+    name: str
+    line: str
+    leaves: list[Leaf] = field(default_factory=list)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    users: int = 0
+
+
+class GraphDraft:
+    """Notes of nodes, in the order in which they are to be built.
+
+    Args:
+      params: The model's parameters, a dictionary.
+
+    Attributes:
+      pumps: What each pump gets, by name.
+      origins: The user's line that each node comes from, by name.
+    """
+
+    def __init__(self, params: Mapping[str, Any]):
+        self.params = params
+        self.pumps: dict[str, PumpPlan] = {}
+        self.origins: dict[str, str] = {}
+        self.owners: dict[Leaf, ParamsNode] = {}
+        self.params_nodes: dict[str, ParamsNode] = {}
+        self._steps: list[Callable[[], None]] = []
+        self._names: set[str] = set()
+
+    def name(self, wanted: str) -> str:
+        """A free name: the wanted one, with a number where it is taken."""
+        free, number = wanted, 2
+        while free in self._names:
+            free, number = f"{wanted}_{number}", number + 1
+        self._names.add(free)
+        return free
+
+    def then(self, step: Callable[[], None]) -> None:
+        """Notes a step of building."""
+        self._steps.append(step)
+
+    def build(self) -> Graph:
+        """Builds the graph."""
+        with Graph() as graph:
+            for step in self._steps:
+                step()
+        return graph
+
+    def pump(self, name: str, region: Region, payload: Sequence[Column], types: list[Any], line: str) -> Flow:
+        """Notes a pump.
+
+        Args:
+          name: Its name.
+          region: The rows of which there is a message each.
+          payload: A column for each value that a payload packs.
+          types: The values' types, of one dtype.
+          line: The user's line.
+
+        Raises:
+          GraphError: If only the run can tell which rows there are.
+        """
+        if not region.is_known:
+            raise GraphError(
+                line,
+                "values that are computed, where a value that was read decides what runs",
+                f"one of the instance's ({name})",
+                "Use the instance's value before the choice, or pass it in what is carried.",
+            )
+        flow, called = Flow(region, types), self.name(name)
+        self.origins[called] = line
+        self.pumps[called] = PumpPlan(region, payload, flow.dtype)
+        self.then(lambda: _set(flow, pump_builders.pump(called, flow.shape, flow.dtype, region.space.fields)))
+        return flow
+
+    def place(self, region: Region, name: str, line: str) -> Flow:
+        """Notes a pump whose messages bring nothing but the state of each row.
+
+        Args:
+          region: The rows.
+          name: The pump's name.
+          line: The user's line.
+        """
+        return self.pump(f"{name}/place", region, (), [jax.ShapeDtypeStruct((), np.int32)], line)
+
+    def control(self, region: Region, types: list[Any], make: Callable[[], Wire], is_fresh: bool = True) -> Flow:
+        """Notes a node that moves messages.
+
+        Args:
+          region: Where its messages are.
+          types: What their payloads pack.
+          make: Builds it.
+          is_fresh: Whether their states are those of their place.
+        """
+        flow = Flow(region, types, is_fresh)
+        self.then(lambda: _set(flow, make()))
+        return flow
+
+    def relabel(self, flow: Flow, region: Region, change: Callable[[State], State], name: str, is_fresh: bool) -> Flow:
+        """Notes a change of states; gradients find the way back by themselves.
+
+        Args:
+          flow: The messages.
+          region: Where they are afterwards.
+          change: From states to states.
+          name: The node's name.
+          is_fresh: Whether the states are those of their place afterwards.
+        """
+        called = self.name(name)
+        return self.control(region, flow.types, lambda: control_builders.relabel(built(flow), change, name=called), is_fresh)
+
+    def split(self, flow: Flow, choose: StateFn, regions: Sequence[Region], name: str) -> list[Flow]:
+        """Notes a Cond.
+
+        Args:
+          flow: The messages.
+          choose: Gives the output's number.
+          regions: Where each output's messages are.
+          name: The node's name.
+        """
+        flows, called = [Flow(region, flow.types, flow.is_fresh) for region in regions], self.name(name)
+
+        def step() -> None:
+            for out, wire in zip(flows, control_builders.cond(built(flow), choose, len(flows), name=called), strict=True):
+                out.wire = wire
+
+        self.then(step)
+        return flows
+
+    def merge(self, region: Region, flows: Sequence[Flow], name: str) -> Flow:
+        """Notes a Phi.
+
+        Args:
+          region: Where its messages are.
+          flows: What it merges.
+          name: The node's name.
+        """
+        called = self.name(name)
+        return self.control(
+            region,
+            flows[0].types,
+            lambda: control_builders.phi(called, *(built(flow) for flow in flows)),
+            all(flow.is_fresh for flow in flows),
+        )
+
+    def loop(self, region: Region, types: list[Any], name: str, is_fresh: bool = False) -> Flow:
+        """Notes a Phi whose inputs `close_loop` gives.
+
+        Args:
+          region: Where its messages are.
+          types: What their payloads pack.
+          name: The node's name.
+          is_fresh: Whether their states will be those of their place.
+        """
+        called = self.name(name)
+        return self.control(region, types, lambda: control_builders.phi(called), is_fresh)
+
+    def close_loop(self, loop: Flow, *flows: Flow) -> None:
+        """Notes the inputs of a loop's Phi."""
+
+        def step() -> None:
+            wire = built(loop)
+            assert isinstance(wire, control_builders.PhiWire)
+            wire.connect(*(built(flow) for flow in flows))
+
+        self.then(step)
+
+    def sink(self, flow: Flow, name: str = "unused") -> None:
+        """Notes the end of messages that nobody needs."""
+        called = self.name(name)
+        self.then(lambda: (pump_builders.sink(called, built(flow)), None)[1])
+
+    def fresh(self, flow: Flow, name: str, line: str) -> Flow:
+        """The same messages with the states of their place."""
+        if flow.is_fresh:
+            return flow
+        parts = [Computed(flow, i) for i in range(len(flow.types))]
+        note = NodeNote(name, flow.region, parts, flow.types, _as_it_is, flow.types, [range(len(parts))], line)
+        return self.compute(note)[0]
+
+    def owner(self, leaves: frozenset[Leaf], name: str | None, line: str) -> ParamsNode:
+        """The node that owns some leaves; they become its own at first use.
+
+        Args:
+          leaves: The leaves.
+          name: The name that `amp.node` gave; None for the leaves' top-level key.
+          line: The user's line.
+
+        Raises:
+          GraphError: If they belong to different nodes.
+        """
+        wanted = name or self.owner_name(leaves, line)
+        node = self.params_nodes.setdefault(wanted, ParamsNode(wanted, line))
+        for leaf in sorted(leaves):
+            other = self.owners.setdefault(leaf, node)
+            if other is not node:
+                raise GraphError(
+                    line,
+                    f"parameters of the node `{node.name}` alone",
+                    f"a leaf of `{leaf[0]}` that the node `{other.name}` uses ({other.line})",
+                    "Let one node have it, or put it under a key of its own.",
+                )
+            if leaf not in node.leaves:
+                node.leaves.append(leaf)
+        return node
+
+    def owner_name(self, leaves: frozenset[Leaf], line: str) -> str:
+        """The top-level key that some leaves have in common.
+
+        Args:
+          leaves: The leaves.
+          line: The user's line.
+
+        Raises:
+          GraphError: If they are of several keys.
+        """
+        keys = sorted({key for key, _ in leaves})
+        if len(keys) > 1:
+            raise GraphError(
+                line,
+                "parameters of one node in one operation",
+                f"those of {' and '.join(f'`{key}`' for key in keys)}",
+                "Put them under one key, or wrap the lines in a function made with `amp.node`.",
+            )
+        return keys[0]
+
+    def pair(self, flow: Flow, region: Region, fields: tuple[str, str, str], name: str) -> Flow:
+        """Notes copies of each element's message for every element of another sequence of the same row.
+
+        Args:
+          flow: The messages, one for each element of the first sequence.
+          region: The pairs.
+          fields: The field that says how many elements the other sequence has, the one that numbers them, and the one that numbers
+            the first sequence's.
+          name: The node's name.
+        """
+        size, other, own = fields
+        inner = region.space
+        assert inner.parent is not None
+        space, drop = inner.parent, flow.region.space
+
+        def change(s: State, i: Any) -> State:
+            facts = dict.fromkeys([*space.facts, *inner.facts], 0)
+            kept = s.drop(*drop.facts) if own == inner.index else s.drop(own, *drop.facts)
+            return kept.replace(**facts, **{inner.index: getattr(s, own), other: i})
+
+        make = lambda: ragged_builders.flatmap(built(flow), lambda s: getattr(s, size), change, name=name)
+        return self.control(region, flow.types, make, is_fresh=False)
+
+    def compute(self, note: NodeNote) -> list[Flow]:
+        """Notes a node that computes, and the pumps of what it needs from the instance.
+
+        Args:
+          note: What it computes.
+
+        Returns:
+          A wire for each of its groups of results.
+        """
+        flows = [Flow(note.region, [note.results[i] for i in group]) for group in note.groups]
+
+        def connect(outputs: Any) -> None:
+            for flow, wire in zip(flows, outputs if isinstance(outputs, tuple) else (outputs,), strict=True):
+                flow.wire = wire
+
+        self._noted(note, self._params_builder(note) if note.leaves else self._plain_builder, connect)
+        return flows
+
+    def loss(self, note: NodeNote, metrics: Sequence[tuple[str, int, int]]) -> None:
+        """Notes a loss.
+
+        Args:
+          note: What it computes: its first result is the loss.
+          metrics: For each metric, its name and which results are its sum and its count.
+        """
+
+        def builder(name: str, body: PackedBody, join: Any) -> Any:
+            def with_metrics(*payloads: Any) -> Any:
+                results = unpack(body(*payloads), note.results)
+                return results[0], {metric: (results[value], results[count]) for metric, value, count in metrics}
+
+            return payload_builders.loss(name, with_metrics, join=join)
+
+        self._noted(note, builder, lambda _: None)
+
+    def _plain_builder(self, name: str, body: PackedBody, join: Any) -> Any:
+        return payload_builders.npt(name, body, outputs=len(body.note.groups), join=join, rng=body.note.draws)
+
+    def _params_builder(self, note: NodeNote) -> Callable[..., Any]:
+        owner = self.owner(note.leaves, note.named_by, note.line)
+        owner.users += 1
+        owner.options = owner.options or note.options
+        is_first = owner.users == 1
+
+        def builder(name: str, body: PackedBody, join: Any) -> Any:
+            tree, leaves = self.params_of(owner)
+            body = replace(body, leaves=leaves)
+            same = {"outputs": len(note.groups), "join": join, "rng": note.draws}
+            if is_first:
+                return payload_builders.ppt(owner.name, body, params=tree, **same, **owner.options)
+            return payload_builders.ppt(name, body, params_of=owner.name, **same)
+
+        return builder
+
+    def params_of(self, owner: ParamsNode) -> tuple[Any, tuple[Leaf, ...]]:
+        """The initial parameters of a node, and the leaves in their order: all of its key's, if no other node has one of them."""
+        key = owner.leaves[0][0]
+        n_leaves = len(jax.tree.leaves(self.params[key]))
+        whole = tuple((key, i) for i in range(n_leaves))
+        if owner.name == key and all(self.owners.get(leaf, owner) is owner for leaf in whole):
+            return self.params[key], whole
+        leaves = tuple(sorted(owner.leaves))
+        return {self.leaf_name(leaf): self.leaf(leaf) for leaf in leaves}, tuple(
+            sorted(leaves, key=self.leaf_name)  # dictionaries are flattened in the order of their keys
+        )
+
+    def leaf(self, leaf: Leaf) -> Any:
+        """A leaf's initial value."""
+        return jax.tree.leaves(self.params[leaf[0]])[leaf[1]]
+
+    def leaf_name(self, leaf: Leaf) -> str:
+        """A leaf's path: `embed/w`."""
+        path, _ = jax.tree_util.tree_flatten_with_path(self.params[leaf[0]])[0][leaf[1]]
+        return "/".join([leaf[0], *(str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path)])
+
+    def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
+        region = note.region
+        wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
+        name = self.name(note.named_by or wanted)
+        self.origins[name] = note.line
+        values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
+        places: dict[int, tuple[Flow, int]] = {}
+        pumped: dict[np.dtype, list[tuple[int, Column]]] = {}
+        for i, value in enumerate(values):
+            if isinstance(value, Static):
+                pumped.setdefault(np.dtype(note.types[i].dtype), []).append((i, value.column))
+            elif isinstance(value, Computed):
+                places[i] = (value.flow, value.part)
+        computed = {id(flow): flow for flow, _ in places.values()}
+        ports: list[Flow] = []
+        for members in pumped.values():
+            types = [note.types[i] for i, _ in members]
+            flow = self.pump(f"{name}/in", region, [column for _, column in members], types, note.line)
+            ports.append(flow)
+            places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
+        ports += sorted(computed.values(), key=lambda flow: not flow.is_fresh)
+
+        def step() -> None:
+            entries = list(ports)
+            has_facts = any(column is not None for column in region.space.facts.values())
+            if not entries or (has_facts and not entries[0].is_fresh):
+                entries = [self._place_now(region, name, note.line), *entries]
+            numbers = {id(flow): port for port, flow in enumerate(entries)}
+            where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
+            body = PackedBody(replace(note, inputs=values), [flow.types for flow in entries], where)
+            join = (region.space.key or ("instance",)) if len(entries) > 1 else None
+            connect(builder(name, body, join)(*(built(flow) for flow in entries)))
+
+        self.then(step)
+
+    def _place_now(self, region: Region, name: str, line: str) -> Flow:
+        """A pump that is built at once: whether it is needed depends on the fields that there are."""
+        place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)])
+        called = self.name(f"{name}/place")
+        self.pumps[called], self.origins[called] = PumpPlan(region, (), place.dtype), line
+        place.wire = pump_builders.pump(called, (), place.dtype, region.space.fields)
+        return place
+
+    def _sent_in(self, value: Value, kind: Any, note: NodeNote) -> Value:
+        """A large value of an outer space is pumped once for each of its own rows and sent in from there."""
+        inner = note.region.space
+        if not isinstance(value, Static) or value.column.space is inner or int(np.prod(kind.shape)) <= _MOST_COPIED:
+            return value
+        outer = value.column.space
+        flow = self.pump(f"{note.name}/shared", note.region.within(outer), [value.column], [kind], note.line)
+        for space in reversed(inner.around()[: inner.around().index(outer)]):
+            flow = self.send_in(flow, space, note.name)
+        return Computed(flow)
+
+    def send_in(self, flow: Flow, space: IndexSpace, name: str) -> Flow:
+        """Notes copies of each message for the elements of a sequence that its row has.
+
+        Args:
+          flow: The messages.
+          space: The elements' space.
+          name: What the node is called after.
+        """
+        flow = self.fresh(flow, name, "")
+        size, index, called = space.size, space.index, self.name(f"{name}/each")
+
+        def make() -> Wire:
+            facts = dict.fromkeys(space.facts, 0)
+            return ragged_builders.flatmap(
+                built(flow), lambda s: getattr(s, size), lambda s, i: s.replace(**{index: i}, **facts), name=called
+            )
+
+        return self.control(flow.region.within(space), flow.types, make, is_fresh=False)
+
+
+def built(flow: Flow) -> Wire:
+    """A flow's wire, once it is built."""
+    assert flow.wire is not None
+    return flow.wire
+
+
+def _set(flow: Flow, wire: Wire) -> None:
+    flow.wire = wire
+
+
+def _as_it_is(_: Any, *values: Any) -> Sequence[Any]:
+    return values

@@ -1,0 +1,223 @@
+"""Index spaces: what there is one message of. One per instance, per element of a sequence, per element of an element, ...
+
+All messages of a space carry the same state fields: those of the spaces around it, the element's number (`word_i`), and what control
+there needs to know about the element (`chars_n`: how many characters; `if_1`: which branch). The fields of a space are known when
+everything has been lowered, so what depends on them is made last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
+
+
+class Column:
+    """What the instances say of every row of a space: an array, computed once for a data set.
+
+    Args:
+      space: The space.
+      compute: From the data set to the array `[rows, ...]`.
+    """
+
+    def __init__(self, space: IndexSpace, compute: Callable[[Columns], np.ndarray]):
+        self.space, self._compute = space, compute
+
+    def of(self, data: Columns) -> np.ndarray:
+        """Its values for a data set, `[rows, ...]`."""
+        return data.once(self, lambda: np.asarray(self._compute(data)))
+
+    def inside(self, space: IndexSpace) -> Column:
+        """The same, for each row of a space inside its own."""
+        if space is self.space:
+            return self
+        return Column(space, lambda data: space.rows_of(data, self.space, self.of(data)))
+
+
+class IndexSpace:
+    """A space: one row per instance (`parent` None), or per element of a sequence that each row of `parent` has.
+
+    Args:
+      parent: The space around it.
+      dimension: The sequence's name.
+      sizes: Elements of each of the parent's rows; None where only the run tells, as in a loop that reads a value.
+
+    Attributes:
+      facts: State fields beside the element's number, with their columns (None: set by a node).
+    """
+
+    def __init__(self, parent: IndexSpace | None = None, dimension: str = "", sizes: Column | None = None):
+        self.parent, self.dimension, self.sizes = parent, dimension, sizes
+        self.facts: dict[str, Column | None] = {}
+        self._inner: dict[str, IndexSpace] = {}
+
+    def along(self, dimension: str, sizes: Column | None) -> IndexSpace:
+        """The space of the elements of a sequence that each row has; one for each dimension.
+
+        Args:
+          dimension: The sequence's name.
+          sizes: How many elements each row has.
+        """
+        if dimension not in self._inner:
+            name = dimension
+            while any(name == space.dimension for space in self.around()):
+                name = f"{name}_"
+            self._inner[dimension] = IndexSpace(self, name, sizes)
+        return self._inner[dimension]
+
+    def around(self) -> list[IndexSpace]:
+        """This space and those around it, from the inside."""
+        return [self, *(self.parent.around() if self.parent else ())]
+
+    @property
+    def index(self) -> str:
+        """The state field that numbers its elements."""
+        return f"{self.dimension}_i"
+
+    @property
+    def size(self) -> str:
+        """The state field of the space around it that says how many elements there are; asking for it puts it there."""
+        assert self.parent is not None
+        return self.parent.fact(f"{self.dimension}_n", self.sizes)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The state fields that tell its rows apart, beside the instance."""
+        return () if self.parent is None else (*self.parent.key, self.index)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The state fields that its messages carry."""
+        return (*self.parent.fields, self.index, *self.facts) if self.parent else tuple(self.facts)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the instances say which rows it has."""
+        return self.parent is None or (self.sizes is not None and self.parent.is_known)
+
+    def fact(self, name: str, column: Column | None) -> str:
+        """Puts a state field into all of its messages.
+
+        Args:
+          name: The field.
+          column: Its values; None if a node sets it.
+
+        Returns:
+          The field's name.
+        """
+        self.facts.setdefault(name, column)
+        return name
+
+    def n_rows(self, data: Columns) -> int:
+        """How many rows a data set has here."""
+        return len(data) if self.parent is None else len(self.parents(data))
+
+    def parents(self, data: Columns) -> np.ndarray:
+        """`[rows]`: each row's row in the space around it."""
+        assert self.parent is not None
+        around = self.parent
+        return data.once((self, "parents"), lambda: np.repeat(np.arange(around.n_rows(data)), self.lengths(data)))
+
+    def lengths(self, data: Columns) -> np.ndarray:
+        """`[parent's rows]`: how many rows each of them has here."""
+        assert self.sizes is not None
+        return np.maximum(self.sizes.of(data), 0)
+
+    def starts(self, data: Columns) -> np.ndarray:
+        """`[parent's rows]`: the first row of each of them."""
+        return data.once((self, "starts"), lambda: np.cumsum(self.lengths(data)) - self.lengths(data))
+
+    def numbers(self, data: Columns) -> np.ndarray:
+        """`[rows]`: each row's number among those of its parent."""
+        return data.once(
+            (self, "numbers"), lambda: np.arange(self.n_rows(data)) - self.starts(data)[self.parents(data)]
+        )
+
+    def rows_of(self, data: Columns, outer: IndexSpace, values: np.ndarray) -> np.ndarray:
+        """A column of a space around this one, for each row here.
+
+        Args:
+          data: The data set.
+          outer: The space around.
+          values: `[outer's rows, ...]`.
+        """
+        if self is outer:
+            return values
+        assert self.parent is not None
+        return self.parent.rows_of(data, outer, values)[self.parents(data)]
+
+    def columns(self, data: Columns) -> dict[str, np.ndarray]:
+        """The state fields of every row, by name."""
+        found: dict[str, np.ndarray] = {}
+        for space in self.around():
+            own = {name: column.inside(space).of(data) for name, column in space.facts.items() if column is not None}
+            if space.parent is not None:
+                own[space.index] = space.numbers(data)
+            found |= {name: self.rows_of(data, space, values) for name, values in own.items()}
+        return found
+
+    def instances(self, data: Columns) -> np.ndarray:
+        """`[rows]`: each row's instance."""
+        return self.rows_of(data, self.around()[-1], np.arange(len(data)))
+
+    def __repr__(self) -> str:
+        return " of ".join(f"each {space.dimension}" if space.parent else "an instance" for space in self.around())
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition on rows: a state field has a value.
+
+    Args:
+      field: The state field.
+      value: Its value.
+      column: The field's values; None where a value that is read back decides.
+    """
+
+    field: str
+    value: int
+    column: Column | None
+
+
+@dataclass(frozen=True)
+class Region:
+    """The rows of a space for which all guards hold: where something is computed.
+
+    Args:
+      space: The space.
+      guards: The guards.
+    """
+
+    space: IndexSpace
+    guards: tuple[Guard, ...] = ()
+
+    def within(self, space: IndexSpace) -> Region:
+        """The rows of an inner space that lie in this region's."""
+        return Region(space, self.guards)
+
+    def where(self, guard: Guard) -> Region:
+        """The rows for which another guard holds, too."""
+        return Region(self.space, (*self.guards, guard))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the instances say which rows it has."""
+        return self.space.is_known and all(guard.column is not None for guard in self.guards)
+
+    def rows(self, data: Columns) -> np.ndarray | None:
+        """The numbers of its rows in its space; None for all.
+
+        Args:
+          data: The data set.
+        """
+        holds: np.ndarray | None = None
+        for guard in self.guards:
+            assert guard.column is not None
+            one = guard.column.inside(self.space).of(data) == guard.value
+            holds = one if holds is None else holds & one
+        return None if holds is None else np.flatnonzero(holds)

@@ -1,0 +1,144 @@
+"""Instances as the messages that a compiled graph's pumps get: columns, made once for a whole data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import DataError
+from ampjax.frontend.index_spaces import Column
+from ampjax.ir.instances import Messages
+from ampjax.jaxprs.primitives import bind
+
+if TYPE_CHECKING:
+    from ampjax.frontend.graph_draft import PumpPlan
+    from ampjax.frontend.instance_spec import LeafSpec
+
+
+class Columns:
+    """What is known of a data set while its columns are made.
+
+    Args:
+      leaves: The leaves of the spec.
+      instances: The instances.
+
+    Raises:
+      DataError: If instances do not fit the spec, or lengths that the spec calls the same differ.
+    """
+
+    def __init__(self, leaves: Sequence[LeafSpec], instances: Sequence[Any]):
+        self._n = len(instances)
+        self._known: dict[Hashable, Any] = {}
+        self._values: dict[str, np.ndarray] = {}
+        self._sizes: dict[tuple[str, ...], tuple[str, np.ndarray]] = {}
+        for leaf in leaves:
+            self._values[leaf.path], sizes = leaf.read(instances)
+            for depth, column in enumerate(sizes):
+                self._same_sizes(leaf, depth, column)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """A value that is made at first use."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def leaf(self, path: str) -> np.ndarray:
+        """The values of a leaf of the spec, `[rows, *shape]`."""
+        return self._values[path]
+
+    def sizes(self, dimensions: tuple[str, ...]) -> np.ndarray:
+        """How many elements of the last dimension each row of those before has."""
+        return self._sizes[dimensions][1]
+
+    def equation(self, source: Any, operands: Sequence[Any]) -> list[np.ndarray]:
+        """One operation of the model on all rows at once.
+
+        Args:
+          source: JAX's equation, on one row.
+          operands: Columns, or values that are the same for all rows.
+
+        Returns:
+          A column for each result.
+        """
+        rows = [operand.of(self) if isinstance(operand, Column) else operand for operand in operands]
+        n = next(len(row) for row, operand in zip(rows, operands, strict=True) if isinstance(operand, Column))
+        size = 1 << max(n - 1, 0).bit_length()  # few sizes, so that few programs are compiled
+        axes = [0 if isinstance(operand, Column) else None for operand in operands]
+        padded = [
+            np.concatenate([row, np.zeros((size - n, *row.shape[1:]), row.dtype)]).astype(atom.aval.dtype) if axis == 0 else row
+            for row, axis, atom in zip(rows, axes, source.invars, strict=True)
+        ]
+        results = jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))(*padded)
+        return [np.asarray(result)[:n] for result in results]
+
+    def _same_sizes(self, leaf: LeafSpec, depth: int, sizes: np.ndarray) -> None:
+        dimensions = leaf.dimensions[: depth + 1]
+        other, known = self._sizes.setdefault(dimensions, (leaf.path, sizes))
+        if len(known) != len(sizes) or (known != sizes).any():
+            at = int(np.flatnonzero(known != sizes)[0]) if len(known) == len(sizes) else -1
+            got = f"{known[at]} and {sizes[at]} in row {at}" if at >= 0 else f"{len(known)} and {len(sizes)} rows"
+            where = f"instances, dimension `{dimensions[-1]}`"
+            fix = "Give both the same length, or the dimension another name in the spec."
+            raise DataError(where, f"one length in `{other}` and `{leaf.path}`", got, fix)
+
+
+class CompiledInstances:
+    """A data set for a compiled graph (`ampjax.Instances`).
+
+    Args:
+      plans: What each pump gets.
+      columns: The data set.
+    """
+
+    def __init__(self, plans: Mapping[str, PumpPlan], columns: Columns):
+        self._n = len(columns)
+        self._pumped = {name: self._messages(plan, columns) for name, plan in plans.items()}
+
+    def __len__(self) -> int:
+        return self._n
+
+    def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
+        """Gives the messages of some instances, by pump.
+
+        Args:
+          ids: `[n]`: which instances.
+
+        Returns:
+          By pump, the messages of all these instances as columns.
+        """
+        ids = np.asarray(ids, np.int64)
+        found: dict[str, Messages] = {}
+        for name, (payload, fields, starts) in self._pumped.items():
+            n = (starts[1:] - starts[:-1])[ids]
+            position = np.repeat(np.arange(len(ids)), n)
+            rows = np.arange(len(position)) + np.repeat(starts[ids] - (np.cumsum(n) - n), n)
+            found[name] = Messages(payload[rows], position, {field: column[rows] for field, column in fields.items()})
+        return found
+
+    def __repr__(self) -> str:
+        return f"CompiledInstances({self._n} instances, {len(self._pumped)} pumps)"
+
+    def _messages(self, plan: PumpPlan, columns: Columns) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+        """A pump's payloads, its states, and where each instance's messages begin."""
+        space = plan.region.space
+        chosen = plan.region.rows(columns)
+        n_rows = space.n_rows(columns)
+        pick = (lambda column: column) if chosen is None else (lambda column: column[chosen])
+        parts = [np.asarray(pick(column.inside(space).of(columns)), plan.dtype) for column in plan.payload]
+        n = n_rows if chosen is None else len(chosen)
+        if not parts:
+            payload = np.zeros(n, plan.dtype)
+        elif len(parts) == 1:
+            payload = parts[0]
+        else:
+            payload = np.concatenate([part.reshape(n, -1) for part in parts], axis=1)
+        fields = {name: pick(column) for name, column in space.columns(columns).items()}
+        fields |= {name: np.zeros(n, np.int64) for name in space.fields if name not in fields}
+        counts = np.bincount(pick(space.instances(columns)), minlength=self._n)
+        return payload, fields, np.concatenate([[0], np.cumsum(counts)])

@@ -1,0 +1,147 @@
+"""What an instance looks like, written as JAX prints types: `int32[w]`, where names are lengths that each instance has of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import DataError, GraphError
+from ampjax.frontend.structures import Ragged
+from ampjax.frontend.tracing import Dimensions
+
+_TYPE = re.compile(r"\s*([a-z]+\d*)\s*\[([^\]]*)\]\s*")
+
+
+@dataclass(frozen=True)
+class LeafSpec:
+    """The type of one leaf of an instance.
+
+    Args:
+      path: Where it is in the instance, as JAX writes paths.
+      keys: The path's keys.
+      dtype: Its dtype.
+      dimensions: Names of its leading dimensions, from the outside.
+      shape: The other dimensions.
+    """
+
+    path: str
+    keys: tuple[Any, ...]
+    dtype: np.dtype
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    def aval(self, dimensions: Dimensions) -> jax.ShapeDtypeStruct:
+        """The type with symbolic dimensions.
+
+        Args:
+          dimensions: Those of the model.
+        """
+        named = tuple(dimensions.get(name) for name in self.dimensions)
+        return jax.ShapeDtypeStruct((*named, *self.shape), self.dtype)
+
+    def read(self, instances: Sequence[Any]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The leaf's values in all instances, one after the other.
+
+        Args:
+          instances: The instances.
+
+        Returns:
+          `[rows, *shape]`, and for each named dimension how many elements each row of the dimension before has.
+
+        Raises:
+          DataError: If a leaf is missing or has another shape; names the instance.
+        """
+        values = [self._follow(instance, number) for number, instance in enumerate(instances)]
+        sizes: list[np.ndarray] = []
+        for depth in range(len(self.dimensions)):
+            is_last = depth == len(self.dimensions) - 1
+            sizes.append(np.array([self._length(value) for value in values], np.int64))
+            if is_last:
+                break
+            values = [row for value in values for row in _rows(value)]
+        return self._stacked(values), sizes
+
+    def _stacked(self, values: list[Any]) -> np.ndarray:
+        """All rows of all values, as one array."""
+        wanted = self.shape
+        try:
+            if not self.dimensions:
+                out = np.asarray(values) if values else np.zeros((0, *wanted))
+            else:
+                parts = [np.asarray(value).reshape(len(value), *np.shape(value)[1:]) for value in values if len(value)]
+                out = np.concatenate(parts) if parts else np.zeros((0, *wanted))
+        except ValueError:
+            out = None
+        if out is None or out.shape[1:] != wanted:
+            got = sorted({np.shape(v)[1 if self.dimensions else 0 :] for v in values if np.size(v)} - {wanted})
+            raise DataError(f"instances, `{self.path}`", f"rows of shape {wanted}", f"{got[:1] or 'none'}", "Mend the data or the spec.")
+        if not np.can_cast(out.dtype, self.dtype, "same_kind") and out.size:
+            exact = out.astype(self.dtype)
+            if out.dtype.kind not in "iub" or not np.array_equal(exact, out):
+                raise DataError(f"instances, `{self.path}`", f"{self.dtype}", f"{out.dtype}", "Cast the data, or change the spec.")
+        return out.astype(self.dtype)
+
+    def _length(self, value: Any) -> int:
+        try:
+            return len(value)
+        except TypeError:
+            where = f"instances, `{self.path}`"
+            raise DataError(where, "a sequence, as the spec says", f"{type(value).__name__}", "Give an array or a list.") from None
+
+    def _follow(self, instance: Any, number: int) -> Any:
+        value = instance
+        for key in self.keys:
+            name = getattr(key, "key", getattr(key, "name", getattr(key, "idx", None)))
+            try:
+                value = getattr(value, name) if hasattr(key, "name") else value[name]
+            except (KeyError, AttributeError, IndexError, TypeError):
+                there = sorted(value) if isinstance(value, dict) else type(value).__name__
+                raise DataError(f"instance {number}", f"`{self.path}`", f"{there}", "Give every instance what the spec names.") from None
+        return value
+
+
+def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
+    """Reads a spec.
+
+    Args:
+      spec: A pytree of texts, such as `{"tokens": "int32[t]", "label": "int32[]"}`.
+
+    Returns:
+      Its leaves, and its structure.
+
+    Raises:
+      GraphError: If a text is no type.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(spec)
+    return [_parsed(path, text) for path, text in leaves], structure
+
+
+def _parsed(keys: tuple[Any, ...], text: Any) -> LeafSpec:
+    path = jax.tree_util.keystr(keys)
+    where = f"spec, `{path}`"
+    fix = 'Write `"int32[t]"` for a sequence, `"float32[n,11]"` for one of vectors, `"int32[]"` for a number.'
+    match = _TYPE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise GraphError(where, "a type, such as `float32[n,11]`", f"{text!r}", fix)
+    try:
+        dtype = np.dtype(jnp.dtype(match[1]))
+    except TypeError:
+        raise GraphError(where, "a dtype of JAX", f"`{match[1]}`", fix) from None
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        hint = 'Use 32 bits, or `jax.config.update("jax_enable_x64", True)`.'
+        raise GraphError(where, "a dtype that JAX holds now", f"`{match[1]}`", hint)
+    parts = [part.strip() for part in match[2].split(",") if part.strip()]
+    named = [part for part in parts if not part.isdigit()]
+    if parts[: len(named)] != named or any(not name.isidentifier() for name in named) or len(set(named)) < len(named):
+        raise GraphError(where, "different names first, then numbers", f"`[{match[2]}]`", fix)
+    return LeafSpec(path, keys, dtype, tuple(named), tuple(int(part) for part in parts[len(named) :]))
+
+
+def _rows(value: Any) -> list[Any]:
+    return [value[i] for i in range(len(value))] if isinstance(value, Ragged) else list(value)

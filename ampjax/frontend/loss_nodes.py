@@ -1,0 +1,80 @@
+"""The losses of a graph: one for each region in which there are summands of the model's loss, or metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.frontend.index_spaces import Region
+from ampjax.frontend.lowering import Lowering
+from ampjax.frontend.node_bodies import NodeNote
+from ampjax.frontend.values import Computed, Constant, LossTerm, OfParams, Value
+
+_NUMBER = jax.ShapeDtypeStruct((), np.dtype(np.float32))
+
+
+def note_losses(low: Lowering) -> None:
+    """Notes the losses.
+
+    Args:
+      low: The lowering, with all summands and metrics.
+    """
+    by_region: dict[Region, list[LossTerm]] = {}
+    for term in low.terms:
+        value = term.value
+        region = value.flow.region if isinstance(value, Computed) else term.region
+        by_region.setdefault(region, []).append(term)
+    for region, terms in by_region.items():
+        _note(low, region, terms)
+
+
+def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
+    inputs: list[Value] = []
+    types: list[Any] = []
+
+    def number(value: Value) -> int:
+        for i, known in enumerate(inputs):
+            same_part = isinstance(known, Computed) and isinstance(value, Computed)
+            if known is value or (same_part and (known.flow, known.part) == (value.flow, value.part)):
+                return i
+        inputs.append(value)
+        types.append(value.flow.types[value.part] if isinstance(value, Computed) else _NUMBER)
+        return len(inputs) - 1
+
+    values = [_plain(low, term.value, region, term.line) for term in terms]
+    summands = [
+        (number(value), [number(weight) for weight in term.weights])
+        for value, term in zip(values, terms, strict=True)
+        if term.metric is None
+    ]
+    metrics = [
+        (term.metric, number(value), number(term.count or Constant(np.float32(1.0))))
+        for value, term in zip(values, terms, strict=True)
+        if term.metric is not None
+    ]
+    names = [name for name, *_ in metrics]
+
+    def function(_: Any, *given: Any) -> list[Any]:
+        total = jnp.zeros((), jnp.float32)
+        for value, weights in summands:
+            part = given[value]
+            for weight in weights:
+                part = part * given[weight]
+            total = total + part
+        told = [jnp.asarray(given[i], total.dtype) for _, value, count in metrics for i in (value, count)]
+        return [total, *told]
+
+    n = 1 + 2 * len(metrics)
+    note = NodeNote("loss", region, inputs, types, function, [_NUMBER] * n, [range(n)], terms[0].line)
+    low.draft.loss(note, [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)])
+
+
+def _plain(low: Lowering, value: Value, region: Region, line: str) -> Value:
+    """A value that a node without parameters can read."""
+    if not isinstance(value, OfParams):
+        return value
+    return low.packed([value], [_NUMBER], region, "loss", line)[0]

@@ -1,0 +1,512 @@
+"""From a traced function to nodes: what follows from the instance is computed on the host, the rest becomes nodes (binding-time analysis)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.clusters import Cluster, Clusters
+from ampjax.frontend.equations import Atom, Equation, Known, Name, flatten, needed
+from ampjax.frontend.graph_draft import GraphDraft
+from ampjax.frontend.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.node_bodies import NodeNote
+from ampjax.frontend.tracing import Call, Traced
+from ampjax.frontend.values import Computed, Constant, Elements, Flow, Leaf, LossTerm, OfParams, Static, Value
+from ampjax.jaxprs.primitives import bind
+
+Rule = Callable[["Lowering", Call, Sequence[Value], Region, "Wanted"], list[Any]]
+"""How a combinator becomes nodes: from its operands, where it is used, and what of its results is wanted, to the results' values."""
+
+
+class Wanted:
+    """Which results of a function are needed, and for what.
+
+    Args:
+      values: Numbers of the results that are read.
+      losses: By number of a result that is a summand of the loss and nothing else, what it is multiplied with.
+    """
+
+    def __init__(self, values: set[int], losses: Mapping[int, tuple[Value, ...]] | None = None):
+        self.values, self.losses = values, dict(losses or {})
+
+
+class Lowering:
+    """Lowers the functions of one model.
+
+    Args:
+      params: The model's parameters, a dictionary.
+      rules: How each combinator becomes nodes, by kind.
+
+    Attributes:
+      draft: The graph to be.
+      terms: The summands of the loss, and the metrics.
+      outputs: What `predict` returns: names, with the wires.
+    """
+
+    def __init__(self, params: Mapping[str, Any], rules: Mapping[str, Rule]):
+        self.draft = GraphDraft(params)
+        self.terms: list[LossTerm] = []
+        self.outputs: list[tuple[str, Value, Any, Region, str]] = []
+        self.lengths: dict[str, Column] = {}
+        self._rules = rules
+        self._numbers: dict[str, int] = {}
+
+    def number(self, prefix: str) -> str:
+        """A name that nothing has, such as `if_2`."""
+        self._numbers[prefix] = self._numbers.get(prefix, 0) + 1
+        return f"{prefix}_{self._numbers[prefix]}"
+
+    def run(
+        self,
+        function: Traced,
+        values: Sequence[Value],
+        region: Region,
+        wanted: Wanted,
+        groups: Sequence[Sequence[int]] = (),
+    ) -> list[Any]:
+        """Lowers a function.
+
+        Args:
+          function: The function.
+          values: What its variables are.
+          region: Where it is computed.
+          wanted: What of its results is needed.
+          groups: Which results should travel together.
+
+        Returns:
+          What each result is; None where it is not wanted.
+        """
+        atoms = {variable: Name(variable.aval) for variable in function.variables}
+        equations, results = flatten(function.jaxpr, atoms)
+        env: dict[Name, Value] = dict(zip(atoms.values(), values, strict=True))
+        return _Body(self, region, env, equations, results).lower(wanted, groups)
+
+    def call(self, equation: Equation, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+        """Lowers a combinator.
+
+        Args:
+          equation: Its equation.
+          operands: What its operands are.
+          region: Where it is used.
+          wanted: What of its results is needed.
+        """
+        call = equation.call
+        assert call is not None
+        return self._rules[call.kind](self, call, operands, region, wanted)
+
+    # -- values in another place
+
+    def into(self, value: Value, region: Region, space: IndexSpace, name: str) -> Value:
+        """A value of a region, in a space of elements inside it.
+
+        Args:
+          value: The value.
+          region: Where it is.
+          space: The elements' space; its parent is the region's space.
+          name: What new nodes are called after.
+        """
+        if isinstance(value, Computed):
+            return Computed(self.draft.send_in(value.flow, space, name), value.part, value.was_read)
+        if isinstance(value, Elements):
+            sizes = value.space.sizes
+            inner = space.along(value.space.dimension, None if sizes is None else sizes.inside(space))
+            return Elements(inner, self._element_into(value, region, space, inner, name))
+        return value
+
+    def length_of(self, equation: Equation) -> Column:
+        """The column of a dimension's length, where the model reads it from a shape."""
+        name = str(equation.source.params["dim"])
+        if name not in self.lengths:
+            fix = "Use `amp.length` of the sequence."
+            raise GraphError(equation.line, "a dimension of the spec", f"the length `{name}`", fix)
+        return self.lengths[name]
+
+    def packed(self, values: Sequence[Value], types: Sequence[Any], region: Region, name: str, line: str) -> list[Computed]:
+        """The same values as parts of messages: those of one dtype in one message.
+
+        Args:
+          values: Values that are no sequences.
+          types: Their types.
+          region: Where they are.
+          name: What new nodes are called after.
+          line: The user's line.
+
+        Returns:
+          For each value, the wire and its part.
+        """
+        found: dict[int, Computed] = {}
+        for members in by_dtype(types):
+            flow = self.pack([values[i] for i in members], [types[i] for i in members], region, name, line)
+            found |= {i: Computed(flow, part, read_of(values[i])) for part, i in enumerate(members)}
+        return [found[i] for i in range(len(values))]
+
+    def pack(self, values: Sequence[Value], types: Sequence[Any], region: Region, name: str, line: str) -> Flow:
+        """Values of one dtype as one message, in order.
+
+        Args:
+          values: The values.
+          types: Their types.
+          region: Where they are.
+          name: What new nodes are called after.
+          line: The user's line.
+        """
+        first = values[0]
+        if isinstance(first, Computed) and len(first.flow.types) == len(values):
+            flow = first.flow
+            if all(isinstance(v, Computed) and v.flow is flow and v.part == i for i, v in enumerate(values)):
+                return flow
+        for value in values:
+            if isinstance(value, Elements):
+                raise GraphError(line, "an array", "a sequence", "Carry what has a fixed shape: a sum, or one element.")
+        leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+        if not leaves and all(isinstance(value, Static | Constant) for value in values):
+            columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
+            return self.draft.pump(name, region, columns, list(types), line)
+        note = NodeNote(name, region, values, types, lambda _, *xs: xs, types, [range(len(values))], line, leaves)
+        return self.draft.compute(note)[0]
+
+    def column(self, value: Value, region: Region, kind: Any) -> Column:
+        """A static or constant value as a column of a region's space.
+
+        Args:
+          value: The value.
+          region: The region.
+          kind: Its type.
+        """
+        space = region.space
+        if isinstance(value, Static):
+            return value.column.inside(space)
+        assert isinstance(value, Constant)
+        one = np.asarray(value.value, kind.dtype)
+        return Column(space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
+
+    def _element_into(self, value: Elements, region: Region, space: IndexSpace, inner: IndexSpace, name: str) -> Value:
+        """An element of an outer sequence, in the space of that sequence's elements for each element of `space`."""
+        element = value.element
+        if isinstance(element, Static):
+            outer = value.space
+
+            def compute(data: Any) -> np.ndarray:
+                rows = inner.rows_of(data, region.space, np.arange(region.space.n_rows(data)))
+                return element.column.inside(outer).of(data)[outer.starts(data)[rows] + inner.numbers(data)]
+
+            return Static(Column(inner, compute))
+        if isinstance(element, Computed):
+            flow = self.draft.fresh(element.flow, name, "")
+            size, index, own, called = space.size, space.index, value.space.index, self.draft.name(f"{name}/each")
+            return Computed(self.draft.pair(flow, region.within(inner), (size, index, own), called), element.part)
+        raise GraphError(name, "sequences of arrays", "a sequence of sequences from outside", "Pass it to `map` as an argument.")
+
+
+class _Body:
+    """One function that is being lowered in one place."""
+
+    def __init__(
+        self, lowering: Lowering, region: Region, env: dict[Name, Value], equations: list[Equation], results: list[Atom]
+    ):
+        self.lowering, self.region, self.env = lowering, region, env
+        self.results = results
+        self.equations = equations
+        self.makers = {name: equation for equation in equations for name in equation.outputs}
+        self.statics: dict[Name, Equation] = {}
+        self.losses: dict[Name, list[tuple[Value, ...]]] = {}
+        self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
+
+    def lower(self, wanted: Wanted, groups: Sequence[Sequence[int]]) -> list[Any]:
+        """Lowers it; see `Lowering.run`."""
+        late = [equation for equation in self.equations if not self._is_early(equation)]
+        for i, weights in wanted.losses.items():
+            self._loss_terms(self.results[i], weights)
+        read = [atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)]
+        outside = {*read, *self.losses}
+        clusters = self._clusters(needed(late, [*outside, *self.element_losses]))
+        order = clusters.in_order(outside)
+        readers = clusters.readers()
+        for cluster in order:
+            if cluster.call is not None:
+                self._call(cluster.call, outside, readers)
+            else:
+                self._compute(cluster, outside, readers, groups)
+        self._note_losses()
+        return [self._value(atom) if i in wanted.values else None for i, atom in enumerate(self.results)]
+
+    def _note_losses(self) -> None:
+        terms = self.lowering.terms
+        for name, factors in self.losses.items():
+            terms += [LossTerm(self.env[name], self.region, weights) for weights in factors]
+        for name, factors in self.element_losses.items():
+            value = self.env.get(name)  # nothing where a function has taken the loss's part itself
+            if isinstance(value, Elements):
+                region = self.region.within(value.space)
+                terms += [LossTerm(value.element, region, weights) for weights in factors]
+
+    def _value(self, atom: Atom) -> Value:
+        return Constant(atom.value) if isinstance(atom, Known) else self.env[atom]
+
+    # -- what is a summand of the loss
+
+    def _loss_terms(self, atom: Atom, weights: tuple[Value, ...]) -> None:
+        """Takes a sum apart, so that a loss starts at each summand and no group waits for all of them."""
+        equation = self.makers.get(atom) if isinstance(atom, Name) and atom not in self.env else None
+        if isinstance(atom, Known):
+            self.lowering.terms.append(LossTerm(Constant(atom.value), self.region, weights))
+            return
+        if equation is None:
+            self.losses.setdefault(atom, []).append(weights)
+            return
+        if equation.call is not None:
+            if equation.call.kind == "sum" and isinstance(sequence := equation.inputs[equation.outputs.index(atom)], Name):
+                self.element_losses.setdefault(sequence, []).append(weights)
+            else:
+                self.losses.setdefault(atom, []).append(weights)
+            return
+        for inner, factor in _summands(equation, [self._known(each) for each in equation.inputs]) or [(atom, None)]:
+            if inner is atom:
+                self.losses.setdefault(atom, []).append(weights)
+            else:
+                self._loss_terms(inner, weights if factor is None else (*weights, factor))
+
+    # -- what is computed when
+
+    def _is_early(self, equation: Equation) -> bool:
+        """Finds out what an equation gives if that needs no message; tells whether it did."""
+        values = [self._known(atom) for atom in equation.inputs]
+        if equation.call is not None:
+            if not _is_static_call(equation.call, values):
+                return False
+            every = Wanted(set(range(len(equation.outputs))))
+            results = self.lowering.call(equation, values, self.region, every)  # type: ignore[arg-type]
+            self.env |= dict(zip(equation.outputs, results, strict=True))
+            return True
+        if equation.source.primitive.name == "dim_as_value":
+            self.env[equation.outputs[0]] = Static(self.lowering.length_of(equation))
+            return True
+        self._refuse_sequences(equation, values)
+        leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+        is_computed = any(value is None or isinstance(value, Computed) for value in values)
+        if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
+            return False
+        self._early(equation, values, leaves)
+        return True
+
+    def _clusters(self, equations: Sequence[Equation]) -> Clusters:
+        clusters = Clusters()
+        for equation in equations:
+            if equation.call is not None:
+                clusters.add_call(equation)
+                continue
+            values = [self._known(atom) for atom in equation.inputs]
+            leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+            owner = self.lowering.draft.owner_name(leaves, equation.line) if leaves else None
+            clusters.add(equation, owner, {id(value.flow) for value in values if isinstance(value, Computed)})
+        return clusters
+
+    def _known(self, atom: Atom) -> Value | None:
+        return Constant(atom.value) if isinstance(atom, Known) else self.env.get(atom)
+
+    def _refuse_sequences(self, equation: Equation, values: Sequence[Value | None]) -> None:
+        shapes = [atom.aval.shape for atom in (*equation.inputs, *equation.outputs) if isinstance(atom, Name)]
+        if any(isinstance(value, Elements) for value in values) or any(
+            not isinstance(n, int) for shape in shapes for n in shape
+        ):
+            raise GraphError(
+                equation.line,
+                "operations on one element",
+                f"`{equation.source.primitive.name}` on a whole sequence, whose length is each instance's own",
+                "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`.",
+            )
+
+    def _early(self, equation: Equation, values: Sequence[Any], leaves: frozenset[Leaf]) -> None:
+        """An operation that needs no message: on constants, parameters, or the instance's values."""
+        if leaves:
+            for i, name in enumerate(equation.outputs):
+                self.env[name] = OfParams(leaves, _of_params(equation, values, i))
+        elif any(isinstance(value, Static) for value in values):
+            self.statics |= dict.fromkeys(equation.outputs, equation)
+            spaces = [value.column.space for value in values if isinstance(value, Static)]
+            space = max(spaces, key=lambda s: len(s.around()))
+            operands = [v.column.inside(space) if isinstance(v, Static) else v.value for v in values]
+            whole = Column(space, lambda data: data.equation(equation.source, operands))  # type: ignore[arg-type]
+            for i, name in enumerate(equation.outputs):
+                self.env[name] = Static(_Part(whole, i))
+        else:
+            with jax.ensure_compile_time_eval():
+                results = bind(equation.source, [value.value for value in values])
+            for name, result in zip(equation.outputs, results, strict=True):
+                self.env[name] = Constant(np.asarray(result) if not _is_key(result) else result)
+
+    # -- clusters
+
+    def _call(self, equation: Equation, outside: set[Name], readers: Mapping[Name, set[int]]) -> None:
+        read = {i for i, name in enumerate(equation.outputs) if name in readers or name in outside}
+        losses = {
+            i: self.element_losses[name][0]
+            for i, name in enumerate(equation.outputs)
+            if i not in read and len(self.element_losses.get(name, ())) == 1 and _can_lose(equation, i)
+        }
+        read |= {i for i, name in enumerate(equation.outputs) if name in self.element_losses and i not in losses}
+        wanted = Wanted(read, losses)
+        operands = [self._value(atom) for atom in equation.inputs]
+        results = self.lowering.call(equation, operands, self.region, wanted)
+        self.env |= {name: value for name, value in zip(equation.outputs, results, strict=True) if value is not None}
+
+    def _compute(
+        self, cluster: Cluster, outside: set[Name], readers: Mapping[Name, set[int]], groups: Sequence[Sequence[int]]
+    ) -> None:
+        """A node for some equations; what the instance says is computed again in it from the instance's own values."""
+        own = [name for equation in cluster.equations for name in equation.outputs if name in readers or name in outside]
+        if not own:
+            return
+        inside = {name for equation in cluster.equations for name in equation.outputs}
+        steps: list[Equation] = []
+        roots: list[Name] = []
+
+        def need(atom: Atom) -> None:
+            if isinstance(atom, Known) or atom in inside or atom in roots:
+                return
+            maker = self.statics.get(atom)
+            if maker is None:
+                roots.append(atom)
+            elif maker not in steps:
+                for each in maker.inputs:
+                    need(each)
+                steps.append(maker)
+
+        for equation in cluster.equations:
+            for atom in equation.inputs:
+                need(atom)
+            steps.append(equation)
+        bundles = [[self.results[i] for i in group] for group in groups]
+        bundles = [b for b in bundles if all(isinstance(a, Name) and a in inside for a in b) and len(set(b)) == len(b)]
+        names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
+        rest = [name for name in own if not any(name in bundle for bundle in names)]
+        names += together(rest, lambda name: readers.get(name, set()) | ({-1} if name in outside else set()))
+        flat = [name for bundle in names for name in bundle]
+        values = [self.env[name] for name in roots]
+        leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+        ends = np.cumsum([len(bundle) for bundle in names]).tolist()
+        note = NodeNote(
+            name=cluster.equations[-1].function or self.region.space.dimension or "node",
+            region=self.region,
+            inputs=values,
+            types=[name.aval for name in roots],
+            function=Equations(steps, roots, flat),
+            results=[name.aval for name in flat],
+            groups=[range(end - len(bundle), end) for end, bundle in zip(ends, names, strict=True)],
+            line=cluster.equations[-1].line,
+            leaves=leaves,
+        )
+        reads = [value.was_read for value in values if isinstance(value, Computed)]
+        was_read = reads[0] if reads and not leaves and all(r is not None for r in reads) else None
+        for bundle, flow in zip(names, self.lowering.draft.compute(note), strict=True):
+            self.env |= {name: Computed(flow, part, was_read) for part, name in enumerate(bundle)}
+
+
+class Equations:
+    """Some equations as a function of what they read."""
+
+    def __init__(self, steps: Sequence[Equation], roots: Sequence[Name], results: Sequence[Atom]):
+        self.steps, self.roots, self.results = steps, roots, results
+
+    def __call__(self, key: Any, *inputs: Any) -> list[Any]:
+        known: dict[Name, Any] = dict(zip(self.roots, inputs, strict=True))
+        for step in self.steps:
+            operands = [atom.value if isinstance(atom, Known) else known[atom] for atom in step.inputs]
+            known |= dict(zip(step.outputs, bind(step.source, operands), strict=True))
+        return [atom.value if isinstance(atom, Known) else known[atom] for atom in self.results]
+
+
+class _Part(Column):
+    """One result of an operation on columns that has several."""
+
+    def __init__(self, whole: Column, number: int):
+        super().__init__(whole.space, lambda data: data.once(whole, lambda: whole._compute(data))[number])
+
+
+def by_dtype(types: Sequence[Any]) -> list[list[int]]:
+    """Numbers of types, those of one dtype together."""
+    found: dict[Any, list[int]] = {}
+    for i, kind in enumerate(types):
+        found.setdefault(np.dtype(kind.dtype), []).append(i)
+    return list(found.values())
+
+
+def together(names: Sequence[Name], readers: Callable[[Name], set[int]]) -> list[list[Name]]:
+    """Results that travel in one message: of one dtype, and with a reader in common."""
+    waiting, found = list(names), []
+    while waiting:
+        bundle = [waiting.pop(0)]
+        who = readers(bundle[0])
+        for name in list(waiting):
+            if readers(name) & who and name.aval.dtype == bundle[0].aval.dtype:
+                bundle.append(name)
+                who = who | readers(name)
+                waiting.remove(name)
+        found.append(bundle)
+    return found
+
+
+def read_of(value: Value) -> int | None:
+    """What `amp.read` said is to be assumed for a value; None if it was not read."""
+    return value.was_read if isinstance(value, Computed) else None
+
+
+def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
+    """Whether a combinator gives something that the instance says."""
+    if call.kind in ("count", "length"):
+        return True
+    return call.kind in ("sum", "max", "take") and all(_is_static(value) for value in values)
+
+
+def _can_lose(equation: Equation, number: int) -> bool:
+    """Whether a function that a combinator was given can take a part of the loss itself: it gives a sequence's elements."""
+    call = equation.call
+    return call is not None and call.kind == "scan" and number >= call.options["n_carry"]
+
+
+def _summands(equation: Equation, values: Sequence[Value | None]) -> list[tuple[Atom, Value | None]]:
+    """Of what a result is a weighted sum: atoms with their factors (None: 1); empty if it is none."""
+    name, minus = equation.source.primitive.name, Constant(np.float32(-1.0))
+    if name in ("add", "sub", "add_any"):
+        left, right = equation.inputs
+        return [(left, None), (right, minus if name == "sub" else None)]
+    if name == "neg":
+        return [(equation.inputs[0], minus)]
+    if name == "mul":
+        for factor, other in ((0, 1), (1, 0)):
+            if isinstance(value := values[factor], Constant | Static):
+                return [(equation.inputs[other], value)]
+    if name == "div" and isinstance(value := values[1], Constant | Static):
+        return [(equation.inputs[0], inverted(value))]
+    return []
+
+
+def inverted(value: Value) -> Value:
+    """`1 / value` of a constant or static number."""
+    if isinstance(value, Constant):
+        return Constant(1 / np.asarray(value.value))
+    assert isinstance(value, Static)
+    column = value.column
+    return Static(Column(column.space, lambda data: 1 / column.of(data)))
+
+
+def _is_static(value: Value | None) -> bool:
+    while isinstance(value, Elements):
+        value = value.element
+    return isinstance(value, Static | Constant)
+
+
+def _of_params(equation: Equation, values: Sequence[Any], number: int) -> Callable[[Mapping[Leaf, Any]], Any]:
+    def compute(given: Mapping[Leaf, Any]) -> Any:
+        operands = [value.compute(given) if isinstance(value, OfParams) else value.value for value in values]
+        return bind(equation.source, operands)[number]
+
+    return compute
+
+
+def _is_key(value: Any) -> bool:
+    return jax.dtypes.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)

@@ -1,0 +1,106 @@
+"""What a compiled node computes: some equations of the model, on payloads that pack several values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.frontend.index_spaces import Region
+from ampjax.frontend.values import Constant, Leaf, OfParams, Value
+
+Function = Callable[..., Sequence[Any]]
+"""`function(key, *inputs) -> results`; `key` is a PRNG key in training, where the node draws random numbers, else None."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeNote:
+    """A node that computes.
+
+    Args:
+      name: What it is to be called.
+      region: The rows of which there is a message each.
+      inputs: What it reads.
+      types: The inputs' types.
+      function: From the inputs to the results.
+      results: The results' types.
+      groups: Which results travel together, packed in one payload; they have one dtype.
+      line: The user's line.
+      leaves: The leaves of the parameters that it reads.
+      named_by: The name that `amp.node` gave; None otherwise.
+      draws: Whether it draws random numbers.
+      options: What `amp.node` was given.
+    """
+
+    name: str
+    region: Region
+    inputs: Sequence[Value]
+    types: Sequence[Any]
+    function: Function
+    results: Sequence[Any]
+    groups: Sequence[Sequence[int]]
+    line: str
+    leaves: frozenset[Leaf] = frozenset()
+    named_by: str | None = None
+    draws: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedBody:
+    """The body of a node: unpacks payloads, computes, packs the results.
+
+    Args:
+      note: The node.
+      layouts: For each port, the types of the values that its payload packs.
+      places: For each input that comes in a payload, its port and its part there.
+      leaves: The leaves of the node's parameters, in the order of its parameters' leaves; empty without parameters.
+    """
+
+    note: NodeNote
+    layouts: Sequence[Sequence[Any]]
+    places: Mapping[int, tuple[int, int]]
+    leaves: Sequence[Leaf] = field(default=())
+
+    def __call__(self, *args: Any, key: Any = None) -> Any:
+        """Computes the payloads of the groups; the first argument is the parameters, where there are any."""
+        params, payloads = (args[0], args[1:]) if self.leaves else ((), args)
+        given = dict(zip(self.leaves, jax.tree.leaves(params), strict=True))
+        parts = [unpack(payload, types) for payload, types in zip(payloads, self.layouts, strict=True)]
+        inputs = [self._input(i, value, parts, given) for i, value in enumerate(self.note.inputs)]
+        results = self.note.function(key, *inputs)
+        rows = tuple(pack([results[i] for i in group]) for group in self.note.groups)
+        return rows[0] if len(rows) == 1 else rows
+
+    def _input(self, i: int, value: Value, parts: Sequence[Sequence[Any]], given: Mapping[Leaf, Any]) -> Any:
+        if i in self.places:
+            port, part = self.places[i]
+            return parts[port][part]
+        if isinstance(value, Constant):
+            return value.value
+        assert isinstance(value, OfParams)
+        return value.compute(given)
+
+
+def pack(values: Sequence[Any]) -> Any:
+    """One array of several: a single one as it is, others flat, one after the other."""
+    if len(values) == 1:
+        return jnp.asarray(values[0])
+    return jnp.concatenate([jnp.ravel(value) for value in values])
+
+
+def unpack(payload: Any, types: Sequence[Any]) -> list[Any]:
+    """The values that `pack` has put together.
+
+    Args:
+      payload: The array.
+      types: The values' types.
+    """
+    if len(types) == 1:
+        return [payload]
+    ends = np.cumsum([int(np.prod(t.shape)) for t in types])[:-1].tolist()
+    return [part.reshape(t.shape) for part, t in zip(jnp.split(payload, ends), types, strict=True)]

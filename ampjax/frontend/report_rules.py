@@ -1,0 +1,80 @@
+"""How metrics, outputs and named nodes become nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ampjax.errors import GraphError
+from ampjax.frontend.equations import Name, flatten
+from ampjax.frontend.index_spaces import Region
+from ampjax.frontend.lowering import Equations, Lowering, Wanted, by_dtype
+from ampjax.frontend.node_bodies import NodeNote
+from ampjax.frontend.tracing import Call
+from ampjax.frontend.values import Computed, Elements, LossTerm, OfParams, Value
+
+
+def metric(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """A metric: told by the loss of its region."""
+    value, count = operands
+    low.terms.append(LossTerm(value, region, metric=call.options["name"], count=count, line=call.line))
+    return []
+
+
+def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """An output: a sink."""
+    (value,) = operands
+    name, aval = call.options["name"], call.options["type"]
+    if isinstance(value, Elements):
+        value, region, aval = value.element, region.within(value.space), aval.update(shape=aval.shape[1:])
+    if isinstance(value, Elements):
+        raise GraphError(call.line, "an array, or a sequence of arrays", "a sequence of sequences", "Tell it in a `map`.")
+    if isinstance(value, Computed) and len(value.flow.types) == 1:
+        flow = value.flow
+    else:
+        note = NodeNote(name, region, [value], [aval], _as_it_is, [aval], [[0]], call.line, _leaves([value]))
+        (flow,) = low.draft.compute(note)
+    low.draft.sink(low.draft.fresh(flow, name, call.line), name)
+    return []
+
+
+def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """A function that is one node, under a name of its own."""
+    (function,) = call.functions
+    atoms = {variable: Name(variable.aval) for variable in function.variables}
+    equations, results = flatten(function.jaxpr, atoms)
+    for equation in equations:
+        if equation.call is not None:
+            fix = "Make several nodes, one for each part between combinators."
+            raise GraphError(equation.line, "arrays alone in a function made with `amp.node`", f"`{equation.call.kind}`", fix)
+    used = [i for i, variable in enumerate(function.variables) if variable in function.used]
+    for i in used:
+        if isinstance(operands[i], Elements):
+            raise GraphError(call.line, "arrays for a function made with `amp.node`", "a sequence", "Call it in a `map`.")
+    names = list(atoms.values())
+    types = [variable.aval for variable in function.jaxpr.outvars]
+    note = NodeNote(
+        name=call.options["name"],
+        region=region,
+        inputs=[operands[i] for i in used],
+        types=[names[i].aval for i in used],
+        function=Equations(equations, [names[i] for i in used], results),
+        results=types,
+        groups=by_dtype(types),
+        line=call.line,
+        leaves=_leaves([operands[i] for i in used]),
+        named_by=call.options["name"],
+        options=call.options["options"],
+    )
+    out: dict[int, Computed] = {}
+    for group, flow in zip(note.groups, low.draft.compute(note), strict=True):
+        out |= {i: Computed(flow, part) for part, i in enumerate(group)}
+    return [out[i] for i in range(len(types))]
+
+
+def _leaves(values: Sequence[Value]) -> frozenset[Any]:
+    return frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+
+
+def _as_it_is(_: Any, *values: Any) -> Sequence[Any]:
+    return values

@@ -1,0 +1,83 @@
+"""What a model tells beside its loss: metrics and outputs. And names for its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import GraphError
+from ampjax.frontend.tracing import Call, bind, dimensions, trace, type_of, user_line
+from ampjax.jaxprs.primitives import shape_text
+
+
+def metric(name: str, value: Any, count: Any = 1.0) -> None:
+    """Tells a number beside the loss; the trainer averages it: the sum of values over the sum of counts.
+
+    A model that runs as it is tells nothing.
+
+    Args:
+      name: The metric's name.
+      value: A number or truth value, shape `()`.
+      count: What it counts for, such as 0 for elements that are not to be averaged.
+
+    Raises:
+      GraphError: If one of the two is not a single number.
+    """
+    if dimensions() is None:
+        return
+    numbers = [jnp.asarray(x, jnp.float32) for x in (value, count)]
+    for x in numbers:
+        if x.shape != ():
+            raise GraphError(user_line(), f"one number for the metric `{name}`", shape_text(type_of(x)), "Sum or average it.")
+    bind(Call("metric", [], line=user_line(), options={"name": name}), numbers)
+
+
+def output(name: str, value: Any) -> None:
+    """Tells a value that `Trainer.predict` is to return: a row for each instance, or for each element where it is told in a `map`.
+
+    A model that runs as it is tells nothing.
+
+    Args:
+      name: The output's name.
+      value: An array.
+    """
+    if dimensions() is not None:
+        value = jnp.asarray(value)
+        options = {"name": name, "type": jax.core.ShapedArray(value.shape, value.dtype)}
+        bind(Call("output", [], line=user_line(), options=options), [value])
+
+
+def node(name: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a function one node of the graph, under a name of its own, with the parameters that it reads.
+
+    Args:
+      name: The node's name.
+      **options: What `ampjax.ppt` takes: `tx`, `min_update_interval`, `max_dispatch_size`, `weights`, `gradient`, `worker`.
+
+    Returns:
+      A decorator. The function is given arrays, and holds no combinators.
+
+    Raises:
+      GraphError: If an option is not one of these.
+    """
+    known = ("tx", "min_update_interval", "max_dispatch_size", "weights", "gradient", "worker")
+    for option in options:
+        if option not in known:
+            raise GraphError(user_line(), f"options of a node: {', '.join(known)}", f"`{option}`", "Mend its name.")
+
+    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            if dimensions() is None:
+                return function(*args)
+            leaves, structure = jax.tree.flatten(args)
+            leaves = [jnp.asarray(leaf) for leaf in leaves]
+            body, closed, results = trace(function, *structure.unflatten([type_of(leaf) for leaf in leaves]))
+            spec = Call("node", results, (body,), (len(closed),), user_line(), {"name": name, "options": options})
+            return body.results.unflatten(bind(spec, [*closed, *leaves]))
+
+        return call
+
+    return decorator

@@ -1,0 +1,244 @@
+"""Combinators over sequences. On a concrete instance they are plain JAX in a Python loop; in a model that is traced each is one equation."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.structures import as_sequence, is_rows, stack
+from ampjax.frontend.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.jaxprs.primitives import shape_text
+
+
+def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, reverse: bool = False) -> tuple[Any, Any]:
+    """`jax.lax.scan` over sequences whose length is the instance's, 0 included.
+
+    Args:
+      f: `f(carry, x) -> (carry, y)`, for one element.
+      init: The first carry, a pytree of arrays.
+      xs: A pytree of sequences of one length.
+      reverse: Whether to go from the last element to the first; the `y`s stay in the elements' order.
+
+    Returns:
+      The last carry, and the sequence of all `y`s.
+
+    Raises:
+      GraphError: If the sequences have different lengths, or the carry changes its shape or dtype.
+    """
+    leaves, structure = _sequences("scan", xs)
+    init = jax.tree.map(jnp.asarray, init)
+    if not _is_symbolic(leaves):
+        n = _length("scan", leaves)
+        rows = [structure.unflatten([leaf[i] for leaf in leaves]) for i in range(n)]
+        carry, ys = init, [None] * n
+        for i in reversed(range(n)) if reverse else range(n):
+            carry, ys[i] = f(carry, rows[i])
+        return carry, stack(ys) if n else _empty(lambda: f(init, _blank(leaves, structure))[1])
+    line, dimension = user_line(), _dimension("scan", leaves)
+    carry_leaves, carry_structure = jax.tree.flatten(init)
+    step, closed, results = trace(f, jax.tree.map(type_of, init), structure.unflatten([_row(x) for x in leaves]))
+    outer = step.results.children()
+    if len(outer) != 2 or outer[0] != carry_structure:
+        raise GraphError(
+            line,
+            f"scan's function to return (carry, y), with the carry's structure {carry_structure}",
+            f"{step.results}",
+            "Return the carry as `init` is built.",
+        )
+    k = len(carry_leaves)
+    require_same(line, "a carry that keeps its types", [type_of(x) for x in carry_leaves], results[:k])
+    types = [*results[:k], *(along(dimension, y) for y in results[k:])]
+    call = Call("scan", types, (step,), (len(closed),), line, {"n_carry": k, "reverse": reverse})
+    out = bind(call, [*closed, *carry_leaves, *leaves])
+    return carry_structure.unflatten(out[:k]), outer[1].unflatten(out[k:])
+
+
+def map(f: Callable[..., Any], *xs: Any) -> Any:
+    """`f` of each element of a sequence, or of the elements of several sequences of one length.
+
+    Args:
+      f: The function of one element of each.
+      xs: Pytrees of sequences.
+
+    Returns:
+      The sequence of results, a pytree as `f` returns.
+
+    Raises:
+      GraphError: If the sequences have different lengths.
+    """
+    leaves, structure = _sequences("map", xs)
+    if not _is_symbolic(leaves):
+        n = _length("map", leaves)
+        if not n:
+            return _empty(lambda: f(*_blank(leaves, structure)))
+        return stack([f(*structure.unflatten([leaf[i] for leaf in leaves])) for i in range(n)])
+    line, dimension = user_line(), _dimension("map", leaves)
+    each, closed, results = trace(f, *structure.unflatten([_row(x) for x in leaves]))
+    types = [along(dimension, y) for y in results]
+    call = Call("scan", types, (each,), (len(closed),), line, {"n_carry": 0, "reverse": False})
+    return each.results.unflatten(bind(call, [*closed, *leaves]))
+
+
+def fori_loop(n: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
+    """`body` so many times, a number that the instance says.
+
+    Args:
+      n: How often: an integer that follows from the instance alone; below 0 counts as 0.
+      body: `body(i, carry) -> carry`, with `i` from 0 to `n - 1`.
+      init: The first carry.
+
+    Returns:
+      The last carry.
+
+    Raises:
+      GraphError: If `n` depends on parameters, or the carry changes its shape or dtype.
+    """
+    steps = count(n)
+    return scan(lambda carry, i: (body(i, carry), ()), init, steps)[0]
+
+
+def count(n: Any) -> Any:
+    """The sequence 0, 1, ..., n - 1.
+
+    Args:
+      n: Its length: an integer that follows from the instance alone; below 0 counts as 0.
+    """
+    known = dimensions()
+    if known is None or not isinstance(n, jax.core.Tracer):
+        return np.arange(builtins.max(int(n), 0), dtype=np.int32)
+    if jnp.shape(n) != () or not jnp.issubdtype(jnp.result_type(n), jnp.integer):
+        raise GraphError(user_line(), "a number of steps: one integer", shape_text(type_of(n)), "Give one of the instance's integers.")
+    name = known.fresh("step")
+    result = along(known.get(name), jax.core.ShapedArray((), jnp.int32))
+    return bind(Call("count", [result], line=user_line(), options={"dimension": name}), [jnp.asarray(n)])[0]
+
+
+def length(xs: Any) -> Any:
+    """How many elements a sequence has: an int32, which follows from the instance alone.
+
+    Args:
+      xs: A sequence, or a pytree of sequences of one length.
+    """
+    leaves, _ = _sequences("length", xs)
+    if not _is_symbolic(leaves):
+        return np.int32(_length("length", leaves))
+    return bind(Call("length", [jax.core.ShapedArray((), jnp.int32)], line=user_line()), [leaves[0]])[0]
+
+
+def sum(xs: Any) -> Any:
+    """The sum of a sequence's elements; 0 for an empty one.
+
+    Args:
+      xs: A sequence, or a pytree of sequences.
+    """
+    return _reduced("sum", xs, lambda x: jnp.sum(jnp.asarray(x), 0))
+
+
+def max(xs: Any) -> Any:
+    """The largest of a sequence's elements, entry by entry; minus infinity for an empty one. Equal ones share the gradient.
+
+    Args:
+      xs: A sequence of floats, or a pytree of such sequences.
+    """
+    return _reduced("max", xs, lambda x: jnp.max(jnp.asarray(x), 0, initial=-jnp.inf))
+
+
+def mean(xs: Any) -> Any:
+    """The mean of a sequence's elements; 0 for an empty one.
+
+    Args:
+      xs: A sequence, or a pytree of sequences.
+    """
+    n = jnp.maximum(jnp.asarray(length(xs), jnp.float32), 1.0)
+    return jax.tree.map(lambda total: total / n, sum(xs))
+
+
+def softmax(xs: Any) -> Any:
+    """`exp(x - max) / sum(exp(x - max))` over a sequence, entry by entry.
+
+    Args:
+      xs: A sequence of floats.
+
+    Returns:
+      A sequence of the same length.
+    """
+    most = jax.tree.map(jax.lax.stop_gradient, max(xs))
+    powers = map(lambda x: jnp.exp(x - most), xs)
+    total = sum(powers)
+    return map(lambda power: power / total, powers)
+
+
+def take(xs: Any, at: Any) -> Any:
+    """One element of a sequence.
+
+    Args:
+      xs: A sequence, or a pytree of sequences of one length.
+      at: Its number, which follows from the instance alone; negative ones count from the end. It must be there.
+    """
+    leaves, structure = _sequences("take", xs)
+    if not _is_symbolic(leaves):
+        return structure.unflatten([leaf[int(at)] for leaf in leaves])
+    types = [jax.core.ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    return structure.unflatten(bind(Call("take", types, line=user_line()), [jnp.asarray(at), *leaves]))
+
+
+def _reduced(kind: str, xs: Any, eager: Callable[[Any], Any]) -> Any:
+    leaves, structure = _sequences(kind, xs)
+    if not _is_symbolic(leaves):
+        return structure.unflatten([eager(leaf) for leaf in leaves])
+    types = [jax.core.ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    return structure.unflatten(bind(Call(kind, types, line=user_line()), leaves))
+
+
+def _sequences(what: str, xs: Any) -> tuple[list[Any], Any]:
+    leaves, structure = jax.tree.flatten(xs, is_leaf=is_rows)
+    leaves = [as_sequence(leaf) for leaf in leaves]
+    for leaf in leaves:
+        if not is_rows(leaf) and not jnp.ndim(leaf):
+            fix = "Give arrays whose first axis counts elements."
+            raise GraphError(user_line(), f"sequences for `{what}`", shape_text(type_of(leaf)), fix)
+    if not leaves:
+        raise GraphError(user_line(), f"at least one sequence for `{what}`", "none", "Give it what to run over.")
+    return leaves, structure
+
+
+def _is_symbolic(leaves: Sequence[Any]) -> bool:
+    return any(not is_rows(leaf) and not isinstance(jnp.shape(leaf)[0], int) for leaf in leaves)
+
+
+def _length(what: str, leaves: Sequence[Any]) -> int:
+    lengths = [len(leaf) for leaf in leaves]
+    if len(set(lengths)) > 1:
+        raise GraphError(user_line(), f"sequences of one length for `{what}`", f"lengths {lengths}", "Cut or pad them before.")
+    return lengths[0]
+
+
+def _dimension(what: str, leaves: Sequence[Any]) -> Any:
+    found = [leaf.shape[0] if not is_rows(leaf) else len(leaf) for leaf in leaves]
+    if any(dimension != found[0] for dimension in found):
+        raise GraphError(
+            user_line(),
+            f"sequences of one length for `{what}`",
+            f"lengths {' and '.join(dict.fromkeys(str(each) for each in found))}",
+            "Give dimensions that are always equal one name in the spec.",
+        )
+    return found[0]
+
+
+def _row(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+def _blank(leaves: Sequence[Any], structure: Any) -> Any:
+    """An element of zeros, to learn the shapes of results where there is no element."""
+    return structure.unflatten([leaf.values[0:0] if is_rows(leaf) else jnp.zeros(leaf.shape[1:], leaf.dtype) for leaf in leaves])
+
+
+def _empty(one: Callable[[], Any]) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros((0, *jnp.shape(x)), jnp.result_type(x)), one(), is_leaf=is_rows)

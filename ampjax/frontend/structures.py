@@ -1,0 +1,193 @@
+"""What an instance may hold beside arrays: rows of rows, and trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Rows of rows, such as the characters of each word: all inner rows, and how many belong to each outer one.
+
+    Args:
+      values: The inner rows, one after the other: an array `[sum(sizes), ...]`, or another `Ragged` of that length.
+      sizes: `[n]` integers: inner rows of each outer row.
+
+    >>> Ragged.of([[1, 2], [], [3]])[0].tolist()
+    [1, 2]
+    """
+
+    values: Any
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Any], dtype: Any = None) -> Ragged:
+        """Makes one from lists of lists, to any depth, or from a list of arrays.
+
+        Args:
+          rows: The outer rows.
+          dtype: The values' dtype; by default that of the values, int32 where there are none.
+        """
+        sizes = np.array([len(row) for row in rows], np.int64)
+        inner = [each for row in rows if isinstance(row, list | tuple) for each in row]
+        if inner and isinstance(inner[0], list | tuple):
+            return cls(cls.of(inner, dtype), sizes)
+        parts = [np.asarray(row, dtype) for row in rows if len(row)]
+        return cls(np.concatenate(parts) if parts else np.zeros(0, dtype or np.int32), sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, at: int | slice) -> Any:
+        """An outer row; or, for a slice, several."""
+        ends = np.cumsum(np.asarray(self.sizes))
+        if isinstance(at, slice):
+            start, stop, _ = at.indices(len(self))
+            if start >= stop:
+                return Ragged(self.values[0:0], self.sizes[0:0])
+            return Ragged(self.values[int(ends[start] - self.sizes[start]) : int(ends[stop - 1])], self.sizes[start:stop])
+        at = range(len(self))[at]
+        return self.values[int(ends[at] - self.sizes[at]) : int(ends[at])]
+
+    def __repr__(self) -> str:
+        return f"Ragged({len(self)} rows of {int(np.sum(self.sizes))})"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Tree:
+    """A tree as columns: a row for each node, in any order.
+
+    Args:
+      parent: `[v]` integers: the row of each node's parent; -1 for the root, of which there is one.
+      side: `[v]` integers: which child of its parent a node is, from 0.
+      value: A pytree of arrays `[v, ...]`: what each node holds.
+
+    >>> Tree.of(((1, 2), 3)).value.tolist()
+    [0, 0, 1, 2, 3]
+    """
+
+    parent: Any
+    side: Any
+    value: Any
+
+    @classmethod
+    def of(cls, nested: Any, leaf: Callable[[Any], Any] = lambda x: x, branch: Any = 0) -> Tree:
+        """Makes one from nested tuples: a tuple is a branch, its members are its children, anything else is a leaf.
+
+        Args:
+          nested: The tree.
+          leaf: From a leaf to its value, a pytree of numbers or arrays; by default the leaf itself.
+          branch: The value of every branch, of the same structure.
+        """
+        parent: list[int] = []
+        side: list[int] = []
+        values: list[Any] = []
+        waiting = [(nested, -1, 0)]
+        while waiting:
+            node, above, place = waiting.pop()
+            at, is_branch = len(parent), isinstance(node, tuple)
+            parent.append(above)
+            side.append(place)
+            values.append(branch if is_branch else leaf(node))
+            if is_branch:
+                waiting += [(child, at, i) for i, child in reversed(list(enumerate(node)))]
+        value = jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *values)
+        return cls(np.array(parent, np.int32), np.array(side, np.int32), value)
+
+    def children(self) -> list[list[int]]:
+        """The rows of each node's children, from side 0 on.
+
+        Raises:
+          DataError: If this is no tree: no root or several, a parent that is no node, or two children on one side.
+        """
+        parent, side = np.asarray(self.parent), np.asarray(self.side)
+        check_trees("the tree", parent, side, np.array([len(parent)]))
+        rows: list[list[int]] = [[] for _ in parent]
+        for node in np.argsort(side, kind="stable").tolist():
+            if parent[node] >= 0:
+                rows[parent[node]].append(node)
+        return rows
+
+
+def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndarray) -> None:
+    """Checks that columns are trees.
+
+    Args:
+      where: What an error calls them.
+      parent: `[nodes]`: parents, counted within each tree.
+      side: `[nodes]`: sides.
+      sizes: `[trees]`: nodes of each tree.
+
+    Raises:
+      DataError: Which tree is none, and why.
+    """
+    tree = np.repeat(np.arange(len(sizes)), sizes)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+    def refuse(at: int, expected: str, got: str) -> None:
+        raise DataError(f"{where}, instance {at}", expected, got, "Mend `parent` and `side`.")
+
+    n_roots = np.bincount(tree[parent < 0], minlength=len(sizes))
+    for at in np.flatnonzero(n_roots != 1)[:1].tolist():
+        refuse(at, "one node whose parent is -1, the root", f"{n_roots[at]}")
+    for node in np.flatnonzero(parent >= sizes[tree])[:1].tolist():
+        refuse(int(tree[node]), f"parents below {sizes[tree[node]]}, the number of nodes", f"{parent[node]}")
+    inner = np.flatnonzero(parent >= 0)
+    above = (first + parent)[inner]
+    n_children = np.bincount(above, minlength=len(parent))
+    order = np.lexsort((side[inner], above))
+    ranks = np.arange(len(inner)) - np.repeat(np.cumsum(n_children) - n_children, n_children)
+    for at in np.flatnonzero(side[inner][order] != ranks)[:1].tolist():
+        node = int(inner[order][at])
+        refuse(int(tree[node]), f"sides 0, 1, ... below node {parent[node]}", f"side {side[node]} of node {node - first[node]}")
+    depth, reached = 0, parent < 0
+    while depth <= len(parent) and not reached.all():
+        depth, before = depth + 1, reached
+        reached = before | ((parent >= 0) & before[np.where(parent >= 0, first + parent, 0)])
+        if (reached == before).all():
+            node = int(np.flatnonzero(~reached)[0])
+            refuse(int(tree[node]), "a tree", f"a loop that node {node - first[node]} is in or hangs from")
+
+
+def stack(rows: Sequence[Any]) -> Any:
+    """One sequence of rows, in plain JAX: an array, or a `Ragged` where rows have different lengths.
+
+    Args:
+      rows: Pytrees of arrays of one structure; at least one.
+    """
+
+    def column(*values: Any) -> Any:
+        if any(isinstance(value, Ragged) for value in values) or len({jnp.shape(value) for value in values}) > 1:
+            sizes = np.array([len(value) for value in values], np.int64)
+            inner = [value[i : i + 1] for value in values for i in range(len(value))]
+            return Ragged(_joined(inner), sizes)
+        return jnp.stack([jnp.asarray(value) for value in values])
+
+    return jax.tree.map(column, *rows, is_leaf=is_rows)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], Ragged):
+        return Ragged(_joined([part.values for part in parts]), np.concatenate([part.sizes for part in parts]))
+    return jnp.concatenate(parts)
+
+
+def is_rows(value: Any) -> bool:
+    """Whether a value is one sequence of rows of different lengths: a `Ragged`, or a list."""
+    return isinstance(value, Ragged | list)
+
+
+def as_sequence(value: Any) -> Any:
+    """A list as an array, or as a `Ragged` if it is one of rows; anything else as it is."""
+    if not isinstance(value, list):
+        return value
+    return Ragged.of(value) if value and np.ndim(value[0] if not isinstance(value[0], list) else [0]) else np.asarray(value)

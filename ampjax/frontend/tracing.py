@@ -1,0 +1,190 @@
+"""How combinators are traced: each is one equation of the model's jaxpr, which holds the jaxprs of its functions.
+
+Lengths that differ from instance to instance are JAX's symbolic dimensions, so that nothing can be baked in that is one example's.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import export
+from jax.extend import core as jex
+
+from ampjax.errors import GraphError
+from ampjax.jaxprs.primitives import is_library_file, shape_text
+
+COMBINATOR = jex.Primitive("combinator")
+"""The primitive that every combinator binds; its parameter `call` says which one it is."""
+
+COMBINATOR.multiple_results = True
+COMBINATOR.def_abstract_eval(lambda *_, call: list(call.results))
+
+_DIMENSIONS: contextvars.ContextVar[Dimensions | None] = contextvars.ContextVar("ampjax_dimensions", default=None)
+
+
+class Dimensions:
+    """The symbolic dimensions of a model that is being traced, by name."""
+
+    def __init__(self) -> None:
+        self._scope = export.SymbolicScope()
+        self._known: dict[str, Any] = {}
+        self._generated = 0
+
+    def get(self, name: str) -> Any:
+        """The dimension of this name; made at first use."""
+        if name not in self._known:
+            self._known[name] = export.symbolic_shape(name, scope=self._scope)[0]
+        return self._known[name]
+
+    def fresh(self, prefix: str) -> str:
+        """A name that no dimension has."""
+        while True:
+            self._generated += 1
+            if (name := f"{prefix}{self._generated}") not in self._known:
+                return name
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A function that a combinator was given, traced.
+
+    Args:
+      jaxpr: Its open jaxpr. Its first variables are what it closed over, the others its arguments' leaves.
+      results: The structure of its result.
+    """
+
+    jaxpr: Any
+    results: Any
+
+    @property
+    def variables(self) -> list[Any]:
+        """Its inputs: what it closed over, then its arguments' leaves."""
+        return [*self.jaxpr.constvars, *self.jaxpr.invars]
+
+    @property
+    def used(self) -> set[Any]:
+        """Its variables that an equation or a result reads."""
+        read = [atom for equation in self.jaxpr.eqns for atom in equation.invars] + list(self.jaxpr.outvars)
+        return {atom for atom in read if not isinstance(atom, jex.Literal)}
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One use of a combinator.
+
+    Args:
+      kind: Which combinator.
+      results: Types of its results.
+      functions: The functions that it was given.
+      n_closed: For each function, how many values it closes over; they are the first operands.
+      line: The user's line.
+      options: What else it was given.
+    """
+
+    kind: str
+    results: Sequence[Any]
+    functions: Sequence[Traced] = ()
+    n_closed: Sequence[int] = ()
+    line: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def tracing() -> Iterator[Dimensions]:
+    """Traces what is inside: combinators bind equations instead of running."""
+    dimensions = Dimensions()
+    token = _DIMENSIONS.set(dimensions)
+    try:
+        yield dimensions
+    finally:
+        _DIMENSIONS.reset(token)
+
+
+def dimensions() -> Dimensions | None:
+    """The dimensions of the model that is being traced; None where a model runs as it is."""
+    return _DIMENSIONS.get()
+
+
+def trace(function: Callable[..., Any], *args: Any) -> tuple[Traced, list[Any], list[Any]]:
+    """Traces a function that a combinator was given.
+
+    Args:
+      function: The function; it may close over values of the model that is being traced.
+      args: Pytrees of types.
+
+    Returns:
+      The traced function, the values that it closes over, and the types of its results.
+    """
+    leaves, structure = jax.tree.flatten(args)
+    result: list[Any] = []
+
+    def flat(*values: Any) -> list[Any]:
+        out, tree = jax.tree.flatten(function(*structure.unflatten(values)))
+        result[:] = [tree]
+        return [jnp.asarray(x) for x in out]
+
+    closed = jax.make_jaxpr(flat)(*leaves)
+    return Traced(closed.jaxpr, result[0]), list(closed.consts), list(closed.out_avals)
+
+
+def bind(call: Call, operands: Sequence[Any]) -> list[Any]:
+    """Adds a combinator's equation to the model's jaxpr.
+
+    Args:
+      call: The combinator.
+      operands: What its functions close over, then its own operands.
+
+    Returns:
+      Its results.
+    """
+    return COMBINATOR.bind(*operands, call=call)
+
+
+def type_of(value: Any) -> jax.ShapeDtypeStruct:
+    """An array's shape and dtype."""
+    return jax.ShapeDtypeStruct(jnp.shape(value), jnp.result_type(value))
+
+
+def along(dimension: Any, aval: Any) -> Any:
+    """The type of a sequence of such values."""
+    return aval.update(shape=(dimension, *aval.shape))
+
+
+def require_same(line: str, what: str, wanted: Sequence[Any], got: Sequence[Any]) -> None:
+    """Checks that types agree.
+
+    Args:
+      line: The user's line.
+      what: What should have the wanted types, and why.
+      wanted: The types.
+      got: What came.
+
+    Raises:
+      GraphError: If they differ.
+    """
+    if [(a.shape, a.dtype) for a in wanted] != [(a.shape, a.dtype) for a in got]:
+        raise GraphError(
+            line,
+            f"{what}: {', '.join(map(shape_text, wanted)) or 'nothing'}",
+            ", ".join(map(shape_text, got)) or "nothing",
+            "Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be.",
+        )
+
+
+def user_line() -> str:
+    """The line of the user's code that runs now: `file.py:12`, in a function."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        if not is_library_file(file) and file.name != "contextlib.py":
+            return f"{file.name}:{frame.f_lineno}, `{frame.f_code.co_name}`"
+        frame = frame.f_back
+    return "the model"

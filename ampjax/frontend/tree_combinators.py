@@ -1,0 +1,121 @@
+"""Combinators over trees: states from the leaves up, and from the root down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import GraphError
+from ampjax.frontend.structures import Tree, stack
+from ampjax.frontend.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
+
+
+def fold_tree(leaf: Callable[..., Any], branch: Callable[..., Any], tree: Tree, *, arity: int | None = None) -> tuple[Any, Any]:
+    """Computes a state for each node of a tree, from the leaves up.
+
+    Args:
+      leaf: `leaf(value)`: a leaf's state, a pytree of arrays.
+      branch: `branch(value, child_0, ..., child_k)` with `arity` children; without `arity`, `branch(value, children)`, where `children` is
+        the sequence of their states, of any length.
+      tree: The tree.
+      arity: How many children every branch has.
+
+    Returns:
+      The sequence of all nodes' states, in the order of the tree's rows, and the root's state.
+
+    Raises:
+      GraphError: If leaf and branch give different types.
+      DataError: If a branch has not `arity` children.
+    """
+    if not _is_traced(tree):
+        children = tree.children()
+        states: list[Any] = [None] * len(children)
+        for node in reversed(_from_root(children, tree)):
+            value, below = _value(tree, node), [states[child] for child in children[node]]
+            if not below:
+                states[node] = leaf(value)
+            elif arity:
+                states[node] = branch(value, *below)
+            else:
+                states[node] = branch(value, stack(below))
+        return stack(states), states[_root(tree)]
+    line, dimension = user_line(), tree.parent.shape[0]
+    values, structure = jax.tree.flatten(tree.value)
+    value = structure.unflatten([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in values])
+    first, first_closed, types = trace(leaf, value)
+    state = first.results.unflatten([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in types])
+    known = dimensions()
+    assert known is not None
+    inner = f"{dimension}_child"
+    children_types = [state] * arity if arity else [jax.tree.map(lambda a: jax.ShapeDtypeStruct((known.get(inner), *a.shape), a.dtype), state)]
+    second, second_closed, results = trace(branch, value, *children_types)
+    if second.results != first.results:
+        raise GraphError(line, f"{first.results} from branch, as leaf returns", f"{second.results}", "Return the same structure from both.")
+    require_same(line, "branch to return the same types as leaf", types, results)
+    call = Call(
+        "fold",
+        [*(along(dimension, a) for a in types), *types],
+        (first, second),
+        (len(first_closed), len(second_closed)),
+        line,
+        {"arity": arity, "inner": inner},
+    )
+    out = bind(call, [*first_closed, *second_closed, tree.parent, tree.side, *values])
+    return first.results.unflatten(out[: len(types)]), first.results.unflatten(out[len(types) :])
+
+
+def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
+    """Computes a state for each node of a tree, from the root down.
+
+    Args:
+      f: `f(state, value) -> state`: a node's state from its parent's and its own value.
+      init: What the root gets as its parent's state, a pytree of arrays.
+      tree: The tree.
+
+    Returns:
+      The sequence of all nodes' states, in the order of the tree's rows.
+
+    Raises:
+      GraphError: If the state changes its types.
+    """
+    init = jax.tree.map(jnp.asarray, init)
+    if not _is_traced(tree):
+        children, parent = tree.children(), [int(p) for p in tree.parent]
+        states: list[Any] = [None] * len(children)
+        for node in _from_root(children, tree):
+            states[node] = f(init if parent[node] < 0 else states[parent[node]], _value(tree, node))
+        return stack(states)
+    line, dimension = user_line(), tree.parent.shape[0]
+    leaves, structure = jax.tree.flatten(init)
+    values, value_structure = jax.tree.flatten(tree.value)
+    value = value_structure.unflatten([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in values])
+    step, closed, results = trace(f, jax.tree.map(type_of, init), value)
+    if step.results != structure:
+        raise GraphError(line, f"a function that returns the state, {structure}", f"{step.results}", "Return it as `init` is built.")
+    require_same(line, "a state that keeps its types", [type_of(x) for x in leaves], results)
+    call = Call("scan_tree", [along(dimension, a) for a in results], (step,), (len(closed),), line, {"n_carry": len(leaves)})
+    return structure.unflatten(bind(call, [*closed, *leaves, tree.parent, tree.side, *values]))
+
+
+def _is_traced(tree: Tree) -> bool:
+    if not isinstance(tree, Tree):
+        raise GraphError(user_line(), "an `amp.Tree`", f"{type(tree).__name__}", "Make one with `amp.Tree.of(...)` or from its columns.")
+    return not isinstance(jnp.shape(tree.parent)[0], int)
+
+
+def _from_root(children: list[list[int]], tree: Tree) -> list[int]:
+    order = [_root(tree)]
+    for node in order:
+        order += children[node]
+    return order
+
+
+def _root(tree: Tree) -> int:
+    return next(node for node, parent in enumerate(tree.parent) if parent < 0)
+
+
+def _value(tree: Tree, node: int) -> Any:
+    return jax.tree.map(lambda x: x[node], tree.value)

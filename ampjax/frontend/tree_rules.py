@@ -1,0 +1,225 @@
+"""How trees become loops: a state goes to its parent by the fields `up` and `side`, or from a parent to each child."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.errors import DataError
+from ampjax.frontend.branch_rules import routed
+from ampjax.frontend.graph_draft import built
+from ampjax.frontend.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.lowering import Lowering, Wanted, by_dtype
+from ampjax.frontend.sequence_rules import as_elements, elements_space, leave
+from ampjax.frontend.structures import check_trees
+from ampjax.frontend.tracing import Call
+from ampjax.frontend.values import Computed, Elements, Flow, Static, Value
+from ampjax.ir.builders import payload_builders, ragged_builders
+from ampjax.ir.state import State
+
+
+class _TreeFields:
+    """A tree's nodes as a space, and what messages must know to find their way.
+
+    Args:
+      parent: The column of parents.
+      side: The column of sides.
+      region: Where the tree is.
+      arity: Children of each branch; None where it differs.
+      call: The combinator.
+    """
+
+    def __init__(self, parent: Value, side: Value, region: Region, arity: int | None, call: Call):
+        self.space = elements_space([parent, side], call)
+        assert isinstance(parent, Elements) and isinstance(side, Elements)
+        assert isinstance(parent.element, Static) and isinstance(side.element, Static)
+        self._parent, self._side, self._arity, self._line = parent.element.column, side.element.column, arity, call.line
+        dimension = self.space.dimension
+        self.at, self.up, self.side = self.space.index, f"{dimension}_up", f"{dimension}_side"
+        self.is_leaf = Column(self.space, lambda data: (self.n_children.of(data) == 0).astype(np.int64))
+        self.n_children = Column(self.space, self._count)
+
+    def parents(self, data: Any) -> np.ndarray:
+        """`[nodes]`: the number of each node's parent in its tree; below 0 for a root."""
+        return self._parent.of(data)
+
+    def note_up(self) -> None:
+        """Puts the parent and the side into all messages of the tree; the root's side is `arity`, or -1."""
+        root = -1 if self._arity is None else self._arity
+        self.space.fact(self.up, self._parent)
+        self.space.fact(self.side, Column(self.space, lambda data: np.where(self._parent.of(data) < 0, root, self._side.of(data))))
+
+    def guards(self, field: str) -> list[Guard]:
+        """Where a node is a branch, and where a leaf."""
+        return [Guard(field, 0, self.is_leaf), Guard(field, 1, self.is_leaf)]
+
+    def roots(self, outer: IndexSpace) -> Column:
+        """The root's number in each tree."""
+
+        def compute(data: Any) -> np.ndarray:
+            nodes = np.flatnonzero(self._parent.of(data) < 0)
+            found = np.zeros(outer.n_rows(data), np.int64)
+            found[self.space.parents(data)[nodes]] = self.space.numbers(data)[nodes]
+            return found
+
+        return Column(outer, compute)
+
+    def _count(self, data: Any) -> np.ndarray:
+        parent, side, sizes = self._parent.of(data), self._side.of(data), self.space.lengths(data)
+        check_trees(f"the tree over `{self.space.dimension}` ({self._line})", parent, side, sizes)
+        inner = parent >= 0
+        n = np.bincount((parent + self.space.starts(data)[self.space.parents(data)])[inner], minlength=len(parent))
+        wrong = np.flatnonzero((n != 0) & (n != self._arity)) if self._arity else ()
+        for node in wrong[:1]:
+            raise DataError(
+                f"{self._line}, instance {self.space.instances(data)[node]}",
+                f"{self._arity} children of every branch, as `arity` says",
+                f"{n[node]} of node {self.space.numbers(data)[node]}",
+                "Leave `arity` out: then the branch function gets a sequence of children.",
+            )
+        return n
+
+
+def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """From the leaves up: a node's state goes to its parent, where it meets those of its siblings."""
+    (leaf, branch), (n_leaf, n_branch), arity = call.functions, call.n_closed, call.options["arity"]
+    n_closed = n_leaf + n_branch
+    parent, side, *values = operands[n_closed:]
+    tree = _TreeFields(parent, side, region, arity, call)
+    tree.note_up()
+    space, name = tree.space, tree.space.dimension
+    inner = region.within(space)
+    rows = [value.element for value in values if isinstance(value, Elements)]
+    closed = [
+        low.into(value, region, space, name) if variable in function.used else value
+        for value, variable, function in _closures(operands, call)
+    ]
+    guards = tree.guards(low.number("leaf"))
+    given = [[*closed[n_leaf:], *rows], [*closed[:n_leaf], *rows]]
+    for_branch, for_leaf = routed(low, [branch, leaf], given, guards, name, call.line)
+    at_branch, at_leaf = inner.where(guards[0]), inner.where(guards[1])
+
+    types = [variable.aval for variable in leaf.jaxpr.outvars]
+    n, groups = len(types), by_dtype(types)
+    every = Wanted(set(range(n)))
+    of_leaf = low.run(leaf, for_leaf, at_leaf, every, groups)
+    nodes, leaves, roots = [], [], []
+    children: list[Any] = [None] * (n * (arity or 1))
+    for group in groups:
+        kinds = [types[i] for i in group]
+        leaves.append(low.pack([of_leaf[i] for i in group], kinds, at_leaf, f"{name}/leaf", call.line))
+        node = low.draft.loop(inner, kinds, f"{name}/state", is_fresh=True)
+        nodes.append(node)
+        below, root = _upwards(low, node, tree, region, guards[0], call)
+        roots.append(root)
+        for k, flow in enumerate(below):
+            for part, i in enumerate(group):
+                value: Value = Computed(flow, part)
+                children[k * n + i] = value if arity else Elements(flow.region.space, value)
+    of_branch = low.run(branch, [*for_branch, *children], at_branch, every, groups)
+    states: dict[int, Computed] = {}
+    final: dict[int, Computed] = {}
+    for group, node, first, root in zip(groups, nodes, leaves, roots, strict=True):
+        kinds = [types[i] for i in group]
+        flow = low.pack([of_branch[i] for i in group], kinds, at_branch, f"{name}/branch", call.line)
+        low.draft.close_loop(node, first, low.draft.fresh(flow, f"{name}/branch", call.line))
+        states |= {i: Computed(node, part) for part, i in enumerate(group)}
+        if any(n + i in wanted.values for i in group):
+            left = leave(low, root, space, region, f"{name}/root")
+            final |= {i: Computed(left, part) for part, i in enumerate(group)}
+        else:
+            low.draft.sink(root, f"{name}/root")
+    return [*(Elements(space, states[i]) for i in range(n)), *(final.get(i) for i in range(n))]
+
+
+def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """From the root down: a node's state goes to each of its children, which it meets by its parent's number and its side."""
+    (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
+    init = operands[n_closed : n_closed + k]
+    parent, side, *values = operands[n_closed + k :]
+    tree = _TreeFields(parent, side, region, None, call)
+    tree.note_up()
+    space, name = tree.space, tree.space.dimension
+    inner = region.within(space)
+    n_children = space.fact(f"{name}_children", tree.n_children)
+    root = region.space.fact(f"{name}_root", tree.roots(region.space))
+    closed = [
+        low.into(value, region, space, name) if variable in step.used else value
+        for value, variable in zip(operands[:n_closed], step.variables, strict=False)
+    ]
+    rows = [value.element for value in values if isinstance(value, Elements)]
+    types = [variable.aval for variable in step.jaxpr.outvars]
+    groups = by_dtype(types)
+    carry: dict[int, Computed] = {}
+    loops: list[tuple[Flow, Flow]] = []
+    for group in groups:
+        kinds = [types[i] for i in group]
+        start = low.draft.fresh(low.pack([init[i] for i in group], kinds, region, f"{name}/init", call.line), name, call.line)
+
+        def begin(s: State) -> State:
+            return s.replace(**dict.fromkeys(space.facts, 0), **{tree.at: getattr(s, root)})
+
+        first = low.draft.relabel(start, inner, begin, f"{name}/first", is_fresh=False)
+        above = low.draft.loop(inner, kinds, f"{name}/above")
+        loops.append((first, above))
+        carry |= {i: Computed(above, part) for part, i in enumerate(group)}
+    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, Wanted(set(range(k))), groups)
+    out: dict[int, Computed] = {}
+    for group, (first, above) in zip(groups, loops, strict=True):
+        flow = low.pack([results[i] for i in group], [types[i] for i in group], inner, f"{name}/below", call.line)
+        flow = low.draft.fresh(flow, f"{name}/below", call.line)
+        low.draft.close_loop(above, first, _to_children(low, flow, tree, n_children, call))
+        out |= {i: Computed(flow, part) for part, i in enumerate(group)}
+    return [Elements(space, out[i]) if i in wanted.values else None for i in range(k)]
+
+
+def _closures(operands: Sequence[Value], call: Call) -> list[tuple[Value, Any, Any]]:
+    found, at = [], 0
+    for function, n in zip(call.functions, call.n_closed, strict=True):
+        found += [(value, v, function) for value, v in zip(operands[at : at + n], function.variables[:n], strict=True)]
+        at += n
+    return found
+
+
+def _upwards(
+    low: Lowering, node: Flow, tree: _TreeFields, region: Region, is_branch: Guard, call: Call
+) -> tuple[list[Flow], Flow]:
+    """The states of each side's children at their parents (for any arity all in one wire), and the root's."""
+    space, name, arity = tree.space, tree.space.dimension, call.options["arity"]
+    at, up, side = tree.at, tree.up, tree.side
+    inner = region.within(space)
+    if arity:
+        *below, root = low.draft.split(node, lambda s: getattr(s, side), [inner] * (arity + 1), f"{name}/side")
+        swap = lambda s: s.replace(**{at: getattr(s, up)})
+        return [low.draft.relabel(flow, inner.where(is_branch), swap, f"{name}/up", False) for flow in below], root
+    children = space.along(call.options["inner"], tree.n_children)
+    index = children.index
+    below, root = low.draft.split(node, lambda s: getattr(s, side) >= 0, [inner, inner], f"{name}/side")
+
+    def rise(s: State) -> State:
+        return s.replace(**{at: getattr(s, up), index: getattr(s, side)}, **dict.fromkeys(children.facts, 0))
+
+    return [low.draft.relabel(below, inner.where(is_branch).within(children), rise, f"{name}/up", False)], root
+
+
+def _to_children(low: Lowering, flow: Flow, tree: _TreeFields, n_children: str, call: Call) -> Flow:
+    """A node's state at each of its children: it meets a message that the child brings, by the parent's number and the side."""
+    space, name = tree.space, tree.space.dimension
+    at, up, side = tree.at, tree.up, tree.side
+    has_parent = Guard(f"{name}_has_parent", 1, Column(space, lambda data: (tree.parents(data) >= 0).astype(np.int64)))
+    place = low.draft.place(flow.region.where(has_parent), f"{name}/child", call.line)
+    sent, met = low.draft.name(f"{name}/children"), low.draft.name(f"{name}/child")
+    key = (*(space.parent.key if space.parent else ()), up, side)
+
+    def make() -> Any:
+        to_each = lambda s, i: s.replace(**{up: getattr(s, at), side: i, at: 0})
+        copies = ragged_builders.flatmap(built(flow), lambda s: getattr(s, n_children), to_each, name=sent)
+        return payload_builders.npt(met, _second, join=key)(built(place), copies)
+
+    return low.draft.control(flow.region, flow.types, make)
+
+
+def _second(_: Any, state: Any) -> Any:
+    return state

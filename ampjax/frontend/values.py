@@ -1,0 +1,128 @@
+"""What is known of a value of the model, and when (binding times): a constant, from parameters alone, from the instance alone, or computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ampjax.frontend.index_spaces import Column, IndexSpace, Region
+from ampjax.ir.wires import Wire
+
+Leaf = tuple[str, int]
+"""A leaf of the parameters: its top-level key, and its number among that key's leaves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """The same for all instances and for ever."""
+
+    value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class OfParams:
+    """Follows from parameters alone: every node that reads it computes it.
+
+    Args:
+      leaves: The parameters' leaves that it reads.
+      compute: From values by leaf to the value.
+    """
+
+    leaves: frozenset[Leaf]
+    compute: Callable[[Mapping[Leaf, Any]], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Static:
+    """Follows from the instance alone: a column over a space's rows. Control may depend on it; nodes get it from pumps."""
+
+    column: Column
+
+
+@dataclass(eq=False)
+class Flow:
+    """A wire of the graph to be: the messages of a region, whose payload packs one or several values of one dtype.
+
+    Args:
+      region: Where there are messages.
+      types: Types of the values, in order.
+      is_fresh: Whether the messages' states are those of their place; after a step of a loop some fields tell of the place before.
+      wire: The wire, once it is built.
+    """
+
+    region: Region
+    types: list[Any]
+    is_fresh: bool = True
+    wire: Wire | None = None
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The payload's dtype."""
+        return np.dtype(self.types[0].dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The payload's shape."""
+        return packed_shape(self.types)
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A part of a wire's payload.
+
+    Args:
+      flow: The wire.
+      part: Which of the packed values.
+      was_read: What `amp.read` said is to be assumed, if it is what was read back; control may depend on it.
+    """
+
+    flow: Flow
+    part: int = 0
+    was_read: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Elements:
+    """A sequence: what is known of an element, in the space of the elements.
+
+    Args:
+      space: The elements' space.
+      element: A `Static`, `Computed` or `Elements` in it.
+    """
+
+    space: IndexSpace
+    element: Any
+
+
+Value = Constant | OfParams | Static | Computed | Elements
+
+
+@dataclass(eq=False)
+class LossTerm:
+    """A summand of the loss, or a metric: one number for each row of a region.
+
+    Args:
+      value: The number.
+      region: Where there is one.
+      weights: What it is multiplied with: constants and statics.
+      metric: The metric's name; None for the loss.
+      count: For a metric, what a value counts for.
+      line: The user's line.
+    """
+
+    value: Value
+    region: Region
+    weights: tuple[Value, ...] = field(default=())
+    metric: str | None = None
+    count: Value | None = None
+    line: str = ""
+
+
+def packed_shape(types: list[Any]) -> tuple[int, ...]:
+    """The shape of a payload that holds values of these types: a single one as it is, several flat, one after the other."""
+    if len(types) == 1:
+        return tuple(types[0].shape)
+    return (sum(int(np.prod(t.shape)) for t in types),)
