@@ -107,8 +107,6 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
         low.draft.close_loop(loop, first, again)
         left = leave(low, out, space, region, f"{name}/leave")
         final |= {i: Computed(left, part) for part, i in enumerate(group)}
-        if not any(i - len(carried) in wanted.values for i in group):
-            low.draft.sink(left, f"{name}/last")
     return [final[len(carried) + i] if i in wanted.values else None for i in range(len(call.results))]
 
 
@@ -129,7 +127,6 @@ def routed(
       What the variables of each are where it is chosen.
     """
     flows: dict[int, list[Flow]] = {}
-    read_by: dict[int, set[int]] = {}
 
     def to(value: Value, branch: int) -> Value:
         if isinstance(value, Elements):
@@ -144,17 +141,12 @@ def routed(
             fresh = low.draft.fresh(flow, name, line)
             regions = [flow.region.where(g) for g in guards]
             flows[id(flow)] = low.draft.split(fresh, lambda s: getattr(s, field), regions, name)
-        read_by.setdefault(id(flow), set()).add(branch)
         return Computed(flows[id(flow)][branch], value.part, value.was_read)
 
     inputs = [
         [to(value, branch) if variable in function.used else value for value, variable in zip(values, function.variables, strict=False)]
         for branch, (values, function) in enumerate(zip(given, functions, strict=True))
     ]
-    for key, branches in read_by.items():
-        for branch, flow in enumerate(flows[key]):
-            if branch not in branches:
-                low.draft.sink(flow, f"{name}/unused")
     return inputs
 
 
@@ -183,23 +175,17 @@ def _routed_by_value(
         regions = [region.where(guard) for guard in guards]
         outputs.append(low.draft.split(sent, lambda s: getattr(s, field), regions, call.options["word"]))
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
-    used: set[tuple[int, int]] = set()
 
     def to(value: Value, branch: int) -> Value:
         if id(value) not in places:
             return value
         number, part = places[id(value)]
-        used.add((number, branch))
         return Computed(outputs[number][branch], part)
 
     inputs = [
         [to(value, branch) if variable in function.used else value for value, variable in zip(values, function.variables, strict=True)]
         for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
     ]
-    for number, flows in enumerate(outputs):
-        for branch, flow in enumerate(flows):
-            if (number, branch) not in used:
-                low.draft.sink(flow, f"{call.options['word']}/unused")
     return inputs
 
 

@@ -94,6 +94,8 @@ class GraphDraft:
         with Graph() as graph:
             for step in self._steps:
                 step()
+            for wire in [wire for node in graph.nodes.values() for wire in node.outputs if not wire.consumers]:
+                pump_builders.discard(wire)
         return graph
 
     def pump(self, name: str, region: Region, payload: Sequence[Column], types: list[Any], line: str) -> Flow:
@@ -214,8 +216,8 @@ class GraphDraft:
 
         self.then(step)
 
-    def sink(self, flow: Flow, name: str = "unused") -> None:
-        """Notes the end of messages that nobody needs."""
+    def sink(self, flow: Flow, name: str) -> None:
+        """Notes an output of `predict`."""
         called = self.name(name)
         self.then(lambda: (pump_builders.sink(called, built(flow)), None)[1])
 

@@ -117,13 +117,20 @@ class Lowering:
             return Elements(inner, self._element_into(value, region, space, inner, name))
         return value
 
-    def length_of(self, equation: Equation) -> Column:
-        """The column of a dimension's length, where the model reads it from a shape."""
-        name = str(equation.source.params["dim"])
-        if name not in self.lengths:
-            fix = "Use `amp.length` of the sequence."
-            raise GraphError(equation.line, "a dimension of the spec", f"the length `{name}`", fix)
-        return self.lengths[name]
+    def length_of(self, dimension: str, line: str) -> Column:
+        """How long the sequences of a dimension are.
+
+        Args:
+          dimension: Its name.
+          line: The user's line.
+
+        Raises:
+          GraphError: If the instance does not say.
+        """
+        if dimension not in self.lengths:
+            fix = "Use `amp.length` of one of the instance's sequences."
+            raise GraphError(line, "a length that follows from the instance", f"the length `{dimension}`", fix)
+        return self.lengths[dimension]
 
     def packed(self, values: Sequence[Value], types: Sequence[Any], region: Region, name: str, line: str) -> list[Computed]:
         """The same values as parts of messages: those of one dtype in one message.
@@ -283,7 +290,7 @@ class _Body:
             self.env |= dict(zip(equation.outputs, results, strict=True))
             return True
         if equation.source.primitive.name == "dim_as_value":
-            self.env[equation.outputs[0]] = Static(self.lowering.length_of(equation))
+            self.env[equation.outputs[0]] = Static(self.lowering.length_of(str(equation.source.params["dim"]), equation.line))
             return True
         self._refuse_sequences(equation, values)
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)

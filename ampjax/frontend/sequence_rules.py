@@ -49,8 +49,6 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         flow = loop.close(after)
         if any(i in wanted.values for i in group):
             final |= {i: Computed(flow, part) for part, i in enumerate(group)}
-        else:
-            low.draft.sink(flow, f"{name}/last")
     out = [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
     return [*(final.get(i) for i in range(k)), *out[k:]]
 
@@ -134,13 +132,8 @@ def count(low: Lowering, call: Call, operands: Sequence[Value], region: Region, 
 
 def length(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """How many elements each row has: known from the instance."""
-    (xs,) = operands
-    sizes = xs.space.sizes if isinstance(xs, Elements) else None
-    if sizes is None:
-        fix = "Use the length outside of what was chosen by a value that was read."
-        raise GraphError(call.line, "a sequence whose length follows from the instance", "another value", fix)
-    space = sizes.space
-    return [Static(Column(space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))]
+    sizes = low.length_of(call.options["dimension"], call.line)
+    return [Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))]
 
 
 def total(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -175,8 +168,7 @@ def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
                 field = space.fact(low.number("taken"), _is_at(space, wanted_row))
                 inner = region.within(space)
                 flow = low.draft.fresh(flow, "take", call.line)
-                chosen, others = low.draft.split(flow, lambda s, f=field: getattr(s, f) == 1, [inner, inner], "take")
-                low.draft.sink(others, "take/others")
+                chosen, _ = low.draft.split(flow, lambda s, f=field: getattr(s, f) == 1, [inner, inner], "take")
                 taken[id(element.flow)] = leave(low, chosen, space, region, "take/leave")
             results.append(Computed(taken[id(element.flow)], element.part))
         else:

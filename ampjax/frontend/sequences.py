@@ -128,7 +128,8 @@ def length(xs: Any) -> Any:
     leaves, _ = _sequences("length", xs)
     if not _is_symbolic(leaves):
         return np.int32(_length("length", leaves))
-    return bind(Call("length", [jax.core.ShapedArray((), jnp.int32)], line=user_line()), [leaves[0]])[0]
+    options = {"dimension": str(_dimension("length", leaves))}
+    return bind(Call("length", [jax.core.ShapedArray((), jnp.int32)], line=user_line(), options=options), [])[0]
 
 
 def sum(xs: Any) -> Any:

@@ -129,8 +129,6 @@ def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         if any(n + i in wanted.values for i in group):
             left = leave(low, root, space, region, f"{name}/root")
             final |= {i: Computed(left, part) for part, i in enumerate(group)}
-        else:
-            low.draft.sink(root, f"{name}/root")
     return [*(Elements(space, states[i]) for i in range(n)), *(final.get(i) for i in range(n))]
 
 
@@ -195,6 +193,7 @@ def _upwards(
         swap = lambda s: s.replace(**{at: getattr(s, up)})
         return [low.draft.relabel(flow, inner.where(is_branch), swap, f"{name}/up", False) for flow in below], root
     children = space.along(call.options["inner"], tree.n_children)
+    low.lengths[call.options["inner"]] = tree.n_children
     index = children.index
     below, root = low.draft.split(node, lambda s: getattr(s, side) >= 0, [inner, inner], f"{name}/side")
 

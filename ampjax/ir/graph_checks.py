@@ -87,15 +87,15 @@ def _infer_all(nodes: Collection[Node]) -> None:
 
 
 def _check_consumers(nodes: Collection[Node]) -> None:
-    """Every wire has a consumer."""
+    """Every wire has a consumer, or is discarded."""
     for node in nodes:
         for wire in node.outputs:
-            if not wire.consumers:
+            if not wire.consumers and not wire.discarded:
                 raise GraphError(
                     f"node `{node.name}`, output {wire.port}",
                     "a consumer",
                     "a wire that goes nowhere",
-                    "Connect it, or end it with `amp.sink`.",
+                    "Connect it, or end it with `amp.sink` or `amp.discard`.",
                 )
 
 

@@ -57,13 +57,15 @@ class WireType:
 class Wire:
     """One output of a node. Using it twice is a Bcast.
 
-    `type` is known once the graph is closed (for most nodes: at once).
+    `type` is known once the graph is closed (for most nodes: at once). What travels on a discarded wire ends there, answered with a zero
+    gradient; `predict` does not return it.
     """
 
     source: Node
     port: int
     type: WireType | None = None
     consumers: list[tuple[Node, int]] = field(default_factory=list)
+    discarded: bool = False
 
     @property
     def name(self) -> str:

@@ -68,6 +68,15 @@ def sink(name: str, wire: Wire) -> Wire:
     return wire
 
 
+def discard(wire: Wire) -> None:
+    """Ends a wire that nobody needs: messages on it are answered with a zero gradient, and `predict` does not return them.
+
+    Args:
+      wire: The wire.
+    """
+    wire.discarded = True
+
+
 def _held_dtype(name: str, dtype: Any) -> np.dtype:
     """A pump's dtype, if JAX has it as it is."""
     where = f"pump `{name}`, dtype"
