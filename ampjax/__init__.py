@@ -5,11 +5,17 @@ from ampjax.numerics import guard as _guard  # first: it sets a flag that XLA re
 # isort: split
 from ampjax import nn
 from ampjax.drivers.cost import FlopsCost, Stragglers
+from ampjax.frontend.combinators.branches import cond, read, switch, while_loop
+from ampjax.frontend.combinators.reports import metric, node, output
+from ampjax.frontend.combinators.sequences import fori_loop, length, map, max, mean, scan, softmax, sum, take
+from ampjax.frontend.combinators.structures import Ragged, Tree
+from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
+from ampjax.frontend.compile_model import Compiled, compile
 from ampjax.ir.builders import (
     bcast,
     collect,
     concat,
-    cond,
+    discard,
     distribute,
     flatmap,
     group,
@@ -43,6 +49,7 @@ from ampjax.train.settings import Settings
 from ampjax.train.trainer import Trainer
 
 __all__ = [
+    "Compiled",
     "FlopsCost",
     "Graph",
     "HostedCost",
@@ -50,6 +57,7 @@ __all__ = [
     "Instances",
     "Messages",
     "ProfileCost",
+    "Ragged",
     "Settings",
     "State",
     "Stragglers",
@@ -57,40 +65,60 @@ __all__ = [
     "Topology",
     "Trace",
     "Trainer",
+    "Tree",
     "backward_first",
     "balanced",
     "bcast",
     "check_numerics",
     "collect",
+    "compile",
     "concat",
     "cond",
+    "discard",
     "distribute",
     "flatmap",
+    "fold_tree",
+    "fori_loop",
     "group",
     "isu",
     "largest",
+    "length",
     "loss",
+    "map",
+    "max",
+    "mean",
     "messages",
+    "metric",
     "nn",
+    "node",
     "npt",
     "one_forward_one_backward",
+    "output",
     "phi",
     "ppt",
     "profile",
     "pump",
+    "read",
     "reduce",
     "relabel",
     "repeat",
     "replay",
     "replicate",
     "route_by",
+    "scan",
+    "scan_tree",
     "simulate",
     "sink",
+    "softmax",
     "split",
+    "sum",
+    "switch",
+    "take",
     "topology",
     "ungroup",
     "verify",
     "wavefront",
+    "while_loop",
 ]
 
 

@@ -133,7 +133,9 @@ class Executor:
                 self.store.stash.setdefault((stage.number, launch.versions), params)
             runner.forward(streak, params)
         if self._reads(launch):
-            self.readings[launch.number] = runner.read(launch, len(stage.ports) - 1)  # one port where what is read goes on itself
+            self.readings[launch.number] = runner.read(
+                launch, len(stage.ports) - 1
+            )  # one port where what is read goes on itself
         return 0
 
     def change(self, change: Change) -> None:

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.index_spaces import Column
+from ampjax.frontend.deduction.index_spaces import Column
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
 
 if TYPE_CHECKING:
-    from ampjax.frontend.graph_draft import PumpPlan
+    from ampjax.frontend.deduction.graph_draft import PumpPlan
     from ampjax.frontend.instance_spec import LeafSpec
 
 
@@ -71,7 +71,9 @@ class Columns:
         size = 1 << max(n - 1, 0).bit_length()  # few sizes, so that few programs are compiled
         axes = [0 if isinstance(operand, Column) else None for operand in operands]
         padded = [
-            np.concatenate([row, np.zeros((size - n, *row.shape[1:]), row.dtype)]).astype(atom.aval.dtype) if axis == 0 else row
+            np.concatenate([row, np.zeros((size - n, *row.shape[1:]), row.dtype)]).astype(atom.aval.dtype)
+            if axis == 0
+            else row
             for row, axis, atom in zip(rows, axes, source.invars, strict=True)
         ]
         results = jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))(*padded)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
-from ampjax.frontend.structures import Ragged
-from ampjax.frontend.tracing import Dimensions
+from ampjax.frontend.combinators.structures import Ragged
+from ampjax.frontend.combinators.tracing import Dimensions
 
 _TYPE = re.compile(r"\s*([a-z]+\d*)\s*\[([^\]]*)\]\s*")
 
@@ -80,11 +80,18 @@ class LeafSpec:
             out = None
         if out is None or out.shape[1:] != wanted:
             got = sorted({np.shape(v)[1 if self.dimensions else 0 :] for v in values if np.size(v)} - {wanted})
-            raise DataError(f"instances, `{self.path}`", f"rows of shape {wanted}", f"{got[:1] or 'none'}", "Mend the data or the spec.")
+            raise DataError(
+                f"instances, `{self.path}`",
+                f"rows of shape {wanted}",
+                f"{got[:1] or 'none'}",
+                "Mend the data or the spec.",
+            )
         if not np.can_cast(out.dtype, self.dtype, "same_kind") and out.size:
             exact = out.astype(self.dtype)
             if out.dtype.kind not in "iub" or not np.array_equal(exact, out):
-                raise DataError(f"instances, `{self.path}`", f"{self.dtype}", f"{out.dtype}", "Cast the data, or change the spec.")
+                raise DataError(
+                    f"instances, `{self.path}`", f"{self.dtype}", f"{out.dtype}", "Cast the data, or change the spec."
+                )
         return out.astype(self.dtype)
 
     def _length(self, value: Any) -> int:
@@ -92,17 +99,21 @@ class LeafSpec:
             return len(value)
         except TypeError:
             where = f"instances, `{self.path}`"
-            raise DataError(where, "a sequence, as the spec says", f"{type(value).__name__}", "Give an array or a list.") from None
+            raise DataError(
+                where, "a sequence, as the spec says", f"{type(value).__name__}", "Give an array or a list."
+            ) from None
 
     def _follow(self, instance: Any, number: int) -> Any:
         value = instance
         for key in self.keys:
             name = getattr(key, "key", getattr(key, "name", getattr(key, "idx", None)))
             try:
-                value = getattr(value, name) if hasattr(key, "name") else value[name]
+                value = getattr(value, str(name)) if hasattr(key, "name") else value[name]
             except (KeyError, AttributeError, IndexError, TypeError):
                 there = sorted(value) if isinstance(value, dict) else type(value).__name__
-                raise DataError(f"instance {number}", f"`{self.path}`", f"{there}", "Give every instance what the spec names.") from None
+                raise DataError(
+                    f"instance {number}", f"`{self.path}`", f"{there}", "Give every instance what the spec names."
+                ) from None
         return value
 
 

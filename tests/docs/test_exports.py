@@ -12,8 +12,11 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = {
     "ampjax": """
         Graph  State  Topology  Instances  InstanceList  Subset  Messages  messages
-        pump  topology  ppt  npt  nn  concat  split  loss  sink
-        cond  phi  isu  relabel  bcast  route_by  replicate
+        compile  Compiled  Ragged  Tree
+        scan  map  fori_loop  sum  max  mean  softmax  take  length  cond  switch  read  while_loop  fold_tree  scan_tree
+        metric  output  node
+        pump  topology  ppt  npt  nn  concat  split  loss  sink  discard
+        phi  isu  relabel  bcast  route_by  replicate
         flatmap  repeat  group  ungroup  distribute  collect  reduce
         Trainer  Settings  Trace  replay  verify  check_numerics  simulate  profile
         FlopsCost  ProfileCost  HostedCost  Stragglers

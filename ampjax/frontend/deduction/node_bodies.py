@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.index_spaces import Region
-from ampjax.frontend.values import Constant, Leaf, OfParams, Value
+from ampjax.frontend.deduction.index_spaces import Region
+from ampjax.frontend.deduction.values import Constant, Leaf, OfParams, Value
 
 Function = Callable[..., Sequence[Any]]
 """`function(key, *inputs) -> results`; `key` is a PRNG key in training, where the node draws random numbers, else None."""

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.index_spaces import Region
-from ampjax.frontend.lowering import Lowering
-from ampjax.frontend.node_bodies import NodeNote
-from ampjax.frontend.values import Computed, Constant, LossTerm, OfParams, Value
+from ampjax.frontend.deduction.index_spaces import Region
+from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.values import Computed, Constant, LossTerm, OfParams, Value
 
 _NUMBER = jax.ShapeDtypeStruct((), np.dtype(np.float32))
 
@@ -38,8 +38,7 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
 
     def number(value: Value) -> int:
         for i, known in enumerate(inputs):
-            same_part = isinstance(known, Computed) and isinstance(value, Computed)
-            if known is value or (same_part and (known.flow, known.part) == (value.flow, value.part)):
+            if known is value or _is_same_part(known, value):
                 return i
         inputs.append(value)
         types.append(value.flow.types[value.part] if isinstance(value, Computed) else _NUMBER)
@@ -78,3 +77,9 @@ def _plain(low: Lowering, value: Value, region: Region, line: str) -> Value:
     if not isinstance(value, OfParams):
         return value
     return low.packed([value], [_NUMBER], region, "loss", line)[0]
+
+
+def _is_same_part(one: Value, other: Value) -> bool:
+    return (
+        isinstance(one, Computed) and isinstance(other, Computed) and (one.flow, one.part) == (other.flow, other.part)
+    )

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.branch_rules import routed
-from ampjax.frontend.graph_draft import built
-from ampjax.frontend.index_spaces import Column, Guard, IndexSpace, Region
-from ampjax.frontend.lowering import Lowering, Wanted, by_dtype
-from ampjax.frontend.sequence_rules import as_elements, elements_space, leave
-from ampjax.frontend.structures import check_trees
-from ampjax.frontend.tracing import Call
-from ampjax.frontend.values import Computed, Elements, Flow, Static, Value
+from ampjax.frontend.combinators.structures import check_trees
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.graph_draft import built
+from ampjax.frontend.deduction.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
+from ampjax.frontend.deduction.values import Computed, Elements, Flow, Static, Value
+from ampjax.frontend.rules.branch_rules import routed
+from ampjax.frontend.rules.sequence_rules import elements_space, leave
 from ampjax.ir.builders import payload_builders, ragged_builders
 from ampjax.ir.state import State
 
@@ -49,7 +49,9 @@ class _TreeFields:
         """Puts the parent and the side into all messages of the tree; the root's side is `arity`, or -1."""
         root = -1 if self._arity is None else self._arity
         self.space.fact(self.up, self._parent)
-        self.space.fact(self.side, Column(self.space, lambda data: np.where(self._parent.of(data) < 0, root, self._side.of(data))))
+        self.space.fact(
+            self.side, Column(self.space, lambda data: np.where(self._parent.of(data) < 0, root, self._side.of(data)))
+        )
 
     def guards(self, field: str) -> list[Guard]:
         """Where a node is a branch, and where a leaf."""
@@ -154,7 +156,9 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     loops: list[tuple[Flow, Flow]] = []
     for group in groups:
         kinds = [types[i] for i in group]
-        start = low.draft.fresh(low.pack([init[i] for i in group], kinds, region, f"{name}/init", call.line), name, call.line)
+        start = low.draft.fresh(
+            low.pack([init[i] for i in group], kinds, region, f"{name}/init", call.line), name, call.line
+        )
 
         def begin(s: State) -> State:
             return s.replace(**dict.fromkeys(space.facts, 0), **{tree.at: getattr(s, root)})

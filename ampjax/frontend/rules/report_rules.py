@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ampjax.errors import GraphError
-from ampjax.frontend.equations import Name, flatten
-from ampjax.frontend.index_spaces import Region
-from ampjax.frontend.lowering import Equations, Lowering, Wanted, by_dtype
-from ampjax.frontend.node_bodies import NodeNote
-from ampjax.frontend.tracing import Call
-from ampjax.frontend.values import Computed, Elements, LossTerm, OfParams, Value
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.equations import Name, flatten
+from ampjax.frontend.deduction.index_spaces import Region
+from ampjax.frontend.deduction.lowering import Equations, Lowering, Wanted, by_dtype
+from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.values import Computed, Elements, LossTerm, OfParams, Value
 
 
 def metric(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -28,7 +28,9 @@ def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     if isinstance(value, Elements):
         value, region, aval = value.element, region.within(value.space), aval.update(shape=aval.shape[1:])
     if isinstance(value, Elements):
-        raise GraphError(call.line, "an array, or a sequence of arrays", "a sequence of sequences", "Tell it in a `map`.")
+        raise GraphError(
+            call.line, "an array, or a sequence of arrays", "a sequence of sequences", "Tell it in a `map`."
+        )
     if isinstance(value, Computed) and len(value.flow.types) == 1:
         flow = value.flow
     else:
@@ -46,11 +48,15 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     for equation in equations:
         if equation.call is not None:
             fix = "Make several nodes, one for each part between combinators."
-            raise GraphError(equation.line, "arrays alone in a function made with `amp.node`", f"`{equation.call.kind}`", fix)
+            raise GraphError(
+                equation.line, "arrays alone in a function made with `amp.node`", f"`{equation.call.kind}`", fix
+            )
     used = [i for i, variable in enumerate(function.variables) if variable in function.used]
     for i in used:
         if isinstance(operands[i], Elements):
-            raise GraphError(call.line, "arrays for a function made with `amp.node`", "a sequence", "Call it in a `map`.")
+            raise GraphError(
+                call.line, "arrays for a function made with `amp.node`", "a sequence", "Call it in a `map`."
+            )
     names = list(atoms.values())
     types = [variable.aval for variable in function.jaxpr.outvars]
     note = NodeNote(

@@ -9,7 +9,7 @@ from typing import Any
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
-from ampjax.frontend.tracing import COMBINATOR, Call
+from ampjax.frontend.combinators.tracing import COMBINATOR, Call
 from ampjax.jaxprs.primitives import called, inner, opened, source_function, source_line
 
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
@@ -143,4 +143,6 @@ def _has_report(jaxpr: Any) -> bool:
 
 
 def _has_combinator(jaxpr: Any) -> bool:
-    return any(equation.primitive is COMBINATOR or any(map(_has_combinator, inner(equation))) for equation in jaxpr.eqns)
+    return any(
+        equation.primitive is COMBINATOR or any(map(_has_combinator, inner(equation))) for equation in jaxpr.eqns
+    )

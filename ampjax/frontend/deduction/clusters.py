@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ampjax.frontend.equations import Equation, Name
+from ampjax.frontend.deduction.equations import Equation, Name
 
 
 @dataclass(eq=False)

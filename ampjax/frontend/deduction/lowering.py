@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend.clusters import Cluster, Clusters
-from ampjax.frontend.equations import Atom, Equation, Known, Name, flatten, needed
-from ampjax.frontend.graph_draft import GraphDraft
-from ampjax.frontend.index_spaces import Column, Guard, IndexSpace, Region
-from ampjax.frontend.node_bodies import NodeNote
-from ampjax.frontend.tracing import Call, Traced
-from ampjax.frontend.values import Computed, Constant, Elements, Flow, Leaf, LossTerm, OfParams, Static, Value
+from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.deduction.clusters import Cluster, Clusters
+from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
+from ampjax.frontend.deduction.graph_draft import GraphDraft
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Leaf, LossTerm, OfParams, Static, Value
 from ampjax.jaxprs.primitives import bind
 
 Rule = Callable[["Lowering", Call, Sequence[Value], Region, "Wanted"], list[Any]]
@@ -132,7 +133,9 @@ class Lowering:
             raise GraphError(line, "a length that follows from the instance", f"the length `{dimension}`", fix)
         return self.lengths[dimension]
 
-    def packed(self, values: Sequence[Value], types: Sequence[Any], region: Region, name: str, line: str) -> list[Computed]:
+    def packed(
+        self, values: Sequence[Value], types: Sequence[Any], region: Region, name: str, line: str
+    ) -> list[Computed]:
         """The same values as parts of messages: those of one dtype in one message.
 
         Args:
@@ -206,7 +209,9 @@ class Lowering:
             flow = self.draft.fresh(element.flow, name, "")
             size, index, own, called = space.size, space.index, value.space.index, self.draft.name(f"{name}/each")
             return Computed(self.draft.pair(flow, region.within(inner), (size, index, own), called), element.part)
-        raise GraphError(name, "sequences of arrays", "a sequence of sequences from outside", "Pass it to `map` as an argument.")
+        raise GraphError(
+            name, "sequences of arrays", "a sequence of sequences from outside", "Pass it to `map` as an argument."
+        )
 
 
 class _Body:
@@ -266,7 +271,9 @@ class _Body:
             self.losses.setdefault(atom, []).append(weights)
             return
         if equation.call is not None:
-            if equation.call.kind == "sum" and isinstance(sequence := equation.inputs[equation.outputs.index(atom)], Name):
+            if equation.call.kind == "sum" and isinstance(
+                sequence := equation.inputs[equation.outputs.index(atom)], Name
+            ):
                 self.element_losses.setdefault(sequence, []).append(weights)
             else:
                 self.losses.setdefault(atom, []).append(weights)
@@ -290,7 +297,9 @@ class _Body:
             self.env |= dict(zip(equation.outputs, results, strict=True))
             return True
         if equation.source.primitive.name == "dim_as_value":
-            self.env[equation.outputs[0]] = Static(self.lowering.length_of(str(equation.source.params["dim"]), equation.line))
+            self.env[equation.outputs[0]] = Static(
+                self.lowering.length_of(str(equation.source.params["dim"]), equation.line)
+            )
             return True
         self._refuse_sequences(equation, values)
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
@@ -365,7 +374,9 @@ class _Body:
         self, cluster: Cluster, outside: set[Name], readers: Mapping[Name, set[int]], groups: Sequence[Sequence[int]]
     ) -> None:
         """A node for some equations; what the instance says is computed again in it from the instance's own values."""
-        own = [name for equation in cluster.equations for name in equation.outputs if name in readers or name in outside]
+        own = [
+            name for equation in cluster.equations for name in equation.outputs if name in readers or name in outside
+        ]
         if not own:
             return
         inside = {name for equation in cluster.equations for name in equation.outputs}
@@ -420,6 +431,7 @@ class Equations:
         self.steps, self.roots, self.results = steps, roots, results
 
     def __call__(self, key: Any, *inputs: Any) -> list[Any]:
+        """Computes the results from what is read."""
         known: dict[Name, Any] = dict(zip(self.roots, inputs, strict=True))
         for step in self.steps:
             operands = [atom.value if isinstance(atom, Known) else known[atom] for atom in step.inputs]
@@ -516,4 +528,4 @@ def _of_params(equation: Equation, values: Sequence[Any], number: int) -> Callab
 
 
 def _is_key(value: Any) -> bool:
-    return jax.dtypes.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)
+    return jnp.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)

@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import GraphError
-from ampjax.frontend.structures import Tree, stack
-from ampjax.frontend.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.structures import Tree, stack
+from ampjax.frontend.combinators.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
 
 
-def fold_tree(leaf: Callable[..., Any], branch: Callable[..., Any], tree: Tree, *, arity: int | None = None) -> tuple[Any, Any]:
+def fold_tree(
+    leaf: Callable[..., Any], branch: Callable[..., Any], tree: Tree, *, arity: int | None = None
+) -> tuple[Any, Any]:
     """Computes a state for each node of a tree, from the leaves up.
 
     Args:
@@ -50,10 +52,19 @@ def fold_tree(leaf: Callable[..., Any], branch: Callable[..., Any], tree: Tree, 
     known = dimensions()
     assert known is not None
     inner = f"{dimension}_child"
-    children_types = [state] * arity if arity else [jax.tree.map(lambda a: jax.ShapeDtypeStruct((known.get(inner), *a.shape), a.dtype), state)]
+    children_types = (
+        [state] * arity
+        if arity
+        else [jax.tree.map(lambda a: jax.ShapeDtypeStruct((known.get(inner), *a.shape), a.dtype), state)]
+    )
     second, second_closed, results = trace(branch, value, *children_types)
     if second.results != first.results:
-        raise GraphError(line, f"{first.results} from branch, as leaf returns", f"{second.results}", "Return the same structure from both.")
+        raise GraphError(
+            line,
+            f"{first.results} from branch, as leaf returns",
+            f"{second.results}",
+            "Return the same structure from both.",
+        )
     require_same(line, "branch to return the same types as leaf", types, results)
     call = Call(
         "fold",
@@ -94,15 +105,24 @@ def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
     value = value_structure.unflatten([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in values])
     step, closed, results = trace(f, jax.tree.map(type_of, init), value)
     if step.results != structure:
-        raise GraphError(line, f"a function that returns the state, {structure}", f"{step.results}", "Return it as `init` is built.")
+        raise GraphError(
+            line, f"a function that returns the state, {structure}", f"{step.results}", "Return it as `init` is built."
+        )
     require_same(line, "a state that keeps its types", [type_of(x) for x in leaves], results)
-    call = Call("scan_tree", [along(dimension, a) for a in results], (step,), (len(closed),), line, {"n_carry": len(leaves)})
+    call = Call(
+        "scan_tree", [along(dimension, a) for a in results], (step,), (len(closed),), line, {"n_carry": len(leaves)}
+    )
     return structure.unflatten(bind(call, [*closed, *leaves, tree.parent, tree.side, *values]))
 
 
 def _is_traced(tree: Tree) -> bool:
     if not isinstance(tree, Tree):
-        raise GraphError(user_line(), "an `amp.Tree`", f"{type(tree).__name__}", "Make one with `amp.Tree.of(...)` or from its columns.")
+        raise GraphError(
+            user_line(),
+            "an `amp.Tree`",
+            f"{type(tree).__name__}",
+            "Make one with `amp.Tree.of(...)` or from its columns.",
+        )
     return not isinstance(jnp.shape(tree.parent)[0], int)
 
 

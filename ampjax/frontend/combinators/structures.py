@@ -53,7 +53,9 @@ class Ragged:
             start, stop, _ = at.indices(len(self))
             if start >= stop:
                 return Ragged(self.values[0:0], self.sizes[0:0])
-            return Ragged(self.values[int(ends[start] - self.sizes[start]) : int(ends[stop - 1])], self.sizes[start:stop])
+            return Ragged(
+                self.values[int(ends[start] - self.sizes[start]) : int(ends[stop - 1])], self.sizes[start:stop]
+            )
         at = range(len(self))[at]
         return self.values[int(ends[at] - self.sizes[at]) : int(ends[at])]
 
@@ -148,7 +150,11 @@ def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndar
     ranks = np.arange(len(inner)) - np.repeat(np.cumsum(n_children) - n_children, n_children)
     for at in np.flatnonzero(side[inner][order] != ranks)[:1].tolist():
         node = int(inner[order][at])
-        refuse(int(tree[node]), f"sides 0, 1, ... below node {parent[node]}", f"side {side[node]} of node {node - first[node]}")
+        refuse(
+            int(tree[node]),
+            f"sides 0, 1, ... below node {parent[node]}",
+            f"side {side[node]} of node {node - first[node]}",
+        )
     depth, reached = 0, parent < 0
     while depth <= len(parent) and not reached.all():
         depth, before = depth + 1, reached
@@ -190,4 +196,8 @@ def as_sequence(value: Any) -> Any:
     """A list as an array, or as a `Ragged` if it is one of rows; anything else as it is."""
     if not isinstance(value, list):
         return value
-    return Ragged.of(value) if value and np.ndim(value[0] if not isinstance(value[0], list) else [0]) else np.asarray(value)
+    return (
+        Ragged.of(value)
+        if value and np.ndim(value[0] if not isinstance(value[0], list) else [0])
+        else np.asarray(value)
+    )

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 
 from ampjax.errors import GraphError
-from ampjax.frontend.tracing import Call, bind, dimensions, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import Call, bind, dimensions, trace, type_of, user_line
 from ampjax.jaxprs.primitives import shape_text
 
 
@@ -31,7 +32,9 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
     numbers = [jnp.asarray(x, jnp.float32) for x in (value, count)]
     for x in numbers:
         if x.shape != ():
-            raise GraphError(user_line(), f"one number for the metric `{name}`", shape_text(type_of(x)), "Sum or average it.")
+            raise GraphError(
+                user_line(), f"one number for the metric `{name}`", shape_text(type_of(x)), "Sum or average it."
+            )
     bind(Call("metric", [], line=user_line(), options={"name": name}), numbers)
 
 
@@ -46,7 +49,7 @@ def output(name: str, value: Any) -> None:
     """
     if dimensions() is not None:
         value = jnp.asarray(value)
-        options = {"name": name, "type": jax.core.ShapedArray(value.shape, value.dtype)}
+        options = {"name": name, "type": ShapedArray(value.shape, value.dtype)}
         bind(Call("output", [], line=user_line(), options=options), [value])
 
 

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.node_bodies import NodeNote, PackedBody, unpack
-from ampjax.frontend.values import Computed, Flow, Leaf, Static, Value
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, unpack
+from ampjax.frontend.deduction.values import Computed, Flow, Leaf, Static, Value
 from ampjax.ir.builders import control_builders, payload_builders, pump_builders, ragged_builders
 from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph
@@ -158,7 +158,9 @@ class GraphDraft:
           is_fresh: Whether the states are those of their place afterwards.
         """
         called = self.name(name)
-        return self.control(region, flow.types, lambda: control_builders.relabel(built(flow), change, name=called), is_fresh)
+        return self.control(
+            region, flow.types, lambda: control_builders.relabel(built(flow), change, name=called), is_fresh
+        )
 
     def split(self, flow: Flow, choose: StateFn, regions: Sequence[Region], name: str) -> list[Flow]:
         """Notes a Cond.
@@ -172,7 +174,9 @@ class GraphDraft:
         flows, called = [Flow(region, flow.types, flow.is_fresh) for region in regions], self.name(name)
 
         def step() -> None:
-            for out, wire in zip(flows, control_builders.cond(built(flow), choose, len(flows), name=called), strict=True):
+            for out, wire in zip(
+                flows, control_builders.cond(built(flow), choose, len(flows), name=called), strict=True
+            ):
                 out.wire = wire
 
         self.then(step)

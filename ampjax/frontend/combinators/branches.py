@@ -7,9 +7,10 @@ from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray, Tracer
 
 from ampjax.errors import GraphError
-from ampjax.frontend.tracing import Call, Traced, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import Call, Traced, bind, dimensions, require_same, trace, type_of, user_line
 from ampjax.ir.builders import control_builders
 from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.wires import Wire
@@ -87,7 +88,7 @@ def read(x: Any, assume: int = 0) -> Any:
     if value.shape != () or jnp.issubdtype(value.dtype, jnp.inexact):
         fix = "Compute the choice first, for example by `argmax` or a comparison."
         raise GraphError(user_line(), "one integer or truth value to read", shape_text(type_of(value)), fix)
-    result = jax.core.ShapedArray((), value.dtype)
+    result = ShapedArray((), value.dtype)
     return bind(Call("read", [result], line=user_line(), options={"assume": int(assume)}), [value])[0]
 
 
@@ -122,9 +123,13 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     asked, asked_closed, answer = trace(test, structure.unflatten(types))
     step, step_closed, results = trace(body, structure.unflatten(types))
     if [(a.shape, a.dtype) for a in answer] != [((), jnp.dtype(bool))]:
-        raise GraphError(line, "a test that gives one truth value", ", ".join(map(shape_text, answer)), "Compare in it.")
+        raise GraphError(
+            line, "a test that gives one truth value", ", ".join(map(shape_text, answer)), "Compare in it."
+        )
     if step.results != structure:
-        raise GraphError(line, f"a body that returns the carry, {structure}", f"{step.results}", "Return it as `init` is built.")
+        raise GraphError(
+            line, f"a body that returns the carry, {structure}", f"{step.results}", "Return it as `init` is built."
+        )
     require_same(line, "a carry that keeps its types", types, results)
     closed = (len(asked_closed), len(step_closed))
     call = Call("while", results, (asked, step), closed, line, {"most": most})
@@ -133,7 +138,7 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
 
 def _is_known(value: Any) -> bool:
     """Whether a value can be looked at now: the model runs as it is, or the value is no part of what is traced."""
-    return dimensions() is None or not isinstance(value, jax.core.Tracer)
+    return dimensions() is None or not isinstance(value, Tracer)
 
 
 def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequence[Any], kind: str) -> Any:
@@ -149,7 +154,9 @@ def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequen
         function, closed, out = trace(branch, *types)
         if traced and function.results != traced[0].results:
             fix = "Return the same structure from every branch."
-            raise GraphError(line, f"{traced[0].results}, as branch 0 returns", f"{function.results} from branch {number}", fix)
+            raise GraphError(
+                line, f"{traced[0].results}, as branch 0 returns", f"{function.results} from branch {number}", fix
+            )
         if traced:
             require_same(line, f"branch {number} to return the same types as branch 0", results, out)
         else:

@@ -9,13 +9,13 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend.graph_draft import built
-from ampjax.frontend.index_spaces import Column, Guard, Region
-from ampjax.frontend.lowering import Lowering, Wanted, by_dtype
-from ampjax.frontend.node_bodies import NodeNote
-from ampjax.frontend.sequence_rules import leave
-from ampjax.frontend.tracing import Call, Traced
-from ampjax.frontend.values import Computed, Constant, Elements, Flow, Static, Value
+from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.deduction.graph_draft import built
+from ampjax.frontend.deduction.index_spaces import Column, Guard, Region
+from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
+from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value
+from ampjax.frontend.rules.sequence_rules import leave
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
@@ -63,7 +63,9 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
     closed = [*operands[:n_test], *operands[n_test : n_test + n_body]]
     variables = [*test.variables[:n_test], *body.variables[:n_body]]
     used = test.used | body.used
-    carried = [i for i, (v, x) in enumerate(zip(closed, variables, strict=True)) if x in used and _must_be_carried(v, call)]
+    carried = [
+        i for i, (v, x) in enumerate(zip(closed, variables, strict=True)) if x in used and _must_be_carried(v, call)
+    ]
     init = [*(closed[i] for i in carried), *operands[n_test + n_body :]]
     types = [*(variables[i].aval for i in carried), *(t for t in call.results)]
     space = region.space.along(low.number("round"), None)
@@ -102,8 +104,12 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
     after = {**{i: inside[i] for i in range(len(carried))}, **{len(carried) + i: r for i, r in enumerate(results)}}
     final: dict[int, Computed] = {}
     for group, (first, loop), out in zip(groups, loops, exits, strict=True):
-        flow = low.pack([after[i] for i in group], [types[i] for i in group], inner.where(goes), f"{name}/carry", call.line)
-        again = low.draft.relabel(flow, inner, lambda s: s.replace(**{index: getattr(s, index) + 1}), f"{name}/next", True)
+        flow = low.pack(
+            [after[i] for i in group], [types[i] for i in group], inner.where(goes), f"{name}/carry", call.line
+        )
+        again = low.draft.relabel(
+            flow, inner, lambda s: s.replace(**{index: getattr(s, index) + 1}), f"{name}/next", True
+        )
         low.draft.close_loop(loop, first, again)
         left = leave(low, out, space, region, f"{name}/leave")
         final |= {i: Computed(left, part) for part, i in enumerate(group)}
@@ -111,7 +117,12 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
 
 
 def routed(
-    low: Lowering, functions: Sequence[Traced], given: Sequence[Sequence[Value]], guards: Sequence[Guard], name: str, line: str
+    low: Lowering,
+    functions: Sequence[Traced],
+    given: Sequence[Sequence[Value]],
+    guards: Sequence[Guard],
+    name: str,
+    line: str,
 ) -> list[list[Value]]:
     """What each of several functions gets where the instance chooses between them: computed values go to the chosen one alone.
 
@@ -144,14 +155,22 @@ def routed(
         return Computed(flows[id(flow)][branch], value.part, value.was_read)
 
     inputs = [
-        [to(value, branch) if variable in function.used else value for value, variable in zip(values, function.variables, strict=False)]
+        [
+            to(value, branch) if variable in function.used else value
+            for value, variable in zip(values, function.variables, strict=False)
+        ]
         for branch, (values, function) in enumerate(zip(given, functions, strict=True))
     ]
     return inputs
 
 
 def _routed_by_value(
-    low: Lowering, call: Call, given: Sequence[Sequence[Value]], guards: Sequence[Guard], region: Region, index: Computed
+    low: Lowering,
+    call: Call,
+    given: Sequence[Sequence[Value]],
+    guards: Sequence[Guard],
+    region: Region,
+    index: Computed,
 ) -> list[list[Value]]:
     """What each branch gets where a value that was read chooses: all that any branch needs comes with the message that is sent."""
     needed: list[Value] = []
@@ -170,8 +189,7 @@ def _routed_by_value(
     for group in by_dtype(types):
         flow = low.pack([needed[i] for i in group], [types[i] for i in group], region, call.options["word"], call.line)
         flow = low.draft.fresh(flow, call.options["word"], call.line)
-        assume = index.was_read
-        sent = _route_by(low, flow, choice, field, lambda s: np.full(len(s), assume), call)
+        sent = _route_by(low, flow, choice, field, _always(index.was_read), call)
         regions = [region.where(guard) for guard in guards]
         outputs.append(low.draft.split(sent, lambda s: getattr(s, field), regions, call.options["word"]))
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
@@ -183,10 +201,17 @@ def _routed_by_value(
         return Computed(outputs[number][branch], part)
 
     inputs = [
-        [to(value, branch) if variable in function.used else value for value, variable in zip(values, function.variables, strict=True)]
+        [
+            to(value, branch) if variable in function.used else value
+            for value, variable in zip(values, function.variables, strict=True)
+        ]
         for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
     ]
     return inputs
+
+
+def _always(choice: int | None) -> Callable[[State], Any]:
+    return lambda s: np.full(len(s), choice or 0)
 
 
 def _must_be_carried(value: Value, call: Call) -> bool:
@@ -228,7 +253,13 @@ def _merged(
     types = [call.results[i] for i in packed]
     for group in by_dtype(types):
         flows = [
-            low.pack([branch[packed[j]] for j in group], [types[j] for j in group], region.where(guard), call.options["word"], call.line)
+            low.pack(
+                [branch[packed[j]] for j in group],
+                [types[j] for j in group],
+                region.where(guard),
+                call.options["word"],
+                call.line,
+            )
             for branch, guard in zip(results, guards, strict=True)
         ]
         flow = low.draft.merge(region, flows, call.options["word"])
@@ -237,7 +268,9 @@ def _merged(
     return out
 
 
-def _merged_columns(low: Lowering, values: Sequence[Value], guards: Sequence[Guard], region: Region, kind: Any) -> Static:
+def _merged_columns(
+    low: Lowering, values: Sequence[Value], guards: Sequence[Guard], region: Region, kind: Any
+) -> Static:
     columns = [low.column(value, region, kind) for value in values]
     index = guards[0].column
     assert index is not None
@@ -251,7 +284,9 @@ def _merged_columns(low: Lowering, values: Sequence[Value], guards: Sequence[Gua
     return Static(Column(region.space, compute))
 
 
-def _merged_elements(low: Lowering, call: Call, values: Sequence[Any], guards: Sequence[Guard], region: Region, aval: Any) -> Elements:
+def _merged_elements(
+    low: Lowering, call: Call, values: Sequence[Any], guards: Sequence[Guard], region: Region, aval: Any
+) -> Elements:
     spaces = [value.space if isinstance(value, Elements) else None for value in values]
     if spaces[0] is None or any(space is not spaces[0] for space in spaces):
         fix = "Return sequences over the same elements from every branch."

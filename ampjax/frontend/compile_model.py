@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend import branch_rules, report_rules, sequence_rules, tree_rules
-from ampjax.frontend.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.combinators.tracing import trace, tracing
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.deduction.loss_nodes import note_losses
+from ampjax.frontend.deduction.lowering import Lowering, Wanted
+from ampjax.frontend.deduction.values import Elements, LossTerm, OfParams, Static, Value
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
-from ampjax.frontend.loss_nodes import note_losses
-from ampjax.frontend.lowering import Lowering, Wanted
-from ampjax.frontend.tracing import trace, tracing
-from ampjax.frontend.values import Elements, LossTerm, OfParams, Static, Value
+from ampjax.frontend.rules import branch_rules, report_rules, sequence_rules, tree_rules
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
 
@@ -59,13 +59,18 @@ class Compiled:
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
         root = IndexSpace()
-        keys, values = _params_values(params)
+        values = _params_values(params)
         with tracing() as dimensions:
             types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), dict(params))
             instance = structure.unflatten([leaf.aval(dimensions) for leaf in self._leaves])
             function, constants, results = trace(model, types, instance)
             if constants:
-                raise GraphError("the model", "parameters and the instance as its arguments", "traced values of another function", "Pass them.")
+                raise GraphError(
+                    "the model",
+                    "parameters and the instance as its arguments",
+                    "traced values of another function",
+                    "Pass them.",
+                )
             metrics = _metrics_of(function.results, results)
             region = Region(root)
             given = [*values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
@@ -120,16 +125,21 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any) -> Compiled:
       GraphError: If the model has something that can't be expressed; names the user's line.
     """
     if not isinstance(params, Mapping):
-        raise GraphError("compile, params", "a dictionary, each of whose keys becomes a node", f"{type(params).__name__}", "Name the parts.")
+        raise GraphError(
+            "compile, params",
+            "a dictionary, each of whose keys becomes a node",
+            f"{type(params).__name__}",
+            "Name the parts.",
+        )
     return Compiled(model, params, spec)
 
 
-def _params_values(params: Mapping[str, Any]) -> tuple[list[Any], list[Value]]:
+def _params_values(params: Mapping[str, Any]) -> list[Value]:
     keys = []
     for path, _ in jax.tree_util.tree_flatten_with_path(dict(params))[0]:
         key = path[0].key
         keys.append((key, sum(other == key for other, _ in keys)))
-    return keys, [OfParams(frozenset([leaf]), lambda given, leaf=leaf: given[leaf]) for leaf in keys]
+    return [OfParams(frozenset([leaf]), lambda given, leaf=leaf: given[leaf]) for leaf in keys]
 
 
 def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
@@ -157,7 +167,11 @@ def _metrics_of(structure: Any, results: Sequence[Any]) -> list[tuple[int, str]]
     if not isinstance(returned, int):
         raise GraphError(where, "a loss: one number", f"{structure}", fix)
     for name, i in [("the loss", returned), *metrics.items()]:
-        if not isinstance(i, int) or results[i].shape != () or (i == returned and not jnp.issubdtype(results[i].dtype, np.floating)):
+        if (
+            not isinstance(i, int)
+            or results[i].shape != ()
+            or (i == returned and not jnp.issubdtype(results[i].dtype, np.floating))
+        ):
             got = shape_text(results[i]) if isinstance(i, int) else "a structure"
             raise GraphError(f"{where}, {name}", "one number" + (" of floats" if i == returned else ""), got, fix)
     return [(i, name) for name, i in metrics.items()]

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend.graph_draft import built
-from ampjax.frontend.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.lowering import Lowering, Wanted, by_dtype
-from ampjax.frontend.tracing import Call
-from ampjax.frontend.values import Computed, Constant, Elements, Flow, Static, Value
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.graph_draft import built
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
+from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value
 from ampjax.ir.builders import ragged_builders
 from ampjax.ir.state import State
 
@@ -69,7 +69,16 @@ class _Loop:
       state: The wire that enters the body.
     """
 
-    def __init__(self, low: Lowering, init: Sequence[Value], types: list[Any], region: Region, space: IndexSpace, call: Call, name: str):
+    def __init__(
+        self,
+        low: Lowering,
+        init: Sequence[Value],
+        types: list[Any],
+        region: Region,
+        space: IndexSpace,
+        call: Call,
+        name: str,
+    ):
         self._low, self._region, self._space, self._name = low, region, space, name
         self._back = call.options["reverse"]
         index, size, back = space.index, space.size, self._back
@@ -99,7 +108,9 @@ class _Loop:
         inner = self._region.within(space)
         last, more = draft.split(after, ends, [inner, inner], f"{name}/end")
         step = -1 if back else 1
-        again = draft.relabel(more, inner, lambda s: s.replace(**{index: getattr(s, index) + step}), f"{name}/next", False)
+        again = draft.relabel(
+            more, inner, lambda s: s.replace(**{index: getattr(s, index) + step}), f"{name}/next", False
+        )
         draft.close_loop(self.state, self._enter, again)
         left = leave(self._low, last, space, self._region, f"{name}/leave")
         return draft.merge(self._region, [left, self._none], f"{name}/result")
@@ -151,7 +162,9 @@ def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     at, *sequences = operands
     if not isinstance(at, Static | Constant):
         fix = "Choose by the instance's integers; or weigh all elements, as attention does."
-        raise GraphError(call.line, "an element's number that follows from the instance", "one that depends on parameters", fix)
+        raise GraphError(
+            call.line, "an element's number that follows from the instance", "one that depends on parameters", fix
+        )
     place = low.column(at, region, jax.ShapeDtypeStruct((), np.int64))
     taken: dict[int, Flow] = {}
     results: list[Any] = []
@@ -161,7 +174,13 @@ def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         wanted_row = _row_at(space, place)
         if isinstance(element, Static):
             column = element.column.inside(space)
-            results.append(Static(Column(region.space, lambda data, c=column, s=space, w=wanted_row: c.of(data)[s.starts(data) + w(data)])))
+            results.append(
+                Static(
+                    Column(
+                        region.space, lambda data, c=column, s=space, w=wanted_row: c.of(data)[s.starts(data) + w(data)]
+                    )
+                )
+            )
         elif isinstance(element, Computed):
             flow = element.flow
             if id(flow) not in taken:
@@ -172,7 +191,9 @@ def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
                 taken[id(element.flow)] = leave(low, chosen, space, region, "take/leave")
             results.append(Computed(taken[id(element.flow)], element.part))
         else:
-            raise GraphError(call.line, "a sequence of arrays", "a sequence of sequences", "Take an element inside `map`.")
+            raise GraphError(
+                call.line, "a sequence of arrays", "a sequence of sequences", "Take an element inside `map`."
+            )
     return results
 
 
@@ -220,7 +241,12 @@ def _is_at(space: IndexSpace, wanted_row: Callable[[Any], np.ndarray]) -> Column
 
 
 def _reduced(
-    low: Lowering, call: Call, operands: Sequence[Value], region: Region, segments: Callable[..., Any], column: Callable[..., Any]
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    segments: Callable[..., Any],
+    column: Callable[..., Any],
 ) -> list[Any]:
     done: dict[int, Flow] = {}
     results: list[Any] = []
@@ -233,7 +259,11 @@ def _reduced(
             values = element.column.inside(space)
             outer = space.parent
             assert outer is not None
-            results.append(Static(Column(outer, lambda data, v=values, s=space, k=kind: column(v.of(data), s, data).astype(k.dtype))))
+            results.append(
+                Static(
+                    Column(outer, lambda data, v=values, s=space, k=kind: column(v.of(data), s, data).astype(k.dtype))
+                )
+            )
             continue
         assert isinstance(element, Computed)
         flow = element.flow
@@ -243,7 +273,9 @@ def _reduced(
     return results
 
 
-def _group(low: Lowering, flow: Flow, space: IndexSpace, region: Region, call: Call, segments: Callable[..., Any]) -> Flow:
+def _group(
+    low: Lowering, flow: Flow, space: IndexSpace, region: Region, call: Call, segments: Callable[..., Any]
+) -> Flow:
     size, index = space.size, space.index
     place = low.draft.place(region, call.kind, call.line)
     together, reduced = low.draft.name(f"{call.kind}/group"), low.draft.name(call.kind)

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray, Tracer
 
 from ampjax.errors import GraphError
-from ampjax.frontend.structures import as_sequence, is_rows, stack
-from ampjax.frontend.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.structures import as_sequence, is_rows, stack
+from ampjax.frontend.combinators.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
 from ampjax.jaxprs.primitives import shape_text
 
 
@@ -110,12 +111,17 @@ def count(n: Any) -> Any:
       n: Its length: an integer that follows from the instance alone; below 0 counts as 0.
     """
     known = dimensions()
-    if known is None or not isinstance(n, jax.core.Tracer):
+    if known is None or not isinstance(n, Tracer):
         return np.arange(builtins.max(int(n), 0), dtype=np.int32)
     if jnp.shape(n) != () or not jnp.issubdtype(jnp.result_type(n), jnp.integer):
-        raise GraphError(user_line(), "a number of steps: one integer", shape_text(type_of(n)), "Give one of the instance's integers.")
+        raise GraphError(
+            user_line(),
+            "a number of steps: one integer",
+            shape_text(type_of(n)),
+            "Give one of the instance's integers.",
+        )
     name = known.fresh("step")
-    result = along(known.get(name), jax.core.ShapedArray((), jnp.int32))
+    result = along(known.get(name), ShapedArray((), jnp.int32))
     return bind(Call("count", [result], line=user_line(), options={"dimension": name}), [jnp.asarray(n)])[0]
 
 
@@ -129,7 +135,7 @@ def length(xs: Any) -> Any:
     if not _is_symbolic(leaves):
         return np.int32(_length("length", leaves))
     options = {"dimension": str(_dimension("length", leaves))}
-    return bind(Call("length", [jax.core.ShapedArray((), jnp.int32)], line=user_line(), options=options), [])[0]
+    return bind(Call("length", [ShapedArray((), jnp.int32)], line=user_line(), options=options), [])[0]
 
 
 def sum(xs: Any) -> Any:
@@ -185,7 +191,7 @@ def take(xs: Any, at: Any) -> Any:
     leaves, structure = _sequences("take", xs)
     if not _is_symbolic(leaves):
         return structure.unflatten([leaf[int(at)] for leaf in leaves])
-    types = [jax.core.ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    types = [ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     return structure.unflatten(bind(Call("take", types, line=user_line()), [jnp.asarray(at), *leaves]))
 
 
@@ -193,7 +199,7 @@ def _reduced(kind: str, xs: Any, eager: Callable[[Any], Any]) -> Any:
     leaves, structure = _sequences(kind, xs)
     if not _is_symbolic(leaves):
         return structure.unflatten([eager(leaf) for leaf in leaves])
-    types = [jax.core.ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    types = [ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     return structure.unflatten(bind(Call(kind, types, line=user_line()), leaves))
 
 
@@ -216,7 +222,9 @@ def _is_symbolic(leaves: Sequence[Any]) -> bool:
 def _length(what: str, leaves: Sequence[Any]) -> int:
     lengths = [len(leaf) for leaf in leaves]
     if len(set(lengths)) > 1:
-        raise GraphError(user_line(), f"sequences of one length for `{what}`", f"lengths {lengths}", "Cut or pad them before.")
+        raise GraphError(
+            user_line(), f"sequences of one length for `{what}`", f"lengths {lengths}", "Cut or pad them before."
+        )
     return lengths[0]
 
 
@@ -238,7 +246,9 @@ def _row(leaf: Any) -> Any:
 
 def _blank(leaves: Sequence[Any], structure: Any) -> Any:
     """An element of zeros, to learn the shapes of results where there is no element."""
-    return structure.unflatten([leaf.values[0:0] if is_rows(leaf) else jnp.zeros(leaf.shape[1:], leaf.dtype) for leaf in leaves])
+    return structure.unflatten(
+        [leaf.values[0:0] if is_rows(leaf) else jnp.zeros(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    )
 
 
 def _empty(one: Callable[[], Any]) -> Any:
