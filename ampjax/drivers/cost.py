@@ -71,7 +71,7 @@ class FlopsCost:
         operations = self.operations(dispatch)
         for change in dispatch.changes:
             if isinstance(change, Update):
-                operations += self._layer(self.plan.graph.nodes[change.node])[1]
+                operations += self._update_sizes[change.node]
         return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(dispatch)
 
     def operations(self, dispatch: Dispatch) -> float:
@@ -94,11 +94,10 @@ class FlopsCost:
                 own = self._terms(stage, self._work(stage, direction), columns)
                 queues.append((len(terms), len(own), fixed, row_bytes or 0))
                 terms += own
-        nodes = self.plan.graph.parameterised.values()
         return Rates(
             np.array(queues, np.float64).reshape(-1, 4),
             np.array(terms, np.float64).reshape(-1, 2),
-            np.array([self._layer(node)[1] for node in nodes], np.float64),
+            np.array([*self._update_sizes.values()], np.float64),
             np.array([self.flops, self.bytes_per_s], np.float64),
         )
 
@@ -136,6 +135,11 @@ class FlopsCost:
                 self._bodies[of] = _KNOWN.get(node) or _KNOWN.setdefault(node, _layer_sizes(node))
             self._layers[node.name] = self._bodies[of]
         return self._layers[node.name]
+
+    @functools.cached_property
+    def _update_sizes(self) -> dict[str, int]:
+        """Of each node that has parameters the size of its matrices, as whoever computes with them multiplies by them."""
+        return {name: max(self._layer(user)[1] for user in users) for name, users in self.plan.graph.users.items()}
 
     def _transfer(self, dispatch: Dispatch) -> int:
         row_bytes = None if dispatch.stage < 0 else self._row_bytes(self.plan.stages[dispatch.stage])

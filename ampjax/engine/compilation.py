@@ -165,7 +165,8 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
 def _may_update(executor: Executor, scheduler: Scheduler, stage: Stage, launch: Launch) -> bool:
     """Whether a launch of that size can bring all the gradient rows of an update of its stage's nodes."""
     brings = launch.direction == BACKWARD or (stage.kind.starts_backward and launch.direction == FORWARD)
-    due = bool(stage.params) and scheduler.updates.are_due_after(stage.params, launch.n_rows)
+    nodes = [node.params_name for node in stage.parameterised]
+    due = bool(nodes) and scheduler.updates.are_due_after(nodes, launch.n_rows)
     return brings and due and executor.learns_at_once(launch)
 
 

@@ -66,7 +66,7 @@ class Executor:
         stages = [stage for stage in plan.stages if not stage.kind.is_control]
         self._runners = {stage.number: StageRunner(stage, self.arenas, devices) for stage in stages}
         on_cpu = [s for s in stages if s.kind.is_row_wise and s.trains and devices[s.space].platform == "cpu"]
-        self._tables = {stage.number: ports for stage in on_cpu if (ports := self._find_tables(stage))}
+        self._tables = self._find_tables(on_cpu)
         self._updating = {
             s.number: Updating(tuple((training[n].tx, training[n].gradient) for n in s.params)) for s in stages
         }
@@ -74,13 +74,22 @@ class Executor:
         self._reading = self.sinks | {stage.number for stage in stages if stage.route_by is not None}
         self.readings: dict[int, Any] = {}
 
-    def _find_tables(self, stage: Stage) -> dict[str, int]:
-        """A stage's nodes whose updates go over those rows of a table that have got gradients, and the ports of the rows' numbers."""
-        program = self._runners[stage.number].program
-        assert isinstance(program, Program)
-        ports = table_ports(stage, program, [self.store.params[node] for node in stage.params])
-        by_row = self.store.update_by_row(ports)
-        return {node: port for node, port in ports.items() if node in by_row}
+    def _find_tables(self, stages: Sequence[Stage]) -> dict[int, list[tuple[str, int]]]:
+        """The tables whose updates go over those rows that have got gradients, and the ports of the rows' numbers, by stage: nobody does anything else with them."""
+        found = {}
+        for stage in stages:
+            program = self._runners[stage.number].program
+            assert isinstance(program, Program)
+            params = [self.store.params[node] for node in stage.params]
+            found |= {(stage.number, node): port for node, port in table_ports(stage, program, params).items()}
+        users = [(s.number, node) for s in self.plan.stages if s.trains for node in s.parameterised]
+        read_whole = {node.params_name for number, node in users if (number, node.name) not in found}
+        by_row = self.store.update_by_row({node.params_name for _, node in users} - read_whole)
+        tables: dict[int, list[tuple[str, int]]] = {}
+        for number, node in users:
+            if node.params_name in by_row:
+                tables.setdefault(number, []).append((node.params_name, found[number, node.name]))
+        return tables
 
     def expect_edges(self, stages: Mapping[int, EdgeSizes]) -> None:
         """Tells chains, by the number of their stage, for how many edges to leave room."""
@@ -194,7 +203,7 @@ class Executor:
 
     def _note_rows(self, stage: Stage, streak: Streak) -> None:
         """Keeps which rows of tables some launches give gradients to."""
-        for node, port in self._tables[stage.number].items():
+        for node, port in self._tables[stage.number]:
             numbers = self.arenas.host[stage.ports[port].arena]
             for launch in streak:
                 self.store.add_rows(node, numbers[launch.in_rows[port]])

@@ -75,4 +75,4 @@ class Launches:
 def brings_updates(stage: Stage, d: Dispatch) -> bool:
     """Whether all of a dispatch's parameter changes, of which there are some, are updates of its stage's nodes, of each, from nothing but gradients that it brings itself."""
     updates = {change.node: change.count for change in d.changes if isinstance(change, Update)}
-    return len(updates) == len(d.changes) and all(updates.get(node) == d.rows_at(stage, node) for node in stage.params)
+    return len(updates) == len(d.changes) and updates == d.gradient_rows(stage)

@@ -68,7 +68,7 @@ def table_ports(stage: Stage, program: Program, params: Sequence[Any]) -> dict[s
     Args:
       stage: A stage of kind `rows` or `loss`.
       program: Its program.
-      params: The parameters of each of its parameterised nodes.
+      params: Those of its parameters (`Stage.params`).
     """
     found = {}
     for node, call in zip(stage.nodes, program.calls, strict=True):

@@ -55,6 +55,12 @@ class CopyStack:
         """A node's name with the numbers of the copies that it is in."""
         return "/".join([name, *(str(copy.number) for copy in reversed(self.around))])
 
+    def names_from_here(self, name: str) -> Iterator[str]:
+        """The names that a node may have which is called `name` where nodes are being built: in the innermost copy first, then further out."""
+        numbers = [str(copy.number) for copy in reversed(self.around)]
+        for i in range(len(numbers) + 1):
+            yield "/".join([name, *numbers[i:]])
+
     def options_for(self, name: str | None, op: Any, options: NodeOptions) -> NodeOptions:
         """Notes in a node's options whose replica it is, if it is made in a copy.
 

@@ -178,8 +178,17 @@ class Graph:
 
     @property
     def parameterised(self) -> dict[str, Node]:
-        """The nodes that have parameters, by name."""
-        return {n.name: n for n in self.nodes.values() if n.has_params}
+        """The nodes that have parameters of their own, by name."""
+        return {n.name: n for n in self.nodes.values() if n.owns_params}
+
+    @property
+    def users(self) -> dict[str, list[Node]]:
+        """By the name of each node that has parameters, the nodes that compute with them: itself first."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes.values():
+            if node.has_params:
+                found.setdefault(node.params_name, []).append(node)
+        return found
 
     def walk(self) -> Iterator[Node]:
         """The nodes in an order in which sources come before consumers, loops aside."""

@@ -22,6 +22,7 @@ class NodeOptions:
       gradient: `mean` or `sum` over the accumulated gradient rows.
       worker: The worker that hosts the node.
       replica_of: Name of the replica group that the node belongs to.
+      params_of: Name of the node with whose parameters this one computes; None for its own.
     """
 
     tx: Any = None
@@ -31,6 +32,7 @@ class NodeOptions:
     gradient: str | None = None
     worker: int | None = None
     replica_of: str | None = None
+    params_of: str | None = None
 
 
 @dataclass(eq=False)
@@ -90,8 +92,18 @@ class Node:
 
     @property
     def has_params(self) -> bool:
-        """Whether the node has parameters."""
+        """Whether the node computes with parameters: its own, or another's."""
         return isinstance(self.op, Compute) and self.op.body.init is not None
+
+    @property
+    def params_name(self) -> str:
+        """The name under which its parameters are kept: its own, or that of the node whose parameters it shares."""
+        return self.options.params_of or self.name
+
+    @property
+    def owns_params(self) -> bool:
+        """Whether the node has parameters of its own."""
+        return self.has_params and self.options.params_of is None
 
     def source_name(self, port: int) -> str:
         """The name of the wire at a port, for messages."""

@@ -74,7 +74,7 @@ def mermaid(graph: Graph) -> str:
     lines = ["flowchart TD"]
     for node in nodes:
         before, after = _MERMAID_SHAPES.get(node.kind, ("(", ")") if node.is_control else ("[", "]"))
-        text = f"<b>{_mermaid(node.name)}</b><br/>{node.kind}"
+        text = f"<b>{_mermaid(node.name)}</b><br/>{_mermaid(_kind(node))}"
         lines.append(f'  {ids[node.name]}{before}"{text}"{after}:::{family(node.kind).name}')
     for edge in edges(nodes):
         arrow = "-.->" if edge.back else "-->"
@@ -106,7 +106,7 @@ def dot(graph: Graph) -> str:
         style = "filled,rounded" if node.is_control and shape == "box" else "filled"
         colours = f'fillcolor="{family(node.kind).fill}", fontcolor="{family(node.kind).ink}"'
         lines.append(
-            f'  {ids[node.name]} [label="{_dot(node.name)}\\n{node.kind}", shape={shape}, style="{style}", {colours}];'
+            f'  {ids[node.name]} [label="{_dot(node.name)}\\n{_dot(_kind(node))}", shape={shape}, style="{style}", {colours}];'
         )
     for edge in edges(nodes):
         style = ", style=dashed, constraint=false" if edge.back else ""
@@ -123,8 +123,8 @@ def wire_text(wire: Wire) -> str:
 
 
 def count_params(node: Node) -> int:
-    """How many numbers a node's parameters hold; 0 for a node without any."""
-    if not node.has_params:
+    """How many numbers a node's own parameters hold; 0 for a node without any."""
+    if not node.owns_params:
         return 0
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(init_shapes(node, node.op.body)))
 
@@ -145,7 +145,14 @@ def _line(node: Node, params: bool) -> str:
     if types:
         alike = len(types) > 1 and len(set(types)) == 1
         text += " -> " + (f"{len(types)} wires of {types[0]}" if alike else " | ".join(types))
+    if node.has_params and not node.owns_params:
+        return f"{text}, params of {node.params_name}"
     return text + (f", {count_params(node):,} parameters" if params and node.has_params else "")
+
+
+def _kind(node: Node) -> str:
+    """A node's kind, and whose parameters it has, if they are another's."""
+    return node.kind if node.options.params_of is None else f"{node.kind}, params of {node.params_name}"
 
 
 def _mermaid(text: str) -> str:

@@ -36,7 +36,8 @@ def assign(
 ) -> dict[str, int]:
     """The worker of each hosted node: of every node that is neither control nor a pump.
 
-    A node's own `worker` option wins over every rule; it still counts as the h-th heavy node.
+    A node's own `worker` option wins over every rule; it still counts as the h-th heavy node. A node that computes with another's
+    parameters is always where that one is, and counts as no heavy node of its own.
 
     Args:
       graph: The graph.
@@ -61,7 +62,7 @@ def assign(
 
     Raises:
       SettingsError: If `workers`, `hops` or `seed` is out of range, the rule is unknown, or a map lacks a node, names one
-        that is not hosted, or a worker that does not exist; or if there is not enough memory.
+        that is not hosted, or a worker that does not exist, or parts nodes that share parameters; or if there is not enough memory.
     """
     _check_integer("workers", workers, 1)
     _check_integer("hops", hops, 1)
@@ -72,16 +73,20 @@ def assign(
         for n in nodes
         if n.options.worker is not None
     }
+    for users in graph.users.values():
+        pins = [pinned[user.name] for user in users if user.name in pinned]
+        pinned.update(dict.fromkeys((user.name for user in users), pins[0]) if pins else {})
     if callable(rule):
         rule = rule(graph, workers)
     if isinstance(rule, Mapping):
         placed = _given(nodes, rule, pinned, workers)
+        _check_shared(graph, placed)
     elif rule == "default":
-        placed = _follow(nodes, _fitting(_modulo(nodes, workers), pinned, memory), workers)
+        placed = _follow(nodes, _fitting(nodes, _modulo(nodes, workers), pinned, memory), workers)
     elif rule == "paper":
-        placed = _at_random(nodes, _fitting(_modulo(nodes, workers), pinned, memory), workers, seed)
+        placed = _at_random(nodes, _fitting(nodes, _modulo(nodes, workers), pinned, memory), workers, seed)
     elif rule == "coloured":
-        placed = _follow(nodes, _fitting(_colour(nodes, pinned, workers, hops), pinned, memory), workers)
+        placed = _follow(nodes, _fitting(nodes, _colour(nodes, pinned, workers, hops), pinned, memory), workers)
     else:
         raise SettingsError("affinity", f"one of {RULES}, a mapping or a function", f"{rule!r}", "Choose one of these.")
     if memory is not None:
@@ -166,17 +171,18 @@ def _same_group(one: Node, other: Node) -> bool:
 
 
 def _heavy(nodes: list[Node]) -> list[Node]:
-    return [node for node in nodes if node.has_params]
+    return [node for node in nodes if node.owns_params]
 
 
 def _count(values: Iterable[int], workers: int) -> list[int]:
     return np.bincount(np.fromiter(values, np.int64), minlength=workers).tolist()
 
 
-def _fitting(wanted: Placement, pinned: Placement, memory: Memory | None) -> dict[str, int]:
-    """Heavy nodes where a rule wants them, or where they have room; and all that are pinned."""
+def _fitting(nodes: list[Node], wanted: Placement, pinned: Placement, memory: Memory | None) -> dict[str, int]:
+    """Heavy nodes where a rule wants them, or where they have room, with them the nodes that share their parameters; and all that are pinned."""
     heavy = {**wanted, **pinned}
-    return heavy if memory is None else memory.fit(heavy, pinned)
+    placed = heavy if memory is None else memory.fit(heavy, pinned)
+    return placed | {node.name: placed[node.params_name] for node in nodes if node.has_params}
 
 
 # ---- light nodes -----------------------------------------------------------------------------------------------------
@@ -300,6 +306,19 @@ def _given(nodes: list[Node], placement: Placement, pinned: Placement, workers: 
     return {
         name: _worker(f"affinity map, node `{name}`", worker, workers) for name, worker in placement.items()
     } | dict(pinned)
+
+
+def _check_shared(graph: Graph, placed: Placement) -> None:
+    """Nodes that share parameters are on one worker."""
+    for owner, users in graph.users.items():
+        for user in users:
+            if placed[user.name] != placed[owner]:
+                raise SettingsError(
+                    f"affinity map, node `{user.name}`",
+                    f"worker {placed[owner]}, that of `{owner}`, whose parameters it shares",
+                    f"worker {placed[user.name]}",
+                    "Put the two on one worker.",
+                )
 
 
 def _worker(where: str, worker: object, workers: int) -> int:

@@ -132,8 +132,14 @@ class Stage:
 
     @functools.cached_property
     def params(self) -> tuple[str, ...]:
-        """Names of its nodes that have parameters."""
-        return tuple(node.name for node in self.nodes if node.has_params)
+        """The names under which the parameters of its nodes are kept, each once."""
+        return tuple(dict.fromkeys(node.params_name for node in self.nodes if node.has_params))
+
+    @functools.cached_property
+    def parameterised(self) -> tuple[Node, ...]:
+        """Its nodes that have parameters, in the order of `params`: those that share them stand side by side."""
+        users = [node for node in self.nodes if node.has_params]
+        return tuple(node for name in self.params for node in users if node.params_name == name)
 
     @functools.cached_property
     def row_nodes(self) -> tuple[Node, ...]:

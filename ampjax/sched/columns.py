@@ -20,13 +20,13 @@ ARENA = SIZES + N_SIZES
 COMPUTES, ENDS, GROUPS, PUMPS = range(4)
 """Kinds: has outputs; has none (a loss or sink); a group; a pump."""
 
-# `params` int64: the parameterised nodes of all stages.
+# `params` int64: the parameterised nodes of all stages; those of a stage that share parameters side by side.
 NODE, WAY = range(2)
-"""The node; the column of `edges` that counts its rows, `OF_INPUT` or `OF_OUTPUT`."""
+"""The node whose parameters it has; the column of `edges` that counts its rows, `OF_INPUT` or `OF_OUTPUT`."""
 OF_INPUT, OF_OUTPUT = -1, -2
 """It works on as many rows as its stage's first port has, or as its outputs have: what comes after a chain."""
 
-# `nodes` int64: one line for each parameterised node.
+# `nodes` int64: one line for each node that has parameters of its own.
 COUNT, VERSION, INTERVAL, STALENESS, MEETS = range(5)
 """Gradient rows since its last update; updates so far; `min_update_interval`; the summed staleness of those rows; whether replicas meet when it updates."""
 UPDATES, STALE_SUM, STALE_MAX, HISTOGRAM = range(5, 9)

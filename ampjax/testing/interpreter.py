@@ -50,7 +50,7 @@ class Results:
       losses: The loss node's role and the loss of each loss row.
       metrics: A metric's name, its value or sum, and its count, for each metric of each loss row.
       outputs: A sink's name, the state and the payload of each message that arrived there.
-      rows: Gradient rows by parameterised node.
+      rows: Gradient rows, by the node that has the parameters.
       messages: Messages that arrived, by node.
     """
 
@@ -245,8 +245,8 @@ class Run:
         if len({len(rows) for rows in inputs}) > 1:
             counts = [len(rows) for rows in inputs]
             raise MessageError(f"node `{node.name}`", "as many rows on every port", f"{counts}", "Make the rows fit.")
-        self.results.rows[node.name] += len(inputs[0])
-        params = self._params.get(node.name, ())
+        self.results.rows[node.params_name] += len(inputs[0])
+        params = self._params.get(node.params_name, ())
         body, outs = self._oracle.body(node.name, op.body), []
         for number, row in enumerate(zip(*inputs, strict=True)):
             key = self._keys(node.name, state, number) if op.body.rng and self._keys is not None else None

@@ -100,7 +100,9 @@ def layout(graph: Graph, measure: Measure, notes: Notes | None = None) -> Layout
 
 
 def kind_text(node: Node) -> str:
-    """The second line in a node's box: its kind, and how many parameters it has."""
+    """The second line in a node's box: its kind, and how many parameters it has or whose."""
+    if node.options.params_of is not None:
+        return f"{node.kind} · params of {node.params_name}"
     return f"{node.kind} · {count_params(node):,}" if node.has_params else node.kind
 
 

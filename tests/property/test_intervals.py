@@ -15,7 +15,7 @@ from ampjax.ir.state import INSTANCE
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
 from ampjax.sched.decisions.parameter_changes import Update
 
-graphs = st.integers(0, 400)
+graphs = st.integers(-100, 400)
 
 
 def gives_gradients(dispatch):
@@ -29,7 +29,8 @@ def rows_at(engine):
     rows = Counter()
     for d in engine.dispatches:
         if gives_gradients(d):
-            rows.update(dict.fromkeys(d.stage.params, d.n_rows))
+            for node in d.stage.parameterised:
+                rows[node.params_name] += d.n_rows
     return rows
 
 

@@ -57,6 +57,36 @@ def rnn(features=4):
 
 
 @functools.cache
+def tied(words=7, features=4, **options):
+    """The embedding is the output layer, too: tokens are read in a loop, and the last state is compared with all words. `options` are the table's."""
+    with amp.Graph() as g:
+        tokens = amp.pump("tokens", dtype="int32", fields=("t", "n"))
+        h0 = amp.pump("h0", (features,), fields=("t", "n"))
+        h = amp.phi("h")
+        embed = amp.ppt("embed", lambda p, i: p[i], params=lambda k: jax.random.normal(k, (words, features)), **options)
+        z = amp.npt("cell", lambda x, h: jnp.tanh(x + 0.5 * h))(embed(tokens), h)
+        more, done = amp.cond(amp.relabel(z, lambda s: s.replace(t=s.t + 1)), lambda s: s.t < s.n)
+        h.connect(h0, more)
+        last = amp.relabel(done, lambda s: s.drop("t", "n"))
+        logits = amp.ppt("words", lambda p, h: p @ h, params_of=embed)(last)
+        amp.sink("logits", logits)
+        amp.loss("xent", xent)(logits, amp.pump("label", dtype="int32"))
+    return g
+
+
+def tied_data(lengths, words=7, features=4):
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "tokens": amp.messages(rng.integers(0, words, n), t=np.arange(n), n=n),
+            "h0": amp.messages(np.zeros((1, features), np.float32), t=0, n=n),
+            "label": np.int32(rng.integers(words)),
+        }
+        for n in lengths
+    ]
+
+
+@functools.cache
 def with_sinks():
     """Two layers and a loss; sinks see what each layer makes, and what comes in."""
     with amp.Graph() as g:

@@ -127,7 +127,7 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
         mask = wiring.mask(pack)
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, to_inputs),
-            accumulate(accumulators, (*way_grads, *row_grads)),
+            accumulate(accumulators, program.joined((*way_grads, *row_grads))),
         )
 
     return backward

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ampjax.ir.bodies import Body
 from ampjax.ir.nodes import Node
@@ -64,7 +65,7 @@ class Program:
         """The outputs for one row: a tuple of arrays, or a loss body's result.
 
         Args:
-          params: One pytree per parameterised node.
+          params: The pytrees of its nodes' parameters; those that nodes share once.
           inputs: One payload per port.
           seed: In training, the row's random number; None otherwise.
         """
@@ -96,11 +97,13 @@ class ChainProgram:
       ways: For each way of the chain, what turns a sender's row into the row that travels.
       rows: From what a row has collected, and the rows of the stage's ports, to the outputs; None if that is what is collected itself.
       float_ports: For each port, whether it takes a gradient.
+      places: Of each way, then of the nodes on rows, which of the stage's parameters they have.
     """
 
     ways: tuple[Program, ...]
     rows: Program | None
     float_ports: tuple[bool, ...]
+    places: tuple[tuple[int, ...], ...]
 
     @property
     def random(self) -> bool:
@@ -109,9 +112,15 @@ class ChainProgram:
 
     def split(self, params: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
         """The stage's parameters, shared out: those of each way, and those of the nodes on rows."""
-        given = iter(params)
-        ways = [tuple(next(given) for call in way.calls if call.params is not None) for way in self.ways]
-        return ways, tuple(given)
+        *ways, rows = [tuple(params[place] for place in own) for own in self.places]
+        return ways, rows
+
+    def joined(self, grads: Sequence[Any]) -> tuple[Any, ...]:
+        """The gradients of the stage's parameters, from those of each way's, then of those of the nodes on rows."""
+        total: dict[int, Any] = {}
+        for place, grad in zip((place for own in self.places for place in own), grads, strict=True):
+            total[place] = jax.tree.map(jnp.add, total[place], grad) if place in total else grad
+        return tuple(total[place] for place in sorted(total))
 
 
 def make_chain_program(stage: Stage) -> ChainProgram:
@@ -128,14 +137,21 @@ def make_chain_program(stage: Stage) -> ChainProgram:
     outside = [w for w in wires if w is not None and w.source not in stage.nodes]
     entries = {w: ("port", p, 0) for p, w in enumerate((chain.collect.outputs[0], *outside))}
     rows = Program(_calls(stage.row_nodes, entries), len(stage.outputs), (False, *on_host), (True, *takes))
-    return ChainProgram(tuple(ways), rows if stage.row_nodes else None, takes)
+    places = tuple(_places(stage, nodes) for nodes in (*(way.nodes for way in chain.ways), stage.row_nodes))
+    return ChainProgram(tuple(ways), rows if stage.row_nodes else None, takes, places)
+
+
+def _places(stage: Stage, nodes: Sequence[Node]) -> tuple[int, ...]:
+    """Which of a stage's parameters some nodes have, in the order of their program's."""
+    names = dict.fromkeys(node.params_name for node in nodes if node.has_params)
+    return tuple(stage.params.index(name) for name in names)
 
 
 def _calls(nodes: Sequence[Node], entries: dict[Wire, Ref]) -> tuple[Call, ...]:
     """The calls of nodes, sources first; wires from outside that `entries` has not are added to it as they come."""
     names = [node.name for node in nodes]
     calls: list[Call] = []
-    n_params = 0
+    params: dict[str, int] = {}
     for node in nodes:
         op = node.op
         assert isinstance(op, (Compute, RouteBy, Loss))
@@ -146,11 +162,8 @@ def _calls(nodes: Sequence[Node], entries: dict[Wire, Ref]) -> tuple[Call, ...]:
                 refs.append(("node", names.index(wire.source.name), wire.port))
             else:
                 refs.append(entries.setdefault(wire, ("port", len(entries), 0)))
-        has_params = op.body.init is not None
-        calls.append(
-            Call(op.body, tuple(refs), n_params if has_params else None, _salt(node.role) if op.body.rng else 0)
-        )
-        n_params += has_params
+        place = params.setdefault(node.params_name, len(params)) if node.has_params else None
+        calls.append(Call(op.body, tuple(refs), place, _salt(node.role) if op.body.rng else 0))
     return tuple(calls)
 
 

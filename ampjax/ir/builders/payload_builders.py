@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.ir.bodies import Body, accepts, parameterised, parameterless
 from ampjax.ir.builders.add_node import add_with_one_output
+from ampjax.ir.builders.shared_params import check_sharing, find_owner, shared_options
 from ampjax.ir.control_nodes import Key
 from ampjax.ir.graph import current_graph
 from ampjax.ir.nodes import NodeOptions
@@ -21,9 +23,11 @@ from ampjax.ir.wires import Wire
 class NodeBuilder:
     """A payload node that waits for its inputs: call it with wires (None leaves a port open)."""
 
-    def __init__(self, name: str, kind: str, body: Body, options: NodeOptions, outputs: int, join: Key):
+    def __init__(
+        self, name: str, kind: str, body: Body, options: NodeOptions, outputs: int, join: Key, *, params_of: Any = None
+    ):
         self.name, self.kind, self.body = name, kind, body
-        self.options, self.outputs, self.join = options, outputs, join
+        self.options, self.outputs, self.join, self.params_of = options, outputs, join, params_of
         self._used = False
 
     def __call__(self, *inputs: Wire | None) -> Any:
@@ -51,19 +55,24 @@ class NodeBuilder:
                 f"node `{self.name}`", "at least one input wire", "none", "Call it with the wires that feed it."
             )
         _check_arity(self.name, self.body, len(inputs), skip=1 if self.kind == "PPT" else 0)
-        op = (
-            Loss(self.body, self.join)
-            if self.kind == "Loss"
-            else Compute(self.kind, self.body, self.outputs, self.join)
-        )
+        body, options = self._with_shared_params() if self.params_of is not None else (self.body, self.options)
+        op = Loss(body, self.join) if self.kind == "Loss" else Compute(self.kind, body, self.outputs, self.join)
         ports = tuple(port_names(self.body.apply, len(inputs), 1 if self.kind == "PPT" else 0))
         n_out = 0 if self.kind == "Loss" else self.outputs
-        node = current_graph().add(self.name, op, inputs, n_out, self.options, ports)
+        node = current_graph().add(self.name, op, inputs, n_out, options, ports)
         return node.outputs[0] if n_out == 1 else node.outputs or None
 
     def again(self, *inputs: Wire | None) -> Any:
         """Adds another node like this one."""
-        return NodeBuilder(self.name, self.kind, self.body, self.options, self.outputs, self.join)(*inputs)
+        like = self.name, self.kind, self.body, self.options, self.outputs, self.join
+        return NodeBuilder(*like, params_of=self.params_of)(*inputs)
+
+    def _with_shared_params(self) -> tuple[Body, NodeOptions]:
+        """The body and the options of a node that computes with another's parameters."""
+        graph = current_graph()
+        owner = find_owner(graph, self.name, self.params_of)
+        options = shared_options(owner, self.name, self.options, graph.users[owner.name])
+        return replace(self.body, init=owner.op.body.init), options
 
     def __repr__(self) -> str:
         return f"{self.kind} `{self.name}`, waiting for its inputs"
@@ -74,6 +83,7 @@ def ppt(
     body: Any,
     *,
     params: Any = None,
+    params_of: str | Wire | NodeBuilder | None = None,
     tx: Any = None,
     min_update_interval: int | None = None,
     max_dispatch_size: int | None = None,
@@ -90,6 +100,9 @@ def ppt(
       name: The node's name; its parameters are read by it.
       body: A plain `fn(params, *inputs)`, a `flax.nnx` module, or an `ampjax.nn` layer; a function of one message's payloads.
       params: For a plain function: a pytree, or a function of a PRNG key that makes one.
+      params_of: A PPT that has been called before, its name, or one of its wires: this node computes with that one's parameters. They
+        have one optimizer state and one version, and the gradients of all nodes that compute with them are added up. `tx`,
+        `min_update_interval` (which counts the gradient rows of all of them), `weights` and `gradient` are set at the node that has them.
       tx: An optax transform for this node; by default the trainer's.
       min_update_interval: Gradient rows to accumulate at least before an update; by default the trainer's.
       max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
@@ -104,11 +117,14 @@ def ppt(
       The node; call it with the wires that feed it.
 
     Raises:
-      GraphError: If the body is none of these, or an option is not one of its values.
+      GraphError: If the body is none of these, an option is not one of its values, or one that belongs to shared parameters.
     """
     options = NodeOptions(tx, min_update_interval, max_dispatch_size, weights, gradient, worker)
     _check_options(name, options)
-    return NodeBuilder(name, "PPT", parameterised(name, body, params, rng), options, outputs, join)
+    if params_of is not None:
+        check_sharing(name, params, options)
+        params = ()  # the owner's come in their place, when the node is called
+    return NodeBuilder(name, "PPT", parameterised(name, body, params, rng), options, outputs, join, params_of=params_of)
 
 
 def npt(

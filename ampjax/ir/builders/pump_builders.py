@@ -23,7 +23,7 @@ def pump(
 
     Args:
       name: The pump's name; instances name it.
-      shape: The payload's shape for one row.
+      shape: The payload's shape for one row; `(0,)` for messages that carry a state only, which take no memory.
       dtype: The payload's dtype.
       fields: The state fields that each message carries beside `instance`.
       ragged: True if a message holds any number of rows.

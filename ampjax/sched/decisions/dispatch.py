@@ -78,6 +78,13 @@ class Dispatch(NamedTuple):
         way = stage.way_of.get(node)
         return len(self.rows[len(stage.ports)]) if way is None else self.edges[way]
 
+    def gradient_rows(self, stage: Stage) -> dict[str, int]:
+        """The gradient rows that it brings to each of its stage's `params`."""
+        rows = dict.fromkeys(stage.params, 0)
+        for node in stage.parameterised:
+            rows[node.params_name] += self.rows_at(stage, node.name)
+        return rows
+
     def after(self, n: int) -> Dispatch:
         """What is left when its kernels and the first `n` of its parameter changes have been carried out: changes alone."""
         return self._replace(stage=-1, changes=self.changes[n:])

@@ -260,8 +260,8 @@ def gradients(t, stage, messages, lines, seen, due):
       seen: Whether the messages have seen versions on their way forth; a loss sees those of now.
       due: See `decide`.
     """
-    n_due = 0
-    for p in range(t.stages[stage, c.N_PARAMS]):
+    n_due, n_params = 0, t.stages[stage, c.N_PARAMS]
+    for p in range(n_params):
         param = t.stages[stage, c.PARAMS] + p
         node, way = t.params[param, c.NODE], t.params[param, c.WAY]
         version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
@@ -275,6 +275,8 @@ def gradients(t, stage, messages, lines, seen, due):
                 age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
             alike += rows
         count_rows(t, node, age, alike)
+        if p + 1 < n_params and t.params[param + 1, c.NODE] == node:
+            continue  # the next one has the same parameters: their gradients come together
         count, stale = t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
         if t.nodes[node, c.INTERVAL] >= 0 and count >= t.nodes[node, c.INTERVAL]:
             due[n_due, 0], due[n_due, 1], due[n_due, 2] = node, count, stale

@@ -45,7 +45,7 @@ class Arenas:
 def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tables:
     """Tables without programs, with nothing in flight."""
     params, starts, ways = _params(plan)
-    width = max((len(stage.params) for stage in plan.stages), default=0)
+    width = max((len(stage.parameterised) for stage in plan.stages), default=0)
     return Tables(
         stages=_stages(plan, settings, arenas, starts),
         params=params,
@@ -76,7 +76,7 @@ def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Map
         head = kind, stage.worker, len(stage.ports), len(own), stage.kind.is_transfer, stage.workers_ahead
         stashes = any(node in settings.stashed for node in stage.params)
         traits = stashes, stage.route_by is not None, stage.ragged
-        table[stage.number, : c.SIZES] = (*head, starts[stage.number], len(stage.params), *traits)
+        table[stage.number, : c.SIZES] = (*head, starts[stage.number], len(stage.parameterised), *traits)
         table[stage.number, c.SIZES : c.ARENA] = padded_sizes(stage, c.N_SIZES)
         table[stage.number, c.ARENA : c.ARENA + len(own)] = own
     for pump, arena in enumerate(arenas.of_pump):
@@ -85,16 +85,16 @@ def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Map
 
 
 def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
-    """The parameterised nodes of all stages `[p, 2]`, where each stage's begin, and how many ways chains have together."""
+    """The parameterised nodes of all stages `[p, 2]`, those that share parameters side by side, where each stage's begin, and how many ways chains have together."""
     numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
     rows: list[tuple[int, int]] = []
     starts, ways = {}, 0
     for stage in plan.stages:
         starts[stage.number] = len(rows)
-        for node in stage.params:
-            way = stage.way_of.get(node)
+        for node in stage.parameterised:
+            way = stage.way_of.get(node.name)
             others = c.OF_INPUT if stage.chain is None else c.OF_OUTPUT
-            rows.append((numbers[node], others if way is None else ways + way))
+            rows.append((numbers[node.params_name], others if way is None else ways + way))
         ways += n_ways(stage)
     return np.array(rows, np.int64).reshape(-1, 2), starts, ways
 

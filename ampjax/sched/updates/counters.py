@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,9 +40,9 @@ class Counters:
         return self._column(c.COUNT)
 
     def are_due_after(self, nodes: Iterable[str], rows: int) -> bool:
-        """Whether so many gradient rows make all of these nodes update by themselves, whatever they hold."""
+        """Whether so many gradient rows for each of these names make all of them update by themselves, whatever they hold; a name may be there twice."""
         intervals = self._column(c.INTERVAL)
-        return all(0 <= intervals[node] <= rows for node in nodes)
+        return all(0 <= intervals[node] <= n * rows for node, n in Counter(nodes).items())
 
     def state(self) -> dict[str, Any]:
         """What another must know to go on: versions, and what has been counted since the last updates. JSON can hold it.
@@ -96,7 +97,7 @@ def ways_of(plan: Plan) -> dict[int, slice]:
 
 
 def gradient_rows(stage: Stage, d: Dispatch) -> dict[str, int]:
-    """The gradient rows that a dispatch of a stage brings, by node: one that goes back, or a loss in training."""
+    """The gradient rows that a dispatch of a stage brings, by the node that has the parameters: one that goes back, or a loss in training."""
     if d.stage < 0 or d.direction != DIRECTIONS[c.BACKWARD if stage.outputs else c.FORWARD]:
         return {}
-    return {node: d.rows_at(stage, node) for node in stage.params}
+    return d.gradient_rows(stage)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 
 from ampjax.ir import builders as amp
+from ampjax.ir.builders import NodeBuilder
 from ampjax.ir.wires import Wire
 from ampjax.testing.random_graphs.chance import Chance
 from ampjax.testing.random_graphs.domains import Domain, OpenWire
@@ -41,6 +43,7 @@ class Grower:
       chance: Makes the choices.
       dtype: Of payloads and parameters.
       blocks: What can be added on a wire.
+      sharing: Decides which nodes compute with another's parameters; None: none.
 
     Attributes:
       pumps: The graph's pumps.
@@ -48,13 +51,14 @@ class Grower:
       depth: How many loops the nodes that are added now are in.
     """
 
-    def __init__(self, chance: Chance, dtype: str, blocks: Blocks):
-        self.chance, self.dtype, self._blocks = chance, dtype, blocks
+    def __init__(self, chance: Chance, dtype: str, blocks: Blocks, sharing: Chance | None = None):
+        self.chance, self.dtype, self._blocks, self._sharing = chance, dtype, blocks, sharing
         self.pumps = RandomPumps(chance, dtype)
         self.wires: list[OpenWire] = []
         self.depth = 0
         self._first = 0  # of the wires that may be built on: those of the innermost loop
         self._names: dict[str, int] = {}
+        self._alike: dict[str, list[str]] = {}  # PPTs whose parameters look alike
 
     def name(self, stem: str) -> str:
         """A node's name: the stem and a number."""
@@ -92,6 +96,20 @@ class Grower:
         others = [other for other in self.wires[self._first :] if other.fits(wire) and other.wire is not wire.wire]
         return self.chance.pick(others) if others else wire
 
+    def ppt(self, name: str, layer: Any, **options: Any) -> NodeBuilder:
+        """A node with a layer; where parameters are shared, often with those of a node before it whose parameters look alike.
+
+        Args:
+          name: The node's name.
+          layer: The layer.
+          **options: As for `amp.ppt`.
+        """
+        alike = self._alike.setdefault(str(jax.eval_shape(layer.init, jax.random.key(0))), [])
+        if self._sharing is not None and alike and self._sharing.happens(0.6):
+            return amp.ppt(name, layer, params_of=self._sharing.pick(alike), **options)
+        alike.append(name)
+        return amp.ppt(name, layer, **options)
+
     def body(self, wire: OpenWire, other: OpenWire | None = None) -> OpenWire:
         """Adds a node with a random body, on one wire or on two.
 
@@ -110,7 +128,7 @@ class Grower:
         name = self.name(getattr(layer, "__name__", type(layer).__name__.lower()))
         fields = wire.domain.fields
         join = None if other is None else self.chance.pick([None, None, Columns(fields), fields or None])
-        node = amp.ppt(name, layer, join=join) if hasattr(layer, "init") else amp.npt(name, layer, join=join)
+        node = self.ppt(name, layer, join=join) if hasattr(layer, "init") else amp.npt(name, layer, join=join)
         return wire.like(node(wire.wire) if other is None else node(wire.wire, other.wire))
 
     def add_pumps(self) -> None:
@@ -175,7 +193,7 @@ class Grower:
     def _add_pump(self, group: int, kind: str) -> None:
         pump = self.pumps.add(group, kind, self.name(kind))
         if kind == "token":
-            pump = pump.like(amp.ppt(self.name("table"), Table(dtype=self.dtype))(pump.wire))
+            pump = pump.like(self.ppt(self.name("table"), Table(dtype=self.dtype))(pump.wire))
         self.wires.append(pump)
 
     def _label(self, group: int, kind: str) -> Wire:

@@ -57,7 +57,7 @@ def two_outputs(grower: Grower, wire: OpenWire) -> None:
     if grower.chance.happens(0.5):
         outputs = amp.npt(grower.name("twins"), twins, outputs=2)(wire.wire)
     else:
-        cell = amp.ppt(grower.name("cell"), Cell(grower.dtype), outputs=2)
+        cell = grower.ppt(grower.name("cell"), Cell(grower.dtype), outputs=2)
         outputs = cell(wire.wire, grower.mate(wire).wire)
     grower.wires += [wire.like(output) for output in outputs]
 

@@ -45,7 +45,9 @@ class Case:
     data: list[dict[str, Any]] = field(repr=False)
 
 
-def random_case(seed: int, *, size: int = 8, n_instances: int | None = None, dtype: str = "float32") -> Case:
+def random_case(
+    seed: int, *, size: int = 8, n_instances: int | None = None, dtype: str = "float32", sharing: bool = False
+) -> Case:
     """A random graph, with instances; a pure function of its arguments.
 
     Args:
@@ -53,17 +55,18 @@ def random_case(seed: int, *, size: int = 8, n_instances: int | None = None, dty
       size: Blocks in the graph; a block is a few nodes. The graph also gets the pumps, losses and sinks that it needs.
       n_instances: How many instances; by default 1 to 6, at random.
       dtype: Of payloads and parameters. `float64` needs JAX's 64-bit mode.
+      sharing: Whether many nodes compute with another's parameters; nothing else changes.
     """
     chance = Chance(seed)
     with Graph() as graph:
-        grower = Grower(chance, dtype, blocks_on)
+        grower = Grower(chance, dtype, blocks_on, Chance(seed) if sharing else None)
         grower.add_pumps()
         grower.grow(size)
         grower.finish()
     n = chance.integer(1, 7) if n_instances is None else n_instances
     data = [grower.pumps.draw_instance() for _ in range(n)]
     ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
-    options = f"size={size}, n_instances={n_instances}, dtype={dtype!r}"
+    options = f"size={size}, n_instances={n_instances}, dtype={dtype!r}, sharing={sharing}"
     replay = f"from ampjax.testing import random_case; case = random_case({seed}, {options})"
     return Case(graph, InstanceList(data, ragged), replay, data)
 

@@ -78,6 +78,36 @@ def test_training_by_rows_is_training(tx, settings, monkeypatch):
     jax.tree.map(close, by_row.session.executor.store.accumulators, plain.session.executor.store.accumulators)
 
 
+def two_words(product):
+    """The vectors of two words, from one table; with `product` the table is multiplied by, too."""
+    with amp.Graph() as g:
+        embed = amp.nn.Embed(N_ROWS, FEATURES)
+        first = amp.ppt("embed", embed)(amp.pump("word", dtype="int32"))
+        second = amp.ppt("again", embed, params_of="embed")(amp.pump("other", dtype="int32"))
+        both = amp.npt("both", lambda x, y: jnp.tanh(x) * y)(first, second)
+        if product:
+            both = amp.ppt("product", lambda p, h: (p @ h)[:FEATURES], params_of="embed")(both)
+        logits = amp.ppt("out", amp.nn.Linear(FEATURES, 3))(both)
+        amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels)(logits, amp.pump("label", dtype="int32"))
+    return g
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["one stage", "many stages"])
+@pytest.mark.parametrize("product", [False, True], ids=["two look-ups", "and a product"])
+def test_a_table_that_nodes_share_is_updated_by_rows_where_all_of_them_look_up(product, fuse, monkeypatch):
+    data = [{**word, "other": np.int32(20 + i % 3)} for i, word in enumerate(words(12))]
+    graph, ends = two_words(product), []
+    for large in ((2, 1), touched_rows.LARGE):
+        monkeypatch.setattr(touched_rows, "LARGE", large)
+        trainer = amp.Trainer(graph, optax.sgd(0.5), max_active_keys=4, min_update_interval=6, fuse=fuse)
+        with monkeypatch.context() as patch:
+            found = by_rows(trainer, patch)
+            trainer.fit(data, epochs=1, progress=False)
+        assert found and set(found) == {large == (2, 1) and not product}
+        ends.append(trainer.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), *ends)
+
+
 @pytest.mark.usefixtures("every_table")
 @pytest.mark.parametrize("tx", [optax.adam(0.1), optax.sgd(0.1, momentum=0.9)], ids=["adam", "momentum"])
 def test_where_rows_do_not_stay_as_they_are_whole_tables_are_updated(tx, monkeypatch):

@@ -220,6 +220,54 @@ def isu_that_replaces_the_instance():
     amp.isu(pump(), lambda s: s.replace(instance=s.instance + 1), lambda s: s, name="step")
 
 
+def scaled(name, **options):
+    return amp.ppt(name, lambda p, x: p * x, **options)
+
+
+def params_of_nobody():
+    scaled("b", params_of="a")(pump())
+
+
+def params_of_a_node_that_is_made_later():
+    own = scaled("a", params=np.float32(1))
+    scaled("b", params_of=own)(pump())
+
+
+def params_of_a_node_without_any():
+    scaled("b", params_of=amp.npt("a", double)(pump()))(pump("y"))
+
+
+def params_of_another_graph():
+    with amp.Graph():
+        x = scaled("a", params=np.float32(1))(pump())
+        amp.sink("end", x)
+    with amp.Graph():
+        scaled("b", params_of=x)(pump())
+
+
+def params_of_a_copy_outside_of_it():
+    y = amp.replicate(scaled("a", params=np.float32(1)), 2)(pump())
+    scaled("b", params_of="a/0")(y)
+
+
+def shared_params_that_do_not_fit():
+    x = scaled("a", params=np.ones(3, np.float32))(pump(shape=(3,)))
+    scaled("b", params_of="a")(amp.npt("wider", lambda x: jnp.append(x, x))(x))
+
+
+def params_and_params_of():
+    scaled("b", params=np.float32(1), params_of="a")
+
+
+def interval_of_shared_params():
+    scaled("b", params_of="a", min_update_interval=3)
+
+
+def shared_params_on_two_workers():
+    x = scaled("b", params_of=scaled("a", params=np.float32(1))(pump()))(pump("y"))
+    scaled("d", params_of="b", worker=0)(scaled("c", params_of="a", worker=1)(x))
+
+
 def relabel_that_reads_a_missing_field():
     amp.relabel(pump(fields=("t",)), lambda s: s.replace(t=s.u), name="step")
 
@@ -494,6 +542,15 @@ MISTAKES = [
     (inverse_that_drops_a_field, "node `step`, f_inv: expected states with the fields ['n', 't'] back, got ['t']. Let f_inv undo f: drop what f added."),
     (isu_without_a_state, "node `step`, f: expected a State with as many rows as it was given, got ndarray. Return `s.replace(...)` or `s.drop(...)`."),
     (isu_that_replaces_the_instance, "node `step`, f: expected a function of the state fields ('instance',), got ``instance` can't be replaced: a message belongs to its instance for good`. …"),
+    (params_of_nobody, "node `b`, params_of: expected a PPT that has been called before: there is none yet, got `a`. Call the node that has the parameters first, and name it."),
+    (params_of_a_node_that_is_made_later, "node `b`, params_of: expected a PPT that has been called before: there is none yet, got `a`. Call …"),
+    (params_of_a_node_without_any, "node `b`, params_of: expected a PPT that has been called before: there is none yet, got the NPT `a`. Call …"),
+    (params_of_another_graph, "node `b`, params_of: expected a PPT that has been called before: there is none yet, got `a`. Call …"),
+    (params_of_a_copy_outside_of_it, "node `b`, params_of: expected a PPT outside of all copies, or in the same copy, got `a/0`, in a copy of `a`. Build both nodes in the function of `a`: each copy has its own parameters."),
+    (shared_params_that_do_not_fit, "node `b`: expected payloads that its body takes, got port 0: shape (6,) float32 from `wider`; the body raised TypeError: …. Mend the body, or what feeds it."),
+    (params_and_params_of, "node `b`: expected no `params` beside `params_of`, got `params`. Give it to the node that has the parameters: they have one tree, one optimizer state and one update rule."),
+    (interval_of_shared_params, "node `b`: expected no `min_update_interval` beside `params_of`, got `min_update_interval`. Give it …"),
+    (shared_params_on_two_workers, "node `d`, worker: expected worker 1, that of `c`, as the two compute with the parameters of `a`, got worker 0. Put the two on one worker, or leave one of them to the affinity rule."),
     (relabel_that_reads_a_missing_field, "node `step`, f: expected a function of the state fields ('instance', 't'), got `no state field `u`; there are ('instance', 't')`. Pump the field, or set it in an isu before."),
     (relabel_without_a_state, "node `step`, f: expected a State with as many rows as it was given, got ndarray. Return `s.replace(...)` or `s.drop(...)`."),
     (relabel_that_drops_the_instance, "node `step`, f: expected states of the same instances, row by row, got instances [0, 0, … for [0, 1, …. Keep the rows in their order, and `instance` as it is."),

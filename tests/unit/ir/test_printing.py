@@ -8,6 +8,7 @@ import ampjax as amp
 from ampjax.ir.printing import count_params, dot, mermaid, tree
 from ampjax.ir.reading_order import edges, order
 from ampjax.utils.colours import FAMILIES, family
+from ampjax.viz.graph_layout import kind_text
 
 
 def rnn():
@@ -168,6 +169,20 @@ def test_parameters_are_counted():
         y = amp.ppt("scale", lambda p, x: x * p["a"] + p["b"], params={"a": np.ones(3), "b": np.ones(())})(x)
         amp.sink("y", y)
     assert count_params(g.nodes["scale"]) == 4 and count_params(g.nodes["x"]) == 0
+
+
+def test_who_computes_with_anothers_parameters_says_so():
+    with amp.Graph() as g:
+        x = amp.ppt("own", lambda p, x: p * x, params=np.ones(3, np.float32))(amp.pump("x", shape=(3,)))
+        amp.sink("y", amp.ppt("other", lambda p, x: p + x, params_of=x)(x))
+    assert "other  PPT(own) -> 3 float32, params of own\n" in repr(
+        g
+    ) and "own  PPT(x) -> 3 float32, 3 parameters\n" in repr(g)
+    assert count_params(g.nodes["other"]) == 0
+    assert (
+        "<b>other</b><br/>PPT, params of own" in g.to_mermaid() and 'label="other\\nPPT, params of own"' in g.to_dot()
+    )
+    assert [kind_text(g.nodes[name]) for name in ("own", "other")] == ["PPT · 3", "PPT · params of own"]
 
 
 def test_every_node_kind_has_its_own_colours():

@@ -16,6 +16,7 @@ import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.models import list_reduction_rnn
 from ampjax.plan.affinity import assign, heavy_neighbours, hosted
+from ampjax.plan.device_packing import Memory
 
 LIGHT, HEAVY, BOTH, LOOSE = range(4)
 
@@ -103,6 +104,35 @@ def test_paper_deals_light_nodes_to_workers_without_heavy_ones(steps, workers, s
     busy = {placed[name] for name in graph.parameterised}
     light = [placed[name] for name in placed if name not in graph.parameterised]
     assert len(busy) == workers or not busy & set(light)
+
+
+def sharing(worker=None, *, of_owner=None):
+    """Three heavy nodes and one that has the second one's parameters, and perhaps a worker of its own."""
+    with amp.Graph() as graph:
+        x = amp.pump("x", shape=(1,))
+        for name in ("a", "b", "c"):
+            x = heavy(name, worker=of_owner if name == "b" else None)(x)
+        amp.sink("end", amp.ppt("d", _add, params_of="b", worker=worker)(x))
+    return graph
+
+
+@pytest.mark.parametrize("rule", ["default", "paper", "coloured"])
+@pytest.mark.parametrize("pins", [(None, None), (2, None), (None, 2), (2, 2)])
+def test_nodes_that_share_parameters_share_a_worker(rule, pins):
+    graph = sharing(pins[0], of_owner=pins[1])
+    for memory in (None, Memory(10, {"a": 6, "b": 6, "c": 6}, (0, 1, 2))):
+        placed = assign(graph, 3, rule, memory=memory)
+        assert placed["d"] == placed["b"] and (pins == (None, None) or placed["b"] == 2)
+        assert sorted(placed[name] for name in ("a", "b", "c")) == [0, 1, 2] or pins != (None, None)
+    assert heavy_neighbours(graph).keys() == {"a", "b", "c"}
+
+
+def test_a_map_must_not_part_nodes_that_share_parameters():
+    homes = {"a": 0, "b": 1, "c": 0, "d": 0, "end": 0}
+    text = r"affinity map, node `d`: expected worker 1, that of `b`, whose parameters it shares, got worker 0\. Put the two on one worker\."
+    with pytest.raises(SettingsError, match=text):
+        assign(sharing(), 2, homes)
+    assert assign(sharing(), 2, homes | {"d": 1})["d"] == 1
 
 
 def test_paper_light_nodes_spread_over_the_rest_and_depend_on_the_seed():

@@ -46,6 +46,17 @@ def equal(first, second):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
+def test_shared_parameters_are_there_once(tmp_path):
+    instances = graphs.tied_data([2, 1, 3, 1, 2])  # 9 tokens and 5 last states: two gradients wait in the end
+    first = trainer(graphs.tied())
+    first.fit(instances, epochs=1, **QUIET)
+    first.save(tmp_path / "saved")
+    second = trainer(graphs.tied())
+    second.restore(tmp_path / "saved")
+    assert {*second.params} == {"embed"} and second.session.scheduler.updates.counts == {"embed": 2}
+    equal(*(each.fit(instances, epochs=1, **QUIET) and each.params for each in (first, second)))
+
+
 @pytest.mark.parametrize(
     "replicas, options",
     [(1, {}), (2, {"replica_sync": ("every_k", 3)}), (1, {"mode": "pipeline"})],

@@ -114,6 +114,11 @@ def test_a_controllers_loop(path):
     assert_replays(path, functools.partial(trainer, controller=controller), DATA, None)
 
 
+@pytest.mark.parametrize("options", [{}, {"weights": "stashed", "fuse": False}], ids=["fused", "stashed"])
+def test_shared_parameters(path, options):
+    assert_replays(path, functools.partial(trainer, graphs.tied(), **options), graphs.tied_data([2, 1, 3, 1, 2]), None)
+
+
 def test_a_run_in_virtual_time(path):
     cost = functools.partial(FlopsCost, flops=1e9, latency_ns=500)
     assert_replays(path, functools.partial(trainer, cost=cost), DATA, None)

@@ -1,0 +1,101 @@
+"""Finds the node with whose parameters another is to compute, and checks that the two fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ampjax.errors import GraphError
+from ampjax.ir.graph import Graph
+from ampjax.ir.nodes import Node, NodeOptions
+from ampjax.ir.wires import Wire
+
+if TYPE_CHECKING:
+    from ampjax.ir.builders.payload_builders import NodeBuilder
+
+OWNERS = ("tx", "min_update_interval", "weights", "gradient")
+"""The options that belong to parameters, not to a node that computes with them."""
+
+
+def check_sharing(name: str, params: Any, options: NodeOptions) -> None:
+    """Checks that a node which is to compute with another's parameters is not given what belongs to these.
+
+    Args:
+      name: The node's name.
+      params: The parameters that it was given; should be None.
+      options: Its options.
+
+    Raises:
+      GraphError: If it was given parameters, or options of theirs.
+    """
+    given = ["params"] * (params is not None) + [o for o in OWNERS if getattr(options, o) is not None]
+    if given:
+        raise GraphError(
+            f"node `{name}`",
+            f"no `{given[0]}` beside `params_of`",
+            f"`{given[0]}`",
+            "Give it to the node that has the parameters: they have one tree, one optimizer state and one update rule.",
+        )
+
+
+def find_owner(graph: Graph, name: str, params_of: str | Wire | NodeBuilder) -> Node:
+    """Finds the node that has the parameters.
+
+    Args:
+      graph: The graph that is being built.
+      name: The name of the node that is to compute with them.
+      params_of: The name of a PPT, the PPT as `ppt` gave it, or one of its wires; it may itself compute with another's parameters.
+
+    Returns:
+      The node whose parameters they are.
+
+    Raises:
+      GraphError: If there is no such PPT yet, or it is in a copy of a part of the graph in which the other node is not.
+    """
+    where = f"node `{name}`, params_of"
+    told = params_of.source.name if isinstance(params_of, Wire) else str(getattr(params_of, "name", params_of))
+    if isinstance(params_of, Wire):
+        found = params_of.source if graph.nodes.get(told) is params_of.source else None
+    else:
+        found = next((graph.nodes[n] for n in graph.copies.names_from_here(told) if n in graph.nodes), None)
+    if found is None or not found.has_params:
+        owners = [f"`{owner}`" for owner in graph.parameterised]
+        raise GraphError(
+            where,
+            f"a PPT that has been called before: {', '.join(owners) or 'there is none yet'}",
+            f"`{told}`" if found is None else f"the {found.kind} `{found.name}`",
+            "Call the node that has the parameters first, and name it.",
+        )
+    owner = graph.nodes[found.params_name]
+    if owner.copies != graph.copies.around[: len(owner.copies)]:
+        raise GraphError(
+            where,
+            "a PPT outside of all copies, or in the same copy",
+            f"`{owner.name}`, in a copy of `{owner.copies[-1].name}`",
+            f"Build both nodes in the function of `{owner.copies[-1].name}`: each copy has its own parameters.",
+        )
+    return owner
+
+
+def shared_options(owner: Node, name: str, options: NodeOptions, others: Iterable[Node]) -> NodeOptions:
+    """The options of a node that computes with another's parameters: those of the parameters are the owner's.
+
+    Args:
+      owner: The node that has the parameters.
+      name: The other node's name.
+      options: What the user set for it.
+      others: All nodes that compute with these parameters already.
+
+    Raises:
+      GraphError: If it is to be on another worker than they are.
+    """
+    for other in others:
+        if None not in (options.worker, other.options.worker) and options.worker != other.options.worker:
+            raise GraphError(
+                f"node `{name}`, worker",
+                f"worker {other.options.worker}, that of `{other.name}`, as the two compute with the parameters of `{owner.name}`",
+                f"worker {options.worker}",
+                "Put the two on one worker, or leave one of them to the affinity rule.",
+            )
+    return replace(options, params_of=owner.name, **{option: getattr(owner.options, option) for option in OWNERS})
