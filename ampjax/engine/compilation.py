@@ -83,7 +83,7 @@ def ladders(
     """
     limit = scheduler.settings.max_dispatch_size
     for stage in scheduler.plan.stages:
-        if stage.kind.is_control:
+        if not stage.kind.is_dispatched:
             continue
         seen = sizes[stage.name]
         if not seen.dispatches:

@@ -39,7 +39,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class StagePort:
     """The end of a route: a stage's port."""
 
     stage: int
@@ -47,11 +47,11 @@ class Leaf:
 
 
 @dataclass(eq=False)
-class Step:
+class ControlStep:
     """A control node in a route; `targets[j]` is where its output `j` goes."""
 
     node: Node
-    targets: list[list[Leaf | Step]] = field(default_factory=list)
+    targets: list[list[StagePort | ControlStep]] = field(default_factory=list)
 
     @functools.cached_property
     def kind(self) -> type:
@@ -75,7 +75,7 @@ class Step:
         return wire_type(self.node.outputs[0]).fields
 
 
-Targets = list[Leaf | Step]
+Targets = list[StagePort | ControlStep]
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Admits instances: gives each a slot, a program, and host memory for its pumped payloads."""
+"""Admits instances: gives each a handle, a program, and host memory for its pumped payloads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.programs.feeds import Feed, Feeds
-from ampjax.sched.programs.growing import Growing
+from ampjax.sched.programs.growing import GrowingPrograms
 from ampjax.sched.programs.program_cache import ProgramCache
-from ampjax.sched.tables.program_store import Store
-from ampjax.sched.tables.space import Space
+from ampjax.sched.tables.program_store import ProgramStore
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.unfold.program_keys import PumpedNumbers
 from ampjax.unfold.unfolding import Unfolding
 
@@ -27,20 +27,22 @@ class Admission:
 
     Args:
       plan: The plan.
-      space: The tables.
+      tables: The tables.
       store: Where programs stand.
       programs: Where instances get them.
       loops: The compiled loops.
 
     Attributes:
-      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
+      topologies: Maps of the instances in flight: pump name to instance handle to `Topology`.
       under_way: The dispatches that have been issued and are not done, by number.
     """
 
-    def __init__(self, plan: Plan, space: Space, store: Store, programs: ProgramCache, loops: ModuleType):
-        self._plan, self._space, self._store, self._programs, self._loops = plan, space, store, programs, loops
-        self._feeds, self._numbers = Feeds(plan, space), PumpedNumbers(plan.graph)
-        self._growing = Growing(space, store, programs.unfolder, loops)
+    def __init__(
+        self, plan: Plan, tables: SchedulerTables, store: ProgramStore, programs: ProgramCache, loops: ModuleType
+    ):
+        self._plan, self._tables, self._store, self._programs, self._loops = plan, tables, store, programs, loops
+        self._feeds, self._numbers = Feeds(plan, tables), PumpedNumbers(plan.graph)
+        self._growing = GrowingPrograms(tables, store, programs.unfolder, loops)
         self._asks = any(stage.route_by is not None for stage in plan.stages)
         self._pumps = {name: -1 - number for number, name in enumerate(plan.graph.pumps)}
         self._orders: dict[tuple[str, ...], np.ndarray] = {}
@@ -48,26 +50,26 @@ class Admission:
         self.under_way: dict[int, Dispatch] = {}
 
     def open(self, ids: np.ndarray, purpose: str, grows: bool) -> np.ndarray:
-        """Gives instances slots; see `Scheduler.open`."""
-        slots, space = np.empty(len(ids), np.int64), self._space
+        """Gives instances handles; see `Scheduler.open`."""
+        handles, tables = np.empty(len(ids), np.int64), self._tables
         if len(ids):
-            space.reserve_instances(len(ids))
-            self._loops.open_all(ids, PURPOSES.index(purpose), purpose == "train", slots, *space.t)
+            tables.reserve_instances(len(ids))
+            self._loops.open_all(ids, PURPOSES.index(purpose), purpose == "train", handles, *tables.t)
         if grows or self._asks:
-            self._growing.open(slots, ids, purpose)
-        return slots
+            self._growing.open(handles, ids, purpose)
+        return handles
 
-    def pump(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+    def pump(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """See `Scheduler.pump`."""
-        if not len(slots):
+        if not len(handles):
             return []
         for name, messages in batch.items():
             if isinstance(messages.payload, list) and name in self._pumps:
-                maps = zip(slots[messages.instance].tolist(), messages.payload, strict=True)
+                maps = zip(handles[messages.instance].tolist(), messages.payload, strict=True)
                 self.topologies.setdefault(name, {}).update(maps)
-        if int(slots[0]) in self._growing.of:
-            return self._pump_more(slots, batch)
-        return self._pump_all(slots, batch)
+        if int(handles[0]) in self._growing.of:
+            return self._pump_more(handles, batch)
+        return self._pump_all(handles, batch)
 
     @property
     def foresees(self) -> bool:
@@ -78,21 +80,21 @@ class Admission:
         """See `Scheduler.foresee`."""
         if self.foresees:
             known = ids, batch, self._numbers.of(batch)[0], PURPOSES.index(purpose)
-            self._space.t, _ = self._programs.places(self._space.t, *known)
+            self._tables.t, _ = self._programs.places(self._tables.t, *known)
 
     def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
         """What payloads have decided for a dispatch's messages becomes known."""
         self._follow(self._growing.choose(dispatch, choices))
 
     def finished(self) -> list[tuple[int, bool]]:
-        """Instances that have ended since this was last asked; their slots and programs are free for others."""
-        t, store = self._space.t, self._store
+        """Instances that have ended since this was last asked; their handles and programs are free for others."""
+        t, store = self._tables.t, self._store
         told = np.empty((int(t.clock[c.N_ENDED]), 2), np.int64)
-        for slot in t.ended.tolist() if self._growing.of or self.topologies else ():
-            if slot in self._growing.of:
-                self._growing.end(slot)
+        for handle in t.ended.tolist() if self._growing.of or self.topologies else ():
+            if handle in self._growing.of:
+                self._growing.end(handle)
             for maps in self.topologies.values():
-                maps.pop(slot, None)
+                maps.pop(handle, None)
         self._loops.finish(told, store.programs, store.uses, *t)
         self._programs.make_room()
         return list(zip(told[:, 0].tolist(), told[:, 1].astype(bool).tolist(), strict=True))
@@ -111,29 +113,31 @@ class Admission:
 
     def waits_on(self, worker: int) -> bool:
         """Whether a message that a worker is to run has some of its inputs and lacks others."""
-        t = self._space.t
+        t = self._tables.t
         own = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant)]
-        for line, live, n in own[own[:, c.LENGTH_OF] > 0][:, [c.LINE, c.LIVE, c.LENGTH_OF]].tolist():
-            lines, need = t.lines[line : line + n], t.live[live : live + n, c.NEED]
+        for line, live, n in own[own[:, c.N_INVOCATIONS] > 0][
+            :, [c.FIRST_LINE, c.FIRST_LIVE, c.N_INVOCATIONS]
+        ].tolist():
+            lines, need = t.lines[line : line + n], t.live[live : live + n, c.N_MISSING]
             waits = (need > 0) & (need < lines[:, c.N_IN])
             if (t.stages[lines[waits, c.STAGE], c.WORKER] == worker).any():
                 return True
         return self._growing.waits_on(worker)
 
-    def _pump_all(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+    def _pump_all(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """All messages of instances whose programs are or become known."""
-        space, store = self._space, self._store
-        ids, purpose = space.t.instances[slots, c.ID], int(space.t.instances[slots[0], c.PURPOSE])
+        tables, store = self._tables, self._store
+        ids, purpose = tables.t.instances[handles, c.ID], int(tables.t.instances[handles[0], c.PURPOSE])
         numbers, n_rows = self._numbers.of(batch)
-        space.t, places = self._programs.places(space.t, ids, batch, numbers, purpose)
-        rows_at, fed = np.empty(len(slots), np.int64), np.empty(n_rows, np.int64)
-        known = slots, places, store.programs, store.uses, self._order(batch), numbers, rows_at, fed
-        result = self._loops.admit(*known, *space.t)
+        tables.t, places = self._programs.places(tables.t, ids, batch, numbers, purpose)
+        rows_at, fed = np.empty(len(handles), np.int64), np.empty(n_rows, np.int64)
+        known = handles, places, store.programs, store.uses, self._order(batch), numbers, rows_at, fed
+        result = self._loops.admit(*known, *tables.t)
         if result == c.LACKS_ROOM:
             needed = store.programs[places]
-            space.reserve(needed[:, c.P_LENGTH], needed[:, c.P_ROWS])
-            space.reserve_slots(needed[:, c.PUMPED :].sum(axis=0))
-            result = self._loops.admit(*known, *space.t)
+            tables.reserve(needed[:, c.P_LENGTH], needed[:, c.P_ROWS])
+            tables.reserve_slots(needed[:, c.PUMPED :].sum(axis=0))
+            result = self._loops.admit(*known, *tables.t)
         if result == c.PUMPED_BEFORE:
             raise InvariantError(
                 "pump",
@@ -143,18 +147,18 @@ class Admission:
             )
         return self._feeds.of(batch, fed)
 
-    def _pump_more(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+    def _pump_more(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
         """More messages of instances whose programs grow."""
-        space, own = self._space, self._space.t.instances[slots]
-        known = np.where(own[:, c.LENGTH_OF] < 0, 0, own[:, c.N_ROWS])
-        messages, moved = self._growing.pump(slots, batch)
+        tables, own = self._tables, self._tables.t.instances[handles]
+        known = np.where(own[:, c.N_INVOCATIONS] < 0, 0, own[:, c.N_OUT_ROWS])
+        messages, moved = self._growing.pump(handles, batch)
         self._follow(moved)
-        t, (numbers, n_rows) = space.t, self._numbers.of(batch)
+        t, (numbers, n_rows) = tables.t, self._numbers.of(batch)
         lines = t.live[messages, c.INVOCATION]
         arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
-        space.reserve_slots(np.bincount(arenas, t.lines[lines, c.SIZE], len(space.capacities)).astype(np.int64))
-        rows_at, fed = t.instances[slots, c.ROWS_AT] + known, np.empty(n_rows, np.int64)
-        self._loops.start(messages, self._order(batch), numbers, rows_at, fed, *space.t)
+        tables.reserve_slots(np.bincount(arenas, t.lines[lines, c.OUT_ROWS], len(tables.capacities)).astype(np.int64))
+        rows_at, fed = t.instances[handles, c.FIRST_SLOT] + known, np.empty(n_rows, np.int64)
+        self._loops.start(messages, self._order(batch), numbers, rows_at, fed, *tables.t)
         return self._feeds.of(batch, fed)
 
     def _follow(self, moved: list[tuple[np.ndarray, ...]]) -> None:

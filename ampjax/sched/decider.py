@@ -14,11 +14,11 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Change, Update
 from ampjax.sched.tables.plan_tables import longer
-from ampjax.sched.tables.program_store import Store
-from ampjax.sched.tables.space import Space
+from ampjax.sched.tables.program_store import ProgramStore
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.counters import ways_of
-from ampjax.sched.updates.replica_sync import Replicas
-from ampjax.sched.updates.stashed_weights import Stashes
+from ampjax.sched.updates.replica_sync import ReplicaGroups
+from ampjax.sched.updates.stashed_weights import WeightStashes
 from ampjax.sched.virtual_time import VirtualTime
 
 
@@ -60,7 +60,7 @@ class Decider:
 
     Args:
       plan: The plan.
-      space: The tables.
+      tables: The tables.
       store: The programs.
       replicas: Which replicas meet when.
       loops: The compiled loops.
@@ -69,14 +69,16 @@ class Decider:
       stashes: The versions that are kept.
     """
 
-    def __init__(self, plan: Plan, space: Space, store: Store, replicas: Replicas, loops: ModuleType):
-        self._space, self._store, self._replicas, self._loops = space, store, replicas, loops
-        self._nodes, self._ways, self.stashes = list(plan.graph.parameterised), ways_of(plan), Stashes()
-        self._told, self._pack = np.zeros((2, c.ASKER + 1), np.int64), np.zeros(1 << 16, np.int32)
+    def __init__(
+        self, plan: Plan, tables: SchedulerTables, store: ProgramStore, replicas: ReplicaGroups, loops: ModuleType
+    ):
+        self._tables, self._store, self._replicas, self._loops = tables, store, replicas, loops
+        self._nodes, self._ways, self.stashes = list(plan.graph.parameterised), ways_of(plan), WeightStashes()
+        self._told, self._pack = np.zeros((2, c.DECIDED_FOR + 1), np.int64), np.zeros(1 << 16, np.int32)
         self._memory = PackMemory()
         self._due = np.zeros((1 + 16 * len(self._nodes), 3), np.int64)
-        stashed = space.t.stages[:, c.STASHES] * (space.t.stages[:, c.KIND] == c.COMPUTES)
-        self._meets = set(np.flatnonzero(space.t.nodes[:, c.MEETS]).tolist())
+        stashed = tables.t.stages[:, c.STASHES] * (tables.t.stages[:, c.KIND] == c.COMPUTES)
+        self._meets = set(np.flatnonzero(tables.t.nodes[:, c.MEETS]).tolist())
         self._stashed = set(np.flatnonzero(stashed).tolist())
         self._queues: list[_Queue] = []
         for stage in plan.stages:
@@ -90,24 +92,24 @@ class Decider:
         self._make_room(max(1, ahead))
         while True:
             buffers = self._told, self._pack, self._due
-            n = self._loops.decide(worker, chosen, policy, ahead, self._space.spare, *buffers, *self._space.t)
+            n = self._loops.decide(worker, chosen, policy, ahead, self._tables.spare, *buffers, *self._tables.t)
             if n:
-                self._told[:n, c.ASKER] = worker
+                self._told[:n, c.DECIDED_FOR] = worker
                 return self._dispatches(self._told[:n], *self._copied(n))
             if not self._has_made_room():
-                return int(self._told[0, c.Q])
+                return int(self._told[0, c.QUEUE])
 
     def advance(self, time: VirtualTime, chosen: int, policy: int, most: int) -> Decisions | int:
         """The next dispatches in virtual time, or why there are none and never will be: `columns.NOTHING` or `WAITS`. See `loops.advance`."""
         self._make_room(most)
         rates = time.rates.queues, time.rates.terms, time.rates.updates, time.rates.machine
         while True:
-            how = most, chosen, policy, *rates, time.moments, time.workers, self._space.spare
-            n = self._loops.advance(*how, self._told, self._pack, self._due, *self._space.t)
-            if n or self._told[0, c.Q] == 0:
+            how = most, chosen, policy, *rates, time.moments, time.workers, self._tables.spare
+            n = self._loops.advance(*how, self._told, self._pack, self._due, *self._tables.t)
+            if n or self._told[0, c.QUEUE] == 0:
                 break
             if not self._has_made_room():
-                return int(self._told[0, c.Q])
+                return int(self._told[0, c.QUEUE])
             chosen = max(chosen, -1)  # that a worker waits has been heeded; a chosen queue has not been taken yet
         told, buffers = self._told[:n].copy(), self._copied(n)
         if not self._changes_nothing:  # what follows from them must be known before more is decided
@@ -121,12 +123,12 @@ class Decider:
 
     def _has_made_room(self) -> bool:
         """Whether the loops had no room to tell of the next dispatch, or for its rows, and have it now."""
-        reason, need = int(self._told[0, c.Q]), int(self._told[0, c.N_ROWS_IN])
-        if reason == c.NO_SLOTS:
-            self._space.grow_arena(int(self._told[0, c.N_MESSAGES]), need)
-        elif reason == c.NO_ROOM:
+        reason, need = int(self._told[0, c.QUEUE]), int(self._told[0, c.N_ROWS_IN])
+        if reason == c.ARENA_FULL:
+            self._tables.grow_arena(int(self._told[0, c.N_MESSAGES]), need)
+        elif reason == c.BUFFER_FULL:
             self._pack = longer(self._pack, need)
-        return reason in (c.NO_SLOTS, c.NO_ROOM)
+        return reason in (c.ARENA_FULL, c.BUFFER_FULL)
 
     def _copied(self, n: int) -> tuple[np.ndarray, int, np.ndarray]:
         """What loops have written of the first `n` dispatches: memory with their packs, one behind the other; where these begin in it; and their updates."""
@@ -153,9 +155,9 @@ class Decider:
         stage = dispatch.stage
         if stage in self._ways:
             places = self._store.find(dispatch.lines)[0]
-            edges = self._space.t.edges[places, self._ways[stage]].sum(axis=0)
+            edges = self._tables.t.edges[places, self._ways[stage]].sum(axis=0)
             dispatch = dispatch._replace(edges=tuple(edges.tolist()))
-        return self.stashes.told(self._space.t, dispatch) if stage in self._stashed else dispatch
+        return self.stashes.told(self._tables.t, dispatch) if stage in self._stashed else dispatch
 
     def _changes(self, due: list[list[int]]) -> tuple[Change, ...]:
         """Updates that are due, and what follows them."""

@@ -26,18 +26,18 @@ from ampjax.sched.decider import Decider, Decisions
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.policy import Policy
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.sched.diagnose.dispatch_log import Past
+from ampjax.sched.diagnose.dispatch_log import DispatchLog
 from ampjax.sched.diagnose.invariants import check as check_laws
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.diagnose.statistics import Statistics, reset, statistics
-from ampjax.sched.dispatch_contents import Contents
+from ampjax.sched.dispatch_contents import DispatchContents
 from ampjax.sched.programs.feeds import Feed
 from ampjax.sched.programs.program_cache import ProgramCache
-from ampjax.sched.tables.program_store import Store
-from ampjax.sched.tables.space import Space
-from ampjax.sched.updates.counters import Counters, gradient_rows
+from ampjax.sched.tables.program_store import ProgramStore
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
+from ampjax.sched.updates.counters import UpdateCounters, gradient_rows
 from ampjax.sched.updates.pending_changes import PendingChanges
-from ampjax.sched.updates.replica_sync import Replicas
+from ampjax.sched.updates.replica_sync import ReplicaGroups
 from ampjax.sched.virtual_time import VirtualTime
 
 
@@ -68,23 +68,23 @@ class Scheduler:
     def __init__(self, plan: Plan, settings: SchedulerSettings, check: bool = False):
         self.plan, self.settings, self._check = plan, settings, check
         self._loops = loops()
-        self._space = Space(plan, settings)
-        self.store = Store(plan, self._space.arenas)
+        self._tables = SchedulerTables(plan, settings)
+        self.store = ProgramStore(plan, self._tables.arenas)
         self.programs = ProgramCache(plan, self.store, settings.program_bytes, self._loops)
         self.nodes = list(plan.graph.parameterised)
-        self.replicas = Replicas(plan, settings.sync, self._t.nodes)
-        self.updates = Counters(self.nodes, self._t.nodes, self.replicas)
-        self._admission = Admission(plan, self._space, self.store, self.programs, self._loops)
-        self._decider = Decider(plan, self._space, self.store, self.replicas, self._loops)
+        self.replicas = ReplicaGroups(plan, settings.sync, self._t.nodes)
+        self.updates = UpdateCounters(self.nodes, self._t.nodes, self.replicas)
+        self._admission = Admission(plan, self._tables, self.store, self.programs, self._loops)
+        self._decider = Decider(plan, self._tables, self.store, self.replicas, self._loops)
         self._asks = {stage.number for stage in plan.stages if stage.route_by is not None}
         self._policy = number_of(settings.policy)
         self._asking = Asking(plan, settings.policy, self.snapshot, self._ready)
-        self._log: Past[Dispatch] = Past(settings.history)
+        self._log: DispatchLog[Dispatch] = DispatchLog(settings.history)
         self._changes = PendingChanges(self.nodes, plan.worker_of, self.replicas)
         self._time: VirtualTime | None = None
         self._since_flush, self._may_update = 0, True
         self._intervals = self._t.nodes[:, c.INTERVAL].copy()
-        self.contents = Contents(plan, self.store, self._admission.topologies, lambda: self._t)
+        self.contents = DispatchContents(plan, self.store, self._admission.topologies, self._tables)
 
     # -- events: instances
 
@@ -251,7 +251,7 @@ class Scheduler:
           The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
         """
         self._admission.forget_all()
-        forget_all(self._t, self._space.capacities)
+        forget_all(self._t, self._tables.capacities)
         self._decider.stashes.clear()
         self._time = None
         self.replicas.forget_handed_in()
@@ -265,26 +265,26 @@ class Scheduler:
     def resize(self, settings: SchedulerSettings) -> None:
         """Takes new arena sizes and limits; nothing may be in flight."""
         self.settings = settings
-        self._space.size_arenas(settings)
+        self._tables.size_arenas(settings)
 
     def cap(self, stage: int, direction: str, rows: int) -> None:
         """Lets no dispatch of a stage hold more than `rows` rows from now on (a single ragged message may); a cap is only ever raised."""
-        self._space.cap(stage, DIRECTIONS.index(direction), rows)
+        self._tables.cap(stage, DIRECTIONS.index(direction), rows)
 
     def cap_of(self, stage: int, direction: str) -> int:
         """The cap of a stage's dispatches; 0 if it has none."""
-        return self._space.caps.get((stage, DIRECTIONS.index(direction)), 0)
+        return self._tables.caps.get((stage, DIRECTIONS.index(direction)), 0)
 
     # -- questions
 
     def capacity(self, arena: ArenaKey) -> int:
         """Rows that an arena must have now, slot 0 included; it only grows."""
-        return self._space.capacity(arena)
+        return self._tables.capacity(arena)
 
     @property
     def n_slots(self) -> int:
         """Rows of all arenas together; while a run lasts these only grow."""
-        return self._space.n_slots
+        return self._tables.n_slots
 
     @property
     def idle(self) -> bool:
@@ -307,7 +307,7 @@ class Scheduler:
 
     def stirred(self) -> set[int]:
         """Workers for whom something has come since this was last asked. Another that had no action, and for whom nothing waits, has none now."""
-        stirred = self._t.clock[c.STIRRED :]
+        stirred = self._t.clock[c.WOKEN :]
         found = set(stirred.nonzero()[0].tolist())
         stirred[:] = 0
         return found
@@ -341,7 +341,7 @@ class Scheduler:
     @property
     def slots_in_use(self) -> int:
         """Arena slots that are taken."""
-        return int((self._space.capacities - self._t.n_free).sum())
+        return int((self._tables.capacities - self._t.n_free).sum())
 
     @property
     def stats(self) -> Statistics:
@@ -355,7 +355,7 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """What stories and diagnoses are read from (`diagnose`); it holds until the next event."""
         under_way = [*self._under_way.values(), *(self._time.under_way(self._t) if self._time is not None else ())]
-        parts = self._space.capacities, self._log, under_way, self._admission.unfoldings
+        parts = self._tables.capacities, self._log, under_way, self._admission.unfoldings
         return Snapshot(self.plan, self.settings, self._t, self.store, *parts)
 
     def messages_of(self, dispatch: Dispatch) -> tuple[int, np.ndarray]:
@@ -364,7 +364,7 @@ class Scheduler:
 
     @property
     def _t(self) -> Tables:
-        return self._space.t
+        return self._tables.t
 
     @property
     def _under_way(self) -> dict[int, Dispatch]:
@@ -390,10 +390,10 @@ class Scheduler:
 
     def _ready(self, worker: int) -> np.ndarray | None:
         """The queues of a worker that can be dispatched; None if all that are not empty can."""
-        if not self._space.limited:
+        if not self._tables.limited:
             return None
         found = np.empty(len(self._t.queues), np.int64)
-        return found[: self._loops.ready(worker, self._space.spare, found, *self._t)]
+        return found[: self._loops.ready(worker, self._tables.spare, found, *self._t)]
 
     def _pick(self, worker: int) -> int:
         """The queue that the policy wants; `NONE` if it wants none, and something else moves."""

@@ -57,13 +57,13 @@ class VirtualTime:
         """The dispatches that workers are busy with, as far as stories need them: their messages, no rows."""
         found: list[Dispatch] = []
         for worker in np.flatnonzero(self.workers[c.END_NS] != c.IDLE).tolist():
-            _, number, q, v, n = self.workers[: c.N_OF + 1, worker].tolist()
+            _, number, q, v, n = self.workers[: c.RUNS_MESSAGES + 1, worker].tolist()
             messages: list[int] = []
             for _ in range(n):
                 messages.append(v)
                 v = int(t.live[v, c.NEXT])
             pack = np.array(messages, np.int32)
-            found.append(Dispatch(number, worker, q // 3, DIRECTIONS[q % 3], n, 0, 0, pack))
+            found.append(Dispatch(number, worker, q // c.N_DIRECTIONS, DIRECTIONS[q % c.N_DIRECTIONS], n, 0, 0, pack))
         return found
 
     @property
@@ -74,4 +74,4 @@ class VirtualTime:
     def ask_all(self) -> None:
         """Lets every worker be asked; none may be busy."""
         self.workers[c.TO_ASK] = np.arange(self.workers.shape[1])
-        self.moments[[c.N_ASKED, c.NEXT_ASKED, c.N_IN_VAIN]] = self.workers.shape[1], 0, 0
+        self.moments[[c.N_ASKED, c.NEXT_ASKED, c.N_BLOCKED]] = self.workers.shape[1], 0, 0

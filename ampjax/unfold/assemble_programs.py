@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.ir.state import SLOT
+from ampjax.ir.state import HANDLE
 from ampjax.plan.planner import Plan
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.rules.arrival_ranks import Ranks
@@ -81,8 +81,8 @@ class _ByInstance:
     """
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk], k: int):
-        columns = Columns(plan, chunks)
-        self._k, self._columns, unsorted = k, columns, columns.slots
+        columns = ChunkColumns(plan, chunks)
+        self._k, self._columns, unsorted = k, columns, columns.handles
         self._order = order = stable_order(unsorted)
         self.first = starts(np.bincount(unsorted, minlength=k))
         self.place = unsorted[order]
@@ -126,7 +126,7 @@ class _ByInstance:
         return own, picks, pick_first
 
 
-class Columns:
+class ChunkColumns:
     """The columns of all chunks, one after the other: what a `Chunk` holds, and the outputs of each invocation."""
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk]):
@@ -134,7 +134,7 @@ class Columns:
         n, n_inputs = sum(counts), sum(chunk.inputs.size for chunk in chunks)
         self.stage, self.row, self.fan_in = (np.empty(n, np.int64) for _ in range(3))
         states = np.concatenate([chunk.states for chunk in chunks] or [np.zeros((0, plan.layout.width), np.int64)])
-        self.states, self.slots = states[:, 2:].astype(_width(states)), states[:, SLOT]
+        self.states, self.handles = states[:, 2:].astype(_width(states)), states[:, HANDLE]
         self.rows, self.sizes = np.ones(n, np.int32), np.ones(n, np.int32)
         self.inputs, self.ports = np.empty(n_inputs, np.int64), np.empty(n_inputs, np.int16)
         outputs = [len(plan.stages[c.stage].outputs) if c.stage >= 0 else 1 for c in chunks]

@@ -18,24 +18,24 @@ from ampjax.ir.payload_nodes import RouteBy
 from ampjax.ir.state import INSTANCE, State
 from ampjax.plan.passes import left_out
 from ampjax.plan.planner import Plan
-from ampjax.plan.stages import Leaf, Stage, Targets
+from ampjax.plan.stages import Stage, StagePort, Targets
 from ampjax.unfold.assemble_programs import assemble
 from ampjax.unfold.growth import Growth, KnownLines
 from ampjax.unfold.incomplete import find_waiting
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.rules.arrival_ranks import Ranks
-from ampjax.unfold.rules.groups import Closed
+from ampjax.unfold.rules.groups import CompleteGroup
 from ampjax.unfold.rules.invocation_chunks import Chunk, groups
 from ampjax.unfold.rules.pumped import PumpedStates
-from ampjax.unfold.rules.routes import Batch, Router
+from ampjax.unfold.rules.routes import MessageBatch, Router
 from ampjax.unfold.workspace import Workspace
 
 NO_INPUTS = np.zeros(0, np.int64)
 
-LONG = 50_000
+WARN_ROUNDS = 50_000
 """Rounds from which on somebody who waits is told where instances go round."""
 
-ENDLESS = 1_000_000
+MOST_ROUNDS = 1_000_000
 """Rounds from which on instances are said to be in a loop that they never leave: stages that one message has passed, one after the other."""
 
 
@@ -44,7 +44,7 @@ class Unfolding:
 
     Args:
       plan: The plan.
-      space: Empty tables.
+      workspace: Empty tables.
       ids: `[n]`: the instances' numbers, which state functions read as `instance`.
       purpose: `train`; or what inference is for: `losses`, `sinks` or `both`. What only another purpose needs is left out.
       assume: True takes for `route_by` what its `assume` says, as a run without payloads does; False stops there until `resume`.
@@ -56,16 +56,16 @@ class Unfolding:
     def __init__(
         self,
         plan: Plan,
-        space: Workspace,
+        workspace: Workspace,
         ids: Sequence[int] | np.ndarray,
         purpose: str = "train",
         assume: bool = False,
     ):
-        self._plan, self.space, self._ids, self._assume = plan, space, np.asarray(ids, np.int64), assume
+        self._plan, self.workspace, self._ids, self._assume = plan, workspace, np.asarray(ids, np.int64), assume
         self._left_out = left_out(plan, purpose)
-        self._table = space.table
-        self._router = Router(space.layout, space.table, space.topologies, self._deliver)
-        self._pumped = PumpedStates(plan.layout, space.pumps, self._ids)
+        self._table = workspace.table
+        self._router = Router(workspace.layout, workspace.table, workspace.topologies, self._deliver)
+        self._pumped = PumpedStates(plan.layout, workspace.pumps, self._ids)
         self._ready: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._chunks: list[Chunk] = []
         self._n = self._n_rows = self._round = 0
@@ -81,17 +81,17 @@ class Unfolding:
         """
         for name in batch:
             self._pumped.find(name)
-        emitted: list[tuple[Targets, Batch]] = []
+        emitted: list[tuple[Targets, MessageBatch]] = []
         for name, messages in batch.items():
             number, wire = self._pumped.find(name)
             if wire.topology:
-                maps = self.space.topologies.setdefault(name, {})
+                maps = self.workspace.topologies.setdefault(name, {})
                 maps.update(zip(messages.instance.tolist(), messages.payload, strict=True))
             elif len(messages.instance):
                 states = self._pumped.states(name, messages)
                 sizes = np.asarray(messages.sizes) if wire.ragged else None
                 cells = self._invoke(Chunk(number, states, 0, NO_INPUTS, rows=sizes, sizes=sizes), 1)
-                emitted.append((self._plan.pumps[name], Batch(states, cells[0])))
+                emitted.append((self._plan.pumps[name], MessageBatch(states, cells[0])))
         for route, own in emitted:
             self._router.route(route, own)
         self._advance()
@@ -100,7 +100,7 @@ class Unfolding:
         """More instances, for which all is still to be pumped; returns their places."""
         start = len(self._ids)
         self._ids = np.append(self._ids, np.asarray(ids, np.int64))
-        self._pumped = PumpedStates(self._plan.layout, self.space.pumps, self._ids)
+        self._pumped = PumpedStates(self._plan.layout, self.workspace.pumps, self._ids)
         return range(start, len(self._ids))
 
     @property
@@ -143,7 +143,7 @@ class Unfolding:
 
     def waiting(self) -> list[str]:
         """Who waits for what that has not come: one line per message in a join, and per open group."""
-        return [str(one) for one in find_waiting(self._plan, self.space.joins, self.space.groups)]
+        return [str(one) for one in find_waiting(self._plan, self.workspace.joins, self.workspace.groups)]
 
     def producers(self, messages: np.ndarray) -> np.ndarray:
         """What made messages `[n]` that wait: the numbers of stages, `-1 - p` for pump `p`."""
@@ -157,7 +157,7 @@ class Unfolding:
         Args:
           ranks: Those of the plan.
         """
-        return assemble(ranks, self._ids, self._chunks, self._table, self._held(), self.space.topologies)
+        return assemble(ranks, self._ids, self._chunks, self._table, self._held(), self.workspace.topologies)
 
     def growth(self, known: KnownLines) -> Growth:
         """What has come since `known` was last told."""
@@ -181,19 +181,19 @@ class Unfolding:
                 parts = ready[number]
                 states, inputs = parts[0] if len(parts) == 1 else _joined(parts)
                 self._run(self._plan.stages[number], states, inputs)
-            if self._round >= LONG:
+            if self._round >= WARN_ROUNDS:
                 self._suspect(min(ready))
 
     def _run(self, stage: Stage, states: np.ndarray, inputs: np.ndarray) -> None:
         """Runs a stage on messages that belong together: `inputs` `[n, ports]`."""
         rows = sizes = None
         if stage.ragged:
-            rows, sizes = self.space.sizes[stage.number].of(states, inputs)
+            rows, sizes = self.workspace.sizes[stage.number].of(states, inputs)
         chunk = Chunk(stage.number, states, len(stage.ports), inputs, rows=rows, sizes=sizes)
         outputs = self._invoke(chunk, len(stage.outputs))
         if stage.route_by is None:
             for route, cells in zip(stage.routes, outputs, strict=True):
-                self._router.route(route, Batch(states, cells))
+                self._router.route(route, MessageBatch(states, cells))
         else:
             self._awaited.setdefault(stage.number, []).append((states, outputs[0]))
 
@@ -211,13 +211,13 @@ class Unfolding:
         op: RouteBy = stage.nodes[-1].op
         columns = [self._plan.layout.column(name) for name in op.names]
         states[:, columns] = np.asarray(chosen).reshape(len(states), len(columns))
-        self._router.route(stage.routes[0], Batch(states, cells))
+        self._router.route(stage.routes[0], MessageBatch(states, cells))
 
     def _assumed(self, number: int, states: np.ndarray) -> np.ndarray:
         """What is taken for messages where nothing is computed."""
         stage = self._plan.stages[number]
         op: RouteBy = stage.nodes[-1].op
-        return op.assumed(f"node `{stage.name}`", State(states, self.space.layout, stage.ports[0].type.fields))
+        return op.assumed(f"node `{stage.name}`", State(states, self.workspace.layout, stage.ports[0].type.fields))
 
     def _invoke(self, chunk: Chunk, n_outputs: int) -> list[np.ndarray]:
         """Numbers invocations and their rows; returns the messages `[n]` of each output."""
@@ -235,22 +235,22 @@ class Unfolding:
         each: np.ndarray | int = 1 if sizes is None else sizes
         return [self._table.emit(owners, chunk.row + j * each, each) for j in range(n_outputs)]
 
-    def _deliver(self, leaf: Leaf, batch: Batch) -> None:
+    def _deliver(self, leaf: StagePort, batch: MessageBatch) -> None:
         """Messages have arrived at a stage's port."""
         if leaf.stage in self._left_out:
             return
         stage, states, inputs = self._plan.stages[leaf.stage], batch.states, batch.cells[:, None]
-        if stage.kind.is_control:
-            closed = self.space.groups[leaf.stage].put(leaf.port, states, batch.cells)
+        if not stage.kind.is_dispatched:
+            closed = self.workspace.groups[leaf.stage].put(leaf.port, states, batch.cells)
             if closed:
                 self._close(stage, closed)
             return
         if len(stage.ports) > 1:
-            states, inputs = self.space.joins[leaf.stage].put(leaf.port, states, batch.cells)
+            states, inputs = self.workspace.joins[leaf.stage].put(leaf.port, states, batch.cells)
         if len(inputs):
             self._ready.setdefault(leaf.stage, []).append((states, inputs))
 
-    def _close(self, stage: Stage, closed: Sequence[Closed]) -> None:
+    def _close(self, stage: Stage, closed: Sequence[CompleteGroup]) -> None:
         """Groups are complete: each is an invocation without rows of its own, whose message holds its members'."""
         states = np.array([group.state for group in closed])
         members = [group.members for group in closed]
@@ -258,12 +258,12 @@ class Unfolding:
         openers = np.array([group.opener for group in closed], np.int64)
         cells = self._invoke(groups(stage.number, states, members, openers), 1)[0]
         self._table.set_rows(cells, self._table.row[np.concatenate(members)], sizes)
-        self._router.route(stage.routes[0], Batch(states, cells))
+        self._router.route(stage.routes[0], MessageBatch(states, cells))
 
     def _held(self) -> np.ndarray:
         """The messages that wait in joins and groups."""
-        held = [cell for join in self.space.joins.values() if join.waiting for _, _, cell in join.pending()]
-        for collecting in self.space.groups.values():
+        held = [cell for join in self.workspace.joins.values() if join.waiting for _, _, cell in join.pending()]
+        for collecting in self.workspace.groups.values():
             for group in collecting.open.values():
                 held += [cell for _, cell in group.members] + ([group.opener] if group.opener else [])
         return np.array(held, np.int64)
@@ -272,17 +272,17 @@ class Unfolding:
         """Warns of instances that take very long; refuses those that seem never to end."""
         stage, state = self._plan.stages[number], self._chunks[-1].states[:1]
         shown = State(state, self._plan.layout, stage.ports[0].type.fields)
-        if self._round == LONG:
+        if self._round == WARN_ROUNDS:
             warnings.warn(
-                f"instance {int(state[0, INSTANCE])} has passed {LONG} stages one after the other, the last one `{stage.name}`: instances that take so long may be in a loop that they never leave. Interrupt the run if so.",
+                f"instance {int(state[0, INSTANCE])} has passed {WARN_ROUNDS} stages one after the other, the last one `{stage.name}`: instances that take so long may be in a loop that they never leave. Interrupt the run if so.",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        if self._round > ENDLESS:
+        if self._round > MOST_ROUNDS:
             raise MessageError(
                 f"node `{stage.name}`",
                 "instances that end",
-                f"one that goes on after {ENDLESS} stages one after the other, {shown!r}",
+                f"one that goes on after {MOST_ROUNDS} stages one after the other, {shown!r}",
                 "Mend the condition that should let it out of the loop.",
             )
 

@@ -8,7 +8,7 @@ from ampjax.ir.instances import Topology
 from ampjax.ir.state import Layout
 from ampjax.plan.planner import Plan
 from ampjax.unfold.rules.groups import Groups
-from ampjax.unfold.rules.joins import WaveJoin
+from ampjax.unfold.rules.joins import JoinTable
 from ampjax.unfold.rules.message_columns import MessageTable
 from ampjax.unfold.rules.pumped import pumps_of
 from ampjax.unfold.rules.row_counts import OutputSizes
@@ -59,9 +59,9 @@ class Workspace:
         self.table, self.layout = MessageTable(), WatchedLayout(plan.layout.fields)
         self.pumps = pumps_of(plan.graph)
         self.topologies: dict[str, dict[int, Topology]] = {}
-        joining = [s for s in plan.stages if len(s.ports) > 1 and not s.kind.is_control]
-        self.joins = {s.number: WaveJoin(s, self.layout) for s in joining}
-        self.groups = {s.number: Groups(s, self.layout) for s in plan.stages if s.kind.is_control}
+        joining = [s for s in plan.stages if len(s.ports) > 1 and s.kind.is_dispatched]
+        self.joins = {s.number: JoinTable(s, self.layout) for s in joining}
+        self.groups = {s.number: Groups(s, self.layout) for s in plan.stages if not s.kind.is_dispatched}
         self.sizes = {s.number: OutputSizes(s, self.layout, self.table, self.topologies) for s in plan.stages}
 
     @property

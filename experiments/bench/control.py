@@ -132,9 +132,9 @@ class Bench:
             s.finished  # noqa: B018
             n = min(s.room(), len(left))
             if n:
-                slots = s.open(left[:n])
-                s.pump(slots, self._data.gather(left[:n]))
-                s.close(slots)
+                handles = s.open(left[:n])
+                s.pump(handles, self._data.gather(left[:n]))
+                s.close(handles)
                 left = left[n:]
             step()
         self.n_messages = s.stats.messages

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.effort import FULL, examples
 from support.laws import Engine, assert_empty, assert_gradients, cases, random_one, replayed, schedules, start, wanted
 
-from ampjax.ir.state import SLOT
+from ampjax.ir.state import HANDLE
 from ampjax.plan.stage_kinds import LOSS, SINK
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
 
@@ -25,7 +25,7 @@ def messages(engine, direction):
         if d.direction == direction:
             assert len(d.states) == d.n_messages
             states = d.states.copy()
-            states[:, SLOT] = 0  # slots are recycled; the instance's number is not
+            states[:, HANDLE] = 0  # handles are used again; the instance's number is not
             count.update((d.stage.name, d.stage.kind, *map(int, state)) for state in states)
     return count
 

@@ -10,7 +10,7 @@ from support.control import admit, drain, plan_for, scheduler_for
 import ampjax as amp
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, ReplicaSync, Update
-from ampjax.sched.updates.replica_sync import Replicas
+from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 
 def copies(n):
@@ -27,7 +27,7 @@ AVERAGE = Average("g", tuple(GROUP))
 
 
 def replicas(rule="epoch", every=0):
-    return Replicas(plan_for(COPIES), ReplicaSync(rule, every), np.zeros((3, c.VERSION + 1), np.int64))
+    return ReplicaGroups(plan_for(COPIES), ReplicaSync(rule, every), np.zeros((3, c.VERSION + 1), np.int64))
 
 
 # Staleness

@@ -182,9 +182,9 @@ def test_a_pump_that_goes_to_a_sink():
 
 def test_an_instance_without_messages_ends_when_it_is_closed():
     s = scheduler_for(graphs.chain(1))
-    slots = s.open(np.arange(2))
+    handles = s.open(np.arange(2))
     assert s.in_flight == {True: 2, False: 0} and s.finished == []
-    s.close(slots)
+    s.close(handles)
     assert s.finished == [(0, True), (1, True)] and s.finished == []
     assert_empty(s)
 
@@ -213,7 +213,7 @@ def test_inference_keeps_nothing():
 
 def used_slots(s, key):
     """The slots of an arena that somebody holds."""
-    arena = s._space.arenas.keys.index(key)
+    arena = s._tables.arenas.keys.index(key)
     free = s._t.free[arena, : s._t.n_free[arena]].tolist()
     return set(range(1, s.capacity(key))) - set(free)
 
@@ -263,9 +263,9 @@ def test_inference_for_several_things_at_once():
 def test_instances_are_admitted_together():
     s = scheduler_for(graphs.chain(1), max_active_keys=4, min_admission=3)
     assert s.room() == s.room(train=False) == 4
-    slots = s.open(np.arange(2))
+    handles = s.open(np.arange(2))
     assert s.room() == 0, "two could enter, which is fewer than three"
-    s.close(slots[:1])
+    s.close(handles[:1])
     assert s.room() == 3
     s.open(np.arange(2, 4))
     assert s.room() == 0
@@ -274,9 +274,9 @@ def test_instances_are_admitted_together():
 def test_the_throttle():
     s = scheduler_for(graphs.chain(1), max_active_keys=3)
     assert s.room() == 3
-    slots = s.open(np.arange(3))
+    handles = s.open(np.arange(3))
     assert s.room() == 0 and s.room(train=False) == 3
-    s.close(slots[:1])
+    s.close(handles[:1])
     assert s.room() == 1 and s.stats.most_in_flight == 3
     with pytest.raises(
         InvariantError,
@@ -518,10 +518,10 @@ def test_the_oldest_message_is_asked_whether_there_is_room():
     key = (0, (2,), "float32")
     s = scheduler_for(graphs.molecule(), check=False, max_dispatch_size=5, limits={key: 1 + 15})
     older, younger = s.open(np.array([0])), s.open(np.array([1]))
-    arena = s._space.arenas.keys.index(key)
+    arena = s._tables.arenas.keys.index(key)
     s._t.n_free[arena] -= 10
-    for slots, n in ((younger, 3), (older, 10)):
-        s.pump(slots, columns(s.plan.graph, [graphs.molecule_instance(n, [])]))
+    for handles, n in ((younger, 3), (older, 10)):
+        s.pump(handles, columns(s.plan.graph, [graphs.molecule_instance(n, [])]))
     assert s.next(0) is None
     s._t.n_free[arena] += 10
     assert tell(step(s)) == "forward encode [0]"
@@ -670,13 +670,13 @@ def test_mistakes_in_what_is_pumped(instance, text):
 
 def test_a_refused_batch_leaves_nothing_behind():
     s = scheduler_for(graphs.chain(1), check=False)
-    slots = s.open(np.arange(1))
+    handles = s.open(np.arange(1))
     with pytest.raises(MessageError):
         s.pump(
-            slots,
+            handles,
             {**columns(s.plan.graph, graphs.chain_data(1)), "y": columns(s.plan.graph, graphs.chain_data(1))["x"]},
         )
-    s.close(slots)
+    s.close(handles)
     assert s.idle
     check(s.snapshot())
 

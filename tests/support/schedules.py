@@ -23,9 +23,9 @@ class Scheduled:
             self.scheduler.foresee(ids, data.gather(ids), self._purpose)
 
     def admit(self, ids):
-        slots = self.scheduler.open(ids, self._purpose)
-        self.feeds = self.scheduler.pump(slots, self._data.gather(ids))
-        self.scheduler.close(slots)
+        handles = self.scheduler.open(ids, self._purpose)
+        self.feeds = self.scheduler.pump(handles, self._data.gather(ids))
+        self.scheduler.close(handles)
 
     def tell(self, d):
         states = self.scheduler.store.states(d.lines).tolist()
@@ -116,7 +116,7 @@ def assert_nothing_is_left(scheduler):
     t = scheduler._t
     assert len(t.vacant) == len(t.instances) and not t.active[:, c.N_ACTIVE].any()
     assert (
-        not t.live[: t.clock[c.LIVE_TOP], [c.NEED, c.LEFT]].clip(min=0).any()
+        not t.live[: t.clock[c.LIVE_TOP], [c.N_MISSING, c.N_OWED]].clip(min=0).any()
     )  # inputs that are missing, gradients that are owed
 
 

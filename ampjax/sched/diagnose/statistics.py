@@ -43,7 +43,7 @@ class NodeStats:
     updates: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
-    histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.BINS, np.int64))
+    histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.N_BINS, np.int64))
 
     @property
     def gradients(self) -> int:
@@ -121,9 +121,9 @@ def statistics(plan: Plan, nodes: Sequence[str], t: Tables) -> Statistics:
       nodes: The parameterised nodes, by number.
       t: The tables.
     """
-    found = {stage.name: StageStats() for stage in plan.stages if not stage.kind.is_control}
+    found = {stage.name: StageStats() for stage in plan.stages if stage.kind.is_dispatched}
     for q in t.queues[:, c.DISPATCHES].nonzero()[0].tolist():
-        _add(found[plan.stages[q // 3].name], DIRECTIONS[q % 3], t.queues[q].tolist())
+        _add(found[plan.stages[q // c.N_DIRECTIONS].name], DIRECTIONS[q % c.N_DIRECTIONS], t.queues[q].tolist())
     return Statistics(
         found,
         {node: _node(t.nodes[number]) for number, node in enumerate(nodes)},
@@ -134,7 +134,7 @@ def statistics(plan: Plan, nodes: Sequence[str], t: Tables) -> Statistics:
 
 def reset(t: Tables) -> None:
     """Starts counting anew."""
-    t.queues[:, [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_ROWS]] = 0
+    t.queues[:, [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_TAKEN_ROWS]] = 0
     t.nodes[:, c.UPDATES :] = 0
     t.clock[[c.N_FINISHED, c.MOST_IN_FLIGHT]] = 0
 
@@ -144,7 +144,7 @@ def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:
     setattr(stage, direction, getattr(stage, direction) + queue[c.TAKEN])
     stage.dispatches += queue[c.DISPATCHES]
     stage.rows += queue[c.TAKEN_ROWS]
-    stage.largest_dispatch = max(stage.largest_dispatch, queue[c.MOST_ROWS])
+    stage.largest_dispatch = max(stage.largest_dispatch, queue[c.MOST_TAKEN_ROWS])
     stage.most_messages = max(stage.most_messages, queue[c.MOST_TAKEN])
     stage.longest_queue = max(stage.longest_queue, queue[c.LONGEST])
 

@@ -14,8 +14,8 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.diagnose.never_ends import require_ends
-from ampjax.sched.tables.program_store import Store
-from ampjax.unfold.demand import Rows, demand
+from ampjax.sched.tables.program_store import ProgramStore
+from ampjax.unfold.demand import ArenaRows, demand
 from ampjax.unfold.program_keys import topologies_of
 from ampjax.unfold.unfolder import Unfolder, of_some
 
@@ -54,7 +54,7 @@ class ProgramCache:
       n_unfolded: Programs that have been unfolded.
     """
 
-    def __init__(self, plan: Plan, store: Store, most_bytes: int, loops: ModuleType):
+    def __init__(self, plan: Plan, store: ProgramStore, most_bytes: int, loops: ModuleType):
         self._plan, self._store, self._most, self._loops = plan, store, most_bytes, loops
         self.unfolder = Unfolder(plan)
         self._by_id = False
@@ -89,7 +89,7 @@ class ProgramCache:
         self._hits += len(ids) - missing
         return t, places
 
-    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[Rows]:
+    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[ArenaRows]:
         """For each of some instances the rows that it needs of each device arena, if nothing is freed before it has ended; for the guard of memory limits.
 
         Args:
@@ -146,7 +146,7 @@ class ProgramCache:
         wanted = missing[np.unique(of, return_index=True)[1]]
         own = batch if len(wanted) == len(ids) else {pump: of_some(m, wanted.tolist()) for pump, m in batch.items()}
         unfolding = self.unfolder.unfold([own], ids[wanted], purpose)
-        by_id = unfolding.space.reads_instance and not self._by_id
+        by_id = unfolding.workspace.reads_instance and not self._by_id
         programs = self.unfolder.programs(unfolding)
         require_ends(self._plan, unfolding, programs)
         self.unfolder.give_up(unfolding)

@@ -13,10 +13,10 @@ from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
 from ampjax.sched.tables.plan_tables import n_ways
-from ampjax.sched.updates.replica_sync import Replicas
+from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 
-class Counters:
+class UpdateCounters:
     """Versions of the parameterised nodes, and the gradient rows that wait for their next updates.
 
     Args:
@@ -25,7 +25,7 @@ class Counters:
       replicas: Which replicas meet when.
     """
 
-    def __init__(self, names: Sequence[str], table: np.ndarray, replicas: Replicas):
+    def __init__(self, names: Sequence[str], table: np.ndarray, replicas: ReplicaGroups):
         self._names, self._table, self._replicas = names, table, replicas
 
     @property

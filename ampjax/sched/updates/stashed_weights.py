@@ -7,7 +7,7 @@ from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 
 
-class Stashes:
+class WeightStashes:
     """Counts the messages that have gone forth with each combination of versions."""
 
     def __init__(self) -> None:

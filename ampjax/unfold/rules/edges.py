@@ -84,7 +84,7 @@ class EdgeIndex:
 
     Args:
       stage: An `edges` stage.
-      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
+      topologies: Maps of the instances in flight: pump name to instance handle to `Topology`.
     """
 
     def __init__(self, stage: Stage, topologies: Mapping[str, Mapping[int, Topology]]):
@@ -96,33 +96,33 @@ class EdgeIndex:
         self._known: dict[int, tuple[Topology, EdgeList]] = {}
         self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[Topology | None], Edges]] = {}
 
-    def of(self, slots: np.ndarray, sizes: np.ndarray) -> Edges:
-        """The edges of messages of the instances in the slots `[n]`, of so many rows `[n]`.
+    def of(self, handles: np.ndarray, sizes: np.ndarray) -> Edges:
+        """The edges of messages of the instances with the handles `[n]`, of so many rows `[n]`.
 
         Raises:
           MessageError: If a topology does not fit the graph, or the rows of its message.
         """
         maps = self._topologies.get(str(self._stage.topology), {})
-        topologies = [*map(maps.get, slots.tolist())]
+        topologies = [*map(maps.get, handles.tolist())]
         key = (tuple(map(id, topologies)), sizes.tobytes())
         found = self._joined.get(key)  # holds the topologies, so that no others have their numbers
         if found is None:
-            parts = [self._find(slot) for slot in slots.tolist()]
+            parts = [self._find(handle) for handle in handles.tolist()]
             self._check_rows(parts, sizes)
             if len(self._joined) == REMEMBERED:
                 del self._joined[next(iter(self._joined))]
             found = self._joined[key] = topologies, _joined(parts, sizes, self._random)
         return found[1]
 
-    def n_rows(self, slots: np.ndarray) -> np.ndarray:
-        """`[n]`: the rows that are collected for messages of the instances in the slots `[n]`."""
-        return np.array([self._find(slot).n_rows for slot in slots.tolist()], np.int64)
+    def n_rows(self, handles: np.ndarray) -> np.ndarray:
+        """`[n]`: the rows that are collected for messages of the instances with the handles `[n]`."""
+        return np.array([self._find(handle).n_rows for handle in handles.tolist()], np.int64)
 
-    def _find(self, slot: int) -> EdgeList:
-        topology = find_topology(self._distribute, str(self._stage.topology), self._topologies, slot)
-        known = self._known.get(slot)
+    def _find(self, handle: int) -> EdgeList:
+        topology = find_topology(self._distribute, str(self._stage.topology), self._topologies, handle)
+        known = self._known.get(handle)
         if known is None or known[0] is not topology:
-            known = self._known[slot] = topology, self._indexed(topology)
+            known = self._known[handle] = topology, self._indexed(topology)
         return known[1]
 
     def _indexed(self, topology: Topology) -> EdgeList:

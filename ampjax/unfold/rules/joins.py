@@ -12,11 +12,11 @@ from ampjax.ir.state import Layout, State
 from ampjax.plan.stages import Stage
 from ampjax.unfold.rules.key_numbers import KeyNumbers
 
-Waiting = tuple[np.ndarray, np.ndarray]
+WaitingMessages = tuple[np.ndarray, np.ndarray]
 """States `[n, width]` and messages `[n]` that have come to a port and had to wait; some of them may be gone."""
 
 
-class WaveJoin:
+class JoinTable:
     """What waits at one stage's ports.
 
     Args:
@@ -37,7 +37,7 @@ class WaveJoin:
         """Forgets states; nothing may wait."""
         self._states = np.zeros((0, self._layout.width), np.int64)
         self._n_states = 0
-        self._waiting: list[list[Waiting]] = [[] for _ in range(self._n)]
+        self._waiting: list[list[WaitingMessages]] = [[] for _ in range(self._n)]
 
     @property
     def waiting(self) -> int:
@@ -111,7 +111,7 @@ class WaveJoin:
         self._place[numbers] = np.arange(self._n_states, end)
         self._n_states = end
 
-    def _still_here(self, port: int) -> Waiting:
+    def _still_here(self, port: int) -> WaitingMessages:
         """The messages that wait at a port, in the order in which they came."""
         kept = [(np.zeros((0, self._layout.width), np.int64), np.zeros(0, np.int64)), *self._waiting[port]]
         states, cells = (np.concatenate(parts) for parts in zip(*kept, strict=True))

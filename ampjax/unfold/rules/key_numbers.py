@@ -1,6 +1,6 @@
 """Numbers of keys: what makes messages belong together, as small integers that index tables.
 
-There are three ways, from fast to general. *Direct*: the instance's slot times the ranges of the key's fields as seen so far. *Coded*: where these
+There are three ways, from fast to general. *Direct*: the instance's handle times the ranges of the key's fields as seen so far. *Coded*: where these
 multiply beyond a bound, the combinations of fields that have come are counted (a sequence of 10 steps has 54 pairs of step and length, not 256),
 and instances times combinations make the number. *Dictionary*: where even that is too much, a dictionary numbers the keys one by one.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.ir.control_nodes import Key
-from ampjax.ir.state import SLOT, Layout, State, apply, column
+from ampjax.ir.state import HANDLE, Layout, State, apply, column
 
 DIRECT_LIMIT = 1 << 18
 """Numbers that the ranges of fields may make, and combinations of fields that may be looked up."""
@@ -21,10 +21,10 @@ CODED_LIMIT = 1 << 20
 FEWEST_CODES = 32
 """Combinations for which there must be room, if there may be as many: with less it would have to be made again and again."""
 
-FIRST = 64
+FIRST_DICTIONARY_SIZE = 64
 """Numbers that a dictionary has room for at first."""
 
-UNKNOWN = -1
+NO_CODE = -1
 
 
 class KeyNumbers:
@@ -44,7 +44,7 @@ class KeyNumbers:
         self._function = by if callable(by) else None
         self._layout, self._where = layout, where
         names = by if isinstance(by, tuple) else fields
-        columns = sorted({SLOT, *(layout.column(f) for f in names if f != "instance")})
+        columns = sorted({HANDLE, *(layout.column(f) for f in names if f != "instance")})
         together = columns == list(range(columns[0], columns[-1] + 1))
         self._columns: slice | list[int] = slice(columns[0], columns[-1] + 1) if together else columns
         self._low = self._outside = self._strides = np.zeros(0, np.int64)
@@ -56,13 +56,13 @@ class KeyNumbers:
         self.size = 0
 
     def values(self, states: np.ndarray, fields: tuple[str, ...]) -> np.ndarray:
-        """The key columns `[n, k]` of states; the first is the instance's slot."""
+        """The key columns `[n, k]` of states; the first is the instance's handle."""
         if self._function is None:
             return states[:, self._columns]
         where = f"node `{self._where}`, key"
         result = apply(where, self._function, State(states, self._layout, fields))
         parts = result if isinstance(result, tuple) else (result,)
-        return np.stack([states[:, SLOT], *(column(where, part, len(states)) for part in parts)], axis=1)
+        return np.stack([states[:, HANDLE], *(column(where, part, len(states)) for part in parts)], axis=1)
 
     def numbers(self, values: np.ndarray) -> np.ndarray | None:
         """The numbers `[n]`, below `size`, of key columns; None if there is no room for a value, which `fit` makes."""
@@ -102,11 +102,11 @@ class KeyNumbers:
         if n_slots * combinations > self._direct_limit:
             few = combinations <= self._direct_limit and n_slots * min(combinations, FEWEST_CODES) <= self._coded_limit
             if not (few and self._fit_codes(values - low, n_slots, int(combinations), spans)):
-                self._codes, self._dictionary, self.size = None, {}, FIRST
-                self._free = list(range(FIRST - 1, -1, -1))
+                self._codes, self._dictionary, self.size = None, {}, FIRST_DICTIONARY_SIZE
+                self._free = list(range(FIRST_DICTIONARY_SIZE - 1, -1, -1))
             return
         self._outside = ~(np.array(spans, np.int64) - 1)
-        # The instances' slots vary fastest: messages that travel together stand together, and lines of keys that never come are never touched.
+        # The instances' handles vary fastest: messages that travel together stand together, and lines of keys that never come are never touched.
         self._strides = np.cumprod([1, *spans[:-1]], dtype=np.int64)
         self.size = int(np.prod(spans))
 
@@ -122,7 +122,7 @@ class KeyNumbers:
         self._strides = np.cumprod([1, *spans[:0:-1]], dtype=np.int64)[::-1].copy()
         self._strides[0] = 0
         self._n_slots, self._n_codes = n_slots, 0
-        self._codes, self.size = np.full(combinations, UNKNOWN, np.int64), n_slots
+        self._codes, self.size = np.full(combinations, NO_CODE, np.int64), n_slots
         fits = self._add_codes(values @ self._strides)
         # Half of the room is kept for combinations to come: else it would soon have to be fitted again, and again.
         return fits and 2 * self._n_codes * n_slots <= self._coded_limit

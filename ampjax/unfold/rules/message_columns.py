@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-class Numbers:
+class IntColumn:
     """A column of integers that grows at its end.
 
     Args:
@@ -57,7 +57,7 @@ class MessageTable:
     """
 
     def __init__(self) -> None:
-        self._owner, self._first, self._size, self._picks = Numbers(0), Numbers(0), Numbers(0), Numbers()
+        self._owner, self._first, self._size, self._picks = IntColumn(0), IntColumn(0), IntColumn(0), IntColumn()
 
     @property
     def owner(self) -> np.ndarray:
@@ -102,9 +102,9 @@ class MessageTable:
         self._size.extend(n, sizes)
         return np.arange(start, start + n)
 
-    def view(self, of: np.ndarray, slots: np.ndarray | None) -> np.ndarray:
-        """New messages `[n]` whose payloads are the rows `slots` of the messages `of`, or rows that are set later."""
-        return self.emit(self.owner[of], 0 if slots is None else slots, 1)
+    def view(self, of: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        """New messages `[n]` whose payloads are the rows `rows` of the messages `of`, or rows that are set later."""
+        return self.emit(self.owner[of], 0 if rows is None else rows, 1)
 
     def set_rows(self, cells: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> None:
         """Gives ragged messages their rows: `rows` one after the other, `sizes[i]` for message `i`."""

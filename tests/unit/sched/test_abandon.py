@@ -75,7 +75,7 @@ def test_nothing_is_left():
         assert s.slots_in_use and not s.idle
         s.abandon()
         check(s.snapshot())
-        assert not len(InFlight(s.snapshot()).slots) and s.slots_in_use == 0 and s.finished == []
+        assert not len(InFlight(s.snapshot()).handles) and s.slots_in_use == 0 and s.finished == []
         rest(side, 5)
         assert s.slots_in_use == 0 and [table.shape for table in s._t] == sizes
         check(s.snapshot())

@@ -67,7 +67,7 @@ def half_way(n_dispatches=9):
 
 
 def spoil_queue(t):
-    t.queues[t.active_queues(0)[0], c.WAITING] += 1
+    t.queues[t.active_queues(0)[0], c.ITEM_ROWS] += 1
 
 
 def spoil_list(t):
@@ -78,17 +78,17 @@ def spoil_list(t):
 
 
 def spoil_inputs(t):
-    v = np.flatnonzero(t.live[:, c.NEED] > 0)[0]
-    t.live[v, c.NEED] += 1
+    v = np.flatnonzero(t.live[:, c.N_MISSING] > 0)[0]
+    t.live[v, c.N_MISSING] += 1
 
 
 def spoil_gradients(t):
-    v = np.flatnonzero((t.live[:, c.LEFT] > 0) & (t.live[:, c.NEED] == 0))[0]
-    t.live[v, c.LEFT] += 1
+    v = np.flatnonzero((t.live[:, c.N_OWED] > 0) & (t.live[:, c.N_MISSING] == 0))[0]
+    t.live[v, c.N_OWED] += 1
 
 
 def spoil_alive(t):
-    t.instances[t.instances[:, c.ALIVE] > 0, c.ALIVE] += 2
+    t.instances[t.instances[:, c.N_ALIVE] > 0, c.N_ALIVE] += 2
 
 
 def spoil_under_way(t):

@@ -125,13 +125,13 @@ def test_what_is_pumped_is_fed_to_slots_in_the_order_of_messages():
     plan, one = make_plan(graph, assign(graph, 1)), None
     for shuffled in (False, True):
         scheduler = Scheduler(plan, SchedulerSettings())
-        slots, batch = scheduler.open(np.arange(3)), dict(data.gather(np.arange(3)))
+        handles, batch = scheduler.open(np.arange(3)), dict(data.gather(np.arange(3)))
         order = {}
         for name, own in batch.items():
             order[name] = np.argsort(-own.instance, kind="stable") if shuffled else np.arange(len(own.instance))
             fields = {f: np.broadcast_to(v, len(own.instance))[order[name]] for f, v in own.fields.items()}
             batch[name] = type(own)(own.payload[order[name]], own.instance[order[name]], fields, own.sizes)
-        found = {feed.pump: feed.slots for feed in scheduler.pump(slots, batch)}
+        found = {feed.pump: feed.slots for feed in scheduler.pump(handles, batch)}
         assert all(len(set(own.tolist())) == len(own) and 0 not in own for own in found.values())
         if one is None:
             one = found
@@ -142,19 +142,19 @@ def test_what_is_pumped_is_fed_to_slots_in_the_order_of_messages():
 def test_an_instance_is_pumped_once_unless_it_grows():
     graph = graphs.chain(1)
     scheduler = Scheduler(plan_for(graph), SchedulerSettings())
-    slots = scheduler.open(np.arange(1))
+    handles = scheduler.open(np.arange(1))
     batch = InstanceList(graphs.chain_data(1)).gather(np.arange(1))
-    scheduler.pump(slots, batch)
+    scheduler.pump(handles, batch)
     with pytest.raises(InvariantError, match="one batch with all messages of an instance, got another"):
-        scheduler.pump(slots, batch)
+        scheduler.pump(handles, batch)
 
 
 @pytest.mark.parametrize("name", ["trees", "pondering"])
 def test_programs_of_instances_that_are_given_up_are_free_for_others(name):
     plan, data = planned(name)
     scheduler = Scheduler(plan, SchedulerSettings(program_bytes=0))
-    slots = scheduler.open(np.arange(2))
-    scheduler.pump(slots, data.gather(np.arange(2)))
+    handles = scheduler.open(np.arange(2))
+    scheduler.pump(handles, data.gather(np.arange(2)))
     for _ in range(3):
         scheduler.next(0)
     assert scheduler.store._extents["lines"].top > 0

@@ -67,9 +67,9 @@ def test_a_pass_that_may_not_update_counts_all_the_same():
     scheduler = Scheduler(plan_for(graph), SchedulerSettings(max_active_keys=9))
     data, changes = InstanceList(graphs.chain_data(4)), []
     for may_update in (False, True):
-        slots = scheduler.open(np.arange(2), "train", may_update)
-        scheduler.pump(slots, data.gather(np.arange(2)))
-        scheduler.close(slots)
+        handles = scheduler.open(np.arange(2), "train", may_update)
+        scheduler.pump(handles, data.gather(np.arange(2)))
+        scheduler.close(handles)
         while (d := scheduler.next(0)) is not None:
             scheduler.done(d)
             changes += d.changes

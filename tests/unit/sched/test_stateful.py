@@ -59,7 +59,7 @@ class IntegerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(plan, chosen, check=True)
         self.under_way = [deque() for _ in range(WORKERS)]
         self.admitted, self.ended, self.next_id = {True: set(), False: set()}, {True: set(), False: set()}, 0
-        self.open_slots = []
+        self.open_handles = []
 
     @precondition(lambda self: self.scheduler.room(True) or self.scheduler.room(False))
     @rule(size=st.integers(1, 4), n=st.integers(1, 3), train=st.booleans(), close=st.booleans(), grows=st.booleans())
@@ -70,17 +70,17 @@ class IntegerMachine(RuleBasedStateMachine):
         ids = np.arange(self.next_id, self.next_id + n)
         self.next_id += n
         self.admitted[train] |= set(ids.tolist())
-        slots = self.scheduler.open(ids, "train" if train else "both", grows=grows)
-        self.scheduler.pump(slots, columns(self.graph, [self.make(size + i) for i in range(n)]))
+        handles = self.scheduler.open(ids, "train" if train else "both", grows=grows)
+        self.scheduler.pump(handles, columns(self.graph, [self.make(size + i) for i in range(n)]))
         if close:
-            self.scheduler.close(slots)
+            self.scheduler.close(handles)
         else:
-            self.open_slots.append(slots)
+            self.open_handles.append(handles)
 
-    @precondition(lambda self: self.open_slots)
+    @precondition(lambda self: self.open_handles)
     @rule()
     def close(self):
-        self.scheduler.close(self.open_slots.pop(0))
+        self.scheduler.close(self.open_handles.pop(0))
 
     @rule(worker=st.integers(0, WORKERS - 1))
     def issue(self, worker):
@@ -114,7 +114,7 @@ class IntegerMachine(RuleBasedStateMachine):
         check(self.scheduler.snapshot())
         for own in self.under_way:
             own.clear()
-        self.open_slots.clear()
+        self.open_handles.clear()
         for train in (True, False):
             self.ended[train] |= self.admitted[train]
 
@@ -131,7 +131,7 @@ class IntegerMachine(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "scheduler"):
             return
-        while self.open_slots:
+        while self.open_handles:
             self.close()
         moved = True
         while moved:

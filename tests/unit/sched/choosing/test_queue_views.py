@@ -29,7 +29,7 @@ class Watching:
         for q in queues:
             line = lines[3 * q.stage.number + DIRECTIONS.index(q.direction)]
             shown = q.items, q.rows, q.max_rows, q.longest, q.under_way
-            assert shown == tuple(line[[c.ITEMS, c.WAITING, c.MAX_ROWS, c.LONGEST, c.UNDER_WAY]].tolist())
+            assert shown == tuple(line[[c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.UNDER_WAY]].tolist())
             assert q.items > 0 and q.ready == min(q.rows, q.max_rows) and q.born <= now
             assert q.backward == (q.direction == "backward" or q.stage.kind.starts_backward)
         if now % 5 == 0:

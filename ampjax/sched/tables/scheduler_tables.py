@@ -1,4 +1,4 @@
-"""Space: the tables, made longer when they are full, and the slots of arenas, as far as their limits allow."""
+"""The tables of a scheduler, made longer when they are full, and the slots of arenas, as far as their limits allow."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from ampjax.errors import InvariantError
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched import columns as c
-from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.decisions.scheduler_settings import NO_ROW_LIMIT, SchedulerSettings
 from ampjax.sched.tables.plan_tables import Arenas, limit_queue, longer, make_tables, size_of
 
-NO_LIMIT = 1 << 30
-"""What `SchedulerSettings` has where there is no limit."""
-
-NO_LIMITS = np.zeros(0, np.int64)
+UNLIMITED_SPARE = np.zeros(0, np.int64)
+"""`spare` where no arena has a limit."""
 
 
-class Space:
+class SchedulerTables:
     """The tables of a scheduler.
 
     Args:
@@ -45,10 +43,10 @@ class Space:
         """Gives arenas their first sizes and their limits; nothing may be in flight. Caps are forgotten."""
         for stage, direction in [*self.caps]:
             own = self._plan.stages[stage]
-            limit_queue(self.t.queues[3 * stage + direction], own, direction, size_of(own, self._most))
+            limit_queue(self.t.queues[c.N_DIRECTIONS * stage + direction], own, direction, size_of(own, self._most))
         self.caps.clear()
         keys = self.arenas.keys
-        self.limited = min([settings.limit, *settings.limits.values()]) < NO_LIMIT
+        self.limited = min([settings.limit, *settings.limits.values()]) < NO_ROW_LIMIT
         limits = [max(2, settings.limits.get(key, settings.limit)) - 1 for key in keys]
         first = [max(2, settings.capacities.get(key, settings.capacity)) - 1 for key in keys]
         self._limits = np.array(limits, np.int64)
@@ -60,7 +58,7 @@ class Space:
     @property
     def spare(self) -> np.ndarray:
         """`[arenas]`: slots that each may still get beyond those that it has; empty where nothing is limited."""
-        return self._limits - self.capacities if self.limited else NO_LIMITS
+        return self._limits - self.capacities if self.limited else UNLIMITED_SPARE
 
     def capacity(self, key: ArenaKey) -> int:
         """Rows of an arena, slot 0 included."""
@@ -70,10 +68,12 @@ class Space:
         """Lets no dispatch of a stage hold more than `rows` rows; a cap is only ever raised."""
         self.caps[stage, direction] = most = max(rows, self.caps.get((stage, direction), 0))
         own = self._plan.stages[stage]
-        limit_queue(self.t.queues[3 * stage + direction], own, direction, min(most, size_of(own, self._most)))
+        limit_queue(
+            self.t.queues[c.N_DIRECTIONS * stage + direction], own, direction, min(most, size_of(own, self._most))
+        )
 
     def reserve_instances(self, n: int) -> None:
-        """Makes slots for `n` instances more."""
+        """Makes handles for `n` instances more."""
         vacant = int(self.t.clock[c.N_VACANT])
         if vacant < n:
             self._add_instances(n - vacant)
@@ -119,7 +119,7 @@ class Space:
         self.t = t._replace(free=table)
 
     def _add_instances(self, n: int) -> None:
-        """Makes slots for at least `n` more instances."""
+        """Makes handles for at least `n` more instances."""
         t, old, free = self.t, len(self.t.instances), int(self.t.clock[c.N_VACANT])
         instances = longer(t.instances, old + n)
         new = len(instances)
