@@ -54,7 +54,7 @@ class Source:
         self._scheduler, self.of, self._data, self._ids = scheduler, of, of.data, np.asarray(of.ids)
         self.train, self._guard, self._next = of.train, guard, 0
         self._foreseen = 0  # instances whose programs are known
-        self._unfolded = scheduler.programs.n_unfolded  # when this was last looked at
+        self._unfolded = scheduler.admission.programs.n_unfolded  # when this was last looked at
         self._news = False  # whether it was more than before
         self._needs: dict[int, ArenaRows] = {}  # of instances to come, by their place in the order
 
@@ -77,7 +77,7 @@ class Source:
         Raises:
           LimitError: If an instance can't fit within the memory limit.
         """
-        n = min(self._scheduler.room(self.train), len(self._ids) - self._next)
+        n = min(self._scheduler.admission.room(self.train), len(self._ids) - self._next)
         if n <= 0:
             return 0
         if self._guard is not None and self._guard.tight:
@@ -111,7 +111,9 @@ class Source:
         assert self._guard is not None
         ids = self._ids[start : start + AHEAD]
         different, place = np.unique(ids, return_inverse=True)
-        needs = self._scheduler.programs.demands(different, batches_of(self._data, different), self._guard.purpose)
+        needs = self._scheduler.admission.programs.demands(
+            different, batches_of(self._data, different), self._guard.purpose
+        )
         self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
 
     def _open(self, ids: np.ndarray, grows: bool = False) -> np.ndarray:
@@ -128,12 +130,12 @@ class Source:
         """Unfolds the last `n` instances with those that follow, if programs have been missing twice in a row: many together cost little more than one."""
         if self._next <= self._foreseen:
             return
-        unfolded, missed = self._scheduler.programs.n_unfolded, self._news
+        unfolded, missed = self._scheduler.admission.programs.n_unfolded, self._news
         self._news, self._unfolded = unfolded > self._unfolded, unfolded
-        if self._news and missed and self._scheduler.foresees:
+        if self._news and missed and self._scheduler.admission.foresees:
             start = self._next - n
             ids = self._ids[start : start + AHEAD]
-            self._scheduler.foresee(ids, self._data.gather(ids), self.of.purpose)
+            self._scheduler.admission.foresee(ids, self._data.gather(ids), self.of.purpose)
             self._foreseen = start + len(ids)
 
 

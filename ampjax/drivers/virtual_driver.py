@@ -114,7 +114,7 @@ class VirtualDriver:
             self._loop.done(dispatch)
             idle.add(dispatch.worker)
             # Who had nothing to do and for whom nothing has come need not be asked, but for a trace, which tells why it waits.
-            stirred = {dispatch.worker, *in_vain} | self._loop.scheduler.stirred()
+            stirred = {dispatch.worker, *in_vain} | self._loop.scheduler.queues.woken()
             asked = sorted(stirred & idle if tracer is None else idle)
             if n % STRIDE == 0:
                 yield
@@ -133,7 +133,7 @@ class VirtualDriver:
                 if tracer is not None:
                     self._note(tracer, dispatch, end)
                 continue
-            if self._loop.scheduler.waiting_for(worker):
+            if self._loop.scheduler.queues.waiting_for(worker):
                 in_vain.append(worker)
             if tracer is not None:
                 tracer.idle(worker)

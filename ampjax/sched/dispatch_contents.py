@@ -13,7 +13,7 @@ from ampjax.ir.instances import Topology
 from ampjax.ir.state import HANDLE, INSTANCE
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
-from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.unfold.rules.edges import EdgeIndex, Edges
@@ -38,7 +38,27 @@ class DispatchContents:
         tables: SchedulerTables,
     ):
         self._plan, self._store, self._topologies, self._tables = plan, store, topologies, tables
+        self._asks = {stage.number for stage in plan.stages if stage.route_by is not None}
         self._edges = {s.number: EdgeIndex(s, topologies) for s in plan.stages if s.chain is not None}
+
+    def reads(self, dispatch: Dispatch) -> bool:
+        """Tells whether payloads must be read back to the host before a dispatch's messages travel on.
+
+        Args:
+          dispatch: The dispatch.
+        """
+        return dispatch.stage in self._asks and dispatch.direction != BACKWARD
+
+    def messages_of(self, dispatch: Dispatch) -> tuple[int, np.ndarray]:
+        """Gives what recordings know a dispatch's messages by.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Its stage, and `[n, 1 + fields]` int64: the instances and state fields of its messages.
+        """
+        return dispatch.stage, np.column_stack([dispatch.ids, self._store.states(dispatch.lines)])
 
     def states(self, d: Dispatch) -> np.ndarray:
         """`[n, width]`: the states of its messages."""

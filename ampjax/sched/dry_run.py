@@ -48,7 +48,7 @@ def dry_run(
         scheduler.pump(handles, batch)
         _drain(scheduler)
     scheduler.close(handles)
-    return scheduler.stats
+    return scheduler.counts.read()
 
 
 def _drain(scheduler: Scheduler) -> None:
@@ -59,5 +59,5 @@ def _drain(scheduler: Scheduler) -> None:
         for worker in range(scheduler.plan.workers):
             while found := scheduler.ahead(worker, DECIDED_TOGETHER):
                 moved = True
-                if scheduler.reads(found[-1]):
+                if scheduler.contents.reads(found[-1]):
                     scheduler.done(found[-1])

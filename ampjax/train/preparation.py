@@ -231,7 +231,7 @@ class Preparation:
         store = self._executor.store
         return [
             *(partial(store.warm_update, node) for node in self._plan.graph.parameterised),
-            *(partial(store.warm_average, nodes) for nodes in self._scheduler.replicas.groups.values()),
+            *(partial(store.warm_average, nodes) for nodes in self._scheduler.rounds.replicas.groups.values()),
         ]
 
     def _fences(self) -> list[Callable[[], object]]:

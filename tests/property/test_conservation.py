@@ -38,7 +38,7 @@ def assert_conserved(engine):
     forward, backward = messages(engine, FORWARD), messages(engine, BACKWARD)
     assert set(forward.values()) <= {1}, "two messages of one state at one node"
     assert without(forward, ANSWERS_AT_ONCE) == backward
-    for name, stats in engine.scheduler.stats.stages.items():
+    for name, stats in engine.scheduler.counts.read().stages.items():
         kind = next(stage.kind for stage in engine.plan.stages if stage.name == name)
         assert stats.backward == (0 if kind in ANSWERS_AT_ONCE else stats.forward), name
     assert_empty(engine)

@@ -108,7 +108,7 @@ def asks(guard, plan, instance, train, batches):
 
 def demands(plan, ids, batches, purpose="both"):
     """What each of some instances needs."""
-    return Scheduler(plan, SchedulerSettings()).programs.demands(np.array(ids), batches, purpose)
+    return Scheduler(plan, SchedulerSettings()).admission.programs.demands(np.array(ids), batches, purpose)
 
 
 def guarded_run(graph, instances, limits, policy, size, choose):
@@ -123,15 +123,19 @@ def guarded_run(graph, instances, limits, policy, size, choose):
     waiting = list(range(len(instances)))
     while waiting or not s.idle:
         admitted = False
-        while waiting and s.room() and asks(guard, plan, waiting[0], True, [columns(graph, [instances[waiting[0]]])]):
+        while (
+            waiting
+            and s.admission.room()
+            and asks(guard, plan, waiting[0], True, [columns(graph, [instances[waiting[0]]])])
+        ):
             admit(s, [instances[waiting[0]]], ids=[waiting.pop(0)])
             admitted = True
         moved = step(s) if choose() or not admitted else admitted
-        for instance, train in s.finished:
+        for instance, train in s.admission.take_ended():
             guard.release(instance, train)
         assert moved or admitted, standstill(s.snapshot())
-        used = s._tables.capacities - s._t.n_free
-        assert all(used[s._tables.arenas.keys.index(key)] < limit for key, limit in limits.items())
+        used = s.tables.capacities - s.tables.t.n_free
+        assert all(used[s.tables.arenas.keys.index(key)] < limit for key, limit in limits.items())
     assert_empty(s)
 
 
@@ -212,7 +216,7 @@ def test_arenas_start_at_their_capacity():
     s = scheduler_for(graphs.chain(1), capacities={key: 32}, capacity=8)
     admit(s, graphs.chain_data(2))
     drain(s)
-    assert (s.capacity(key), s.capacity((HOST, (), "float32"))) == (32, 8)
+    assert (s.tables.capacity(key), s.tables.capacity((HOST, (), "float32"))) == (32, 8)
 
 
 def test_rows_that_sinks_alone_need_are_not_kept_for_losses():

@@ -116,6 +116,6 @@ def assert_empty(scheduler):
     """Law 1: nothing is left."""
     s = scheduler.snapshot()
     check_laws(s)
-    assert scheduler.idle and not scheduler.can_move
+    assert scheduler.idle and not scheduler.can_move()
     assert waiting(s) == []
-    assert scheduler.slots_in_use == 0
+    assert scheduler.tables.slots_in_use == 0

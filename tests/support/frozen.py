@@ -100,7 +100,7 @@ def decided_by_two(side):
     for what in at_once(one, len(data)):
         told.append(what)
         if len(told) == 21:
-            one.scheduler.decide_by(backward_first)
+            one.scheduler.queues.decide_by(backward_first)
     return told
 
 

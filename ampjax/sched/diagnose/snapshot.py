@@ -20,7 +20,7 @@ UNKNOWN_VALUE = np.iinfo(np.int64).min
 """The value of state fields that nobody knows any more."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Snapshot:
     """What diagnoses are read from.
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
 
 
 @dataclass(slots=True)
@@ -113,30 +113,40 @@ class Statistics:
         return "\n".join(lines)
 
 
-def statistics(plan: Plan, nodes: Sequence[str], t: Tables) -> Statistics:
-    """Everything counted since the last `reset`.
+class RunCounts:
+    """Reads what the loops count, and starts to count anew.
 
     Args:
       plan: The plan.
-      nodes: The parameterised nodes, by number.
-      t: The tables.
+      tables: The tables.
     """
-    found = {stage.name: StageStats() for stage in plan.stages if stage.kind.is_dispatched}
-    for q in t.queues[:, c.DISPATCHES].nonzero()[0].tolist():
-        _add(found[plan.stages[q // c.N_DIRECTIONS].name], DIRECTIONS[q % c.N_DIRECTIONS], t.queues[q].tolist())
-    return Statistics(
-        found,
-        {node: _node(t.nodes[number]) for number, node in enumerate(nodes)},
-        int(t.clock[c.N_FINISHED]),
-        int(t.clock[c.MOST_IN_FLIGHT]),
-    )
 
+    def __init__(self, plan: Plan, tables: SchedulerTables):
+        self._plan, self._tables = plan, tables
 
-def reset(t: Tables) -> None:
-    """Starts counting anew."""
-    t.queues[:, [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_TAKEN_ROWS]] = 0
-    t.nodes[:, c.UPDATES :] = 0
-    t.clock[[c.N_FINISHED, c.MOST_IN_FLIGHT]] = 0
+    def read(self) -> Statistics:
+        """Gives everything that was counted since the last `reset`.
+
+        Returns:
+          The counts, as a copy.
+        """
+        t, stages = self._tables.t, self._plan.stages
+        found = {stage.name: StageStats() for stage in stages if stage.kind.is_dispatched}
+        for q in t.queues[:, c.DISPATCHES].nonzero()[0].tolist():
+            _add(found[stages[q // c.N_DIRECTIONS].name], DIRECTIONS[q % c.N_DIRECTIONS], t.queues[q].tolist())
+        return Statistics(
+            found,
+            {node: _node(t.nodes[number]) for number, node in enumerate(self._plan.graph.parameterised)},
+            int(t.clock[c.N_FINISHED]),
+            int(t.clock[c.MOST_IN_FLIGHT]),
+        )
+
+    def reset(self) -> None:
+        """Starts to count anew."""
+        t = self._tables.t
+        t.queues[:, [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_TAKEN_ROWS]] = 0
+        t.nodes[:, c.UPDATES :] = 0
+        t.clock[[c.N_FINISHED, c.MOST_IN_FLIGHT]] = 0
 
 
 def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:

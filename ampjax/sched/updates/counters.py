@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
-from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.tables.plan_tables import n_ways
 from ampjax.sched.updates.replica_sync import ReplicaGroups
 
@@ -20,13 +20,14 @@ class UpdateCounters:
     """Versions of the parameterised nodes, and the gradient rows that wait for their next updates.
 
     Args:
-      names: The nodes, by number.
+      plan: The plan.
       table: `Tables.nodes`, which stays the same array.
       replicas: Which replicas meet when.
     """
 
-    def __init__(self, names: Sequence[str], table: np.ndarray, replicas: ReplicaGroups):
-        self._names, self._table, self._replicas = names, table, replicas
+    def __init__(self, plan: Plan, table: np.ndarray, replicas: ReplicaGroups):
+        self._stages, self._names = plan.stages, list(plan.graph.parameterised)
+        self._table, self._replicas = table, replicas
 
     @property
     def versions(self) -> dict[str, int]:
@@ -57,20 +58,20 @@ class UpdateCounters:
             self._table[:, column] = [state[part][name] for name in self._names]
         self._replicas.resume(state["since"])
 
-    def take_back(self, dispatches: Iterable[tuple[Mapping[str, int], Sequence[Change]]]) -> None:
+    def take_back(self, dispatches: Iterable[Dispatch]) -> None:
         """Uncounts gradients and updates of the latest dispatches, which were never carried out: nodes have counted what they have accumulated.
 
         Versions stay what they are, so that none means two things.
 
         Args:
-          dispatches: Of each, in order: the gradient rows that it brought, by node, and its parameter changes.
+          dispatches: The dispatches, in order.
         """
         brought: dict[str, int] = {}
         held: dict[str, tuple[int, float]] = {}
-        for rows, changes in dispatches:
-            for node, n in rows.items():
+        for dispatch in dispatches:
+            for node, n in gradient_rows(self._stages[dispatch.stage], dispatch).items():
                 brought[node] = brought.get(node, 0) + n
-            for change in changes:
+            for change in dispatch.changes:
                 if isinstance(change, Update):
                     held.setdefault(change.node, (change.count - brought.get(change.node, 0), change.mean_staleness))
         for number, node in enumerate(self._names):

@@ -17,7 +17,7 @@ class WeightStashes:
         """Forgets all of them."""
         self._held.clear()
 
-    def told(self, t: Tables, d: Dispatch) -> Dispatch:
+    def with_versions(self, t: Tables, d: Dispatch) -> Dispatch:
         """A dispatch of a stage with stashed weights, with its versions, and with what can be dropped after it."""
         seen = t.live[d.messages[0], c.SEEN : c.SEEN + t.stages[d.stage, c.N_PARAMS]]
         if d.direction == DIRECTIONS[c.INFER]:

@@ -225,11 +225,11 @@ def test_nobody_is_admitted_who_would_never_end():
     good, bad = {"x": np.float32(1), "label": np.float32(0)}, {"x": np.float32(1)}
     s = Scheduler(plan_for(graph), SchedulerSettings())
     with pytest.raises(DeadlockError, match=r"^before instance 1 is admitted: "):
-        s.foresee(np.arange(2), columns(graph, [good, bad]))
+        s.admission.foresee(np.arange(2), columns(graph, [good, bad]))
     slots = s.open(np.arange(2))
     with pytest.raises(DeadlockError, match=r"^before instance 1 is admitted: "):
         s.pump(slots, columns(graph, [good, bad]))
-    assert s.next(0) is None and s.stats.messages == 0
+    assert s.next(0) is None and s.counts.read().messages == 0
     s.abandon()
     check(s.snapshot())
     slots = s.open(np.arange(1))
@@ -237,7 +237,7 @@ def test_nobody_is_admitted_who_would_never_end():
     s.close(slots)
     while (d := s.next(0)) is not None:
         s.done(d)
-    assert s.finished == [(0, True)] and s.idle
+    assert s.admission.take_ended() == [(0, True)] and s.idle
 
 
 def test_where_what_is_missing_is():
@@ -308,7 +308,7 @@ def test_when_nothing_fits_it_is_said_who_needs_what(n, advice):
     s = side.scheduler
     while (d := s.next(0)) is not None:
         s.done(d)
-    assert s.held_up(0) == "memory"
+    assert s.queues.why_blocked(0) == "memory"
     error = standstill(s.snapshot())
     assert isinstance(error, LimitError)
     assert re.fullmatch(

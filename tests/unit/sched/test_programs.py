@@ -48,9 +48,9 @@ def test_later_epochs_unfold_nothing(name):
     plan, data = planned(name)
     one = Scheduled(plan, SchedulerSettings(max_active_keys=3), data, wave=0)
     list(at_once(one, len(data)))
-    first = one.scheduler.programs.statistics
+    first = one.scheduler.admission.programs.statistics
     list(at_once(one, len(data)))
-    second = one.scheduler.programs.statistics
+    second = one.scheduler.admission.programs.statistics
     assert 0 < first.unfolded == first.programs <= len(data)
     assert second.unfolded == first.unfolded and second.hits == first.hits + len(data)
     assert second.nbytes == first.nbytes > 0 and second.dropped == 0
@@ -64,7 +64,7 @@ def test_instances_for_which_the_same_is_pumped_share_a_program():
     one = Scheduled(plan, settings, data, wave=0)
     told = list(at_once(one, 9))
     assert sorted(i for *_, states, _, _ in told for (i,) in states) == sorted(5 * [*range(9)])
-    assert one.scheduler.programs.statistics.unfolded == 1
+    assert one.scheduler.admission.programs.statistics.unfolded == 1
 
 
 READS = {
@@ -88,9 +88,9 @@ def test_a_state_function_may_read_the_instances_number(read):
         told = list(at_once(one, 5))
         ways = {i: stage for _, _, stage, _, states, *_ in told if stage < 2 for i, _ in states}
         assert ways == {i: i % 2 for i in range(5)}
-        assert one.scheduler.programs.statistics.unfolded >= 5
+        assert one.scheduler.admission.programs.statistics.unfolded >= 5
         list(at_once(one, 5))
-        assert one.scheduler.programs.statistics.programs == 5
+        assert one.scheduler.admission.programs.statistics.programs == 5
 
 
 @pytest.mark.parametrize("bound", [0, 30_000])
@@ -103,20 +103,31 @@ def test_programs_that_nobody_needs_are_given_up(bound):
     for _ in range(4):
         told.append([x[1:] for x in at_once(one, len(data))])
         s = one.scheduler
-        lengths.append([table.shape for table in (s._t.lines, s._t.inputs, s._t.outputs, s._t.picks, s.store.programs)])
-        assert s.programs.statistics.nbytes <= bound
+        lengths.append(
+            [
+                table.shape
+                for table in (
+                    s.tables.t.lines,
+                    s.tables.t.inputs,
+                    s.tables.t.outputs,
+                    s.tables.t.picks,
+                    s.admission.programs.store.programs,
+                )
+            ]
+        )
+        assert s.admission.programs.statistics.nbytes <= bound
     assert told[0] == told[3] and lengths[1] == lengths[3]
-    statistics = one.scheduler.programs.statistics
+    statistics = one.scheduler.admission.programs.statistics
     assert statistics.dropped > 0 and statistics.programs == statistics.unfolded - statistics.dropped
-    assert (one.scheduler.store._extents["lines"].top == 0) == (bound == 0)
+    assert (one.scheduler.admission.programs.store._extents["lines"].top == 0) == (bound == 0)
 
 
 def test_a_program_is_kept_while_an_instance_has_it():
     plan, data = planned("trees")
     one = Scheduled(plan, SchedulerSettings(program_bytes=0), data, wave=0)
     one.admit(np.arange(2))
-    assert one.scheduler.programs.statistics.programs == 2
-    assert len(one.scheduler.store.waves) == 1
+    assert one.scheduler.admission.programs.statistics.programs == 2
+    assert len(one.scheduler.admission.programs.store.waves) == 1
 
 
 def test_what_is_pumped_is_fed_to_slots_in_the_order_of_messages():
@@ -157,7 +168,7 @@ def test_programs_of_instances_that_are_given_up_are_free_for_others(name):
     scheduler.pump(handles, data.gather(np.arange(2)))
     for _ in range(3):
         scheduler.next(0)
-    assert scheduler.store._extents["lines"].top > 0
-    scheduler._admission.forget_all()
-    assert all(extents.top == 0 for extents in scheduler.store._extents.values())
-    assert scheduler.programs.statistics.nbytes == 0 and not scheduler._admission.under_way
+    assert scheduler.admission.programs.store._extents["lines"].top > 0
+    scheduler.admission.forget_all()
+    assert all(extents.top == 0 for extents in scheduler.admission.programs.store._extents.values())
+    assert scheduler.admission.programs.statistics.nbytes == 0 and not scheduler.admission.under_way

@@ -52,7 +52,7 @@ def assert_agrees(plan, data, purpose, **settings):
             made[key] += len(rows)
     assert +Counter({key: int(rows.sum()) for key, rows in demand(plan, programs).items()}) == +made
     assert work(plan, programs).sum() == sum(d.n_rows for d in forth)
-    way_there = {name: own.forward + own.infer for name, own in scheduler.stats.stages.items()}
+    way_there = {name: own.forward + own.infer for name, own in scheduler.counts.read().stages.items()}
     assert messages(plan, programs) == way_there
     assert_well_formed(programs)
 
