@@ -118,7 +118,7 @@ class Scheduler:
           DeadlockError: If messages of an instance for which no more is pumped wait for others that never come.
         """
         feeds = self.admission.pump(np.asarray(handles, np.int64), batch)
-        self._check_laws()
+        self._settle()
         return feeds
 
     def close(self, handles: np.ndarray) -> None:
@@ -266,10 +266,7 @@ class Scheduler:
         )
 
     def _settle(self) -> None:
-        """Ends a round whose instances have all ended."""
+        """Ends a round whose instances have all ended, and checks the laws."""
         self.rounds.settle()
-        self._check_laws()
-
-    def _check_laws(self) -> None:
         if self._check:
             check_laws(self.snapshot())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from ampjax.ir.instances import Topology
 from ampjax.ir.state import Layout
 from ampjax.plan.planner import Plan
@@ -68,6 +70,15 @@ class Workspace:
     def empty(self) -> bool:
         """Whether no message waits."""
         return not any(table.waiting for table in (*self.joins.values(), *self.groups.values()))
+
+    @property
+    def held(self) -> np.ndarray:
+        """`[n]` int64: the messages that wait in joins and groups, by their numbers in the table."""
+        held = [message for join in self.joins.values() if join.waiting for *_, message in join.pending()]
+        for collecting in self.groups.values():
+            for group in collecting.open.values():
+                held += [message for _, message in group.members] + ([group.opener] if group.opener else [])
+        return np.array(held, np.int64)
 
     @property
     def reads_instance(self) -> bool:

@@ -132,13 +132,13 @@ def _slot(state: State) -> int:
 def _held(plan: Plan, unfolding: Unfolding) -> Iterator[tuple[int, State]]:
     """The messages that wait in joins and groups: what made each (a stage, or `-1 - p` for pump `p`), and its state."""
     waiting = [
-        (j, p, state, cell) for j, join in unfolding.workspace.joins.items() for p, state, cell in join.pending()
+        (j, p, state, message) for j, join in unfolding.workspace.joins.items() for p, state, message in join.pending()
     ]
     for g, groups in unfolding.workspace.groups.items():
         for group in groups.open.values():
-            waiting += [(g, 0, state, cell) for state, cell in group.members]
+            waiting += [(g, 0, state, message) for state, message in group.members]
             waiting += [(g, 1, group.state, group.opener)] if group.state is not None else []
-    producers = unfolding.producers(np.array([cell for *_, cell in waiting], np.int64)).tolist()
+    producers = unfolding.invocations.producers(np.array([message for *_, message in waiting], np.int64)).tolist()
     for producer, (stage, port, state, _) in zip(producers, waiting, strict=True):
         fields = plan.stages[stage].ports[port].type.fields
         yield producer, State(state[None], plan.layout, fields)

@@ -25,7 +25,7 @@ class OpenGroup:
 
 @dataclass(eq=False, slots=True)
 class CompleteGroup:
-    """A complete group: its state `[width]`, its members' cells in row order, and its opener's cell (0 for none)."""
+    """A complete group: its state `[width]`, its members' messages in row order, and its opener's message (0 for none)."""
 
     state: np.ndarray
     members: np.ndarray
@@ -53,7 +53,7 @@ class Groups:
         """Messages that wait in open groups."""
         return sum(len(g.members) + (g.opener > 0) for g in self.open.values())
 
-    def put(self, port: int, states: np.ndarray, cells: np.ndarray) -> list[CompleteGroup]:
+    def put(self, port: int, states: np.ndarray, messages: np.ndarray) -> list[CompleteGroup]:
         """Takes messages at a port (0: members, 1: openers); returns the groups that are complete now.
 
         Raises:
@@ -63,17 +63,17 @@ class Groups:
         if port == 1 or not self._op.opened:
             where = f"{self._where}, size"
             state = State(states, self._layout, self._fields[port])
-            sizes = column(where, apply(where, self._op.size, state), len(cells)).tolist()
+            sizes = column(where, apply(where, self._op.size, state), len(messages)).tolist()
         closed = []
         keys = self._keys.values(states, self._fields[port])
-        for i, (key, cell) in enumerate(zip(map(tuple, keys.tolist()), cells.tolist(), strict=True)):
+        for i, (key, message) in enumerate(zip(map(tuple, keys.tolist()), messages.tolist(), strict=True)):
             group = self.open.setdefault(key, OpenGroup())
             if port == 1:
                 if group.opener:
                     raise self._error(port, states[i], "one opener per key", "a second one")
-                group.opener, group.state = cell, states[i]
+                group.opener, group.state = message, states[i]
             else:
-                group.members.append((states[i], cell))
+                group.members.append((states[i], message))
             if sizes is not None:
                 if sizes[i] < 0 or (group.size not in (None, sizes[i])):
                     raise self._error(
@@ -91,11 +91,13 @@ class Groups:
         return closed
 
     def _close(self, group: OpenGroup) -> CompleteGroup:
-        cells = np.array([cell for _, cell in group.members], np.int64)
-        states = np.array([state for state, _ in group.members], np.int64).reshape(len(cells), self._layout.width)
-        if self._op.order is not None and len(cells):
+        messages = np.array([message for _, message in group.members], np.int64)
+        states = np.array([state for state, _ in group.members], np.int64).reshape(len(messages), self._layout.width)
+        if self._op.order is not None and len(messages):
             where = f"{self._where}, order"
-            by = column(where, apply(where, self._op.order, State(states, self._layout, self._fields[0])), len(cells))
+            by = column(
+                where, apply(where, self._op.order, State(states, self._layout, self._fields[0])), len(messages)
+            )
             rows = np.argsort(by, kind="stable")
         else:
             rows = np.lexsort(states.T[::-1])
@@ -107,7 +109,7 @@ class Groups:
             state[keep] = states[0, keep]
         else:
             state = states[rows[0]]
-        return CompleteGroup(state, cells[rows], group.opener)
+        return CompleteGroup(state, messages[rows], group.opener)
 
     def _error(self, port: int, state: np.ndarray, expected: str, got: str) -> MessageError:
         shown = State(state[None], self._layout, self._fields[port])

@@ -22,15 +22,15 @@ class MessageBatch:
 
     Args:
       states: `[n, width]` integers.
-      cells: `[n]`: the messages, by their numbers in the table.
+      messages: `[n]`: the messages, by their numbers in the table.
     """
 
     states: np.ndarray
-    cells: np.ndarray
+    messages: np.ndarray
 
     def take(self, mask: np.ndarray) -> MessageBatch:
         """Those of the messages for which `mask` `[n]` is true."""
-        return MessageBatch(self.states.compress(mask, axis=0), self.cells[mask])
+        return MessageBatch(self.states.compress(mask, axis=0), self.messages[mask])
 
 
 MOST_CONTROL_NODES = 100_000
@@ -47,15 +47,15 @@ class Router:
 
     Args:
       layout: Where state fields stand.
-      cells: The table of messages; ungrouping, repeating and distributing make views in it.
+      table: The table of messages; ungrouping, repeating and distributing make views in it.
       topologies: Maps of the instances in flight: pump name to instance handle to `Topology`.
       deliver: Gets what arrives at each stage's port.
     """
 
     def __init__(
-        self, layout: Layout, cells: MessageTable, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
+        self, layout: Layout, table: MessageTable, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
     ):
-        self._layout, self._cells, self._topologies, self._deliver = layout, cells, topologies, deliver
+        self._layout, self._table, self._topologies, self._deliver = layout, table, topologies, deliver
         self._apply: dict[type, Callable[[ControlStep, MessageBatch], Parts]] = {
             Cond: self._cond,
             Phi: lambda step, batch: [(0, batch)],
@@ -84,7 +84,7 @@ class Router:
                     self._deliver(target, batch)
                     continue
                 for output, part in self._apply[target.kind](target, batch):
-                    if len(part.cells):
+                    if len(part.messages):
                         stack.append((target.targets[output], part))
 
     def _refuse(self, step: ControlStep, batch: MessageBatch) -> None:
@@ -111,36 +111,36 @@ class Router:
 
     def _isu(self, step: ControlStep, batch: MessageBatch) -> Parts:
         after = apply(step.where, step.node.op.function, self._state(step, batch))
-        return [(0, MessageBatch(self._checked(step, after, batch.states), batch.cells))]
+        return [(0, MessageBatch(self._checked(step, after, batch.states), batch.messages))]
 
     def _flatmap(self, step: ControlStep, batch: MessageBatch) -> Parts:
         of, i = self._counted(step, batch)
-        return [(0, MessageBatch(self._new_states(step, batch.states[of], i), batch.cells[of]))]
+        return [(0, MessageBatch(self._new_states(step, batch.states[of], i), batch.messages[of]))]
 
     def _repeat(self, step: ControlStep, batch: MessageBatch) -> Parts:
         of, _ = self._counted(step, batch)
-        rows = self._cells.row[batch.cells]
-        views = self._cells.view(batch.cells, None)
+        rows = self._table.row[batch.messages]
+        views = self._table.view(batch.messages, None)
         sizes = np.bincount(of, minlength=len(views))
-        self._cells.set_rows(views, np.repeat(rows, sizes), sizes)
+        self._table.set_rows(views, np.repeat(rows, sizes), sizes)
         return [(0, MessageBatch(batch.states, views))]
 
     def _ungroup(self, step: ControlStep, batch: MessageBatch) -> Parts:
-        rows, sizes = self._cells.rows_of(batch.cells)
+        rows, sizes = self._table.rows_of(batch.messages)
         if not len(rows):
             return []
         of = np.repeat(np.arange(len(sizes)), sizes)
         i = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         states = self._new_states(step, batch.states[of], i)
-        return [(0, MessageBatch(states, self._cells.view(batch.cells[of], rows)))]
+        return [(0, MessageBatch(states, self._table.view(batch.messages[of], rows)))]
 
     def _distribute(self, step: ControlStep, batch: MessageBatch) -> Parts:
         node = step.node
         wire = node.inputs[1]
         assert wire is not None
         outputs: list[list[np.ndarray]] = [[] for _ in range(node.op.n)]
-        for cell, handle in zip(batch.cells.tolist(), batch.states[:, HANDLE].tolist(), strict=True):
-            rows = self._cells.rows[cell]
+        for message, handle in zip(batch.messages.tolist(), batch.states[:, HANDLE].tolist(), strict=True):
+            rows = self._table.rows[message]
             maps = find_topology(node, wire.source.name, self._topologies, handle).gather
             if len(maps) != node.op.n:
                 raise MessageError(
@@ -160,15 +160,15 @@ class Router:
                 outputs[output].append(rows[picks])
         result = []
         for output, parts in enumerate(outputs):
-            views = self._cells.view(batch.cells, None)
-            self._cells.set_parts(views, parts)
+            views = self._table.view(batch.messages, None)
+            self._table.set_parts(views, parts)
             result.append((output, MessageBatch(batch.states, views)))
         return result
 
     def _counted(self, step: ControlStep, batch: MessageBatch) -> tuple[np.ndarray, np.ndarray]:
         """For `count(s)` copies of each message: which message each copy is of, and its number among them."""
         where, state = f"node `{step.node.name}`, count", self._state(step, batch)
-        counts = column(where, apply(where, step.node.op.count, state), len(batch.cells)).astype(np.int64)
+        counts = column(where, apply(where, step.node.op.count, state), len(batch.messages)).astype(np.int64)
         if (counts < 0).any():
             bad = state.take(np.flatnonzero(counts < 0)[:1])
             raise MessageError(
@@ -204,7 +204,7 @@ def _dealt_out(batch: MessageBatch, chosen: np.ndarray) -> Parts:
     parts = []
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         rows = order[start:end]
-        parts.append((int(chosen[start]), MessageBatch(batch.states.take(rows, axis=0), batch.cells[rows])))
+        parts.append((int(chosen[start]), MessageBatch(batch.states.take(rows, axis=0), batch.messages[rows])))
     return parts
 
 
