@@ -17,11 +17,10 @@ from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Compute, init_shapes
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, Stage
-from ampjax.sched.columns import OF_INPUT, OF_OUTPUT
+from ampjax.sched.columns import OF_INPUT, OF_OUTPUT, Rates
 from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER, Dispatch
 from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.updates.counters import ways_of
-from ampjax.sched.virtual_time import Rates
 
 Cost = Callable[[Dispatch], int]
 """From a dispatch to its time on its worker, in whole nanoseconds, its updates included. Its stage is a number: of the plan's `stages`, or -1 for updates alone."""

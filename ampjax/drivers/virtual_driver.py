@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from ampjax.drivers.cost import Cost, FlopsCost
 from ampjax.drivers.run import Loop
 from ampjax.drivers.tracer import Tracer, add_dispatch
+from ampjax.sched.columns import Rates
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.virtual_time import Rates, VirtualTime
+from ampjax.sched.virtual_time import VirtualTime
 from ampjax.trace.trace import Trace
 
 STRIDE = 16

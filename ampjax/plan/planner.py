@@ -23,7 +23,7 @@ KIND_OF = {Loss: LOSS, Reduce: REDUCE, Collect: COLLECT, Sink: SINK, Group: GROU
 """The kind of the stage that ends with a node of such a type; of all others it is `ROWS`."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Plan:
     """A graph prepared for running: stages and routes.
 
@@ -84,7 +84,15 @@ class _Planner:
         }
         consumers.find_sole(self.stages)
         consumers.count_workers_ahead(self.stages)
-        return Plan(self.graph, self.graph.layout, self.stages, pumps, len(self.spaces), self.worker_of, self.spaces)
+        return Plan(
+            graph=self.graph,
+            layout=self.graph.layout,
+            stages=self.stages,
+            pumps=pumps,
+            workers=len(self.spaces),
+            worker_of=self.worker_of,
+            spaces=self.spaces,
+        )
 
     # -- stages
 
@@ -169,9 +177,15 @@ class _Planner:
         kind = KIND_OF.get(type(last.op), ROWS)
         worker = self.worker_of.get(last.name, 0)
         stage = Stage(
-            len(self.stages), kind, tuple(nodes), worker, self.spaces[worker], _join(last), list(last.outputs)
+            len(self.stages),
+            kind,
+            tuple(nodes),
+            worker,
+            self.spaces[worker],
+            join=_join(last),
+            wires=list(last.outputs),
+            outputs=tuple(wire_type(w) for w in last.outputs),
         )
-        stage.outputs = tuple(wire_type(w) for w in last.outputs)
         if isinstance(nodes[0].op, Distribute):
             stage.kind, stage.chain = EDGES, self.chains[nodes[0].name]
             stage.topology = stage.chain.topology
@@ -288,7 +302,7 @@ class _Planner:
 
     def _transfer(self, wire: Wire, source: int, worker: int, space: int, leaf: StagePort | None = None) -> StagePort:
         """A new transfer stage for a wire's messages; on the other side they go on to `leaf`, or along the wire's whole route."""
-        stage = Stage(len(self.stages), TRANSFER, (), worker, space, None, [wire])
+        stage = Stage(len(self.stages), TRANSFER, (), worker, space, wires=[wire])
         stage.ports = (Port(wire_type(wire), wire.name, source),)
         stage.outputs = (wire_type(wire),)
         self.stages.append(stage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class StageKind:
     """
 
     name: str
+    _: KW_ONLY
     is_dispatched: bool = True
     has_bodies: bool = False
     is_row_wise: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from ampjax.ir.control_nodes import Cond, Isu, Key
 from ampjax.ir.nodes import Node
@@ -82,6 +82,8 @@ Targets = list[StagePort | ControlStep]
 class Stage:
     """What one dispatch runs.
 
+    It has more than twelve fields: all that the scheduler and the engine must know of a stage is found once, when a plan is made.
+
     Args:
       number: Its place in `Plan.stages`.
       kind: What stages of its kind do.
@@ -107,6 +109,7 @@ class Stage:
     nodes: tuple[Node, ...]
     worker: int
     space: int
+    _: KW_ONLY
     join: Key = None
     wires: list[Wire] = field(default_factory=list)
     ports: tuple[Port, ...] = ()

@@ -205,19 +205,19 @@ TO_ASK: A list, not by worker: the workers that are asked; the `N_BLOCKED` block
 """
 IDLE = -1
 
-# What dispatches cost in virtual time (`virtual_time.Rates`), float64: a line for each queue.
+# What dispatches cost in virtual time (`Rates`), float64. `queues`: a line for each queue.
 FIRST_TERM, N_TERMS, FIXED_NS, ROW_BYTES = range(4)
 """FIRST_TERM: The line of the terms where its terms begin.
 N_TERMS: How many terms it has.
 FIXED_NS: Nanoseconds that each of its dispatches takes.
 ROW_BYTES: Bytes of a row that goes to another device.
 """
-# A line for each term.
+# `terms`: a line for each term.
 OF_WHAT, PER_ROW = range(2)
 """OF_WHAT: Which rows count, as in `EDGE_TYPE`.
 PER_ROW: Operations for each.
 """
-# The machine: one line.
+# `machine`: one line.
 PER_S, BYTES_PER_S = range(2)
 """PER_S: Operations in a second.
 BYTES_PER_S: Bytes in a second.
@@ -295,6 +295,22 @@ FREE_ROWS: The same for `slots`.
 RUNS: Scratch: the runs of a queue that are in order.
 RUN_LENGTHS: Scratch: how long these are.
 """
+
+
+class Rates(NamedTuple):
+    """What dispatches cost: operations for each row and each update, at so many in a second, rounded up to nanoseconds; transfers' bytes in the same way; and what is fixed.
+
+    Args:
+      queues: `[queues, 4]` float64: where a queue's terms begin, how many there are, nanoseconds that any of its dispatches takes, bytes of a row that travels.
+      terms: `[terms, 2]` float64: which rows count, as in `Tables.params`; operations for each.
+      updates: `[nodes]` float64: operations of an update of each parameterised node.
+      machine: `[2]` float64: operations and bytes in a second.
+    """
+
+    queues: np.ndarray
+    terms: np.ndarray
+    updates: np.ndarray
+    machine: np.ndarray
 
 
 class Tables(NamedTuple):

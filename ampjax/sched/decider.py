@@ -130,9 +130,8 @@ class Decider:
     def _run_advance(self, time: VirtualTime, chosen: int, most: int) -> Decisions | int:
         """The next dispatches in virtual time, or why there are none and never will be: `columns.NOTHING` or `WAITS`. See `loops.advance`."""
         self._lines = longer(self._lines, most + 1)
-        rates = time.rates.queues, time.rates.terms, time.rates.updates, time.rates.machine
         while True:
-            how = most, chosen, self._queues.number, *rates, time.moments, time.workers, self._tables.spare
+            how = most, chosen, self._queues.number, *time.rates, time.moments, time.workers, self._tables.spare
             n = self._loops.advance(*how, self._lines, self._pack, self._due, *self._tables.t)
             if n or self._lines[0, c.QUEUE] == 0:
                 break

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
+from ampjax.sched.columns import Rates, Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
-
-
-@dataclass(frozen=True, eq=False)
-class Rates:
-    """What dispatches cost: operations for each row and each update, at so many in a second, rounded up to nanoseconds; transfers' bytes in the same way; and what is fixed.
-
-    Args:
-      queues: `[queues, 4]` float64: where a queue's terms begin, how many there are, nanoseconds that any of its dispatches takes, bytes of a row that travels.
-      terms: `[terms, 2]` float64: which rows count, as in `Tables.params`; operations for each.
-      updates: `[nodes]` float64: operations of an update of each parameterised node.
-      machine: `[2]` float64: operations and bytes in a second.
-    """
-
-    queues: np.ndarray
-    terms: np.ndarray
-    updates: np.ndarray
-    machine: np.ndarray
 
 
 class VirtualTime:

@@ -13,9 +13,11 @@ from ampjax.unfold.rules.invocation_chunks import Chunk
 from ampjax.unfold.rules.message_columns import IntColumn, MessageTable, spread
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Growth:
     """New lines of some programs, instance by instance: `n` invocations, `e` inputs, `c` consumptions. Numbers count within instances, as in `Programs`.
+
+    It has more than twelve fields: each is a column, and they are of five lengths.
 
     Args:
       place: `[n]`: each line's instance, by its place in the unfolding.

@@ -13,9 +13,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Programs:
     """The programs of `k` instances side by side: `n` invocations, `e` inputs, `c` consumptions. What has no dtype here is int32.
+
+    It has more than twelve fields: each is a column, and they are of four lengths.
 
     Invocation `i` of instance `j` is in line `first[j] + i`. Within `stage`, a pump `p` is `-1 - p`. Rows of invocation `i`'s output `o` are
     `row[i] + o * size[i]` and the `size[i] - 1` after it. Of an input, `in_row` is the first row, or `~i` where its rows are picks, from place `i`

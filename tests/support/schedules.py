@@ -7,9 +7,10 @@ import numpy as np
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
 from ampjax.sched import columns as c
+from ampjax.sched.columns import Rates
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.virtual_time import Rates, VirtualTime
+from ampjax.sched.virtual_time import VirtualTime
 
 
 class Scheduled:

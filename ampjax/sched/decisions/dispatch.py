@@ -17,6 +17,9 @@ DIRECTIONS = FORWARD, BACKWARD, INFER, UPDATE = "forward", "backward", "infer", 
 class Dispatch(NamedTuple):
     """One action for a worker: run a stage on some messages, then change some parameters.
 
+    It has more than twelve fields, because it must hold all that a worker in another process needs. Loops decide on many a millisecond, so it is a
+    tuple, and is made from its fields in order.
+
     Args:
       number: Dispatches are numbered in the order of issue.
       worker: Who runs it.

@@ -17,6 +17,8 @@ NO_ROW_LIMIT = 1 << 30
 class SchedulerSettings:
     """Throttle, intervals, policy, limits.
 
+    It has more than twelve fields: each is one choice of the user, and has a default.
+
     Args:
       max_active_keys: Training instances in flight at most; so for inference.
       min_admission: Instances are admitted when there is room for so many at once.

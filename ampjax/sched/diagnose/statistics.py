@@ -13,7 +13,7 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class StageStats:
     """Counts for one stage."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
+from ampjax.sched.columns import Rates, Tables
 from ampjax.sched.loops.build_dispatch import try_build
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
@@ -17,17 +17,19 @@ from ampjax.sched.loops.travel import travel
 
 
 @entry
-def advance(most, chosen, policy, rates, terms, updates, machine, moments, workers, spare, decided, pack, due, *tables):
+def advance(
+    most, chosen, policy, queues, terms, updates, machine, moments, workers, spare, decided, pack, due, *tables
+):
     """Lets time go on until so many dispatches have been decided, or the caller must see to something, as after `decide`.
 
     Args:
       most: Dispatches.
       chosen: The queue that the next worker takes; `WAITS` lets it wait, -1 lets the policy choose.
       policy: Its number.
-      rates: What dispatches cost (`virtual.Rates`): a line for each queue;
-      terms: for each of their terms;
-      updates: operations of an update of each node;
-      machine: operations and bytes in a second.
+      queues: What dispatches cost: `Rates.queues`.
+      terms: `Rates.terms`.
+      updates: `Rates.updates`.
+      machine: `Rates.machine`.
       moments: The time, and who is asked; see `columns`.
       workers: What workers do.
       spare: See `decide`.
@@ -40,7 +42,7 @@ def advance(most, chosen, policy, rates, terms, updates, machine, moments, worke
     Returns:
       How many dispatches there are.
     """
-    t = Tables(*tables)
+    t, rates = Tables(*tables), Rates(queues, terms, updates, machine)
     n, at, n_due, goes_on = 0, 0, 0, True
     while goes_on and n < most:
         if moments[c.NEXT_ASKED] == moments[c.N_ASKED]:
@@ -74,7 +76,7 @@ def advance(most, chosen, policy, rates, terms, updates, machine, moments, worke
             return n
         decided[n, c.PACK], decided[n, c.DUE], decided[n, c.DECIDED_FOR] = at, n_due, worker
         new = due[n_due : n_due + decided[n, c.N_DUE]]
-        costs = cost_ns(t, decided[n], pack[at:], new, rates, terms, updates, machine)
+        costs = cost_ns(t, decided[n], pack[at:], new, rates)
         begin_dispatch(moments, workers, worker, decided[n], pack[at], costs)
         for k in range(len(new)):
             goes_on = goes_on and t.nodes[new[k, 0], c.MEETS] == 0
@@ -110,7 +112,7 @@ def note_blocked(t, moments, workers, worker):
 
 
 @inlined
-def cost_ns(t, decision, pack, due, rates, terms, updates, machine):
+def cost_ns(t, decision, pack, due, rates):
     """What a dispatch takes: `FlopsCost` operation by operation, so that both round alike.
 
     Args:
@@ -118,15 +120,12 @@ def cost_ns(t, decision, pack, due, rates, terms, updates, machine):
       decision: The dispatch.
       pack: The same.
       due: `[d, 3]`: its updates.
-      rates: See `advance`.
-      terms: See `advance`.
-      updates: See `advance`.
-      machine: See `advance`.
+      rates: What dispatches cost.
     """
     q, n, operations = decision[c.QUEUE], decision[c.N_MESSAGES], 0.0
-    first = np.int64(rates[q, c.FIRST_TERM])
-    for k in range(first, first + np.int64(rates[q, c.N_TERMS])):
-        way, rows = np.int64(terms[k, c.OF_WHAT]), decision[c.N_ROWS_IN]
+    first = np.int64(rates.queues[q, c.FIRST_TERM])
+    for k in range(first, first + np.int64(rates.queues[q, c.N_TERMS])):
+        way, rows = np.int64(rates.terms[k, c.OF_WHAT]), decision[c.N_ROWS_IN]
         if way == c.OF_OUTPUT:
             rows = (
                 n
@@ -137,12 +136,12 @@ def cost_ns(t, decision, pack, due, rates, terms, updates, machine):
             rows = np.int64(0)
             for v in pack[:n]:
                 rows += t.edges[t.instances[handle_of(t, v), c.PROGRAM], way]
-        operations += terms[k, c.PER_ROW] * rows
+        operations += rates.terms[k, c.PER_ROW] * rows
     for k in range(len(due)):
-        operations += updates[due[k, 0]]
-    costs = whole_ns(operations / machine[c.PER_S]) + np.int64(rates[q, c.FIXED_NS])
-    if rates[q, c.ROW_BYTES] > 0:
-        costs += whole_ns(decision[c.N_ROWS_IN] * rates[q, c.ROW_BYTES] / machine[c.BYTES_PER_S])
+        operations += rates.updates[due[k, 0]]
+    costs = whole_ns(operations / rates.machine[c.PER_S]) + np.int64(rates.queues[q, c.FIXED_NS])
+    if rates.queues[q, c.ROW_BYTES] > 0:
+        costs += whole_ns(decision[c.N_ROWS_IN] * rates.queues[q, c.ROW_BYTES] / rates.machine[c.BYTES_PER_S])
     return costs
 
 
