@@ -141,7 +141,7 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
     sizes = np.ones(n, np.int64) if stage.ragged else None
     if stage.kind.reduces:
         sizes = np.append(np.zeros(m - 1, np.int64), n)
-    ways = stage.chain.ways if stage.chain is not None else ()
+    ways = stage.chain.edge_types if stage.chain is not None else ()
     return Launch(
         0,
         stage.worker,
@@ -174,4 +174,4 @@ def _no_edges(stage: Stage, n: int) -> Edges | None:
     if stage.chain is None:
         return None
     nothing = np.zeros(0, np.int32)
-    return Edges(nothing, nothing, np.zeros((n, len(stage.chain.ways)), np.int64), np.ones(n, np.int64))
+    return Edges(nothing, nothing, np.zeros((n, len(stage.chain.edge_types)), np.int64), np.ones(n, np.int64))

@@ -30,7 +30,7 @@ class RowSeeds:
     epoch: int = 0
 
     def of(self, states: np.ndarray, sizes: np.ndarray | None, edges: Edges | None) -> list[np.ndarray]:
-        """The random numbers of some messages, uint32 `[n]`: those of their rows; for a chain, then those of each way's edges.
+        """The random numbers of some messages, uint32 `[n]`: those of their rows; for a chain, then those of each type's edges.
 
         Args:
           states: `[m, width]`: the messages.

@@ -145,10 +145,10 @@ class Stage:
         return tuple(node for node in self.nodes if node not in inside)
 
     @functools.cached_property
-    def way_of(self) -> Mapping[str, int]:
-        """For the nodes that work on edges: the way of the chain that each belongs to."""
-        ways = self.chain.ways if self.chain is not None else ()
-        return {node.name: number for number, way in enumerate(ways) for node in way.nodes}
+    def edge_type_of(self) -> Mapping[str, int]:
+        """For the nodes that work on edges: the edge type that each belongs to."""
+        edge_types = self.chain.edge_types if self.chain is not None else ()
+        return {node.name: number for number, edge_type in enumerate(edge_types) for node in edge_type.nodes}
 
     @functools.cached_property
     def aligned(self) -> bool:

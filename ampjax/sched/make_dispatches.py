@@ -13,7 +13,7 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
-from ampjax.sched.updates.counters import ways_of
+from ampjax.sched.updates.counters import edge_columns
 from ampjax.sched.updates.replica_sync import ReplicaGroups
 from ampjax.sched.updates.stashed_weights import WeightStashes
 
@@ -83,13 +83,17 @@ class DispatchMaker:
 
     def __init__(self, plan: Plan, tables: SchedulerTables, store: ProgramStore, replicas: ReplicaGroups):
         self._tables, self._store, self._replicas = tables, store, replicas
-        self._nodes, self._ways, self.stashes = list(plan.graph.parameterised), ways_of(plan), WeightStashes()
+        self._nodes, self._edge_columns, self.stashes = (
+            list(plan.graph.parameterised),
+            edge_columns(plan),
+            WeightStashes(),
+        )
         stashed = tables.t.stages[:, c.STASHES] * (tables.t.stages[:, c.KIND] == c.COMPUTES)
         self._stashed = set(np.flatnonzero(stashed).tolist())
         self._meets = set(np.flatnonzero(tables.t.nodes[:, c.MEETS]).tolist())
         self._queues: list[_Queue] = []
         for stage in plan.stages:
-            plain = stage.number not in self._ways and stage.number not in self._stashed
+            plain = stage.number not in self._edge_columns and stage.number not in self._stashed
             sections = len(stage.ports) + len(stage.outputs)
             self._queues += [
                 _Queue(stage.number, direction, sections, plain) for direction in DIRECTIONS[: c.N_DIRECTIONS]
@@ -118,9 +122,9 @@ class DispatchMaker:
     def _completed(self, dispatch: Dispatch) -> Dispatch:
         """A dispatch with its edges and versions."""
         stage = dispatch.stage
-        if stage in self._ways:
+        if stage in self._edge_columns:
             places = self._store.find(dispatch.lines)[0]
-            edges = self._tables.t.edges[places, self._ways[stage]].sum(axis=0)
+            edges = self._tables.t.edges[places, self._edge_columns[stage]].sum(axis=0)
             dispatch = dispatch._replace(edges=tuple(edges.tolist()))
         return self.stashes.with_versions(self._tables.t, dispatch) if stage in self._stashed else dispatch
 

@@ -24,7 +24,7 @@ class Needs:
     Args:
       each: See `demand`.
       work: See `work`.
-      edges: For the stages of chains, by number: the rows of each of their messages `[m]`, and its `Edges.loads` `[m, ways + 1]`.
+      edges: For the stages of chains, by number: the rows of each of their messages `[m]`, and its `Edges.loads` `[m, edge types + 1]`.
     """
 
     each: dict[ArenaKey, np.ndarray]

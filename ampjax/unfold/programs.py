@@ -43,7 +43,7 @@ class Programs:
       owed: `[n]`: gradients that come back: consumptions, and messages that wait for others that never come.
       asks: `[n]` truth values: whether a payload decides what its messages do; nothing is known beyond until it has been told.
       picks: Rows of messages that do not follow one another.
-      edges: For each stage that is a chain `[k, ways]`: the edges of each way, once for each of its invocations.
+      edges: For each stage that is a chain `[k, edge types]`: the edges of each type, once for each of its invocations.
     """
 
     ids: np.ndarray

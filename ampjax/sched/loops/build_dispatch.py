@@ -268,13 +268,13 @@ def gradients(t, stage, messages, lines, seen, due):
     n_due = 0
     for p in range(t.stages[stage, c.N_PARAMS]):
         param = t.stages[stage, c.PARAMS] + p
-        node, way = t.params[param, c.NODE], t.params[param, c.EDGE_TYPE]
+        node, edge_type = t.params[param, c.NODE], t.params[param, c.EDGE_TYPE]
         version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
         for k in range(len(messages)):
             v = messages[k]
-            rows = np.int64(t.lines[lines[k], c.OUT_ROWS if way == c.OF_OUTPUT else c.IN_ROWS])
-            if way >= 0:
-                rows = np.int64(t.edges[t.instances[handle_of(t, v), c.PROGRAM], way])
+            rows = np.int64(t.lines[lines[k], c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS])
+            if edge_type >= 0:
+                rows = np.int64(t.edges[t.instances[handle_of(t, v), c.PROGRAM], edge_type])
             if seen and version - t.live[v, c.SEEN + p] != age:
                 count_rows(t, node, age, alike)
                 age, alike = version - t.live[v, c.SEEN + p], np.int64(0)

@@ -125,17 +125,17 @@ def cost_ns(t, decision, pack, due, rates):
     q, n, operations = decision[c.QUEUE], decision[c.N_MESSAGES], 0.0
     first = np.int64(rates.queues[q, c.FIRST_TERM])
     for k in range(first, first + np.int64(rates.queues[q, c.N_TERMS])):
-        way, rows = np.int64(rates.terms[k, c.OF_WHAT]), decision[c.N_ROWS_IN]
-        if way == c.OF_OUTPUT:
+        edge_type, rows = np.int64(rates.terms[k, c.OF_WHAT]), decision[c.N_ROWS_IN]
+        if edge_type == c.OF_OUTPUT:
             rows = (
                 n
                 if decision[c.PADDED_SIZE]
                 else np.int64(pack[c.N_HEAD * n + t.stages[q // c.N_DIRECTIONS, c.N_PORTS]])
             )
-        elif way >= 0:
+        elif edge_type >= 0:
             rows = np.int64(0)
             for v in pack[:n]:
-                rows += t.edges[t.instances[handle_of(t, v), c.PROGRAM], way]
+                rows += t.edges[t.instances[handle_of(t, v), c.PROGRAM], edge_type]
         operations += rates.terms[k, c.PER_ROW] * rows
     for k in range(len(due)):
         operations += rates.updates[due[k, 0]]

@@ -41,7 +41,7 @@ class Arenas:
 
 def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tables:
     """Tables without programs, with nothing in flight."""
-    params, starts, ways = _params(plan)
+    params, starts, edge_types = _params(plan)
     width = max((len(stage.params) for stage in plan.stages), default=0)
     return Tables(
         stages=_stages(plan, settings, arenas, starts),
@@ -50,7 +50,7 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         lines=np.zeros((0, c.OWED + 1), np.int32),
         inputs=np.zeros((0, c.LENGTH + 1), np.int32),
         outputs=np.zeros((0, c.RANK + 1), np.int32),
-        edges=np.zeros((0, ways), np.int32),
+        edges=np.zeros((0, edge_types), np.int32),
         picks=np.zeros(0, np.int32),
         live=np.zeros((0, c.SEEN + width), np.int32),
         instances=np.zeros((0, c.PURPOSE + 1), np.int64),
@@ -82,23 +82,30 @@ def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Map
 
 
 def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
-    """The parameterised nodes of all stages `[p, 2]`, where each stage's begin, and how many ways chains have together."""
+    """The parameterised nodes of all stages `[p, 2]`, where each stage's begin, and how many edge types chains have together."""
     numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
     rows: list[tuple[int, int]] = []
-    starts, ways = {}, 0
+    starts, edge_types = {}, 0
     for stage in plan.stages:
         starts[stage.number] = len(rows)
         for node in stage.params:
-            way = stage.way_of.get(node)
+            edge_type = stage.edge_type_of.get(node)
             others = c.OF_INPUT if stage.chain is None else c.OF_OUTPUT
-            rows.append((numbers[node], others if way is None else ways + way))
-        ways += n_ways(stage)
-    return np.array(rows, np.int64).reshape(-1, 2), starts, ways
+            rows.append((numbers[node], others if edge_type is None else edge_types + edge_type))
+        edge_types += n_edge_types(stage)
+    return np.array(rows, np.int64).reshape(-1, 2), starts, edge_types
 
 
-def n_ways(stage: Stage) -> int:
-    """The ways of a stage's chain."""
-    return 0 if stage.chain is None else len(stage.chain.ways)
+def n_edge_types(stage: Stage) -> int:
+    """Counts the edge types of a stage's chain.
+
+    Args:
+      stage: The stage.
+
+    Returns:
+      How many; 0 for a stage without a chain.
+    """
+    return 0 if stage.chain is None else len(stage.chain.edge_types)
 
 
 def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:

@@ -10,7 +10,7 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.tables.extents import Extents
-from ampjax.sched.tables.plan_tables import Arenas, longer, n_ways
+from ampjax.sched.tables.plan_tables import Arenas, longer, n_edge_types
 from ampjax.unfold.programs import Programs
 
 Parts = list[tuple[str, int, int]]
@@ -87,7 +87,7 @@ class ProgramStore:
         outputs = t.outputs[begin["outputs"] : begin["outputs"] + len(programs.out_to)]
         outputs[:, c.CONSUMER], outputs[:, c.RANK] = programs.out_to, programs.out_rank
         t.picks[begin["picks"] : begin["picks"] + len(programs.picks)] = programs.picks
-        chains = [programs.edges[stage.number] for stage in self._plan.stages if n_ways(stage)]
+        chains = [programs.edges[stage.number] for stage in self._plan.stages if n_edge_types(stage)]
         places = range(begin["places"], begin["places"] + k)
         if chains:
             t.edges[places.start : places.stop] = np.concatenate(chains, axis=1)

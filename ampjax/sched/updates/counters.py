@@ -12,7 +12,7 @@ from ampjax.plan.stages import Stage
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.parameter_changes import Update
-from ampjax.sched.tables.plan_tables import n_ways
+from ampjax.sched.tables.plan_tables import n_edge_types
 from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 
@@ -86,13 +86,20 @@ class UpdateCounters:
         return dict(zip(self._names, self._table[:, column].tolist(), strict=True))
 
 
-def ways_of(plan: Plan) -> dict[int, slice]:
-    """The columns of `Tables.edges` that are each chain's, by the number of its stage."""
+def edge_columns(plan: Plan) -> dict[int, slice]:
+    """Finds the columns of `Tables.edges` that belong to each chain.
+
+    Args:
+      plan: The plan.
+
+    Returns:
+      For each stage that is a chain, by its number, a slice of columns.
+    """
     found, begin = {}, 0
     for stage in plan.stages:
-        if n_ways(stage):
-            found[stage.number] = slice(begin, begin + n_ways(stage))
-            begin += n_ways(stage)
+        if n_edge_types(stage):
+            found[stage.number] = slice(begin, begin + n_edge_types(stage))
+            begin += n_edge_types(stage)
     return found
 
 

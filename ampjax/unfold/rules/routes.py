@@ -56,7 +56,7 @@ class Router:
         self, layout: Layout, table: MessageTable, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
     ):
         self._layout, self._table, self._topologies, self._deliver = layout, table, topologies, deliver
-        self._apply: dict[type, Callable[[ControlStep, MessageBatch], Parts]] = {
+        self.handlers: dict[type, Callable[[ControlStep, MessageBatch], Parts]] = {
             Cond: self._cond,
             Phi: lambda step, batch: [(0, batch)],
             Isu: self._isu,
@@ -83,7 +83,7 @@ class Router:
                 if isinstance(target, StagePort):
                     self._deliver(target, batch)
                     continue
-                for output, part in self._apply[target.kind](target, batch):
+                for output, part in self.handlers[target.kind](target, batch):
                     if len(part.messages):
                         stack.append((target.targets[output], part))
 

@@ -81,9 +81,9 @@ class OutputSizes:
 
 
 def edge_counts(stage: Stage, topologies: Topologies, n: int) -> np.ndarray:
-    """The edges `[n, ways]` of each way of a chain, for the instances with handles 0 to `n - 1`; none where no topology was pumped."""
+    """The edges `[n, edge types]` of each type of a chain, for the instances with handles 0 to `n - 1`; none where no topology was pumped."""
     assert stage.chain is not None
-    outputs = [way.output for way in stage.chain.ways]
+    outputs = [edge_type.output for edge_type in stage.chain.edge_types]
     counts = np.zeros((n, len(outputs)), np.int32)
     for handle, topology in topologies.get(str(stage.topology), {}).items():
         if max(outputs) < len(topology.gather):
