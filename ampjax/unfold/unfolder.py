@@ -72,13 +72,13 @@ class Unfolder:
         except MessageError:
             if len(ids) > 1:
                 for place in range(len(ids)):
-                    own = [{pump: of_some(m, [place]) for pump, m in batch.items()} for batch in batches]
+                    own = [{pump: select_instances(m, [place]) for pump, m in batch.items()} for batch in batches]
                     self.end(self.unfold(own, [ids[place]], purpose, assume))
             raise
         return unfolding
 
 
-def of_some(messages: Messages, places: Sequence[int]) -> Messages:
+def select_instances(messages: Messages, places: Sequence[int]) -> Messages:
     """Those of the messages that belong to the instances at some places, which get the places 0, 1, ... in this order."""
     new = np.full(max(int(messages.instance.max(initial=0)), *places) + 1, -1)
     new[list(places)] = np.arange(len(places))

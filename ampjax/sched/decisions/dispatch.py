@@ -86,9 +86,9 @@ class Dispatch(NamedTuple):
         return self._replace(stage=-1, changes=self.changes[n:])
 
     def __repr__(self) -> str:
-        return self.told(f"stage {self.stage}")
+        return self.describe(f"stage {self.stage}")
 
-    def told(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         """What it does, in words; `name` is its stage's."""
         what = f"{self.direction} `{name}` ({self.n_messages} messages, {self.n_rows} rows)"
         changes = f", then {', '.join(map(str, self.changes))}" if self.changes else ""

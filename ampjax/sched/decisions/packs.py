@@ -41,7 +41,7 @@ def rows_of(pack: np.ndarray, n_messages: int, n_sections: int, size: int) -> li
     return found
 
 
-def made(rows: Sequence[np.ndarray]) -> np.ndarray:
+def unpadded(rows: Sequence[np.ndarray]) -> np.ndarray:
     """A pack of no messages, not padded, with such rows."""
     return np.concatenate([np.array([len(own) for own in rows], np.int32), *rows]).astype(np.int32)
 

@@ -10,11 +10,18 @@ from ampjax.errors import DeadlockError, LimitError
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.inflight import InFlight
-from ampjax.sched.diagnose.missing_inputs import EXAMINED, MOST_LISTED, Lacking, find_lacking, shown, ways_to
-from ampjax.sched.diagnose.never_ends import fed_by
+from ampjax.sched.diagnose.missing_inputs import (
+    EXAMINED,
+    MOST_LISTED,
+    Lacking,
+    explain_missing,
+    find_lacking,
+    in_one_sentence,
+)
+from ampjax.sched.diagnose.never_ends import expected_sources
 from ampjax.sched.diagnose.no_room import no_room
 from ampjax.sched.diagnose.snapshot import Snapshot
-from ampjax.sched.diagnose.story import standing, story
+from ampjax.sched.diagnose.story import progress, story
 from ampjax.unfold.incomplete import Waiting, find_waiting
 from ampjax.unfold.rules.arrival_ranks import Ranks
 
@@ -39,7 +46,7 @@ def deadlock(s: Snapshot) -> DeadlockError:
     return DeadlockError(
         f"{len(found.handles)} instance(s) in flight",
         "messages that can move",
-        "none: " + (shown(who) or "an instance whose pumping has not ended"),
+        "none: " + (in_one_sentence(who) or "an instance whose pumping has not ended"),
         "\n  ".join(
             ["Pump what the nodes wait for, or mend the conditions that route it.", *report(s, found, lacking)]
         ),
@@ -55,8 +62,8 @@ def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | 
     """What there is to know about what is in flight, a line each."""
     found = InFlight(s) if found is None else found
     lacking = find_lacking(s, found) if lacking is None else lacking
-    lines = dict.fromkeys(line for one in lacking[:EXAMINED] for line in ways_to(s, found, one))
-    growing = [line for u in s.unfoldings for line in fed_by(s.plan, u, u.programs(Ranks(s.plan)))]
+    lines = dict.fromkeys(line for one in lacking[:EXAMINED] for line in explain_missing(s, found, one))
+    growing = [line for u in s.unfoldings for line in expected_sources(s.plan, u, u.programs(Ranks(s.plan)))]
     return [*lines, *growing, *_throttle(s), *_lately(s, found)]
 
 
@@ -88,4 +95,4 @@ def _lately(s: Snapshot, found: InFlight) -> Iterator[str]:
     lines = story(s, oldest, {})
     yield f"instance {oldest} is the oldest; " + ("lately:" if lines else "nothing of it has been dispatched lately")
     yield from (f"  {line}" for line in lines[-LAST_STORY_LINES:])
-    yield from standing(s, found, oldest)
+    yield from progress(s, found, oldest)

@@ -37,7 +37,7 @@ class Lacking:
     missing: tuple[int, ...]
 
 
-def shown(lines: list[str]) -> str:
+def in_one_sentence(lines: list[str]) -> str:
     """Lines as one sentence, not too long."""
     more = f"; and {len(lines) - MOST_LISTED} more" if len(lines) > MOST_LISTED else ""
     return "; ".join(lines[:MOST_LISTED]) + more
@@ -85,13 +85,13 @@ def _known(s: Snapshot, found: InFlight, v: int, stage: Stage, port: int) -> Sta
     return State(state.array, s.plan.layout, fields)
 
 
-def ways_to(s: Snapshot, found: InFlight, one: Lacking) -> Iterator[str]:
+def explain_missing(s: Snapshot, found: InFlight, one: Lacking) -> Iterator[str]:
     """For each message that one lacks: where it is, and what it lacks itself."""
     for v in dict.fromkeys(one.missing):
-        yield f"what `{one.waiting.stage.name}` lacks comes from {told(s, found, v)}"
+        yield f"what `{one.waiting.stage.name}` lacks comes from {where_is(s, found, v)}"
 
 
-def told(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
+def where_is(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
     """A message that has not travelled on: where it is, or what the first is of what it lacks."""
     number = int(found.stage[v])
     who = f"{s.name(number)} with {found.state(v)!r}"
@@ -106,4 +106,4 @@ def told(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
     lacks = producer[(consumer == v) & found.missing]
     if not len(lacks):
         return f"{who}, which lacks nothing"
-    return f"{who}, which lacks what comes from {told(s, found, int(lacks[0]), steps + 1)}"
+    return f"{who}, which lacks what comes from {where_is(s, found, int(lacks[0]), steps + 1)}"

@@ -27,14 +27,14 @@ def origins(stage: Stage, port: int) -> dict[Node, tuple[Node, ...]]:
     return found
 
 
-def numbers_of(plan: Plan, node: Node) -> list[int]:
+def producers_of(plan: Plan, node: Node) -> list[int]:
     """By which numbers programs know what makes a node's messages: that of its stage or pump, and those of the transfers that copy them."""
     pumps = list(plan.graph.pumps)
     own = [-1 - pumps.index(node.name)] if node.name in pumps else [x.number for x in plan.stages if node in x.nodes]
     return own + [x.number for x in plan.stages if x.kind.is_transfer and node in origins(x, 0)]
 
 
-def strangers(found: list[Waiting]) -> Iterator[str]:
+def unmatched_keys(found: list[Waiting]) -> Iterator[str]:
     """Messages of one instance that wait for each other at a node and have different keys."""
     first: dict[tuple[int, int], Waiting] = {}
     told: set[tuple[int, int]] = set()

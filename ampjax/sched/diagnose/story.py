@@ -64,11 +64,11 @@ def describe(s: Snapshot, d: Dispatch) -> str:
         return f"in {d!r}"
     first = s.first_of(d, s.states_of(d))
     lines = story(s, int(first.instance[0]), {}, until=d.number)[-STORY_LINES:]
-    head = f"in {d.told(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
+    head = f"in {d.describe(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def standing(s: Snapshot, found: InFlight, instance: int) -> list[str]:
+def progress(s: Snapshot, found: InFlight, instance: int) -> list[str]:
     """How many of an instance's messages have come how far: a line for each time that it is in flight."""
     told = []
     for handle in found.handles[s.tables.instances[found.handles, c.ID] == instance].tolist():

@@ -18,7 +18,7 @@ from ampjax.sched.tables.plan_tables import Arenas
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.unfold.demand import ArenaRows, demand
 from ampjax.unfold.program_keys import topologies_of
-from ampjax.unfold.unfolder import Unfolder, of_some
+from ampjax.unfold.unfolder import Unfolder, select_instances
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,11 @@ class ProgramCache:
         new: dict[tuple[int, ...], int] = {}
         of = [new.setdefault(tuple(key), len(new)) for key in keys[missing].tolist()]
         wanted = missing[np.unique(of, return_index=True)[1]]
-        own = batch if len(wanted) == len(ids) else {pump: of_some(m, wanted.tolist()) for pump, m in batch.items()}
+        own = (
+            batch
+            if len(wanted) == len(ids)
+            else {pump: select_instances(m, wanted.tolist()) for pump, m in batch.items()}
+        )
         unfolding = self.unfolder.unfold([own], ids[wanted], purpose)
         by_id = unfolding.workspace.reads_instance and not self._by_id
         programs = self.unfolder.programs(unfolding)

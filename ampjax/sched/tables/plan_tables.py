@@ -125,12 +125,12 @@ def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
                 queues[c.N_DIRECTIONS * stage.number + direction],
                 stage,
                 direction,
-                size_of(stage, settings.max_dispatch_size),
+                most_rows(stage, settings.max_dispatch_size),
             )
     return queues
 
 
-def size_of(stage: Stage, most: int) -> int:
+def most_rows(stage: Stage, most: int) -> int:
     """The rows that a dispatch of a stage may hold, where others may hold `most`."""
     return min([most, *(node.options.max_dispatch_size or most for node in stage.nodes)])
 
@@ -146,7 +146,7 @@ def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> N
     queue[c.MAX_OUT] = most if makes_rows else c.UNLIMITED
 
 
-def longer(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:
+def lengthened(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:
     """An array of at least `n` along an axis, twice as long as before or longer, that begins with this one."""
     if n <= array.shape[axis]:
         return array

@@ -10,7 +10,7 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.tables.extents import Extents
-from ampjax.sched.tables.plan_tables import Arenas, longer, n_edge_types
+from ampjax.sched.tables.plan_tables import Arenas, lengthened, n_edge_types
 from ampjax.unfold.programs import Programs
 
 Parts = list[tuple[str, int, int]]
@@ -99,7 +99,7 @@ class ProgramStore:
         per_place = 4 * t.edges.shape[1] + 8 * self.programs.shape[1]
         sizes = per_line, 4 * t.inputs.shape[1], 4 * t.outputs.shape[1], 4, per_place
         wave = Wave(parts, sum(size * count for size, count in zip(sizes, counts.values(), strict=True)), places)
-        self.waves[number], self.uses = wave, longer(self.uses, number + 1)
+        self.waves[number], self.uses = wave, lengthened(self.uses, number + 1)
         t.clock[c.ASKED] += 1
         self.uses[number] = 0, t.clock[c.ASKED]
         self.nbytes += wave.nbytes
@@ -180,14 +180,14 @@ class ProgramStore:
         top = {name: extents.top for name, extents in self._extents.items()}
         if states.itemsize > self._states.itemsize:
             self._states = self._states.astype(states)
-        self._states, self._places = longer(self._states, top["lines"]), longer(self._places, top["lines"])
-        self.programs = longer(self.programs, top["places"])
+        self._states, self._places = lengthened(self._states, top["lines"]), lengthened(self._places, top["lines"])
+        self.programs = lengthened(self.programs, top["places"])
         return t._replace(
-            lines=longer(t.lines, top["lines"]),
-            inputs=longer(t.inputs, top["inputs"]),
-            outputs=longer(t.outputs, top["outputs"]),
-            picks=longer(t.picks, top["picks"]),
-            edges=longer(t.edges, top["places"]),
+            lines=lengthened(t.lines, top["lines"]),
+            inputs=lengthened(t.inputs, top["inputs"]),
+            outputs=lengthened(t.outputs, top["outputs"]),
+            picks=lengthened(t.picks, top["picks"]),
+            edges=lengthened(t.edges, top["places"]),
         )
 
     def _note(self, places: range, programs: Programs, begin: dict[str, int], wave: int, now: int) -> None:
