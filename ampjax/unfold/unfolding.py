@@ -33,7 +33,7 @@ from ampjax.unfold.workspace import Workspace
 NO_INPUTS = np.zeros(0, np.int64)
 
 WARN_ROUNDS = 50_000
-"""Rounds from which on somebody who waits is told where instances go round."""
+"""Rounds from which on a warning says where instances go round."""
 
 MOST_ROUNDS = 1_000_000
 """Rounds from which on instances are said to be in a loop that they never leave: stages that one message has passed, one after the other."""

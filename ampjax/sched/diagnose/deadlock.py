@@ -30,7 +30,14 @@ LAST_STORY_LINES = 5
 
 
 def standstill(s: Snapshot) -> LimitError | DeadlockError:
-    """Why nothing can move."""
+    """Finds out why nothing can move.
+
+    Args:
+      s: The scheduler's parts.
+
+    Returns:
+      The error to be raised: a `LimitError` if an arena's limit is the reason, else a `DeadlockError`.
+    """
     for worker in range(s.plan.workers):
         for q in s.tables.active_queues(worker).tolist():
             if q % c.N_DIRECTIONS != c.BACKWARD and s.plan.stages[q // c.N_DIRECTIONS].outputs:
@@ -39,7 +46,14 @@ def standstill(s: Snapshot) -> LimitError | DeadlockError:
 
 
 def deadlock(s: Snapshot) -> DeadlockError:
-    """That nothing can move: who waits for what, and below it what there is to know."""
+    """Makes the error that nothing can move: who waits for what, and below it what there is to know.
+
+    Args:
+      s: The scheduler's parts.
+
+    Returns:
+      The error to be raised.
+    """
     found = InFlight(s)
     lacking = find_lacking(s, found)
     who = [str(one.waiting) for one in lacking] + [str(one) for one in _for_more(s)]
@@ -54,12 +68,28 @@ def deadlock(s: Snapshot) -> DeadlockError:
 
 
 def waiting(s: Snapshot) -> list[str]:
-    """Who waits for what: one line for each message that has some of its inputs, and for each group that has some of its members."""
+    """Tells who waits for what.
+
+    Args:
+      s: The scheduler's parts.
+
+    Returns:
+      A line for each message that has some of its inputs, and for each group that has some of its members.
+    """
     return [str(one.waiting) for one in find_lacking(s, InFlight(s))] + [str(one) for one in _for_more(s)]
 
 
 def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | None = None) -> list[str]:
-    """What there is to know about what is in flight, a line each."""
+    """Tells what there is to know about what is in flight.
+
+    Args:
+      s: The scheduler's parts.
+      found: The messages in flight, if they have been found already.
+      lacking: Those that wait for others, if they have been found already.
+
+    Returns:
+      Lines of text.
+    """
     found = InFlight(s) if found is None else found
     lacking = find_lacking(s, found) if lacking is None else lacking
     lines = dict.fromkeys(line for one in lacking[:EXAMINED] for line in explain_missing(s, found, one))

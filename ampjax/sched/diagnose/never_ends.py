@@ -34,7 +34,7 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
     if int(programs.owed.sum()) == len(programs.out_to):  # nobody is owed a gradient by others than consumers
         return
     found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
-    told = _Report(plan, unfolding, programs)
+    report = _Report(plan, unfolding, programs)
     ids = sorted({int(one.state.instance[0]) for one in found})
     raise DeadlockError(
         f"before instance {_listed(ids)} is admitted"
@@ -45,15 +45,24 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
         "\n  ".join(
             [
                 "Pump what the nodes wait for, or mend the conditions that route it.",
-                *told.missing(found),
-                *told.comes_to(found[0].state),
+                *report.missing(found),
+                *report.comes_to(found[0].state),
             ]
         ),
     )
 
 
 def expected_sources(plan: Plan, unfolding: Unfolding, programs: Programs) -> list[str]:
-    """Where what an unfolding's messages wait for should come from, a line each: what feeds the port, what of that waits elsewhere, how often it has run."""
+    """Tells where what an unfolding's messages wait for should come from: what feeds the port, what of that waits elsewhere, how often it has run.
+
+    Args:
+      plan: The plan.
+      unfolding: The unfolding.
+      programs: Its programs.
+
+    Returns:
+      Lines of text.
+    """
     found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
     return _Report(plan, unfolding, programs).missing(found) if found else []
 
