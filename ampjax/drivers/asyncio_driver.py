@@ -136,7 +136,7 @@ class AsyncioDriver:
 
     def _told(self, dispatch: Dispatch) -> str:
         """A dispatch in words."""
-        return dispatch.told(self._loop.scheduler.plan.stages[dispatch.stage].name)
+        return dispatch.describe(self._loop.scheduler.plan.stages[dispatch.stage].name)
 
     def _start_trace(self, trace: Trace) -> None:
         executor = self._loop.executor

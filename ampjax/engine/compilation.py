@@ -137,7 +137,7 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
     if size:
         pack = packs.padded([rows] * len(stage.ports), [out] * len(stage.outputs), size).ravel()
     else:
-        pack = packs.made([rows] * len(stage.ports) + [out] * len(stage.outputs))
+        pack = packs.unpadded([rows] * len(stage.ports) + [out] * len(stage.outputs))
     sizes = np.ones(n, np.int64) if stage.ragged else None
     if stage.kind.reduces:
         sizes = np.append(np.zeros(m - 1, np.int64), n)
