@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampjax.engine.executor import Executor
+from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.engine.kernels.launch import Launch
-from ampjax.engine.kernels.looped import n_coalesced
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.diagnose.story import describe
 from ampjax.sched.programs.feeds import Feed

@@ -21,10 +21,18 @@ class Arenas:
 
     Args:
       devices: The device of each memory space.
+
+    Attributes:
+      devices: These.
+      host: The arenas in host memory.
+      values: The payload rows of the others.
+      grads: The adjoint rows beside them; None beside integers.
+      capacity: How many rows each arena has.
+      grown: How often an arena that was there has been made longer.
     """
 
     def __init__(self, devices: Sequence[Device]):
-        self._devices = tuple(devices)
+        self.devices = tuple(devices)
         self.host: dict[ArenaKey, np.ndarray] = {}
         self.values: dict[ArenaKey, jax.Array] = {}
         self.grads: dict[ArenaKey, jax.Array | None] = {}
@@ -42,7 +50,7 @@ class Arenas:
             new[: len(old)] = old
             self.host[key], self.capacity[key] = new, capacity
             return
-        device = self._devices[space]
+        device = self.devices[space]
         nothing = zeros((0, *shape), dtype, device)
         self.values[key] = grow(self.values.get(key, nothing), capacity)
         old_grads = self.grads.get(key)

@@ -1,12 +1,12 @@
-"""The executor: carries launches out on devices. Kernels are found in its own plan; arenas, parameters and sums of losses are parts of it.
+"""The executor: carries launches out on devices. It has a runner for each stage (`engine.kinds`), and holds arenas, parameters and sums of losses.
 
-One thread calls it, in the order of issue; JAX's asynchronous dispatch does the overlapping. Handles of arenas and parameters
-are read when a launch runs, so order is all that correctness needs.
+One thread calls it, in the order of issue; JAX's asynchronous dispatch does the overlapping. Arrays of arenas and parameters
+are looked up when a launch runs, so order is all that correctness needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,15 @@ import numpy as np
 from ampjax.devices.allreduce import Device
 from ampjax.engine.arenas import Arenas
 from ampjax.engine.fences import Fences
+from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
-from ampjax.engine.kernels.looped import Streak
-from ampjax.engine.kernels.stage_program import Program
-from ampjax.engine.kernels.weight_gradients import ACCUMULATING, Learning, Updating
+from ampjax.engine.kernels.stage_program import make_program
+from ampjax.engine.kernels.weight_gradients import ACCUMULATING, GradientConsumer, Updating
+from ampjax.engine.kinds.make_runner import make_runner
+from ampjax.engine.kinds.stage_runner import StageRunner
 from ampjax.engine.loss_metrics import LossMetrics
 from ampjax.engine.parameters import NodeTraining, ParameterStore, on_copies
-from ampjax.engine.stage_runner import StageRunner
 from ampjax.engine.touched_rows import table_ports
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey, Stage
@@ -64,12 +65,11 @@ class Executor:
         self.losses = LossMetrics(plan, devices)
         self.fences = Fences(plan, self.arenas, self.store, self.losses)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
-        self._runners = {stage.number: StageRunner(stage, self.arenas, devices) for stage in stages}
+        self._runners = {stage.number: make_runner(stage, self.arenas, self.losses) for stage in stages}
         on_cpu = [s for s in stages if s.kind.is_row_wise and s.trains and devices[s.space].platform == "cpu"]
         self._tables = self._find_tables(on_cpu)
-        self._updating = {
-            s.number: Updating(tuple((training[n].tx, training[n].gradient) for n in s.params)) for s in stages
-        }
+        self._starts_backward = frozenset(stage.number for stage in stages if stage.kind.starts_backward)
+        self._updating = {s.number: self._updating_of(s) for s in stages if self._can_update(s)}
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
         self._reading = self.sinks | {stage.number for stage in stages if stage.route_by is not None}
         self.readings: dict[int, Any] = {}
@@ -78,10 +78,9 @@ class Executor:
         """The tables whose updates go over those rows that have got gradients, and the ports of the rows' numbers, by stage: nobody does anything else with them."""
         found = {}
         for stage in stages:
-            program = self._runners[stage.number].program
-            assert isinstance(program, Program)
             params = [self.store.params[node] for node in stage.params]
-            found |= {(stage.number, node): port for node, port in table_ports(stage, program, params).items()}
+            ports = table_ports(stage, make_program(stage), params)
+            found |= {(stage.number, node): port for node, port in ports.items()}
         users = [(s.number, node) for s in self.plan.stages if s.trains for node in s.parameterised]
         read_whole = {node.params_name for number, node in users if (number, node.name) not in found}
         by_row = self.store.update_by_row({node.params_name for _, node in users} - read_whole)
@@ -91,10 +90,19 @@ class Executor:
                 tables.setdefault(number, []).append((node.params_name, found[number, node.name]))
         return tables
 
+    def _can_update(self, stage: Stage) -> bool:
+        """Whether a stage's kernels can make updates: they compute weight gradients, nobody keeps the parameters, and none is a table that is updated by rows."""
+        keeps = stage.number in self._tables or not self.store.stashed.isdisjoint(stage.params)
+        return self._runners[stage.number].computes_weight_gradients and not keeps
+
+    def _updating_of(self, stage: Stage) -> Updating:
+        rules = [self.store.training[node] for node in stage.params]
+        return Updating(tuple((rule.tx, rule.gradient) for rule in rules))
+
     def expect_edges(self, stages: Mapping[int, EdgeSizes]) -> None:
         """Tells chains, by the number of their stage, for how many edges to leave room."""
         for number, sizes in stages.items():
-            self._runners[number].edge_sizes = sizes
+            self._runners[number].expect_edges(sizes)
 
     # -- launches
 
@@ -116,14 +124,21 @@ class Executor:
             and not (launch.changes and self.updates_at_once(launch))
         )
 
-    def issue(self, streak: Streak) -> None:
+    def issue(self, launches: Coalesced) -> None:
         """Carries launches out that coalesce: issues their kernels, then the parameter changes of the last one."""
-        for change in streak[-1].changes[self.run(streak) :]:
+        for change in launches[-1].changes[self.run(launches) :]:
             self.change(change)
 
-    def run(self, streak: Streak) -> int:
-        """Issues the kernels of launches that coalesce; says how many of the last one's parameter changes these make. `change` must follow for the others, before anything else."""
-        launch, last = streak[0], streak[-1]
+    def run(self, launches: Coalesced) -> int:
+        """Issues the kernels of launches that coalesce.
+
+        Args:
+          launches: One, or several of which each but the first `can_coalesce` with those before it.
+
+        Returns:
+          How many of the last one's parameter changes the kernels make. `change` must follow for the others, before anything else.
+        """
+        launch, last = launches[0], launches[-1]
         if launch.stage == CHANGES_ONLY:
             return 0
         runner = self._runners[launch.stage]
@@ -131,18 +146,13 @@ class Executor:
         if last.capacities:
             for key, capacity in zip(stage.arenas, last.capacities, strict=True):
                 self.arenas.ensure(key, capacity)
-        if _brings_gradients(stage, launch):
-            return self._learn(runner, streak, params)
-        if stage.kind.starts_backward:
-            self.losses.sums[stage.number, False] = runner.loss_infer(
-                streak, params, self.losses.of(stage.number, False)
-            )
-        elif not stage.kind.is_sink:
-            if launch.versions is not None:
-                self.store.stash.setdefault((stage.number, launch.versions), params)
-            runner.forward(streak, params)
+        if launch.direction == BACKWARD or (launch.direction == FORWARD and launch.stage in self._starts_backward):
+            return self._run_backward(runner, launches, params)
+        if launch.versions is not None:
+            self.store.stash.setdefault((stage.number, launch.versions), params)
+        runner.forward(launches, params)
         if self._reads(launch):
-            self.readings[launch.number] = runner.read(launch, 0 if stage.kind.is_sink else 1)
+            self.readings[launch.number] = runner.read(launch)
         return 0
 
     def change(self, change: Change) -> None:
@@ -165,54 +175,46 @@ class Executor:
 
     # -- gradients
 
-    def learns_at_once(self, launch: Launch) -> bool:
-        """Whether a launch's kernel can make updates: it computes weight gradients, nobody keeps the parameters, and none is a table that is updated by rows."""
-        runner = self._runners[launch.stage]
-        if launch.stage in self._tables or not self.store.stashed.isdisjoint(runner.stage.params):
-            return False
-        return runner.learns_at_once(launch)
+    def can_update_at_once(self, launch: Launch) -> bool:
+        """Whether a launch's kernel can make updates of its stage's nodes."""
+        return launch.stage in self._updating and launch.n_rows > 0
 
     def updates_at_once(self, launch: Launch) -> bool:
         """Whether a launch's kernel makes its updates: nothing is in them but what it brings."""
-        return launch.brings_updates and self.learns_at_once(launch)
+        return launch.brings_updates and self.can_update_at_once(launch)
 
-    def _learn(self, runner: StageRunner, streak: Streak, params: tuple[Any, ...]) -> int:
-        """Runs kernels that bring weight gradients; says how many parameter changes they make."""
-        stage, store, launch = runner.stage, self.store, streak[0]
+    def _run_backward(self, runner: StageRunner, launches: Coalesced, params: tuple[Any, ...]) -> int:
+        """Runs kernels that compute weight gradients; returns how many parameter changes they make."""
+        stage, store, launch = runner.stage, self.store, launches[0]
         if stage.number in self._tables:
-            self._note_rows(stage, streak)
-        learning, learnt, told = self._learning(stage, launch)
-        if stage.kind.starts_backward:
-            sums = self.losses.of(stage.number, True)
-            learnt, sums = runner.loss_train(streak, params, learning, learnt, told, sums)
-            self.losses.sums[stage.number, True] = sums
+            self._note_rows(stage, launches)
+        consumer, states, scalars = self._consumer(stage, launch)
+        if launch.versions is not None:
+            params = store.stash[stage.number, launch.versions]
+        states = runner.backward(launches, params, consumer, states, scalars)
+        if consumer is ACCUMULATING:
+            store.accumulators.update(zip(stage.params, states, strict=True))
         else:
-            if launch.versions is not None:
-                params = store.stash[stage.number, launch.versions]
-            learnt = runner.backward(streak, params, learning, learnt, told)
-        if learning is ACCUMULATING:
-            store.accumulators.update(zip(stage.params, learnt, strict=True))
-        else:
-            for node, (new, opt_state) in zip(stage.params, learnt, strict=True):
+            for node, (new, opt_state) in zip(stage.params, states, strict=True):
                 store.params[node], store.opt_state[node] = new, opt_state
-        if launch.versions is not None and streak[-1].drop:
+        if launch.versions is not None and launches[-1].drop:
             del store.stash[stage.number, launch.versions]
-        return 0 if learning is ACCUMULATING else len(launch.changes)
+        return 0 if consumer is ACCUMULATING else len(launch.changes)
 
-    def _note_rows(self, stage: Stage, streak: Streak) -> None:
+    def _note_rows(self, stage: Stage, launches: Coalesced) -> None:
         """Keeps which rows of tables some launches give gradients to."""
         for node, port in self._tables[stage.number]:
             numbers = self.arenas.host[stage.ports[port].arena]
-            for launch in streak:
+            for launch in launches:
                 self.store.add_rows(node, numbers[launch.in_rows[port]])
 
-    def _learning(self, stage: Stage, launch: Launch) -> tuple[Learning, tuple[Any, ...], np.ndarray | None]:
-        """What becomes of a launch's weight gradients, what it needs of each node, and what it is told of the updates."""
+    def _consumer(self, stage: Stage, launch: Launch) -> tuple[GradientConsumer, tuple[Any, ...], np.ndarray | None]:
+        """What consumes a launch's weight gradients, the state that it keeps of each node, and what it is told of the updates."""
         if self.updates_at_once(launch):
             updates = {change.node: change for change in launch.changes if isinstance(change, Update)}
-            told = [(updates[node].count, updates[node].mean_staleness) for node in stage.params]
+            scalars = [(updates[node].count, updates[node].mean_staleness) for node in stage.params]
             states = tuple([self.store.opt_state[node] for node in stage.params])
-            return self._updating[stage.number], states, np.array(told, np.float32)
+            return self._updating[stage.number], states, np.array(scalars, np.float32)
         return ACCUMULATING, tuple([self.store.accumulators[node] for node in stage.params]), None
 
     # -- compiling, and questions
@@ -231,23 +233,24 @@ class Executor:
         with own, on_copies((self.losses.sums, [*self.losses.sums]), (self.readings, ())):
             self.run([launch])
 
+    def idle_launches(
+        self, stage: Stage, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
+    ) -> Iterator[Launch]:
+        """Launches that do nothing, one of each size of a stage's dispatches: for `warm`. See `StageRunner.idle_launches`."""
+        return self._runners[stage.number].idle_launches(direction, rows, messages, capacity)
+
     @property
     def device_bytes(self) -> dict[str, int]:
         """Bytes on devices: arenas with their adjoints, recorded activations, and what belongs to nodes."""
-        records = sum(array.nbytes for runner in self._runners.values() for array in runner.recorded)
+        records = sum(runner.n_recorded_bytes for runner in self._runners.values())
         return {"arenas": self.arenas.device_bytes, "records": records, **self.store.n_bytes}
 
     def record_row_bytes(self) -> dict[ArenaKey, int]:
         """Bytes of recorded activations beside a row of each arena."""
         total: dict[ArenaKey, int] = {}
         for stage in self.plan.stages:
-            if stage.kind.has_bodies and not stage.kind.starts_backward and stage.trains:
+            if stage.number in self._runners and stage.outputs and stage.trains:
                 params = tuple(self.store.params[node] for node in stage.params)
                 size = self._runners[stage.number].record_row_bytes(params)
                 total[stage.arenas[0]] = total.get(stage.arenas[0], 0) + size
         return total
-
-
-def _brings_gradients(stage: Stage, launch: Launch) -> bool:
-    """Whether a launch's kernels compute weight gradients: a way back, or a loss in training."""
-    return launch.direction == BACKWARD or (launch.direction == FORWARD and stage.kind.starts_backward)

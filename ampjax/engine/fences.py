@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from ampjax.engine.arenas import Arenas
-from ampjax.engine.kernels.rows import corner
+from ampjax.engine.kernels.copy_kernels import first_element
 from ampjax.engine.loss_metrics import LossMetrics
 from ampjax.engine.parameters import ParameterStore
 from ampjax.plan.planner import Plan
@@ -28,14 +28,14 @@ class Fences:
     def __init__(self, plan: Plan, arenas: Arenas, store: ParameterStore, losses: LossMetrics):
         self._plan, self._arenas, self._store, self._losses = plan, arenas, store, losses
         keys = [key for stage in plan.stages for key in (*(port.arena for port in stage.ports), *stage.arenas)]
-        self._corner = corner(tuple(dict.fromkeys(keys)))
+        self._first = first_element(tuple(dict.fromkeys(keys)))
 
     def of_worker(self, worker: int) -> jax.Array | None:
         """Ready when the worker's device has done what was issued to it; None before its first arena."""
         space = self._plan.spaces[worker]
         for key, values in self._arenas.values.items():
             if key[0] == space:
-                return self._corner.once(values)
+                return self._first.once(values)
         return None
 
     def of_kernels(self, dispatch: Dispatch) -> list[jax.Array]:
@@ -48,16 +48,16 @@ class Fences:
         written = [array for key in keys if (array := values.get(key)) is not None]
         written += self._losses.of_stage(stage.number)
         written += jax.tree.leaves([self._store.accumulators[node] for node in stage.params])
-        return self._corners(written)
+        return self._first_of(written)
 
     def of_changes(self, changes: Sequence[Change]) -> list[jax.Array]:
         """Ready when these parameter changes, the last that were issued, have been made."""
-        return self._corners(self._store.changed_by(changes))
+        return self._first_of(self._store.changed_by(changes))
 
     def warm(self) -> None:
         """Compiles what fences run."""
         everything = self._arenas.values, self._arenas.grads, self._store.params, self._store.accumulators
-        jax.block_until_ready(self._corners([*jax.tree.leaves(everything), *self._losses.warm()]))
+        jax.block_until_ready(self._first_of([*jax.tree.leaves(everything), *self._losses.warm()]))
 
     def is_idle(self, worker: int) -> bool:
         """Whether a worker's device has done what was issued to it."""
@@ -71,8 +71,8 @@ class Fences:
         """Blocks until all devices have done what was issued."""
         jax.block_until_ready((self._store.params, self._arenas.values, self._arenas.grads, self._store.accumulators))
 
-    def _corners(self, arrays: list[jax.Array]) -> list[jax.Array]:
-        return [self._corner.once(array) for array in arrays if array.size]
+    def _first_of(self, arrays: list[jax.Array]) -> list[jax.Array]:
+        return [self._first.once(array) for array in arrays if array.size]
 
     def _written(self, worker: int) -> Iterator[jax.Array]:
         """What is on a worker's device and changes: arenas first, to which most of what is at work writes; parameters, accumulators, sums of losses."""

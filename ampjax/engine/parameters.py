@@ -14,7 +14,7 @@ import optax
 
 from ampjax.devices.allreduce import Device, average
 from ampjax.engine.arenas import copied, zeros
-from ampjax.engine.kernels.looped import Kernel, kernel
+from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.residuals import shapes_of
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.touched_rows import TouchedRows
@@ -215,7 +215,7 @@ def _update_of(tx: Any, gradient: str, donate_params: bool, shapes: Any) -> Kern
     """`kernel(params, opt_state, accumulator, count, staleness) -> (params, opt_state, accumulator)`: an update of parameters of these shapes (`residuals.shapes_of`)."""
     update: Callable[..., Any] = make_update(tx, gradient)
 
-    @kernel(changed=(0, 1, 2) if donate_params else (1, 2))
+    @jitted(*(("params",) if donate_params else ()), "opt_state", "accumulator")
     def step(params: Any, opt_state: Any, accumulator: Any, count: Any, staleness: Any) -> Any:
         return update(params, opt_state, accumulator, count, staleness=staleness)
 

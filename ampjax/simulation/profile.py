@@ -23,7 +23,7 @@ from ampjax.drivers.issue_queue import AHEAD
 from ampjax.drivers.run import Loop
 from ampjax.engine.compilation import compilations
 from ampjax.engine.executor import Executor
-from ampjax.engine.kernels.looped import n_coalesced
+from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.errors import DataError, SettingsError
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import FORWARD, INFER, Dispatch

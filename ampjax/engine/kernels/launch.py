@@ -14,7 +14,8 @@ from ampjax.unfold.rules.edges import Edges
 CHANGES_ONLY = -1
 """The stage of a launch that runs none."""
 
-NO_SLOTS = np.zeros(0, np.int32)
+EMPTY_PACK = np.zeros(0, np.int32)
+"""The pack of a launch that runs no stage."""
 
 
 class Launch(NamedTuple):
@@ -51,7 +52,7 @@ class Launch(NamedTuple):
     n_rows: int = 0
     n_ports: int = 0
     n_outputs: int = 0
-    pack: np.ndarray = NO_SLOTS
+    pack: np.ndarray = EMPTY_PACK
     size: int = 0
     place: int = 0
     capacities: Sequence[int] = ()

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ampjax.engine.kernels.looped import Kernel
+from ampjax.engine.kernels.kernel import Kernel
 
 MOST_IDLE = 256
 """Executables of kernels that nobody holds, at most: as many as a large graph has, and about 10,000 memory maps."""
@@ -49,7 +49,7 @@ class SharedKernels:
         if found is not None:
             return found
         kernel = make() if functions is None else Kernel(*functions)
-        weakref.finalize(kernel, self._let_go, key, (kernel.once, kernel.in_a_row)).atexit = False
+        weakref.finalize(kernel, self._let_go, key, (kernel.once, kernel.looped)).atexit = False
         with self._lock:
             return self._held.setdefault(key, kernel)  # another thread may have been faster
 
