@@ -40,7 +40,12 @@ class Arenas:
         self.grown = 0
 
     def ensure(self, key: ArenaKey, capacity: int) -> None:
-        """Makes an arena at least `capacity` rows long, keeping what it holds."""
+        """Makes an arena at least so long, and keeps what it holds.
+
+        Args:
+          key: The arena.
+          capacity: How many rows it needs.
+        """
         if self.capacity.get(key, 0) >= capacity:
             return
         space, shape, dtype = key
@@ -74,17 +79,17 @@ class Arenas:
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, device: Any) -> jax.Array:
-    """Zeros on a device; made on the host, since `jnp.zeros` is compiled for each shape, and that is kept."""
+    """Zeros on a device, made on the host: `jnp.zeros` is compiled for each shape, and JAX keeps what it has compiled."""
     return jax.device_put(np.zeros(shape, dtype), device)
 
 
 def grow(array: jax.Array, capacity: int) -> jax.Array:
-    """The array with rows of zeros added, up to `capacity` rows."""
+    """An array `[n, *row]` with rows of zeros behind, `[capacity, *row]`."""
     if not len(array):
         return zeros((capacity, *array.shape[1:]), array.dtype, array.device)
     return jnp.pad(array, [(0, capacity - len(array))] + [(0, 0)] * (array.ndim - 1))
 
 
 def copied(array: Any, device: Any) -> jax.Array:
-    """An array of its own on a device, that may be donated; nothing is compiled for it."""
+    """A copy of an array on a device, which may be donated; nothing is compiled for it."""
     return jax.device_put(array if isinstance(array, jax.Array) else np.array(array), device, may_alias=False)

@@ -1,4 +1,4 @@
-"""Counting and doing compilations: the ladder of dispatch sizes is compiled before training, so that nothing is compiled in it."""
+"""Compiles the kernels of all dispatch sizes before training, so that nothing is compiled in it; and counts compilations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ def _count(event: str, duration_secs: float, **kwargs: str | int) -> None:
 
 @contextmanager
 def told_of_compilations(listener: Callable[[], object]) -> Iterator[None]:
-    """Calls `listener` after each XLA compilation of this process, loads from the persistent cache included, as long as this is open."""
+    """Calls a function after each XLA compilation of this process, as long as this is open; loads from the persistent cache count, too.
+
+    Args:
+      listener: The function.
+    """
     compilations()
     _listeners.append(listener)
     try:
@@ -65,18 +69,19 @@ class Ladder:
 def ladders(
     executor: Executor, scheduler: Scheduler, sizes: Mapping[str, StageStats], directions: Iterable[str]
 ) -> Iterator[Ladder]:
-    """What to compile: every stage of the dry run at every size of its ladder, in each direction.
-
-    What dispatches have been limited to before is left out.
+    """The kernels to compile: every stage of the dry run at every size of its ladder, in each direction.
 
     A ladder ends at twice the largest dispatch of a dry run (a message counts for a row at least), or at `max_dispatch_size`; single ragged
-    messages may be larger. Only the trash slot is read and written.
+    messages may be larger. Sizes that have been compiled before are left out. Only the trash slot is read and written.
 
     Args:
       executor: Runs them.
       scheduler: Knows the arenas' sizes.
       sizes: What a dry run has counted, by stage.
       directions: `forward`, `backward`, `infer`.
+
+    Yields:
+      What to compile for each stage and direction.
     """
     limit = scheduler.settings.max_dispatch_size
     for stage in scheduler.plan.stages:
@@ -110,4 +115,4 @@ def _may_update(executor: Executor, scheduler: Scheduler, stage: Stage, launch: 
     brings = launch.direction == BACKWARD or (stage.kind.starts_backward and launch.direction == FORWARD)
     nodes = [node.params_name for node in stage.parameterised]
     due = bool(nodes) and scheduler.updates.are_due_after(nodes, launch.n_rows)
-    return brings and due and executor.can_update_at_once(launch)
+    return brings and due and executor.backward_runs.can_update_at_once(launch)

@@ -20,7 +20,7 @@ class Fences:
 
     Args:
       plan: The plan.
-      arenas: What kernels write:
+      arenas: Kernels write these,
       store: these,
       losses: and these.
     """
@@ -31,7 +31,11 @@ class Fences:
         self._first = first_element(tuple(dict.fromkeys(keys)))
 
     def of_worker(self, worker: int) -> jax.Array | None:
-        """Ready when the worker's device has done what was issued to it; None before its first arena."""
+        """A fence that is ready when a worker's device has done what was issued to it; None before its first arena.
+
+        Args:
+          worker: Its number.
+        """
         space = self._plan.spaces[worker]
         for key, values in self._arenas.values.items():
             if key[0] == space:
@@ -39,7 +43,11 @@ class Fences:
         return None
 
     def of_kernels(self, dispatch: Dispatch) -> list[jax.Array]:
-        """Ready when the kernels of this dispatch, the last that was issued, have been done."""
+        """Fences that are ready when the kernels of a dispatch have been done.
+
+        Args:
+          dispatch: The last one whose kernels were issued.
+        """
         if dispatch.stage < 0:
             return []
         stage = self._plan.stages[dispatch.stage]
@@ -51,7 +59,11 @@ class Fences:
         return self._first_of(written)
 
     def of_changes(self, changes: Sequence[Change]) -> list[jax.Array]:
-        """Ready when these parameter changes, the last that were issued, have been made."""
+        """Fences that are ready when parameter changes have been made.
+
+        Args:
+          changes: The last ones that were issued.
+        """
         return self._first_of(self._store.changed_by(changes))
 
     def warm(self) -> None:
@@ -60,11 +72,19 @@ class Fences:
         jax.block_until_ready(self._first_of([*jax.tree.leaves(everything), *self._losses.warm()]))
 
     def is_idle(self, worker: int) -> bool:
-        """Whether a worker's device has done what was issued to it."""
+        """Whether a worker's device has done what was issued to it.
+
+        Args:
+          worker: Its number.
+        """
         return all(_is_ready(array) for array in self._written(worker))
 
     def wait_for(self, worker: int) -> None:
-        """Blocks until a worker's device has done what was issued to it."""
+        """Blocks until a worker's device has done what was issued to it.
+
+        Args:
+          worker: Its number.
+        """
         jax.block_until_ready(list(self._written(worker)))
 
     def wait(self) -> None:
@@ -75,7 +95,7 @@ class Fences:
         return [self._first.once(array) for array in arrays if array.size]
 
     def _written(self, worker: int) -> Iterator[jax.Array]:
-        """What is on a worker's device and changes: arenas first, to which most of what is at work writes; parameters, accumulators, sums of losses."""
+        """The arrays on a worker's device that kernels replace. Arenas come first: most kernels write to these, so `is_idle` ends early."""
         space = self._plan.spaces[worker]
         for of in (self._arenas.grads, self._arenas.values):
             yield from (array for key, array in of.items() if key[0] == space and array is not None)

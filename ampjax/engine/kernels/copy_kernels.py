@@ -11,12 +11,16 @@ from ampjax.engine.kernels.wiring import put_gradients
 from ampjax.plan.stages import ArenaKey
 
 ArenaKeys = tuple[ArenaKey, ...]
-"""The arenas that a kernel is for: it goes with the last graph that has them, where one kernel for all graphs would keep what it has compiled for each."""
+"""The arenas that a kernel is for: it goes with the last graph that has them, where one kernel for all graphs would keep what it has
+compiled for each."""
 
 
 @shared
 def put_rows(arenas: ArenaKeys) -> Kernel:
-    """`kernel(arena, grads, slots, rows) -> (arena, grads)`: writes rows to slots and, unless `grads` is None, sets their adjoint rows to zero."""
+    """`kernel(arena, grads, slots, rows) -> (arena, grads)`: writes rows to slots.
+
+    It sets their adjoint rows to zero, unless `grads` is None.
+    """
 
     @jitted("arena", "grads")
     def put_rows(arena: Any, grads: Any, slots: Any, rows: Any) -> Any:
@@ -38,7 +42,10 @@ def get_rows(arenas: ArenaKeys) -> Kernel:
 
 @shared
 def return_gradients(arenas: ArenaKeys, sole: bool) -> Kernel:
-    """`kernel(grads, slots, rows) -> grads`: writes cotangents to the adjoint rows of slots, for a sole consumer, or adds them; padding has the trash slot."""
+    """`kernel(grads, slots, rows) -> grads`: adds cotangents to the adjoint rows of slots; for a sole consumer it writes them.
+
+    Padding has the trash slot.
+    """
 
     @jitted("grads")
     def return_gradients(grads: Any, slots: Any, rows: Any) -> Any:

@@ -1,10 +1,10 @@
 """Kernels of chains: a dispatch's graphs in one call, from the rows that come in to the rows that go out.
 
-Messages over edges exist in here only. A way's bodies work once on each row that is sent over it, however many edges it leaves by; what arrives is a sum
-of such rows. Senders come in one array, padded to a size for each way: padding repeats a real sender (or row 0, where a way has none), and no edge carries
-what is made of it; its cotangents are removed with `where`. Padding edges have a receiver out of range, so that they are dropped.
-Of the forward pass, what was collected is recorded beside the output rows, with what else the row-wise nodes' adjoint needs; the adjoint of
-what is sent needs its sender's row only.
+Messages over edges exist in here only. A way's bodies work once on each row that is sent over it, however many edges it leaves by; what
+arrives is a sum of such rows. Senders come in one array, padded to a size for each way: padding repeats a real sender (or row 0, where a
+way has none), and no edge carries what is made of it; its cotangents are removed with `where`. Padding edges have a receiver out of range,
+so that they are dropped. Of the forward pass, what was collected is recorded beside the output rows, with what else the row-wise nodes'
+adjoint needs; the adjoint of what is sent needs its sender's row only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax import Array
 
 from ampjax.engine.kernels.edge_sizes import PaddedEdges, Sizes
 from ampjax.engine.kernels.kernel import Kernel, PerDispatch, kernel
-from ampjax.engine.kernels.residuals import Kept, over_rows, row_vjp
+from ampjax.engine.kernels.residuals import Residuals, over_rows, row_vjp
 from ampjax.engine.kernels.scatter import INSIDE, set_rows
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.kernels.stage_program import ChainProgram, Program
@@ -60,7 +60,7 @@ def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
 
 
 @shared
-def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
+def forward_train(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Kernel:
     """`kernel(params, (written, grads, records), read, per_dispatch, sizes) -> (written, grads, records)`: a chain in training."""
 
     @kernel(takes_sizes=True)
@@ -72,7 +72,7 @@ def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
         collected = _Sent(program, ways, inputs[0], brought.edges, sizes, of_edges).collected()
         outs: tuple[Array, ...] = (collected,)
         if program.rows is not None:
-            outs, values = kept.forward(program.rows, own, (collected, *inputs), of_rows)
+            outs, values = residuals.forward(program.rows, own, (collected, *inputs), of_rows)
             values = (collected, *values) if records else ()
             records = [set_rows(r, wiring.of_output(pack, 0), x) for r, x in zip(records, values, strict=True)]
         return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
@@ -81,7 +81,7 @@ def forward_train(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
 
 
 @shared
-def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
+def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Kernel:
     """`kernel(params, (grads, accumulators), (arenas, records), per_dispatch, sizes) -> (grads, accumulators)`: a chain's adjoint."""
 
     @kernel(takes_sizes=True)
@@ -99,7 +99,7 @@ def backward(program: ChainProgram, wiring: Wiring, kept: Kept) -> Kernel:
             slots = wiring.of_output(pack, 0)
             slots = jnp.where(real, slots, slots[0])
             collected, *rest = (r.at[slots].get(**INSIDE) for r in records)
-            outs, pull = kept.backward(program.rows, own, (collected, *inputs), of_rows, rest)
+            outs, pull = residuals.backward(program.rows, own, (collected, *inputs), of_rows, rest)
             returned = cotangents(wiring, grads, pack, real, outs)
             row_grads, back, *to_inputs = over_one_axis(lambda: pull(returned), (collected, *inputs, *outs))
         way_grads, to_senders = _Sent(program, ways, inputs[0], brought.edges, sizes, of_edges).pulled_back(back)

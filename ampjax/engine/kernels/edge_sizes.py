@@ -1,7 +1,8 @@
-"""Padded sizes of dispatches of graphs: a ladder for rows, and room for edges that follows from the rows.
+"""The padded sizes of dispatches of graphs: a ladder for rows, and room for edges that follows from the rows.
 
-A kernel with a size for rows, one for what is sent on each way and one for edges would have as many variants as these have combinations. So the room for
-these belongs to the step of the rows' ladder: what so many rows hardly ever exceed, told from sampled graphs. A dispatch with more takes the next step.
+A kernel with a size for rows, one for what is sent on each way and one for edges would have as many variants as these have combinations. So
+the room for these belongs to the step of the rows' ladder: what so many rows hardly ever exceed, estimated from sampled graphs. A dispatch
+with more takes the next step.
 """
 
 from __future__ import annotations
@@ -67,13 +68,29 @@ class EdgeSizes:
         return cls(tuple(mean.tolist()), tuple(spread.tolist()))
 
     def room(self, rows: int) -> Sizes:
-        """What there is room for beside so many rows, padding included."""
+        """The edges that there is room for.
+
+        Args:
+          rows: Padded rows of a dispatch.
+
+        Returns:
+          The padded sizes.
+        """
         usual = rows * np.array(self.mean) + DEVIATIONS * np.sqrt(rows) * np.array(self.spread)
         least = np.maximum(usual, LEAST * rows)
         return tuple((MULTIPLE * np.ceil(np.maximum(least, 1) / MULTIPLE)).astype(int).tolist())
 
     def fit(self, ladder: Callable[[int], int], rows: int, edges: Edges) -> tuple[int, Sizes]:
-        """The padded sizes of a dispatch: the first step of a ladder that has room for its rows and its edges."""
+        """The padded sizes of a dispatch: the first step of a ladder that has room for its rows and its edges.
+
+        Args:
+          ladder: From rows to padded rows.
+          rows: The dispatch's.
+          edges: Its edges.
+
+        Returns:
+          Its padded rows, and the padded sizes of its edges.
+        """
         step, loads = ladder(rows), (*edges.sent.totals.tolist(), len(edges.receivers))
         while any(n > room for n, room in zip(loads, self.room(step), strict=True)):
             step = ladder(step + 1)
@@ -83,7 +100,17 @@ class EdgeSizes:
 def fitted_edges(
     expected: EdgeSizes, ladder: Callable[[int], int], rows: int, edges: Edges
 ) -> tuple[int, Sizes, PaddedEdges]:
-    """The padded rows of a dispatch of so many, its padded sizes, and its edges as kernels take them."""
+    """A dispatch's edges as kernels take them, with the sizes to which it is padded.
+
+    Args:
+      expected: For how many edges there is room.
+      ladder: From rows to padded rows.
+      rows: The dispatch's.
+      edges: Its edges.
+
+    Returns:
+      Its padded rows, the padded sizes of its edges, and these.
+    """
     k, sizes = expected.fit(ladder, rows, edges)
     return k, sizes, padded_edges(edges, k, sizes)
 

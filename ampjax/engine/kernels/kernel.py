@@ -4,11 +4,11 @@ A kernel of a stage has four arguments:
 
     kernel(params, donated, read, per_dispatch) -> donated
 
-`donated` is what it changes, in place: it returns the same again. `params` are the stage's parameters, a pytree for each parameterised node. `read` is what it reads and leaves as it is.
-`per_dispatch` is what differs between the dispatches that it may be called for.
+`donated` is what it changes, in place: it returns the same again. `params` are the stage's parameters, a pytree for each parameterised
+node. `read` is what it reads and leaves as it is. `per_dispatch` is what differs between the dispatches that it may be called for.
 
-They are plain tuples where a kernel is called, and have names inside. With named tuples or dataclasses in the call, JAX takes 1.3 us longer to find the compiled function, of 9 us that
-such a call takes; four tuples cost as much as their parts would as positional arguments.
+They are plain tuples where a kernel is called, and have names inside. With named tuples or dataclasses in the call, JAX takes 1.3 us longer
+to find the compiled function, of 9 us that such a call takes; four tuples cost as much as their parts would as positional arguments.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ampjax.sched.decisions.packs import STREAK
+from ampjax.sched.decisions.packs import MOST_COALESCED
 
 
 class PerDispatch(NamedTuple):
-    """What one dispatch brings to a kernel. Looped kernels get the same of several, stacked: `[STREAK, ...]`.
+    """What one dispatch brings to a kernel. Looped kernels get the same of several, stacked: `[MOST_COALESCED, ...]`.
 
     Args:
       host: The rows of each port whose payloads lie in host memory, `[k, *shape]`.
       pack: Slots, int32 `[n_lines, k]` (`sched.decisions.packs`).
       seeds: The random number of each row, uint32 `[k]`, if bodies are random and it trains; of `edges` stages `edge_kernels.Seeds`.
-      scalars: What a `weight_gradients.GradientConsumer` is told, if anything.
+      scalars: Numbers of each node that an update needs, float32 `[nodes, 2]`; else None.
       edges: The edges of an `edges` stage, as `edge_sizes.PaddedEdges`.
     """
 
@@ -106,6 +106,6 @@ def _loop(function: Callable[..., Any], n: Any, params: Any, donated: Any, read:
     def step(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         per_dispatch, donated = state
         returned = function(params, donated, read, per_dispatch)
-        return of_dispatch(jnp.minimum(i + 1, jnp.uint32(STREAK - 1))), returned
+        return of_dispatch(jnp.minimum(i + 1, jnp.uint32(MOST_COALESCED - 1))), returned
 
     return jax.lax.fori_loop(jnp.uint32(0), n, step, (of_dispatch(0), donated))[1]

@@ -1,4 +1,4 @@
-"""A launch: what an executor carries out, as plain data (integers, names and arrays), so it can travel to another process."""
+"""A launch: a dispatch as an executor takes it, in plain data (integers, names and arrays), so that it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Launch(NamedTuple):
       pack: The slots of the rows of each port and output, in the layout that kernels take (`sched.decisions.packs`).
       size: The size that it is padded to; 0 if it is not.
       place: Where the pack begins in the array that it shares with those of other launches.
-      capacities: For each output, how many rows its arena has; of a way back none.
+      capacities: For each output, how many rows its arena must have; empty for direction `backward`.
       changes: Parameter changes that follow.
-      brings_updates: Whether these are updates of the stage's nodes, of each, from nothing but gradients that it brings itself.
+      brings_updates: Whether these are one update of each of the stage's nodes, from nothing but gradients that it brings itself.
       sizes: For ragged inputs, the rows of each message `[n]`.
       edges: For a chain, its edges.
       scatter: For a collect, the output row (within the launch) of each input row, per port.
@@ -72,10 +72,10 @@ class Launch(NamedTuple):
 
     @property
     def in_rows(self) -> list[np.ndarray]:
-        """Those of each port."""
+        """The arena slots of the rows of each port."""
         return self.rows[: self.n_ports]
 
     @property
     def out_rows(self) -> list[np.ndarray]:
-        """Those of each output."""
+        """The arena slots of the rows of each output."""
         return self.rows[self.n_ports :]

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ampjax.engine.kernels.kernel import Kernel, PerDispatch, kernel
-from ampjax.engine.kernels.residuals import Kept, over_rows
+from ampjax.engine.kernels.residuals import Residuals, over_rows
 from ampjax.engine.kernels.scatter import read_rows, set_rows
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.kernels.stage_program import Program
@@ -32,7 +32,7 @@ def forward(program: Program, wiring: Wiring) -> Kernel:
 
 
 @shared
-def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Kernel:
+def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Kernel:
     """`kernel(params, (written, grads, records), read, per_dispatch) -> (written, grads, records)`: a `rows` stage in training.
 
     Beside the output rows, the adjoint rows of the new outputs are set to zero (where consumers will add to them), and what the
@@ -43,8 +43,8 @@ def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Kernel:
     def forward_train(params: Any, donated: Any, read: Any, brought: PerDispatch) -> Any:
         (written, grads, records), pack = donated, brought.pack
         inputs = gathered(wiring, (*written, *read), brought.host, pack)
-        if kept.leaves:
-            outs, values = kept.forward(program, params, inputs, brought.seeds)
+        if residuals.leaves:
+            outs, values = residuals.forward(program, params, inputs, brought.seeds)
             slots = wiring.of_output(pack, 0)
             records = [set_rows(r, slots, x) for r, x in zip(records, values, strict=True)]
         else:
@@ -55,7 +55,7 @@ def forward_train(program: Program, wiring: Wiring, kept: Kept) -> Kernel:
 
 
 @shared
-def backward(program: Program, wiring: Wiring, kept: Kept, consumer: GradientConsumer) -> Kernel:
+def backward(program: Program, wiring: Wiring, residuals: Residuals, consumer: GradientConsumer) -> Kernel:
     """`kernel(params, (grads, states), (arenas, records), per_dispatch) -> (grads, states)`: the adjoint of a `rows` stage.
 
     Output cotangents are read from the adjoint rows of the output slots; input cotangents are added to those of the input slots;
@@ -71,7 +71,7 @@ def backward(program: Program, wiring: Wiring, kept: Kept, consumer: GradientCon
         # Padding reads the first row's: nothing may ever have been recorded in the trash slot, and 0 over 0 is no number.
         slots = wiring.of_output(pack, 0)
         slots = jnp.where(mask, slots, slots[0])
-        outs, pull = kept.backward(program, params, inputs, brought.seeds, [read_rows(r, slots) for r in records])
+        outs, pull = residuals.backward(program, params, inputs, brought.seeds, [read_rows(r, slots) for r in records])
         returned = cotangents(wiring, grads, pack, mask, outs)
         weight_grads, *input_grads = over_one_axis(lambda: pull(returned), (*inputs, *outs))
         new_grads = add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads)

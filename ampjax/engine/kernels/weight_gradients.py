@@ -1,8 +1,8 @@
 """Where the weight gradients of a dispatch go: into accumulators, for an update to come, or into an update at once.
 
-A kernel calls such a `GradientConsumer` with the stage's parameters, the state that it keeps of each node (donated), and the sums of the gradient rows. Where a dispatch brings all the rows of
-an update, and nothing had been accumulated before, the update is part of the kernel: the accumulators, which are zero and stay so, are neither written nor read,
-which is four passes over the parameters less.
+A kernel calls such a `GradientConsumer` with the stage's parameters, the state that it keeps of each node (donated), and the sums of the
+gradient rows. Where a dispatch brings all the rows of an update, and nothing had been accumulated before, the update is part of the kernel:
+the accumulators, which are zero and stay so, are neither written nor read, which is four passes over the parameters less.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Updating:
           states: Its optimizer state.
           grads: Its gradients, summed over rows.
           scalars: `[nodes, 2]`, float32: how many rows these are, and their mean staleness.
-          read: Values for which old parameters are needed. These are known to be read before new ones are written, so they need not be copied.
+          read: Values for which old parameters are needed. These are known to be read before new ones are written, so they need not be
+            copied.
 
         Returns:
           Parameters and optimizer state of each node.

@@ -1,9 +1,11 @@
 """Where a stage's rows and gradients lie: the steps that its kernels share, from arenas to input rows and from results back to arenas.
 
-A kernel gathers input rows by slot, computes, and scatters result rows by slot, in one call. Arenas that it writes to are donated, so the writes are in place. Rows beyond the last message
-are padding: they repeat a real input row, write to the trash slot 0, and their cotangents are removed with `where` (0 times infinity would be NaN).
+A kernel gathers input rows by slot, computes, and scatters result rows by slot, in one call. Arenas that it writes to are donated, so the
+writes are in place. Rows beyond the last message are padding: they repeat a real input row, write to the trash slot 0, and their cotangents
+are removed with `where` (0 times infinity would be NaN).
 
-Integers are passed packed: one array `[n_lines, k]` with lines of slots and one that starts with the number of real rows (`sched.decisions.packs`).
+Integers are passed packed: one array `[n_lines, k]` with lines of slots and one that starts with the number of real rows
+(`sched.decisions.packs`).
 """
 
 from __future__ import annotations

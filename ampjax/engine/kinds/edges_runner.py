@@ -14,7 +14,7 @@ from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes, PaddedEdges, Sizes, fitted_edges
 from ampjax.engine.kernels.kernel import Kernel
 from ampjax.engine.kernels.launch import Launch
-from ampjax.engine.kernels.residuals import find_chain_kept
+from ampjax.engine.kernels.residuals import find_chain_residuals
 from ampjax.engine.kernels.stage_program import make_chain_program
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kinds.idle_launch import idle_launch, steps
@@ -38,7 +38,7 @@ class EdgesRunner(StageRunner):
         self.stage, self._program = stage, make_chain_program(stage)
         self._draws, self._needs_backward = self._program.random, needs_backward(stage)
         self._arrays = StageArrays(stage, arenas)
-        self._records = RecordedActivations(stage, arenas, functools.partial(find_chain_kept, self._program))
+        self._records = RecordedActivations(stage, arenas, functools.partial(find_chain_residuals, self._program))
         self._infer = edge_kernels.forward(self._program, self._arrays.wiring)
         self._train: Kernel | None = None  # made when the parameters' shapes are known, as is the next
         self._adjoint: Kernel | None = None
@@ -125,11 +125,11 @@ class EdgesRunner(StageRunner):
         return padded(rows, k, True), tuple(padded(way, n, True) for way, n in zip(ways, sizes[:-1], strict=True))
 
     def _make_train(self, params: Params) -> Kernel:
-        self._train = edge_kernels.forward_train(self._program, self._arrays.wiring, self._records.kept(params))
+        self._train = edge_kernels.forward_train(self._program, self._arrays.wiring, self._records.residuals(params))
         return self._train
 
     def _make_adjoint(self, params: Params) -> Kernel:
-        self._adjoint = edge_kernels.backward(self._program, self._arrays.wiring, self._records.kept(params))
+        self._adjoint = edge_kernels.backward(self._program, self._arrays.wiring, self._records.residuals(params))
         return self._adjoint
 
 

@@ -61,7 +61,7 @@ class LossRunner(StageRunner):
         return states
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether a launch can be carried out in the same call as the one before it, of this stage and direction."""
+        """Whether one call can carry out a launch and the one before it, which is of the same stage and direction."""
         return self._arrays.can_coalesce(before, launch)
 
     def _make_adjoint(self, consumer: GradientConsumer) -> Kernel:

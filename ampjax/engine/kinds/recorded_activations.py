@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.engine.arenas import Arenas, grow, zeros
-from ampjax.engine.kernels.residuals import Kept, Rows, shapes_of
+from ampjax.engine.kernels.residuals import Residuals, Rows, shapes_of
 from ampjax.engine.kinds.stage_runner import needs_backward
 from ampjax.plan.stages import Stage
 
@@ -21,33 +21,34 @@ class RecordedActivations:
     Args:
       stage: The stage.
       arenas: Where payloads lie.
-      find: `find(rows, shapes)`: which activations to record, from shape and dtype name of a row of each port and the parameters' `residuals.shapes_of`.
+      find: `find(rows, shapes)`: which activations to record, from shape and dtype name of a row of each port and the parameters'
+        `residuals.shapes_of`.
 
     Attributes:
       arrays: What is recorded; kernels replace these arrays.
     """
 
-    def __init__(self, stage: Stage, arenas: Arenas, find: Callable[[Rows, Any], Kept]):
+    def __init__(self, stage: Stage, arenas: Arenas, find: Callable[[Rows, Any], Residuals]):
         self._stage, self._arenas, self._find = stage, arenas, find
-        self._kept: Kept | None = None
+        self._residuals: Residuals | None = None
         self._capacity = 0
         self.arrays: tuple[jax.Array, ...] = ()
 
-    def kept(self, params: tuple[Any, ...]) -> Kept:
+    def residuals(self, params: tuple[Any, ...]) -> Residuals:
         """Which activations are recorded: found once, by tracing the stage's bodies."""
-        if self._kept is None:
+        if self._residuals is None:
             rows = tuple((port.type.shape, port.type.dtype.name) for port in self._stage.ports)
-            self._kept = self._find(rows, shapes_of(params)) if needs_backward(self._stage) else Kept()
-        return self._kept
+            self._residuals = self._find(rows, shapes_of(params)) if needs_backward(self._stage) else Residuals()
+        return self._residuals
 
     def grown(self) -> tuple[jax.Array, ...]:
-        """The arrays, as long as the arena of the first output; `kept` must have been asked for."""
+        """The arrays, as long as the arena of the first output; `residuals` must have been asked for."""
         key = self._stage.arenas[0]
         capacity = self._arenas.capacity[key]
         if self._capacity < capacity:
-            assert self._kept is not None
+            assert self._residuals is not None
             device = self._arenas.devices[key[0]]
-            old = self.arrays or tuple(zeros((0, *shape), dtype, device) for shape, dtype in self._kept.rows)
+            old = self.arrays or tuple(zeros((0, *shape), dtype, device) for shape, dtype in self._residuals.rows)
             self.arrays = tuple(grow(array, capacity) for array in old)
             self._capacity = capacity
         return self.arrays
@@ -59,4 +60,4 @@ class RecordedActivations:
 
     def row_bytes(self, params: tuple[Any, ...]) -> int:
         """Bytes of one row of each array."""
-        return sum(int(np.prod(shape)) * jnp.dtype(dtype).itemsize for shape, dtype in self.kept(params).rows)
+        return sum(int(np.prod(shape)) * jnp.dtype(dtype).itemsize for shape, dtype in self.residuals(params).rows)

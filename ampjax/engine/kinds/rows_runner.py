@@ -12,7 +12,7 @@ from ampjax.engine.kernels import rows
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.kernel import Kernel
 from ampjax.engine.kernels.launch import Launch
-from ampjax.engine.kernels.residuals import find_kept
+from ampjax.engine.kernels.residuals import find_residuals
 from ampjax.engine.kernels.stage_program import make_program
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kinds.recorded_activations import RecordedActivations
@@ -34,7 +34,7 @@ class RowsRunner(StageRunner):
         self.stage, self._program = stage, make_program(stage)
         on_cpu = arenas.devices[stage.space].platform == "cpu"
         self._arrays = StageArrays(stage, arenas, self._program.random, loops=on_cpu)
-        self._records = RecordedActivations(stage, arenas, partial(find_kept, self._program))
+        self._records = RecordedActivations(stage, arenas, partial(find_residuals, self._program))
         self._infer = rows.forward(self._program, self._arrays.wiring)
         self._train: Kernel | None = None  # made when the parameters' shapes are known
         self._adjoints: dict[GradientConsumer, Kernel] = {}  # to find one by its program costs as much as a message
@@ -69,7 +69,7 @@ class RowsRunner(StageRunner):
         return states
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether a launch can be carried out in the same call as the one before it, of this stage and direction."""
+        """Whether one call can carry out a launch and the one before it, which is of the same stage and direction."""
         return self._arrays.can_coalesce(before, launch)
 
     def read(self, launch: Launch) -> Any:
@@ -86,10 +86,10 @@ class RowsRunner(StageRunner):
         return self._records.row_bytes(params)
 
     def _make_train(self, params: Params) -> Kernel:
-        self._train = rows.forward_train(self._program, self._arrays.wiring, self._records.kept(params))
+        self._train = rows.forward_train(self._program, self._arrays.wiring, self._records.residuals(params))
         return self._train
 
     def _make_adjoint(self, params: Params, consumer: GradientConsumer) -> Kernel:
-        kept = self._records.kept(params)
-        kernel = self._adjoints[consumer] = rows.backward(self._program, self._arrays.wiring, kept, consumer)
+        residuals = self._records.residuals(params)
+        kernel = self._adjoints[consumer] = rows.backward(self._program, self._arrays.wiring, residuals, consumer)
         return kernel

@@ -26,7 +26,8 @@ Rows = tuple[Any, ...]
 class StageArrays:
     """What one stage's kernels take and give back.
 
-    Kernels get the arenas of the stage's outputs first, then those that are only read. Arenas are looked up when a launch is carried out, as each kernel that writes to one replaces it.
+    Kernels get the arenas of the stage's outputs first, then those that are only read. Arenas are looked up when a launch is carried out,
+    as each kernel that writes to one replaces it.
 
     Args:
       stage: The stage.
@@ -91,7 +92,7 @@ class StageArrays:
     # -- launches of messages of one row each, or any that are padded to one size
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether a launch can be carried out in the same call as the one before it: it has the same size, and a kernel that loops is faster."""
+        """Whether one call can carry out a launch and the one before it: both have one size, and looping over this is faster."""
         k = self.size(launch)
         return k == self.size(before) and k <= self._largest_looped and min(launch.n_rows, before.n_rows) > 0
 
@@ -110,15 +111,15 @@ class StageArrays:
           params: The stage's parameters.
           read: What it only reads.
           launches: They have one size.
-          scalars: What the consumer of weight gradients is told, if anything.
+          scalars: `kernel.PerDispatch.scalars`.
 
         Returns:
           What the kernel returns: `donated`, changed.
         """
         k = self.size(launches[0])
         if k <= self._largest_looped and kernel.looped is not None:
-            host, pack = self.rows(launches, k, packs.STREAK)
-            brought = host, pack, self._seeds(launches, k, packs.STREAK), scalars, None
+            host, pack = self.rows(launches, k, packs.MOST_COALESCED)
+            brought = host, pack, self._seeds(launches, k, packs.MOST_COALESCED), scalars, None
             return kernel.looped(COUNTS[len(launches)], params, donated, read, brought)
         host, pack = self.rows(launches, k, 1)
         seeds = self._seeds(launches, k, 1)

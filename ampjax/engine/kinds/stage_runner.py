@@ -21,7 +21,7 @@ Params = tuple[Any, ...]
 
 
 class StageRunner(Protocol):
-    """Carries out the launches of one stage. A kind gives `forward` and `backward`, and what of the rest differs from what is here.
+    """Carries out the launches of one stage. A kind defines `forward` and `backward`, and overrides of the rest what is different for it.
 
     Attributes:
       stage: The stage.
@@ -53,23 +53,23 @@ class StageRunner(Protocol):
           params: The stage's parameters. They are donated if the consumer changes them.
           consumer: Takes the weight gradients.
           states: What it keeps of each parameterised node. Donated.
-          scalars: What it is told of each node, float32 `[nodes, 2]`, if anything.
+          scalars: Numbers of each node that an update needs, float32 `[nodes, 2]`; else None.
 
         Returns:
           What the consumer returns.
         """
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether a launch can be carried out in the same call as the one before it, of this stage and direction."""
+        """Whether one call can carry out a launch and the one before it, which is of the same stage and direction."""
         del before, launch
         return False
 
     def read(self, launch: Launch) -> Any:
-        """What a launch hands to the host, `[r, *shape]` (padded: take the first `n_rows`); None if nothing."""
+        """The rows that a `sink` or a `route_by` hands to the host, `[r, *shape]` (padded: take the first `n_rows`)."""
         del launch
 
     def expect_edges(self, sizes: EdgeSizes) -> None:
-        """Tells for how many edges to leave room beside so many rows: of `edges` stages, before their first launch."""
+        """Tells an `edges` stage, before its first launch, for how many edges to leave room."""
         del sizes
 
     @property
@@ -85,7 +85,7 @@ class StageRunner(Protocol):
     def idle_launches(
         self, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
     ) -> Iterator[Launch]:
-        """Launches that do nothing, one of each size up to that of so many rows: run once, they compile the kernels.
+        """Launches that do nothing, one of each size up to that of the largest dispatch: run once, they compile the kernels.
 
         Args:
           direction: `forward`, `backward` or `infer`.

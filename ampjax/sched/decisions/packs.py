@@ -14,8 +14,8 @@ import numpy as np
 
 from ampjax.sched.columns import ALIGNED, N_HEAD, TRASH
 
-STREAK = 16
-"""Dispatches that are carried out in one call, at most: whose packs are read as one array."""
+MOST_COALESCED = 16
+"""Dispatches that one call of a kernel carries out, at most: their packs are read as one array."""
 
 PIECE = 1 << 16
 """Numbers for which memory is taken at once."""

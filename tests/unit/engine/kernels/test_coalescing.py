@@ -13,10 +13,10 @@ from support.engines import NEVER, engine
 import ampjax as amp
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.run import Loop
-from ampjax.drivers.sampling_timer import Sampled
+from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
 from ampjax.plan.ladders import ladder_for
-from ampjax.sched.decisions.packs import STREAK
+from ampjax.sched.decisions.packs import MOST_COALESCED
 from ampjax.trace.trace import Trace
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_what_is_called_together_has_one_kernel(monkeypatch):
     e.wall(graphs.rnn_data([6, 6, 3, 6, 8, 2, 6, 6]))
     for call in calls:
         assert len({(d.stage, d.direction, ladder_for(e.plan.stages[d.stage])(d.n_rows)) for d in call}) == 1
-        assert not any(d.changes for d in call[:-1]) and len(call) <= STREAK
+        assert not any(d.changes for d in call[:-1]) and len(call) <= MOST_COALESCED
 
 
 def test_what_fails_is_undone_as_a_whole(monkeypatch):
@@ -152,7 +152,7 @@ def test_one_that_is_timed_is_called_alone():
     e, calls = engine(graphs.rnn(), max_active_keys=2), Calls()
     loop = Loop(e.scheduler, calls, e.sources(graphs.rnn_data([4, 4])))
     calls.feed = lambda feeds: None
-    loop.instruments.add(Sampled(Tracer(Trace(), loop, time.perf_counter_ns), calls, every=1000))
+    loop.instruments.add(SamplingTimer(Tracer(Trace(), loop, time.perf_counter_ns), calls, every=1000))
     loop.settle()
     for _ in range(4):
         loop.done(loop.decide(0))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ampjax.engine.kernels.coalescing import COUNTS
 from ampjax.engine.kernels.kernel import jitted, kernel
-from ampjax.sched.decisions.packs import STREAK
+from ampjax.sched.decisions.packs import MOST_COALESCED
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +31,12 @@ def arguments(seed):
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(FEATURES, FEATURES)).astype(np.float32)
     arena, read = rng.normal(size=(2, CAPACITY, FEATURES)).astype(np.float32)
-    slots = rng.integers(0, CAPACITY, (STREAK, 2, 4)).astype(np.int32)
-    added = rng.normal(size=(STREAK, 4, FEATURES)).astype(np.float32)
+    slots = rng.integers(0, CAPACITY, (MOST_COALESCED, 2, 4)).astype(np.int32)
+    added = rng.normal(size=(MOST_COALESCED, 4, FEATURES)).astype(np.float32)
     return weights, arena, read, slots, added
 
 
-@given(st.integers(0, STREAK), st.integers(0, 1000))
+@given(st.integers(0, MOST_COALESCED), st.integers(0, 1000))
 def test_as_one_by_one(n, seed):
     """Each reads what those before it have written; what lies behind the last of them is not looked at."""
     weights, arena, read, slots, added = arguments(seed)
@@ -52,7 +52,7 @@ def test_as_one_by_one(n, seed):
 
 def test_one_value_is_given_back_as_it_is():
     add = kernel(loops=True)(lambda params, donated, read, brought: donated + brought.pack)
-    total = add.looped(COUNTS[3], (), jnp.float32(1), (), ((), np.arange(STREAK, dtype=np.float32)))
+    total = add.looped(COUNTS[3], (), jnp.float32(1), (), ((), np.arange(MOST_COALESCED, dtype=np.float32)))
     assert float(total) == 4.0
 
 

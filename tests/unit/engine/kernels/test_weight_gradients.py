@@ -10,9 +10,9 @@ import pytest
 from support import graphs
 
 import ampjax as amp
-from ampjax.engine.executor import Executor
+from ampjax.engine.backward_runs import BackwardRuns
 from ampjax.engine.kernels import rows
-from ampjax.engine.kernels.residuals import find_kept, shapes_of
+from ampjax.engine.kernels.residuals import find_residuals, shapes_of
 from ampjax.engine.kernels.stage_program import make_program
 from ampjax.engine.kernels.weight_gradients import ACCUMULATING, Updating
 from ampjax.engine.kernels.wiring import Wiring
@@ -34,7 +34,7 @@ RULES = {"sgd": optax.sgd(0.1), "adam": optax.adam(1e-2), "adagrad": optax.adagr
 
 def trained(tx, consumers, monkeypatch, at_once=True, **settings):
     """A trainer that has seen a few sequences twice; what consumes its dispatches' weight gradients is noted."""
-    data, of = graphs.rnn_data([3, 1, 2, 3, 2, 1]), Executor._consumer
+    data, of = graphs.rnn_data([3, 1, 2, 3, 2, 1]), BackwardRuns._consumer
 
     def noted(self, stage, launch):
         found = of(self, stage, launch)
@@ -44,10 +44,10 @@ def trained(tx, consumers, monkeypatch, at_once=True, **settings):
 
     with monkeypatch.context() as patch:
         if not at_once:
-            patch.setattr(Executor, "can_update_at_once", lambda *_: False)
+            patch.setattr(BackwardRuns, "can_update_at_once", lambda *_: False)
         trainer = amp.Trainer(graphs.rnn(), tx, max_active_keys=4, **settings)
         trainer.warm_up(data, progress=False)
-        patch.setattr(Executor, "_consumer", noted)
+        patch.setattr(BackwardRuns, "_consumer", noted)
         history = trainer.fit(data, epochs=2, progress=False)
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
     return trainer
@@ -107,11 +107,11 @@ def test_it_copies_no_parameters(rule):
     program = make_program(stage)
     params = ({"w": jnp.ones((features, features)), "b": jnp.ones(features)},)
     wiring = Wiring((0,), (1,), (True,), (True,))
-    kept = find_kept(program, (((features,), "float32"),), shapes_of(params))
+    residuals = find_residuals(program, (((features,), "float32"),), shapes_of(params))
     arenas = jnp.ones((16, features)), jnp.ones((16, features))
-    records = tuple(jnp.ones((16, *shape), dtype) for shape, dtype in kept.rows)
+    records = tuple(jnp.ones((16, *shape), dtype) for shape, dtype in residuals.rows)
     states = tuple(RULES[rule].init(p) for p in params)
-    kernel = rows.backward(program, wiring, kept, Updating(((RULES[rule], "mean"),)))
+    kernel = rows.backward(program, wiring, residuals, Updating(((RULES[rule], "mean"),)))
     pack, scalars = np.ones((6, n_rows), np.int32), np.ones((1, 2), np.float32)
     donated, brought = (arenas, states), ((), pack, None, scalars)
     text = kernel.once.lower(params, donated, (arenas, records), brought).compile().as_text()
