@@ -100,10 +100,11 @@ class BackwardRuns:
     def _can_update(self, runner: StageRunner) -> bool:
         """Whether a stage's kernels can make updates.
 
-        They compute weight gradients, no message in flight needs the old parameters, and none of these is a table that is updated by rows.
+        Their runner takes a consumer that updates, no message in flight needs the old parameters, and none of these is a table that is
+        updated by rows.
         """
         is_kept = not self._store.stashed.isdisjoint(runner.stage.params)
-        return runner.computes_weight_gradients and not is_kept and runner.stage.number not in self._tables
+        return runner.can_update_at_once and not is_kept and runner.stage.number not in self._tables
 
     def _updating_of(self, stage: Stage) -> Updating:
         """What updates a stage's nodes."""

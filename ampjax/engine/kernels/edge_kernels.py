@@ -49,12 +49,12 @@ def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
     """
 
     @kernel(takes_sizes=True)
-    def edges_forward(params: Any, written: Any, read: Any, brought: PerDispatch, sizes: Sizes) -> Any:
-        inputs = gathered(wiring, (*written, *read), brought.host, brought.pack)
+    def edges_forward(params: Any, written: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
+        inputs = gathered(wiring, (*written, *read), dispatch.host, dispatch.pack)
         ways, own = program.split(params)
-        collected = _Sent(program, ways, inputs[0], brought.edges, sizes, None).collected()
+        collected = _Sent(program, ways, inputs[0], dispatch.edges, sizes, None).collected()
         outs = (collected,) if program.rows is None else over_rows(program.rows, None)(own, (collected, *inputs))
-        return written_rows(wiring, written, brought.pack, outs)
+        return written_rows(wiring, written, dispatch.pack, outs)
 
     return edges_forward
 
@@ -64,12 +64,12 @@ def forward_train(program: ChainProgram, wiring: Wiring, residuals: Residuals) -
     """`kernel(params, (written, grads, records), read, per_dispatch, sizes) -> (written, grads, records)`: a chain in training."""
 
     @kernel(takes_sizes=True)
-    def edges_forward_train(params: Any, donated: Any, read: Any, brought: PerDispatch, sizes: Sizes) -> Any:
-        (written, grads, records), pack = donated, brought.pack
-        inputs = gathered(wiring, (*written, *read), brought.host, pack)
-        of_rows, of_edges = brought.seeds or (None, None)
+    def edges_forward_train(params: Any, donated: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
+        (written, grads, records), pack = donated, dispatch.pack
+        inputs = gathered(wiring, (*written, *read), dispatch.host, pack)
+        of_rows, of_edges = dispatch.seeds or (None, None)
         ways, own = program.split(params)
-        collected = _Sent(program, ways, inputs[0], brought.edges, sizes, of_edges).collected()
+        collected = _Sent(program, ways, inputs[0], dispatch.edges, sizes, of_edges).collected()
         outs: tuple[Array, ...] = (collected,)
         if program.rows is not None:
             outs, values = residuals.forward(program.rows, own, (collected, *inputs), of_rows)
@@ -85,10 +85,10 @@ def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Ker
     """`kernel(params, (grads, accumulators), (arenas, records), per_dispatch, sizes) -> (grads, accumulators)`: a chain's adjoint."""
 
     @kernel(takes_sizes=True)
-    def edges_backward(params: Any, donated: Any, read: Any, brought: PerDispatch, sizes: Sizes) -> Any:
-        (grads, accumulators), (arenas, records), pack = donated, read, brought.pack
-        inputs = gathered(wiring, arenas, brought.host, pack)
-        of_rows, of_edges = brought.seeds or (None, None)
+    def edges_backward(params: Any, donated: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
+        (grads, accumulators), (arenas, records), pack = donated, read, dispatch.pack
+        inputs = gathered(wiring, arenas, dispatch.host, pack)
+        of_rows, of_edges = dispatch.seeds or (None, None)
         ways, own = program.split(params)
         real = _real(wiring, pack)
         row_grads: tuple[Any, ...] = ()
@@ -102,7 +102,7 @@ def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Ker
             outs, pull = residuals.backward(program.rows, own, (collected, *inputs), of_rows, rest)
             returned = cotangents(wiring, grads, pack, real, outs)
             row_grads, back, *to_inputs = over_one_axis(lambda: pull(returned), (collected, *inputs, *outs))
-        way_grads, to_senders = _Sent(program, ways, inputs[0], brought.edges, sizes, of_edges).pulled_back(back)
+        way_grads, to_senders = _Sent(program, ways, inputs[0], dispatch.edges, sizes, of_edges).pulled_back(back)
         if to_senders is not None:
             to_inputs[:1] = [to_inputs[0] + to_senders if to_inputs else to_senders]
         mask = wiring.mask(pack)

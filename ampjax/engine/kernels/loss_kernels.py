@@ -27,24 +27,24 @@ def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kerne
     """
 
     @kernel(loops=consumer.loopable, donates_params=consumer.donates_params)
-    def loss_train(params: Any, donated: Any, arenas: Any, brought: PerDispatch) -> Any:
-        (grads, states, sums), pack = donated, brought.pack
+    def loss_train(params: Any, donated: Any, arenas: Any, dispatch: PerDispatch) -> Any:
+        (grads, states, sums), pack = donated, dispatch.pack
         mask = wiring.mask(pack)
-        inputs = gathered(wiring, arenas, brought.host, pack)
+        inputs = gathered(wiring, arenas, dispatch.host, pack)
         float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
 
         def total(floats: Any, xs: Any) -> Any:
             given = iter(xs)
             full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
             joined = tuple(combine(p, f) for p, f in zip(params, floats, strict=True))
-            return _loss_sums(program, joined, full, mask, brought.seeds)
+            return _loss_sums(program, joined, full, mask, dispatch.seeds)
 
         grad = jax.grad(total, argnums=(0, 1), has_aux=True)
         floats = tuple(trainable(p) for p in params)
         (weight_grads, input_grads), new_sums = over_one_axis(lambda: grad(floats, float_inputs), inputs)
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads),
-            consumer(params, states, weight_grads, brought.scalars, input_grads),
+            consumer(params, states, weight_grads, dispatch.scalars, input_grads),
             sums + new_sums,
         )
 
@@ -56,9 +56,9 @@ def infer(program: Program, wiring: Wiring) -> Kernel:
     """`kernel(params, sums, arenas, per_dispatch) -> sums`: the loss alone."""
 
     @kernel(loops=True)
-    def loss_infer(params: Any, sums: Any, arenas: Any, brought: PerDispatch) -> Any:
-        inputs = gathered(wiring, arenas, brought.host, brought.pack)
-        return sums + _loss_sums(program, params, inputs, wiring.mask(brought.pack))[1]
+    def loss_infer(params: Any, sums: Any, arenas: Any, dispatch: PerDispatch) -> Any:
+        inputs = gathered(wiring, arenas, dispatch.host, dispatch.pack)
+        return sums + _loss_sums(program, params, inputs, wiring.mask(dispatch.pack))[1]
 
     return loss_infer
 

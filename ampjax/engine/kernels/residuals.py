@@ -23,7 +23,7 @@ from ampjax.ir.parameter_dependence import Made, describe, needing_record
 from ampjax.jaxprs.min_cut import smallest_cut
 from ampjax.optim.node_update import combine, trainable
 
-Rows = tuple[tuple[tuple[int, ...], str], ...]
+RowTypes = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and dtype name of a row of each of some arrays."""
 
 
@@ -34,11 +34,11 @@ class Residuals:
     Args:
       leaves: The leaves of the pullback that are put back.
       rows: What is recorded: what a row of each looks like.
-      places: Where it is made in the trace of `_everything`: equation and output; None if it is the leaves themselves.
+      places: Where it is made in a `_Trace`: equation and output; None if the leaves themselves are recorded.
     """
 
     leaves: tuple[int, ...] = ()
-    rows: Rows = ()
+    rows: RowTypes = ()
     places: tuple[tuple[int, int], ...] | None = None
 
     def forward(self, program: Program, params: Any, inputs: Any, seeds: Any) -> tuple[Any, list[jax.Array]]:
@@ -182,7 +182,7 @@ def row_vjp(
 
 
 @functools.lru_cache(maxsize=256)
-def find_residuals(program: Program, rows: Rows, params: Any) -> Residuals:
+def find_residuals(program: Program, rows: RowTypes, params: Any) -> Residuals:
     """Finds which residuals of a program to record.
 
     Args:
@@ -223,7 +223,7 @@ def _is_row(few: Any, more: Any) -> bool:
     return shapes[0][:1] == (3,) and shapes[1] == (5, *shapes[0][1:])
 
 
-def find_chain_residuals(program: ChainProgram, rows: Rows, params: Any) -> Residuals:
+def find_chain_residuals(program: ChainProgram, rows: RowTypes, params: Any) -> Residuals:
     """Finds which residuals of a chain's row-wise nodes to record; what they collect is recorded before these.
 
     Args:
@@ -252,7 +252,7 @@ def _array(leaf: Any) -> Any:
     return leaf if hasattr(leaf, "shape") else jnp.asarray(leaf)
 
 
-def _probe(program: Program, rows: Rows, params: Any, k: int) -> _Trace:
+def _probe(program: Program, rows: RowTypes, params: Any, k: int) -> _Trace:
     """The trace for `k` rows."""
     inputs = tuple(jax.ShapeDtypeStruct((k, *shape), dtype) for shape, dtype in rows)
     return _Trace(program, params, inputs, jax.ShapeDtypeStruct((k,), np.uint32) if program.random else None)

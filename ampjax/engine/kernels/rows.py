@@ -24,9 +24,9 @@ def forward(program: Program, wiring: Wiring) -> Kernel:
     """
 
     @kernel(loops=True)
-    def forward(params: Any, written: Any, read: Any, brought: PerDispatch) -> Any:
-        outs = over_rows(program, None)(params, gathered(wiring, (*written, *read), brought.host, brought.pack))
-        return written_rows(wiring, written, brought.pack, outs)
+    def forward(params: Any, written: Any, read: Any, dispatch: PerDispatch) -> Any:
+        outs = over_rows(program, None)(params, gathered(wiring, (*written, *read), dispatch.host, dispatch.pack))
+        return written_rows(wiring, written, dispatch.pack, outs)
 
     return forward
 
@@ -40,15 +40,15 @@ def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Ker
     """
 
     @kernel(loops=True)
-    def forward_train(params: Any, donated: Any, read: Any, brought: PerDispatch) -> Any:
-        (written, grads, records), pack = donated, brought.pack
-        inputs = gathered(wiring, (*written, *read), brought.host, pack)
+    def forward_train(params: Any, donated: Any, read: Any, dispatch: PerDispatch) -> Any:
+        (written, grads, records), pack = donated, dispatch.pack
+        inputs = gathered(wiring, (*written, *read), dispatch.host, pack)
         if residuals.leaves:
-            outs, values = residuals.forward(program, params, inputs, brought.seeds)
+            outs, values = residuals.forward(program, params, inputs, dispatch.seeds)
             slots = wiring.of_output(pack, 0)
             records = [set_rows(r, slots, x) for r, x in zip(records, values, strict=True)]
         else:
-            outs = over_rows(program, brought.seeds)(params, inputs)
+            outs = over_rows(program, dispatch.seeds)(params, inputs)
         return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
 
     return forward_train
@@ -64,17 +64,17 @@ def backward(program: Program, wiring: Wiring, residuals: Residuals, consumer: G
     """
 
     @kernel(loops=consumer.loopable, donates_params=consumer.donates_params)
-    def backward(params: Any, donated: Any, read: Any, brought: PerDispatch) -> Any:
-        (grads, states), (arenas, records), pack = donated, read, brought.pack
+    def backward(params: Any, donated: Any, read: Any, dispatch: PerDispatch) -> Any:
+        (grads, states), (arenas, records), pack = donated, read, dispatch.pack
         mask = wiring.mask(pack)
-        inputs = gathered(wiring, arenas, brought.host, pack)
+        inputs = gathered(wiring, arenas, dispatch.host, pack)
         # Padding reads the first row's: nothing may ever have been recorded in the trash slot, and 0 over 0 is no number.
         slots = wiring.of_output(pack, 0)
         slots = jnp.where(mask, slots, slots[0])
-        outs, pull = residuals.backward(program, params, inputs, brought.seeds, [read_rows(r, slots) for r in records])
+        outs, pull = residuals.backward(program, params, inputs, dispatch.seeds, [read_rows(r, slots) for r in records])
         returned = cotangents(wiring, grads, pack, mask, outs)
         weight_grads, *input_grads = over_one_axis(lambda: pull(returned), (*inputs, *outs))
         new_grads = add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads)
-        return new_grads, consumer(params, states, weight_grads, brought.scalars, input_grads)
+        return new_grads, consumer(params, states, weight_grads, dispatch.scalars, input_grads)
 
     return backward

@@ -65,30 +65,32 @@ class SegmentRows(NamedTuple):
 
 @shared
 def forward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
-    """`kernel(written, grads, read, brought) -> (written, grads)`: the rows of several messages at once, into segments."""
+    """`kernel(written, grads, read, per_dispatch) -> (written, grads)`: the rows of several messages at once, into segments."""
 
     @jitted("written", "grads")
-    def segments_forward(written: Any, grads: Any, read: Any, brought: Any) -> Any:
-        given = SegmentRows(*brought)
-        y = function(_rows(wiring, (*written, *read), given), given.ids, given.out.shape[0])
-        grad = grads[0] if grads[0] is None or wiring.written[0] else set_rows(grads[0], given.out, 0)
-        return (set_rows(written[0], given.out, y),), (grad,)
+    def segments_forward(written: Any, grads: Any, read: Any, per_dispatch: Any) -> Any:
+        dispatch = SegmentRows(*per_dispatch)
+        y = function(_rows(wiring, (*written, *read), dispatch), dispatch.ids, dispatch.out.shape[0])
+        grad = grads[0] if grads[0] is None or wiring.written[0] else set_rows(grads[0], dispatch.out, 0)
+        return (set_rows(written[0], dispatch.out, y),), (grad,)
 
     return segments_forward
 
 
 @shared
 def backward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
-    """`kernel(grads, arenas, brought, n) -> grads`: the adjoint; `n` is the number of real segments."""
+    """`kernel(grads, arenas, per_dispatch, n) -> grads`: the adjoint; `n` is the number of real segments."""
 
     @jitted("grads")
-    def segments_backward(grads: Any, arenas: Any, brought: Any, n: Any) -> Any:
-        given = SegmentRows(*brought)
-        m = given.out.shape[0]
-        _, pull = jax.vjp(lambda *rows: function(rows, given.ids, m), *_rows(wiring, arenas, given))
-        cotangent = masked(jnp.arange(m) < n, grads[wiring.outputs[0]][given.out])
+    def segments_backward(grads: Any, arenas: Any, per_dispatch: Any, n: Any) -> Any:
+        dispatch = SegmentRows(*per_dispatch)
+        m = dispatch.out.shape[0]
+        _, pull = jax.vjp(lambda *rows: function(rows, dispatch.ids, m), *_rows(wiring, arenas, dispatch))
+        cotangent = masked(jnp.arange(m) < n, grads[wiring.outputs[0]][dispatch.out])
         new = list(grads)
-        for place, slots, ids, gradient in zip(wiring.ports, given.slots, given.ids, pull(cotangent), strict=True):
+        for place, slots, ids, gradient in zip(
+            wiring.ports, dispatch.slots, dispatch.ids, pull(cotangent), strict=True
+        ):
             if place is not None and new[place] is not None:
                 real = ids < m
                 new[place] = add_rows(new[place], jnp.where(real, slots, TRASH), masked(real, gradient))
@@ -97,10 +99,10 @@ def backward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
     return segments_backward
 
 
-def _rows(wiring: Wiring, arenas: tuple[Array, ...], given: SegmentRows) -> tuple[Array, ...]:
+def _rows(wiring: Wiring, arenas: tuple[Array, ...], dispatch: SegmentRows) -> tuple[Array, ...]:
     """The input rows of each port, `[r, *shape]`."""
-    from_host = iter(given.host)
+    from_host = iter(dispatch.host)
     return tuple(
         next(from_host) if place is None else arenas[place][slots]
-        for place, slots in zip(wiring.ports, given.slots, strict=True)
+        for place, slots in zip(wiring.ports, dispatch.slots, strict=True)
     )

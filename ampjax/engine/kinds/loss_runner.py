@@ -28,7 +28,7 @@ class LossRunner(StageRunner):
       losses: Where losses and metrics are summed.
     """
 
-    computes_weight_gradients = True
+    can_update_at_once = True
 
     def __init__(self, stage: Stage, arenas: Arenas, losses: LossMetrics):
         self.stage, self._program, self._losses = stage, make_program(stage), losses

@@ -25,7 +25,7 @@ RUNNERS: Mapping[StageKind, Callable[[Stage, Arenas, LossMetrics], StageRunner]]
     SINK: lambda stage, arenas, losses: SinkRunner(stage, arenas),
     TRANSFER: lambda stage, arenas, losses: TransferRunner(stage, arenas),
 }
-"""The runner of each kind that is dispatched: all but those that are control alone."""
+"""The runner of each kind that is dispatched."""
 
 
 def make_runner(stage: Stage, arenas: Arenas, losses: LossMetrics) -> StageRunner:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.engine.arenas import Arenas, grow, zeros
-from ampjax.engine.kernels.residuals import Residuals, Rows, shapes_of
+from ampjax.engine.kernels.residuals import Residuals, RowTypes, shapes_of
 from ampjax.engine.kinds.stage_runner import needs_backward
 from ampjax.plan.stages import Stage
 
@@ -28,7 +28,7 @@ class RecordedActivations:
       arrays: What is recorded; kernels replace these arrays.
     """
 
-    def __init__(self, stage: Stage, arenas: Arenas, find: Callable[[Rows, Any], Residuals]):
+    def __init__(self, stage: Stage, arenas: Arenas, find: Callable[[RowTypes, Any], Residuals]):
         self._stage, self._arenas, self._find = stage, arenas, find
         self._residuals: Residuals | None = None
         self._capacity = 0

@@ -38,7 +38,7 @@ class RowsRunner(StageRunner):
         self._infer = rows.forward(self._program, self._arrays.wiring)
         self._train: Kernel | None = None  # made when the parameters' shapes are known
         self._adjoints: dict[GradientConsumer, Kernel] = {}  # to find one by its program costs as much as a message
-        self.computes_weight_gradients = needs_backward(stage)
+        self.can_update_at_once = self._needs_backward = needs_backward(stage)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
         """Computes output rows; in training it records what the adjoint needs, too."""
@@ -58,7 +58,7 @@ class RowsRunner(StageRunner):
         self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
     ) -> Any:
         """Computes the gradients of inputs and weights."""
-        if not self.computes_weight_gradients or not launches[0].n_rows:
+        if not self._needs_backward or not launches[0].n_rows:
             return states
         arrays = self._arrays
         kernel = self._adjoints.get(consumer) or self._make_adjoint(params, consumer)

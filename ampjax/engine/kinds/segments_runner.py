@@ -40,7 +40,7 @@ class SegmentsRunner(StageRunner):
         """Sums each segment."""
         (launch,) = launches
         values, grads, read = self._arrays.outputs()
-        self._arrays.put_outputs(*self._forward.once(values, grads, read, self._brought(launch)))
+        self._arrays.put_outputs(*self._forward.once(values, grads, read, self._per_dispatch(launch)))
 
     def backward(
         self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
@@ -50,7 +50,7 @@ class SegmentsRunner(StageRunner):
         if self._needs_backward:
             values, grads = self._arrays.everything()
             n = np.int32(len(launch.out_rows[0]))
-            self._arrays.put_gradients(self._backward.once(grads, values, self._brought(launch), n))
+            self._arrays.put_gradients(self._backward.once(grads, values, self._per_dispatch(launch), n))
         return states
 
     def idle_launches(
@@ -64,7 +64,7 @@ class SegmentsRunner(StageRunner):
             else:
                 yield launch._replace(scatter=[of_rows] * len(self.stage.ports))
 
-    def _brought(self, launch: Launch) -> tuple[Any, ...]:
+    def _per_dispatch(self, launch: Launch) -> tuple[Any, ...]:
         """What a launch brings, as `segment_kernels.SegmentRows`."""
         out = launch.out_rows[0]
         r, m = segment_sizes(max(map(len, launch.in_rows)), len(out))
@@ -81,6 +81,14 @@ class SegmentsRunner(StageRunner):
 
 
 def sizes_to_compile(rows: int, segments: int) -> list[tuple[int, int]]:
-    """The padded sizes that dispatches can have, of so many rows and segments at most: pairs of rows and segments."""
+    """The padded sizes that dispatches can have.
+
+    Args:
+      rows: Rows, at most.
+      segments: Segments, at most.
+
+    Returns:
+      Pairs of rows and segments.
+    """
     sizes = steps(segment_ladder, max(rows, segments))
     return list(dict.fromkeys(segment_sizes(n, m) for n in sizes for m in (n // 4, min(n, segments))))

@@ -19,8 +19,8 @@ from ampjax.sched.columns import N_HEAD
 from ampjax.sched.decisions import packs
 from ampjax.sched.decisions.dispatch import INFER
 
-Rows = tuple[Any, ...]
-"""Arrays of rows, one for each of some arenas or ports."""
+Arrays = tuple[Any, ...]
+"""An array of rows for each of some arenas."""
 
 
 class StageArrays:
@@ -58,13 +58,16 @@ class StageArrays:
         self._get = copy_kernels.get_rows((*(port.arena for port in stage.ports), *stage.arenas))
 
     def _find_largest_looped(self) -> int:
-        """Rows of a dispatch, at most, that is one of several in a call. It brings slots, random numbers, and what comes from the host."""
+        """Rows of a dispatch, at most, that may be one of several in a call.
+
+        It brings slots, random numbers, and what comes from the host, all of which is copied to be stacked.
+        """
         from_host = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, (_, shape, dtype) in self._host_ports)
         return MOST_BYTES // (4 * (self._n_sections - len(self._host_ports) + 1 + self._draws) + from_host)
 
     # -- arenas
 
-    def outputs(self) -> tuple[Rows, Rows, Rows]:
+    def outputs(self) -> tuple[Arrays, Arrays, Arrays]:
         """The values and the adjoint rows of the outputs' arenas, and the values of the arenas that are only read."""
         a = self._arenas
         values, grads = a.values, a.grads
@@ -74,22 +77,22 @@ class StageArrays:
             tuple([values[key] for key in self._read_keys]),
         )
 
-    def put_outputs(self, values: Rows, grads: Rows) -> None:
+    def put_outputs(self, values: Arrays, grads: Arrays) -> None:
         """Replaces the values and the adjoint rows of the outputs' arenas."""
         a = self._arenas
         for key, value, grad in zip(self._out_keys, values, grads, strict=True):
             a.values[key], a.grads[key] = value, grad
 
-    def everything(self) -> tuple[Rows, Rows]:
+    def everything(self) -> tuple[Arrays, Arrays]:
         """The values and the adjoint rows of all arenas of the stage."""
         values, grads = self._arenas.values, self._arenas.grads
         return tuple([values[key] for key in self._keys]), tuple([grads[key] for key in self._keys])
 
-    def put_gradients(self, grads: Rows) -> None:
+    def put_gradients(self, grads: Arrays) -> None:
         """Replaces the adjoint rows of all arenas of the stage."""
         self._arenas.grads.update(zip(self._keys, grads, strict=True))
 
-    # -- launches of messages of one row each, or any that are padded to one size
+    # -- launches
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
         """Whether one call can carry out a launch and the one before it: both have one size, and looping over this is faster."""
@@ -107,8 +110,8 @@ class StageArrays:
 
         Args:
           kernel: The kernel (`kernels.kernel`).
-          donated: What it changes.
           params: The stage's parameters.
+          donated: What it changes.
           read: What it only reads.
           launches: They have one size.
           scalars: `kernel.PerDispatch.scalars`.
@@ -119,20 +122,20 @@ class StageArrays:
         k = self.size(launches[0])
         if k <= self._largest_looped and kernel.looped is not None:
             host, pack = self.rows(launches, k, packs.MOST_COALESCED)
-            brought = host, pack, self._seeds(launches, k, packs.MOST_COALESCED), scalars, None
-            return kernel.looped(COUNTS[len(launches)], params, donated, read, brought)
+            stacked = host, pack, self._seeds(launches, k, packs.MOST_COALESCED), scalars
+            return kernel.looped(COUNTS[len(launches)], params, donated, read, stacked)
         host, pack = self.rows(launches, k, 1)
         seeds = self._seeds(launches, k, 1)
-        one = tuple([rows[0] for rows in host]), pack[0], None if seeds is None else seeds[0], scalars, None
-        return kernel.once(params, donated, read, one)
+        per_dispatch = tuple([rows[0] for rows in host]), pack[0], None if seeds is None else seeds[0], scalars
+        return kernel.once(params, donated, read, per_dispatch)
 
     def rows(self, launches: Coalesced, k: int, most: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-        """What launches bring, stacked; only as many as there are launches have anything in them.
+        """What launches bring, padded and stacked; behind the last launch it is undefined.
 
         Args:
           launches: The launches.
           k: The size to which each is padded.
-          most: How many there could be.
+          most: How many are stacked.
 
         Returns:
           The rows of host ports, `[most, k, *shape]` each, and the packs, int32 `[most, n_lines, k]`.

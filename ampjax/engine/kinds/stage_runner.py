@@ -25,11 +25,11 @@ class StageRunner(Protocol):
 
     Attributes:
       stage: The stage.
-      computes_weight_gradients: Whether `backward` computes weight gradients that may go into an update at once.
+      can_update_at_once: Whether `backward` takes any consumer of weight gradients, not only one that accumulates them.
     """
 
     stage: Stage
-    computes_weight_gradients: bool = False
+    can_update_at_once: bool = False
 
     @abstractmethod
     def forward(self, launches: Coalesced, params: Params) -> None:
