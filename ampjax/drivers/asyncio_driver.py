@@ -22,7 +22,7 @@ from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.trace.trace import Trace
 from ampjax.utils.wait_with_warning import wait_with_warning
 
-STRIDE = 16
+FENCE_EVERY = 16
 """Dispatches between two fences on a worker's device."""
 
 
@@ -36,7 +36,7 @@ class AsyncioDriver:
     """
 
     def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
-        self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * STRIDE), trace
+        self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * FENCE_EVERY), trace
         self._fences: list[deque[tuple[jax.Array, Dispatch]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
         self._moved = asyncio.Event()
         self._over = False
@@ -98,7 +98,7 @@ class AsyncioDriver:
                     self._loop.done(last)
                 self._moved.set()
             issued += len(found)
-            if issued % STRIDE == 0:
+            if issued % FENCE_EVERY == 0:
                 await self._keep_pace(worker, last)
 
     def _take(self, worker: int, issued: int) -> list[Dispatch]:
@@ -107,7 +107,7 @@ class AsyncioDriver:
         With a trace it is one, which is not done: the trace notes at each decision what waits.
         """
         if self._trace is None:
-            return self._loop.ahead(worker, STRIDE - issued % STRIDE)
+            return self._loop.ahead(worker, FENCE_EVERY - issued % FENCE_EVERY)
         dispatch = self._loop.decide(worker)
         return [] if dispatch is None else [dispatch]
 
@@ -129,10 +129,11 @@ class AsyncioDriver:
                 fences.append((fence, dispatch))
         while fences and getattr(fences[0][0], "is_ready", bool)():  # jax.Array's type does not list it
             fences.popleft()
-        if len(fences) * STRIDE > self._run_ahead:
+        if len(fences) * FENCE_EVERY > self._run_ahead:
             oldest, last = fences.popleft()
             await wait_with_warning(
-                oldest.block_until_ready, f"{self._words(last)}, or one of the {STRIDE - 1} before it on this worker,"
+                oldest.block_until_ready,
+                f"{self._words(last)}, or one of the {FENCE_EVERY - 1} before it on this worker,",
             )
         else:
             await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.virtual_time import VirtualTime
 from ampjax.trace.trace import Trace
 
-STRIDE = 16
+YIELD_EVERY = 16
 """Dispatches after which other tasks of the event loop may run."""
 
 
@@ -89,7 +89,7 @@ class VirtualDriver:
     def _in_turn(self) -> Iterator[None]:
         """Runs one worker: how long its dispatches take changes nothing but the time."""
         while True:
-            found = self._loop.ahead(0, STRIDE)
+            found = self._loop.ahead(0, YIELD_EVERY)
             for dispatch in found:
                 self.now_ns += max(0, self._cost(dispatch))
             self._loop.queue.carry_out()
@@ -120,7 +120,7 @@ class VirtualDriver:
             # A worker that had nothing to do, and for which nothing has come, need not be asked. A trace asks all, to tell why they wait.
             woken = {dispatch.worker, *blocked} | self._loop.scheduler.queues.woken()
             asked = sorted(woken & idle if tracer is None else idle)
-            if n % STRIDE == 0:
+            if n % YIELD_EVERY == 0:
                 yield
 
     def _ask(
