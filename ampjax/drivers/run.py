@@ -108,7 +108,7 @@ class Loop:
 
     @property
     def tells_of_ends(self) -> bool:
-        """Whether an instrument listens to `done`: then each dispatch must be issued before it is done, and done before another is decided."""
+        """Whether an instrument listens to `done`: then each dispatch must be issued, and done, before another is decided."""
         return bool(self.instruments.done)
 
     @property

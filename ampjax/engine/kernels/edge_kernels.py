@@ -1,8 +1,8 @@
 """Kernels of chains: a dispatch's graphs in one call, from the rows that come in to the rows that go out.
 
-Messages over edges exist in here only. A way's bodies work once on each row that is sent over it, however many edges it leaves by; what
-arrives is a sum of such rows. Senders come in one array, padded to a size for each way: padding repeats a real sender (or row 0, where a
-way has none), and no edge carries what is made of it; its cotangents are removed with `where`. Padding edges have a receiver out of range,
+Messages over edges exist in here only. The bodies of an edge type work once on each row that is sent, however many edges it leaves by; what
+arrives is a sum of such rows. Senders come in one array, padded to a size for each type: padding repeats a real sender (or row 0, where a
+type has none), and no edge carries what is made of it; its cotangents are removed with `where`. Padding edges have a receiver out of range,
 so that they are dropped. Of the forward pass, what was collected is recorded beside the output rows, with what else the row-wise nodes'
 adjoint needs; the adjoint of what is sent needs its sender's row only.
 """
@@ -38,7 +38,7 @@ from ampjax.jaxprs.axis_products import over_one_axis
 from ampjax.sched.columns import TRASH
 
 Seeds = tuple[Array | None, tuple[Array | None, ...]]
-"""Random numbers of the rows, and of what is sent on each way."""
+"""Random numbers of the rows, and of what is sent over each type of edges."""
 
 
 @shared
@@ -51,8 +51,8 @@ def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
     @kernel(takes_sizes=True)
     def edges_forward(params: Any, written: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
         inputs = gathered(wiring, (*written, *read), dispatch.host, dispatch.pack)
-        ways, own = program.split(params)
-        collected = _Sent(program, ways, inputs[0], dispatch.edges, sizes, None).collected()
+        edge_params, own = program.split(params)
+        collected = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, None).collected()
         outs = (collected,) if program.rows is None else over_rows(program.rows, None)(own, (collected, *inputs))
         return written_rows(wiring, written, dispatch.pack, outs)
 
@@ -68,8 +68,8 @@ def forward_train(program: ChainProgram, wiring: Wiring, residuals: Residuals) -
         (written, grads, records), pack = donated, dispatch.pack
         inputs = gathered(wiring, (*written, *read), dispatch.host, pack)
         of_rows, of_edges = dispatch.seeds or (None, None)
-        ways, own = program.split(params)
-        collected = _Sent(program, ways, inputs[0], dispatch.edges, sizes, of_edges).collected()
+        edge_params, own = program.split(params)
+        collected = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, of_edges).collected()
         outs: tuple[Array, ...] = (collected,)
         if program.rows is not None:
             outs, values = residuals.forward(program.rows, own, (collected, *inputs), of_rows)
@@ -89,7 +89,7 @@ def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Ker
         (grads, accumulators), (arenas, records), pack = donated, read, dispatch.pack
         inputs = gathered(wiring, arenas, dispatch.host, pack)
         of_rows, of_edges = dispatch.seeds or (None, None)
-        ways, own = program.split(params)
+        edge_params, own = program.split(params)
         real = _real(wiring, pack)
         row_grads: tuple[Any, ...] = ()
         to_inputs: list[Any] = []
@@ -102,13 +102,15 @@ def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Ker
             outs, pull = residuals.backward(program.rows, own, (collected, *inputs), of_rows, rest)
             returned = cotangents(wiring, grads, pack, real, outs)
             row_grads, back, *to_inputs = over_one_axis(lambda: pull(returned), (collected, *inputs, *outs))
-        way_grads, to_senders = _Sent(program, ways, inputs[0], dispatch.edges, sizes, of_edges).pulled_back(back)
+        edge_grads, to_senders = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, of_edges).pulled_back(
+            back
+        )
         if to_senders is not None:
             to_inputs[:1] = [to_inputs[0] + to_senders if to_inputs else to_senders]
         mask = wiring.mask(pack)
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, to_inputs),
-            accumulate(accumulators, program.joined((*way_grads, *row_grads))),
+            accumulate(accumulators, program.joined((*edge_grads, *row_grads))),
         )
 
     return edges_backward
@@ -116,15 +118,15 @@ def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Ker
 
 @dataclass(frozen=True)
 class _Sent:
-    """What rows send along the ways of a chain.
+    """What rows send over the edges of a chain.
 
     Args:
       program: The chain's.
-      params: The parameters of the nodes on each way.
+      params: The parameters of the nodes of each edge type.
       rows: `[k, ...]`: all rows, senders among them.
       edges: The dispatch's edges, padded.
       sizes: Their padded sizes.
-      seeds: The random numbers of what is sent on each way, or None.
+      seeds: The random numbers of what is sent over each type of edges, or None.
     """
 
     program: ChainProgram
@@ -135,10 +137,12 @@ class _Sent:
     seeds: Any
 
     def collected(self) -> Array:
-        """What arrives at each row, `[k, ...]`: the senders' rows, sent along each way, and added up in the order of ways and edges."""
+        """What arrives at each row, `[k, ...]`: what senders' rows become, added up in the order of types and edges."""
         sent = [
-            over_rows(way, self._seeds(way, number))(own, (part,))[0]
-            for number, (way, own, part) in enumerate(zip(self.program.ways, self.params, self._senders(), strict=True))
+            over_rows(body, self._seeds(body, number))(own, (part,))[0]
+            for number, (body, own, part) in enumerate(
+                zip(self.program.edge_types, self.params, self._senders(), strict=True)
+            )
         ]
         places, receivers = self.edges.ends
         carried = jnp.concatenate(sent).at[places].get(**INSIDE)
@@ -151,7 +155,7 @@ class _Sent:
           back: `[k, ...]`: the cotangents of what arrives.
 
         Returns:
-          Weight gradients of the nodes on each way, and the rows' cotangents `[k, ...]` (None for rows that take none).
+          Weight gradients of the nodes of each edge type, and the rows' cotangents `[k, ...]` (None for rows that take none).
         """
         edges, rows, sizes = self.edges, self.rows, self.sizes
         places, receivers = edges.ends
@@ -160,11 +164,11 @@ class _Sent:
         there = [jnp.arange(size) < total for size, total in zip(sizes[:-1], edges.totals, strict=True)]
         weights: list[Any] = []
         sent_back: list[Array] = []
-        parts = zip(self.program.ways, self.params, self._senders(), _parts(returned, sizes), there, strict=True)
-        for number, (way, own, part, cotangent, real) in enumerate(parts):
-            _, pull = row_vjp(way, own, (part,), self._seeds(way, number))
+        parts = zip(self.program.edge_types, self.params, self._senders(), _parts(returned, sizes), there, strict=True)
+        for number, (body, own, part, cotangent, real) in enumerate(parts):
+            _, pull = row_vjp(body, own, (part,), self._seeds(body, number))
             own_grads, *to_rows = over_one_axis(functools.partial(pull, (cotangent,)), (part, cotangent))
-            # A way on which nothing is sent repeats a row that may be none of its kind: what comes of that is dropped.
+            # A type over which nothing is sent repeats a row that may be none of its own: what comes of that is dropped.
             weights += jax.tree.map(functools.partial(_if, edges.totals[number] > 0), own_grads)
             sent_back += [masked(real, x) for x in to_rows]
         if not self.program.float_ports[0]:
@@ -172,15 +176,15 @@ class _Sent:
         return weights, jnp.zeros_like(rows).at[edges.senders].add(jnp.concatenate(sent_back), **INSIDE)
 
     def _senders(self) -> list[Array]:
-        """The rows that are sent, way by way: gathered for each way, as XLA would copy the parts of one array."""
+        """The rows that are sent, type by type: gathered for each, as XLA would copy the parts of one array."""
         return [self.rows.at[senders].get(**INSIDE) for senders in _parts(self.edges.senders, self.sizes)]
 
-    def _seeds(self, way: Program, number: int) -> Array | None:
-        return self.seeds[number] if self.seeds is not None and way.random else None
+    def _seeds(self, body: Program, number: int) -> Array | None:
+        return self.seeds[number] if self.seeds is not None and body.random else None
 
 
 def _parts(rows: Any, sizes: Sizes) -> list[Array]:
-    """What is sent, `[sum(sent), ...]`, way by way."""
+    """What is sent, `[sum(sent), ...]`, type by type."""
     return jnp.split(rows, np.cumsum(sizes[:-1])[:-1].tolist())
 
 

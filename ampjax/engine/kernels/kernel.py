@@ -4,11 +4,12 @@ A kernel of a stage has four arguments:
 
     kernel(params, donated, read, per_dispatch) -> donated
 
-`params` are the stage's parameters, a pytree for each parameterised node. `donated` is what the kernel changes in place: it returns the same
-again. `read` is what it reads and leaves as it is. `per_dispatch` is what differs between the dispatches that it may be called for.
+`params` are the stage's parameters, a pytree for each parameterised node. `donated` is what the kernel changes in place: it returns the
+same again. `read` is what it reads and leaves as it is. `per_dispatch` is what differs between the dispatches that it may be called for.
 
-They are plain tuples where a kernel is called, and have names inside: with named tuples a call takes 1.2 us longer, with dataclasses 3.6 us,
-of 12 us (the least of 25 times 2,000 calls on a CPU). Parameters come first: behind what is donated, XLA copies them where they are donated too.
+They are plain tuples where a kernel is called, and have names inside: with named tuples a call takes 1.2 us longer, with dataclasses 3.6
+us, of 12 us (the least of 25 times 2,000 calls on a CPU). Parameters come first: behind what is donated, XLA copies them where they are
+donated too.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Launch(NamedTuple):
       sizes: For ragged inputs, the rows of each message `[n]`.
       edges: For a chain, its edges.
       scatter: For a collect, the output row (within the launch) of each input row, per port.
-      seeds: For random bodies, uint32: a number for each row; for a chain, then one for each edge, way by way.
+      seeds: For random bodies, uint32: a number for each row; for a chain, then one for each edge, type by type.
       versions: For stashed weights, the versions of the stage's parameters in the forward pass.
       drop: Whether no message needs these after this.
     """

@@ -235,8 +235,8 @@ def find_chain_residuals(program: ChainProgram, rows: RowTypes, params: Any) -> 
         return Residuals()
     structure, leaves = params
     given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
-    ways, own = program.split(given)
-    (sent,) = jax.eval_shape(program.ways[0], ways[0], (jax.ShapeDtypeStruct(*rows[0]),))
+    of_edges, own = program.split(given)
+    (sent,) = jax.eval_shape(program.edge_types[0], of_edges[0], (jax.ShapeDtypeStruct(*rows[0]),))
     collected = (sent.shape, str(sent.dtype))
     residuals = find_residuals(program.rows, (collected, *rows), shapes_of(own))
     return replace(residuals, rows=(collected, *residuals.rows))

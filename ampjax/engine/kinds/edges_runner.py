@@ -93,11 +93,11 @@ class EdgesRunner(StageRunner):
         """Launches without edges. Graphs with more edges than usual take the next step of the ladder, so there is one more."""
         chain, nothing = self.stage.chain, np.zeros(0, np.int32)
         assert chain is not None
-        n_ways = len(chain.edge_types)
+        n_types = len(chain.edge_types)
         for n in steps(self._arrays.size_for, rows, more=1):
             launch = idle_launch(self.stage, direction, n, n, capacity)
-            edges = Edges(nothing, nothing, np.zeros((n, n_ways), np.int64), np.ones(n, np.int64))
-            yield launch._replace(edges=edges, seeds=[*launch.seeds, *([nothing.astype(np.uint32)] * n_ways)])
+            edges = Edges(nothing, nothing, np.zeros((n, n_types), np.int64), np.ones(n, np.int64))
+            yield launch._replace(edges=edges, seeds=[*launch.seeds, *([nothing.astype(np.uint32)] * n_types)])
 
     def _call(self, kernel: Kernel, params: Params, donated: Any, read: Any, launch: Launch) -> Any:
         """Calls a kernel for a launch; returns `donated`, changed."""
@@ -117,12 +117,12 @@ class EdgesRunner(StageRunner):
         return self._fitted(self._edge_sizes, self._arrays.size_for, rows, edges)
 
     def _seeds(self, launch: Launch, k: int, sizes: Sizes) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """The random numbers of rows, and of what is sent on each way: an edge's, where bodies on ways are random, else none."""
+        """The random numbers of rows, and of what is sent over each type of edges: an edge's, where its bodies are random, else none."""
         assert launch.edges is not None
-        rows, *ways = launch.seeds
+        rows, *edges = launch.seeds
         if not launch.edges.random:  # nobody reads them, and what is sent may be less than the edges
-            ways = [np.zeros(0, np.uint32)] * len(ways)
-        return padded(rows, k, True), tuple(padded(way, n, True) for way, n in zip(ways, sizes[:-1], strict=True))
+            edges = [np.zeros(0, np.uint32)] * len(edges)
+        return padded(rows, k, True), tuple(padded(own, n, True) for own, n in zip(edges, sizes[:-1], strict=True))
 
     def _make_train(self, params: Params) -> Kernel:
         self._train = edge_kernels.forward_train(self._program, self._arrays.wiring, self._records.residuals(params))

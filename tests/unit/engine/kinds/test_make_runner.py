@@ -11,7 +11,7 @@ from ampjax.plan.stage_kinds import StageKind
 
 def test_every_kind_that_is_dispatched_has_a_runner():
     kinds = {kind for kind in vars(stage_kinds).values() if isinstance(kind, StageKind)}
-    assert set(RUNNERS) == {kind for kind in kinds if not kind.is_control}
+    assert set(RUNNERS) == {kind for kind in kinds if kind.is_dispatched}
 
 
 def test_idle_launches_touch_the_trash_slot_only_and_reach_the_size_of_the_largest_dispatch():
