@@ -76,7 +76,7 @@ class Columns:
             else row
             for row, axis, atom in zip(rows, axes, source.invars, strict=True)
         ]
-        results = jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))(*padded)
+        results = jax.vmap(lambda *values: bind(source, values), in_axes=axes)(*padded)
         return [np.asarray(result)[:n] for result in results]
 
     def _same_sizes(self, leaf: LeafSpec, depth: int, sizes: np.ndarray) -> None:
