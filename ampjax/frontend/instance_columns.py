@@ -139,7 +139,7 @@ class CompiledInstances:
         elif len(parts) == 1:
             payload = parts[0]
         else:
-            payload = np.concatenate([part.reshape(n, -1) for part in parts], axis=1)
+            payload = np.concatenate([part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts], axis=1)
         fields = {name: pick(column) for name, column in space.columns(columns).items()}
         fields |= {name: np.zeros(n, np.int64) for name in space.fields if name not in fields}
         counts = np.bincount(pick(space.instances(columns)), minlength=self._n)

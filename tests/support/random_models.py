@@ -664,5 +664,8 @@ def models(draw, budget=3):
     return Model(grower.shared(scope) if draw(st.booleans()) else grower.loss(scope))
 
 
-SHAPES = [(0, 0, 0, 0), (1, 1, 1, 1), (2, 0, 0, 2), (3, 2, 3, 0)]
-"""Lengths of instances: words, others, inner nodes of the trees (0: a tree of one node)."""
+@st.composite
+def shapes(draw, n=2):
+    """Lengths of instances: words, other elements, inner nodes of the two trees (0: a tree of one node)."""
+    lengths = st.tuples(*(st.integers(0, most) for most in (3, 2, 2, 2)))
+    return draw(st.lists(lengths, min_size=n, max_size=n))
