@@ -57,7 +57,7 @@ class Compiled64:
           seen: Gets the states of the messages of each wire.
         """
         graph, oracle = self.graph, find_oracle("eager")
-        own = node_params(self.compiled, params)
+        own = self.compiled.node_params(params)
         losses = []
         for messages in messages_of(graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)):
             run = _Noting(graph, own, None, oracle, seen) if seen is not None else Run(graph, own, None, oracle)
@@ -107,13 +107,6 @@ class Compiled64:
                 for name in picked if flow.is_fresh else ():
                     fact = int(picked[name][expected[row]])
                     assert int(state.get(name, fact)) == fact, f"{flow.wire}: `{name}` is not {fact} in {state}"
-
-
-def node_params(compiled, params):
-    """Parameters by node of the graph, of a model's."""
-    draft = GraphDraft(params)
-    draft.owners, known = compiled._draft.owners, compiled._draft.params_nodes
-    return {name: draft.params_of(owner)[0] for name, owner in known.items() if name in compiled.graph.nodes}
 
 
 class _Noting(Run):

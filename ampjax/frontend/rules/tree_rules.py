@@ -47,10 +47,9 @@ class _TreeFields:
 
     def note_up(self) -> None:
         """Puts the parent and the side into all messages of the tree; the root's side is -1."""
-        self.space.fact(self.up, self._parent)
-        self.space.fact(
-            self.side, Column(self.space, lambda data: np.where(self._parent.of(data) < 0, -1, self._side.of(data)))
-        )
+        self.space.fact(self.up, self._parent, "number of the parent")
+        sides = Column(self.space, lambda data: np.where(self._parent.of(data) < 0, -1, self._side.of(data)))
+        self.space.fact(self.side, sides, "which child of its parent; -1 for the root")
 
     def guards(self, field: str) -> list[Guard]:
         """Where a node is a branch, and where a leaf."""
@@ -142,8 +141,8 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     tree.note_up()
     space, name = tree.space, tree.space.dimension
     inner = region.within(space)
-    n_children = space.fact(f"{name}_children", tree.n_children)
-    root = region.space.fact(f"{name}_root", tree.roots(region.space))
+    n_children = space.fact(f"{name}_children", tree.n_children, "children")
+    root = region.space.fact(f"{name}_root", tree.roots(region.space), "number of the root")
     closed = [
         low.into(value, region, space, name, call.line) if variable in step.used else value
         for value, variable in zip(operands[:n_closed], step.variables, strict=False)
