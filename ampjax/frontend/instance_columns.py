@@ -76,7 +76,7 @@ class Columns:
             else row
             for row, axis, atom in zip(rows, axes, source.invars, strict=True)
         ]
-        results = jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))(*padded)
+        results = jax.vmap(lambda *values: bind(source, values), in_axes=axes)(*padded)
         return [np.asarray(result)[:n] for result in results]
 
     def _same_sizes(self, leaf: LeafSpec, depth: int, sizes: np.ndarray) -> None:
@@ -139,7 +139,7 @@ class CompiledInstances:
         elif len(parts) == 1:
             payload = parts[0]
         else:
-            payload = np.concatenate([part.reshape(n, -1) for part in parts], axis=1)
+            payload = np.concatenate([part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts], axis=1)
         fields = {name: pick(column) for name, column in space.columns(columns).items()}
         fields |= {name: np.zeros(n, np.int64) for name in space.fields if name not in fields}
         counts = np.bincount(pick(space.instances(columns)), minlength=self._n)

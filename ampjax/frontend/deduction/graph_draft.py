@@ -80,12 +80,14 @@ class GraphDraft:
     Attributes:
       pumps: What each pump gets, by name.
       origins: Where each pump and each node that computes comes from, by name.
+      anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
     """
 
     def __init__(self, params: Mapping[str, Any]):
         self.params = params
         self.pumps: dict[str, PumpPlan] = {}
         self.origins: dict[str, Origin] = {}
+        self.anchors: dict[Region, Flow] = {}
         self.owners: dict[Leaf, ParamsNode] = {}
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
@@ -445,7 +447,9 @@ class GraphDraft:
         def step() -> None:
             entries = list(ports)
             has_facts = any(column is not None for column in region.space.facts.values())
-            if not entries or (has_facts and not entries[0].is_fresh):
+            if not entries and not region.is_known:
+                entries = [self.anchors[region]]
+            elif not entries or (has_facts and not entries[0].is_fresh):
                 entries = [self._place_now(region, name, note.line), *entries]
             numbers = {id(flow): port for port, flow in enumerate(entries)}
             where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}

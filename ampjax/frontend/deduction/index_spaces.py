@@ -68,8 +68,11 @@ class IndexSpace:
           sizes: How many elements each row has.
         """
         if dimension not in self._inner:
+            # Messages carry fields of all spaces around: `w_n` of an outer sequence `w` is not that of an inner one.
+            taken = {space.dimension for space in self.around()}
+            taken |= {inner.dimension for space in self.around() for inner in space._inner.values()}
             name = dimension
-            while any(name == space.dimension for space in self.around()):
+            while name in taken:
                 name = f"{name}_"
             self._inner[dimension] = IndexSpace(self, name, sizes)
         return self._inner[dimension]

@@ -27,7 +27,7 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     inner, name = region.within(space), step_name(step, space)
     used = step.used
     closed = [
-        low.into(value, region, space, name) if variable in used else value
+        low.into(value, region, space, name, call.line) if variable in used else value
         for value, variable in zip(closed, step.variables, strict=False)
     ]
     rows = [x.element for x in xs if isinstance(x, Elements)]
@@ -143,7 +143,10 @@ def count(low: Lowering, call: Call, operands: Sequence[Value], region: Region, 
 
 def length(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """How many elements each row has: known from the instance."""
-    sizes = low.length_of(call.options["dimension"], call.line)
+    (xs,) = operands
+    sizes = xs.space.sizes if isinstance(xs, Elements) else low.length_of(call.options["dimension"], call.line)
+    if sizes is None:
+        raise GraphError(call.line, "a length that follows from the instance", "one that the run tells", "Count in it.")
     return [Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))]
 
 
