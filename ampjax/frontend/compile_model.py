@@ -17,7 +17,7 @@ from ampjax.frontend.deduction.lowering import Lowering, Wanted
 from ampjax.frontend.deduction.values import Elements, LossTerm, OfParams, Static, Value
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
-from ampjax.frontend.rules import branch_rules, report_rules, sequence_rules, tree_rules
+from ampjax.frontend.rules import branch_rules, graph_rules, report_rules, sequence_rules, tree_rules
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
 
@@ -36,6 +36,7 @@ _RULES = {
     "while": branch_rules.while_loop,
     "fold": tree_rules.fold,
     "scan_tree": tree_rules.scan,
+    "propagate": graph_rules.propagate,
     "metric": report_rules.metric,
     "output": report_rules.output,
     "node": report_rules.node,
@@ -85,7 +86,7 @@ class Compiled:
 
         Args:
           instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
-            `amp.Ragged` and `amp.Tree`.
+            `amp.Ragged`, `amp.Tree` and `amp.Edges`.
 
         Returns:
           The data set.
@@ -93,7 +94,7 @@ class Compiled:
         Raises:
           DataError: If an instance does not fit the spec.
         """
-        return CompiledInstances(self._draft.pumps, Columns(self._leaves, instances))
+        return CompiledInstances(self._draft.pumps, self._draft.topologies, Columns(self._leaves, instances))
 
     def loss(self, params: Any, instances: Sequence[Any]) -> jax.Array:
         """The summed loss of instances by the model as it is, in plain JAX: the reference for the graph.
@@ -149,7 +150,7 @@ def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
         path = leaf.dimensions[: depth + 1]
         sizes = Column(space, lambda data, path=path: data.sizes(path))
         low.lengths.setdefault(name, sizes)
-        space = space.along(name, sizes)
+        space = space.along(name, sizes, leaf.is_of_nodes)
         spaces.append(space)
     value: Value = Static(Column(space, lambda data: data.leaf(leaf.path)))
     for inner in reversed(spaces):

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import ShapedArray, Tracer
+from jax.core import ShapedArray
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.structures import as_sequence, is_rows, stack
@@ -111,7 +111,7 @@ def count(n: Any) -> Any:
       n: Its length: an integer that follows from the instance alone; below 0 counts as 0.
     """
     known = dimensions()
-    if known is None or not isinstance(n, Tracer):
+    if known is None:
         return np.arange(builtins.max(int(n), 0), dtype=np.int32)
     if jnp.shape(n) != () or not jnp.issubdtype(jnp.result_type(n), jnp.integer):
         raise GraphError(

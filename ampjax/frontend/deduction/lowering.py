@@ -97,6 +97,10 @@ class Lowering:
         """
         call = equation.call
         assert call is not None
+        if region.space.is_ragged and call.kind not in ("metric", "output", "node", "length"):
+            word = call.options.get("word", call.kind)
+            fix = "Choose with `jnp.where`; put what has a length, or rounds, outside of the `map` over the nodes."
+            raise GraphError(call.line, "arrays alone in what is computed for each node of a graph", f"`{word}`", fix)
         return self._rules[call.kind](self, call, operands, region, wanted)
 
     # -- values in another place
@@ -114,7 +118,9 @@ class Lowering:
             return Computed(self.draft.send_in(value.flow, space, name), value.part, value.was_read)
         if isinstance(value, Elements):
             sizes = value.space.sizes
-            inner = space.along(value.space.dimension, None if sizes is None else sizes.inside(space))
+            inner = space.along(
+                value.space.dimension, None if sizes is None else sizes.inside(space), value.space.is_ragged
+            )
             return Elements(inner, self._element_into(value, region, space, inner, name))
         return value
 
@@ -204,7 +210,11 @@ class Lowering:
                 rows = inner.rows_of(data, region.space, np.arange(region.space.n_rows(data)))
                 return element.column.inside(outer).of(data)[outer.starts(data)[rows] + inner.numbers(data)]
 
-            return Static(Column(inner, compute))
+            return Static(Column(inner, compute, element.column.origin))
+        if isinstance(element, Computed) and inner.is_ragged:
+            flow = self.draft.send_in(element.flow, space, name)
+            flow.region = region.within(inner)
+            return Computed(flow, element.part)
         if isinstance(element, Computed):
             flow = self.draft.fresh(element.flow, name, "")
             size, index, own, called = space.size, space.index, value.space.index, self.draft.name(f"{name}/each")
