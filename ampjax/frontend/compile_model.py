@@ -30,6 +30,7 @@ _RULES = {
     "length": sequence_rules.length,
     "sum": sequence_rules.total,
     "max": sequence_rules.largest,
+    "logsumexp": sequence_rules.log_sum_exp,
     "take": sequence_rules.take,
     "read": branch_rules.read,
     "switch": branch_rules.switch,

@@ -156,6 +156,19 @@ def max(xs: Any) -> Any:
     return _reduced("max", xs, lambda x: jnp.max(jnp.asarray(x), 0, initial=-jnp.inf))
 
 
+def logsumexp(xs: Any) -> Any:
+    """`log(sum(exp(x)))` over a sequence, entry by entry; minus infinity for an empty one.
+
+    Args:
+      xs: A sequence of floats, or a pytree of such sequences.
+    """
+    return _reduced(
+        "logsumexp",
+        xs,
+        lambda x: jax.nn.logsumexp(jnp.asarray(x), 0) if len(x) else jnp.max(jnp.asarray(x), 0, initial=-jnp.inf),
+    )
+
+
 def mean(xs: Any) -> Any:
     """The mean of a sequence's elements; 0 for an empty one.
 

@@ -502,7 +502,7 @@ def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
     """Whether a combinator gives something that the instance says."""
     if call.kind in ("count", "length"):
         return True
-    return call.kind in ("sum", "max", "take") and all(_is_static(value) for value in values)
+    return call.kind in ("sum", "max", "logsumexp", "take") and all(_is_static(value) for value in values)
 
 
 def _can_lose(equation: Equation, number: int) -> bool:

@@ -199,6 +199,11 @@ def largest(low: Lowering, call: Call, operands: Sequence[Value], region: Region
     return _reduced(low, call, operands, region, _segment_max, _column_max)
 
 
+def log_sum_exp(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """The logarithm of the sum of exponentials: a group of all elements, and a node that computes it."""
+    return _reduced(low, call, operands, region, _segment_log_sum_exp, _column_log_sum_exp)
+
+
 def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """One element: its message goes out, the others end."""
     at, *sequences = operands
@@ -390,11 +395,26 @@ def _segment_max(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
     return jnp.where(many > 0, mean, most)
 
 
+def _segment_log_sum_exp(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+    """Of each segment, entry by entry; entries of minus infinity add nothing, in gradients neither."""
+    most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
+    top = jnp.where(jnp.isfinite(most), most, 0)
+    total = jax.ops.segment_sum(jnp.exp(rows - top[jnp.minimum(ids, n - 1)]), ids, n)
+    return jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1)), most)
+
+
 def _column_sum(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
     assert space.parent is not None
     out = np.zeros((space.parent.n_rows(data), *values.shape[1:]), values.dtype)
     np.add.at(out, space.parents(data), values)
     return out
+
+
+def _column_log_sum_exp(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
+    most = _column_max(values, space, data)
+    top = np.where(np.isfinite(most), most, 0)
+    total = _column_sum(np.exp(values - top[space.parents(data)]), space, data)
+    return np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), most)
 
 
 def _column_max(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
