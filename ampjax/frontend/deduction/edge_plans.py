@@ -84,7 +84,7 @@ def noted(draft: GraphDraft, plan: EdgePlan) -> EdgePlan:
         if known.is_like(plan):
             return known
     plan.name = draft.name(plan.space.dimension)
-    draft.topologies[plan.name], draft.origins[plan.name] = plan, plan.line
+    draft.topologies[plan.name] = plan
 
     def build() -> None:
         plan.wire = pump_builders.topology(plan.name)

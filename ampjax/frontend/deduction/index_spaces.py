@@ -57,6 +57,7 @@ class IndexSpace:
 
     Attributes:
       facts: State fields beside the element's number, with their columns (None: set by a node); the parent's, if this space is ragged.
+      meanings: What each of these fields says, for people.
     """
 
     def __init__(
@@ -68,7 +69,10 @@ class IndexSpace:
     ):
         self.parent, self.dimension, self.sizes, self.is_ragged = parent, dimension, sizes, is_ragged
         self.facts: dict[str, Column | None] = parent.facts if parent is not None and is_ragged else {}
+        self.meanings: dict[str, str] = {}
         self._inner: dict[str, IndexSpace] = {}
+        if parent is not None and not is_ragged:
+            self.meanings[self.index] = f"number of the element along `{dimension}`"
 
     def along(self, dimension: str, sizes: Column | None, is_ragged: bool = False) -> IndexSpace:
         """The space of the elements of a sequence that each row has; one for each dimension.
@@ -109,7 +113,7 @@ class IndexSpace:
         where, sizes = self.parent, self.sizes
         if self.is_ragged and sizes is not None:
             where, sizes = sizes.origin.space, sizes.origin
-        return where.fact(f"{self.dimension}_n", sizes)
+        return where.fact(f"{self.dimension}_n", sizes, f"elements along `{self.dimension}`")
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -128,17 +132,19 @@ class IndexSpace:
         """Whether the instances say which rows it has."""
         return self.parent is None or (self.sizes is not None and self.parent.is_known)
 
-    def fact(self, name: str, column: Column | None) -> str:
+    def fact(self, name: str, column: Column | None, meaning: str) -> str:
         """Puts a state field into all of its messages.
 
         Args:
           name: The field.
           column: Its values; None if a node sets it.
+          meaning: What it says, for people.
 
         Returns:
           The field's name.
         """
         self.facts.setdefault(name, column)
+        self.meanings.setdefault(name, meaning)
         return name
 
     def n_rows(self, data: Columns) -> int:
@@ -194,7 +200,8 @@ class IndexSpace:
         return self.rows_of(data, self.around()[-1], np.arange(len(data)))
 
     def __repr__(self) -> str:
-        return " of ".join(f"each {space.dimension}" if space.parent else "an instance" for space in self.around())
+        words = [f"{'all' if space.is_ragged else 'each'} {space.dimension}" for space in self.around() if space.parent]
+        return " of ".join([*words, "an instance"])
 
 
 @dataclass(frozen=True)
@@ -241,6 +248,10 @@ class Region:
     def carrier(self) -> Region:
         """The rows whose states its messages carry: its own; of a ragged space, those of the space around it."""
         return self.within(self.space.carrier)
+
+    def __repr__(self) -> str:
+        guards = [f"{guard.field} = {guard.value}" for guard in self.guards]
+        return f"{self.space!r}" + (f" where {' and '.join(guards)}" if guards else "")
 
     def rows(self, data: Columns) -> np.ndarray | None:
         """The numbers of its rows in its space; None for all.

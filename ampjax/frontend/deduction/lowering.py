@@ -259,12 +259,14 @@ class _Body:
     def _note_losses(self) -> None:
         terms = self.lowering.terms
         for name, factors in self.losses.items():
-            terms += [LossTerm(self.env[name], self.region, weights) for weights in factors]
+            line = self.makers[name].line if name in self.makers else ""
+            terms += [LossTerm(self.env[name], self.region, weights, line=line) for weights in factors]
         for name, factors in self.element_losses.items():
             value = self.env.get(name)  # nothing where a function has taken the loss's part itself
             if isinstance(value, Elements):
                 region = self.region.within(value.space)
-                terms += [LossTerm(value.element, region, weights) for weights in factors]
+                line = self.makers[name].line if name in self.makers else ""
+                terms += [LossTerm(value.element, region, weights, line=line) for weights in factors]
 
     def _value(self, atom: Atom) -> Value:
         return Constant(atom.value) if isinstance(atom, Known) else self.env[atom]

@@ -9,6 +9,7 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction import edge_plans
 from ampjax.frontend.deduction.edge_plans import EdgePlan
+from ampjax.frontend.deduction.graph_draft import Origin
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
 from ampjax.frontend.deduction.values import Computed, Elements, Static, Value
@@ -21,6 +22,7 @@ def propagate(low: Lowering, call: Call, operands: Sequence[Value], region: Regi
     rows = operands[n_closed + n_ends :]
     nodes = elements_space(rows, call)
     plan = edge_plans.noted(low.draft, _edge_plan(operands[n_closed : n_closed + n_ends], nodes, call))
+    low.draft.origins.setdefault(plan.name, Origin(plan.line, Region(plan.n_nodes.space)))
     regions = [region.within(plan.kind_space(kind, region.space)) for kind in range(plan.n_kinds)]
     given: list[dict[int, Value]] = [{} for _ in regions]
     types = [variable.aval for variable in call.functions[0].jaxpr.invars]
