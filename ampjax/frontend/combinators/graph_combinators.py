@@ -71,8 +71,8 @@ class Edges:
 
     def __repr__(self) -> str:
         if isinstance(self.senders, str):
-            return f"Edges({self.senders!r}, kinds={self.kinds or 1})"
-        return f"Edges({np.shape(self.senders)[0]} edges)"
+            return f"Edges({self.senders!r}, kinds={1 if self.kinds is None else self.kinds})"
+        return f"Edges({np.size(self.senders)} edges)"
 
 
 def propagate(sends: Sequence[Callable[[Any], Any]], edges: Edges, h: Any) -> Any:
@@ -142,6 +142,9 @@ def _sent(functions: list[Any], edges: Edges, h: Any, types: Any, line: str) -> 
     n = int(jnp.shape(jax.tree.leaves(h)[0])[0])
     ends = [np.asarray(edges.senders, np.int64), np.asarray(edges.receivers, np.int64)]
     kinds = np.zeros(len(ends[0]), np.int64) if edges.kinds is None else np.asarray(edges.kinds, np.int64)
+    if len({len(column) for column in (*ends, kinds)}) > 1:
+        got = f"{len(ends[0])}, {len(ends[1])} and {len(kinds)}"
+        raise DataError(line, "as many senders as receivers and kinds", got, _FIX)
     if (bad := wrong_edge(ends, kinds, n, len(functions))) is not None:
         raise DataError(f"{line}, edge {bad[0]}", bad[1], bad[2], _FIX)
     total = jax.tree.map(lambda t: jnp.zeros((n, *t.shape), t.dtype), types)
