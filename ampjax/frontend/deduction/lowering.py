@@ -97,6 +97,10 @@ class Lowering:
         """
         call = equation.call
         assert call is not None
+        if region.space.is_ragged and call.kind not in ("metric", "output", "node", "length"):
+            word = call.options.get("word", call.kind)
+            fix = "Choose with `jnp.where`; put what has a length, or rounds, outside of the `map` over the nodes."
+            raise GraphError(call.line, "arrays alone in what is computed for each node of a graph", f"`{word}`", fix)
         return self._rules[call.kind](self, call, operands, region, wanted)
 
     # -- values in another place
@@ -118,7 +122,9 @@ class Lowering:
             return Computed(self.draft.send_in(value.flow, space, name), value.part, value.was_read)
         if isinstance(value, Elements):
             outer = region.space
-            return self._copied(value, region, space, lambda data: space.rows_of(data, outer, np.arange(outer.n_rows(data))), line)
+            return self._copied(
+                value, region, space, lambda data: space.rows_of(data, outer, np.arange(outer.n_rows(data))), line
+            )
         return value
 
     def length_of(self, dimension: str, line: str) -> Column:
@@ -176,7 +182,9 @@ class Lowering:
             if isinstance(value, Elements):
                 raise GraphError(line, "an array", "a sequence", "Carry what has a fixed shape: a sum, or one element.")
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        is_pumped = all(isinstance(value, Static) or (isinstance(value, Constant) and region.is_known) for value in values)
+        is_pumped = all(
+            isinstance(value, Static) or (isinstance(value, Constant) and region.is_known) for value in values
+        )
         if not leaves and is_pumped:
             columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
             return self.draft.pump(name, region, columns, list(types), line)
@@ -212,7 +220,9 @@ class Lowering:
         """
         outer, sizes = value.space, value.space.sizes
         inner = around.along(
-            outer.dimension, None if sizes is None else Column(around, lambda data: sizes.of(data)[origin(data)])
+            outer.dimension,
+            None if sizes is None else Column(around, lambda data: sizes.of(data)[origin(data)], _still(sizes, around)),
+            outer.is_ragged,
         )
         element = value.element
 
@@ -221,15 +231,28 @@ class Lowering:
 
         if isinstance(element, Static):
             column = element.column.inside(outer)
-            return Elements(inner, Static(Column(inner, lambda data: column.of(data)[origin_of_elements(data)])))
+            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], _still(column, inner))
+            return Elements(inner, Static(copied))
         if isinstance(element, Computed):
             if outer.parent is not region.space:
                 fix = "Pass it to `map` as an argument, or sum the inner sequences before."
                 raise GraphError(line, "sequences of arrays from outside", "a computed sequence of sequences", fix)
-            flow, name = self.draft.fresh(element.flow, outer.dimension, line), self.draft.name(f"{outer.dimension}/each")
+            if inner.is_ragged:
+                sent = self.draft.send_in(element.flow, around, outer.dimension)
+                sent.region = region.within(inner)
+                return Elements(inner, Computed(sent, element.part))
+            flow, name = (
+                self.draft.fresh(element.flow, outer.dimension, line),
+                self.draft.name(f"{outer.dimension}/each"),
+            )
             pairs = self.draft.pair(flow, region.within(inner), (around.size, around.index, outer.index), name)
             return Elements(inner, Computed(pairs, element.part))
         return Elements(inner, self._copied(element, region, inner, origin_of_elements, line))
+
+
+def _still(column: Column, space: IndexSpace) -> Column | None:
+    """What a copied column repeats, if that is a column of a space around the copy."""
+    return column.origin if column.origin.space in space.around() else None
 
 
 class _Body:
@@ -516,10 +539,14 @@ def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
 
 
 def _has_static_rule(call: Call) -> bool:
-    is_simple = call.kind in ("count", "length", "sum", "max", "take", "read", "switch")
+    is_simple = call.kind in ("count", "length", "sum", "max", "logsumexp", "take", "read", "switch")
     if not is_simple and (call.kind != "scan" or call.options["n_carry"]):
         return False
-    equations = [equation for function in call.functions for equation in flatten(function.jaxpr, dict.fromkeys(function.variables, Known(None)))[0]]
+    equations = [
+        equation
+        for function in call.functions
+        for equation in flatten(function.jaxpr, dict.fromkeys(function.variables, Known(None)))[0]
+    ]
     return all(not e.draws and (e.call is None or _has_static_rule(e.call)) for e in equations)
 
 
