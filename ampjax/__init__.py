@@ -8,7 +8,7 @@ from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.frontend.combinators.branches import cond, read, switch, while_loop
 from ampjax.frontend.combinators.reports import metric, node, output
 from ampjax.frontend.combinators.sequences import fori_loop, length, map, max, mean, scan, softmax, sum, take
-from ampjax.frontend.combinators.structures import Ragged, Tree
+from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
 from ampjax.frontend.compile_model import Compiled, compile
 from ampjax.ir.builders import (
@@ -59,6 +59,7 @@ __all__ = [
     "ProfileCost",
     "Ragged",
     "Settings",
+    "Stacked",
     "State",
     "Stragglers",
     "Subset",

@@ -52,10 +52,11 @@ class Compiled:
 
     Attributes:
       graph: The graph, for `Trainer`, `verify`, `simulate`.
+      params: The parameters as they were given.
     """
 
     def __init__(self, model: Model, params: Mapping[str, Any], spec: Any):
-        self._model, self._params = model, params
+        self._model, self.params = model, params
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
         root = IndexSpace()
