@@ -6,6 +6,7 @@ from ampjax.numerics import guard as _guard  # first: it sets a flag that XLA re
 from ampjax import nn
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.frontend.combinators.branches import cond, read, switch, while_loop
+from ampjax.frontend.combinators.randomness import dropout, stochastic, training
 from ampjax.frontend.combinators.reports import metric, node, output
 from ampjax.frontend.combinators.sequences import fori_loop, length, map, max, mean, scan, softmax, sum, take
 from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
@@ -77,6 +78,7 @@ __all__ = [
     "cond",
     "discard",
     "distribute",
+    "dropout",
     "flatmap",
     "fold_tree",
     "fori_loop",
@@ -112,10 +114,12 @@ __all__ = [
     "sink",
     "softmax",
     "split",
+    "stochastic",
     "sum",
     "switch",
     "take",
     "topology",
+    "training",
     "ungroup",
     "verify",
     "wavefront",

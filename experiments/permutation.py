@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import optax
 
-from ampjax.data.permutation import Programs, generate
+from ampjax.data.permutation import ShuffledRows, generate
 from ampjax.models.permutation import permutation
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
@@ -63,7 +63,7 @@ def tasks(options: PermutationOptions) -> Callable[[int], Task]:
     def task(seed: int) -> Task:
         streams = np.random.SeedSequence(seed).spawn(2)
         sizes = options.n_train, options.n_valid
-        train, valid = (Programs(generate(n, options.operations, s)) for n, s in zip(sizes, streams, strict=True))
+        train, valid = (ShuffledRows(generate(n, options.operations, s)) for n, s in zip(sizes, streams, strict=True))
         graph = permutation(options.operations, options.hidden, options.replicas, options.copies)
         settings = update_together(graph, train, options.settings(seed, 1), options, options.batch, "output")
         return Task(graph, train, valid, settings, optax.adam(options.learning_rate))

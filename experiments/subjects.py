@@ -180,7 +180,7 @@ def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
 
 def _permutation(small: bool, seed: int) -> tuple[Graph, Data]:
     operations, hidden, n = (3, 8, 2) if small else (8, 128, 32)
-    return permutation_model(operations, hidden), permutation.Programs(permutation.generate(n, operations, seed))
+    return permutation_model(operations, hidden), permutation.ShuffledRows(permutation.generate(n, operations, seed))
 
 
 def _experts(small: bool, seed: int) -> tuple[Graph, Data]:

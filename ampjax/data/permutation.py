@@ -102,7 +102,7 @@ def shuffles(n_operations: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Programs:
+class ShuffledRows:
     """Instances of one row of digits each (`ampjax.ir.instances.Instances`).
 
     Pumps: `digits`, shape `(6,)` int32, with the state fields `t` = 0 and `way`: the order as a number in base K, its first operation the

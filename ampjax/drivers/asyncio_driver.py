@@ -80,7 +80,7 @@ class AsyncioDriver:
                     return
                 if self._loop.scheduler.plan.workers > 1 or self._readers:
                     self._moved.clear()
-                    if not self._loop.scheduler.can_move_on(worker):
+                    if not self._loop.scheduler.can_move(worker):
                         self._loop.idle(worker)
                         await self._moved.wait()
                 continue

@@ -10,10 +10,10 @@ import numpy as np
 
 from ampjax.ir.instances import InstanceList, Instances, Messages
 from ampjax.plan.passes import Pass
-from ampjax.sched.memory_limits import Guard
+from ampjax.sched.memory_limits import MemoryGuard
 from ampjax.sched.programs.feeds import Feed
 from ampjax.sched.scheduler import Scheduler
-from ampjax.unfold.demand import Rows
+from ampjax.unfold.demand import ArenaRows
 
 Put = Callable[[Sequence[Feed]], None]
 """Puts payloads where they belong."""
@@ -50,13 +50,13 @@ class Source:
 
     grows = False
 
-    def __init__(self, scheduler: Scheduler, of: Pass, guard: Guard | None = None):
+    def __init__(self, scheduler: Scheduler, of: Pass, guard: MemoryGuard | None = None):
         self._scheduler, self.of, self._data, self._ids = scheduler, of, of.data, np.asarray(of.ids)
         self.train, self._guard, self._next = of.train, guard, 0
         self._foreseen = 0  # instances whose programs are known
-        self._unfolded = scheduler.programs.n_unfolded  # when this was last looked at
+        self._unfolded = scheduler.admission.programs.n_unfolded  # when this was last looked at
         self._news = False  # whether it was more than before
-        self._needs: dict[int, Rows] = {}  # of instances to come, by their place in the order
+        self._needs: dict[int, ArenaRows] = {}  # of instances to come, by their place in the order
 
     @property
     def exhausted(self) -> bool:
@@ -77,7 +77,7 @@ class Source:
         Raises:
           LimitError: If an instance can't fit within the memory limit.
         """
-        n = min(self._scheduler.room(self.train), len(self._ids) - self._next)
+        n = min(self._scheduler.admission.room(self.train), len(self._ids) - self._next)
         if n <= 0:
             return 0
         if self._guard is not None and self._guard.tight:
@@ -111,7 +111,9 @@ class Source:
         assert self._guard is not None
         ids = self._ids[start : start + AHEAD]
         different, place = np.unique(ids, return_inverse=True)
-        needs = self._scheduler.programs.demands(different, batches_of(self._data, different), self._guard.purpose)
+        needs = self._scheduler.admission.programs.demands(
+            different, batches_of(self._data, different), self._guard.purpose
+        )
         self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
 
     def _open(self, ids: np.ndarray, grows: bool = False) -> np.ndarray:
@@ -120,20 +122,20 @@ class Source:
     def _start(self, ids: np.ndarray, put: Put) -> None:
         """Lets instances in."""
         self._foresee(len(ids))
-        slots = self._open(ids)
-        put(self._scheduler.pump(slots, self._data.gather(ids)))
-        self._scheduler.close(slots)
+        handles = self._open(ids)
+        put(self._scheduler.pump(handles, self._data.gather(ids)))
+        self._scheduler.close(handles)
 
     def _foresee(self, n: int) -> None:
         """Unfolds the last `n` instances with those that follow, if programs have been missing twice in a row: many together cost little more than one."""
         if self._next <= self._foreseen:
             return
-        unfolded, missed = self._scheduler.programs.n_unfolded, self._news
+        unfolded, missed = self._scheduler.admission.programs.n_unfolded, self._news
         self._news, self._unfolded = unfolded > self._unfolded, unfolded
-        if self._news and missed and self._scheduler.foresees:
+        if self._news and missed and self._scheduler.admission.foresees:
             start = self._next - n
             ids = self._ids[start : start + AHEAD]
-            self._scheduler.foresee(ids, self._data.gather(ids), self.of.purpose)
+            self._scheduler.admission.foresee(ids, self._data.gather(ids), self.of.purpose)
             self._foreseen = start + len(ids)
 
 
@@ -191,10 +193,10 @@ class LoopSource(Source):
 
     grows = True
 
-    def __init__(self, scheduler: Scheduler, of: Pass, guard: Guard | None = None):
+    def __init__(self, scheduler: Scheduler, of: Pass, guard: MemoryGuard | None = None):
         super().__init__(scheduler, of, guard)
         self._loops: LoopInstances = of.data
-        self._running: dict[int, tuple[int, Iterator[Mapping[str, Any]]]] = {}  # by slot: the example and its loop
+        self._running: dict[int, tuple[int, Iterator[Mapping[str, Any]]]] = {}  # by handle: the example and its loop
 
     @property
     def exhausted(self) -> bool:
@@ -205,22 +207,22 @@ class LoopSource(Source):
         """Starts loops as far as there is room, and lets each running one pump its next messages; says how many did."""
         super().admit(put)
         steps = 0
-        for slot, (example, loop) in list(self._running.items()):
+        for handle, (example, loop) in list(self._running.items()):
             steps += 1
             pumped = next(loop, _END)
             if pumped is _END:
-                del self._running[slot]
-                self._scheduler.close(np.array([slot]))
+                del self._running[handle]
+                self._scheduler.close(np.array([handle]))
                 continue
-            put(self._scheduler.pump(np.array([slot]), self._loops.columns({example: pumped}, {example: 0})))
+            put(self._scheduler.pump(np.array([handle]), self._loops.columns({example: pumped}, {example: 0})))
         return steps
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
         del put  # the loops pump
-        for slot, i in zip(self._open(ids, grows=True).tolist(), ids.tolist(), strict=True):
-            self._running[slot] = (i, self._loops.start(i))
+        for handle, i in zip(self._open(ids, grows=True).tolist(), ids.tolist(), strict=True):
+            self._running[handle] = (i, self._loops.start(i))
 
 
-def source_of(scheduler: Scheduler, of: Pass, guard: Guard | None = None) -> Source:
+def source_of(scheduler: Scheduler, of: Pass, guard: MemoryGuard | None = None) -> Source:
     """The controller of a pass: a user-written one where its data are loops."""
     return (LoopSource if isinstance(of.data, LoopInstances) else Source)(scheduler, of, guard)

@@ -17,11 +17,10 @@ from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Compute, init_shapes
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, Stage
-from ampjax.sched.columns import OF_INPUT, OF_OUTPUT
+from ampjax.sched.columns import OF_INPUT, OF_OUTPUT, Rates
 from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER, Dispatch
 from ampjax.sched.decisions.parameter_changes import Update
-from ampjax.sched.updates.counters import ways_of
-from ampjax.sched.virtual_time import Rates
+from ampjax.sched.updates.counters import edge_columns
 
 Cost = Callable[[Dispatch], int]
 """From a dispatch to its time on its worker, in whole nanoseconds, its updates included. Its stage is a number: of the plan's `stages`, or -1 for updates alone."""
@@ -86,7 +85,7 @@ class FlopsCost:
 
     def rates(self) -> Rates:
         """The same as a table, by which loops add up what dispatches take, to the nanosecond."""
-        queues, terms, columns = list[tuple[float, ...]](), list[tuple[float, float]](), ways_of(self.plan)
+        queues, terms, columns = list[tuple[float, ...]](), list[tuple[float, float]](), edge_columns(self.plan)
         for stage in self.plan.stages:
             row_bytes = self._row_bytes(stage)
             fixed = self.other_ns + (0 if row_bytes is None else self.latency_ns)
@@ -107,8 +106,8 @@ class FlopsCost:
         """Of a stage's dispatches which rows take how many operations each, as `operations` adds them up."""
         if stage.chain is None:
             return [(OF_INPUT, sum([of_row for _, of_row in work]))] if work else []
-        first, ways = columns[stage.number].start, stage.way_of
-        return [(first + ways[node] if node in ways else OF_OUTPUT, of_row) for node, of_row in work]
+        first, edge_types = columns[stage.number].start, stage.edge_type_of
+        return [(first + edge_types[node] if node in edge_types else OF_OUTPUT, of_row) for node, of_row in work]
 
     def has_layers(self, dispatch: Dispatch) -> bool:
         """Whether any of a dispatch's nodes multiplies by a matrix."""

@@ -245,7 +245,7 @@ def abandon(scheduler: Scheduler, executor: Executor | None, undone: Sequence[Di
     """Forgets what is in flight, `undone` what was decided and not carried out; makes the updates that were due, unless there is any."""
     due = scheduler.abandon()
     if undone:
-        scheduler.take_back([*undone, *due])
+        scheduler.updates.take_back([*undone, *due])
         due.clear()
     if executor is not None:
         for dispatch in due:

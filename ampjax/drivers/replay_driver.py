@@ -117,17 +117,19 @@ class ReplayDriver:
           Exception: What the recorded run raised.
         """
         scheduler = self._loop.scheduler
-        policy = scheduler.settings.policy
-        scheduler.decide_by(self._choose)
+        policy = scheduler.queues.policy
+        scheduler.queues.decide_by(self._choose)
         try:
             while not isinstance(self._follower.ahead, PassEnds):
                 self._step(self._follower.ahead)
                 if self._issued == self._run_ahead:
                     await self._keep_pace()
             if not self._loop.finished():
-                raise self._follower.departure(f"{sum(scheduler.in_flight.values())} instance(s) still in flight")
+                raise self._follower.departure(
+                    f"{sum(scheduler.admission.in_flight.values())} instance(s) still in flight"
+                )
         finally:
-            scheduler.decide_by(policy)
+            scheduler.queues.decide_by(policy)
 
     def _step(self, decision: Decision | None) -> None:
         """Does what leads to a decision, and sees that it has come."""

@@ -76,7 +76,7 @@ class Loop:
         found = self.scheduler.ahead(worker, most if self._decides_ahead else 1)
         if found:
             last = found[-1]
-            asks = self.scheduler.reads(last)
+            asks = self.scheduler.contents.reads(last)
             if self._hands_on:
                 self.queue.add(found, len(found) - asks)
             self._count(sum([dispatch.n_messages for dispatch in found]))
@@ -109,7 +109,7 @@ class Loop:
 
     def reads(self, dispatch: Dispatch) -> bool:
         """Whether its messages wait until payloads have been read back."""
-        return self._asks and self.scheduler.reads(dispatch)
+        return self._asks and self.scheduler.contents.reads(dispatch)
 
     def done(self, dispatch: Dispatch) -> None:
         """Lets its messages travel on, with what was read from their payloads, and admits what there is room for."""
@@ -123,7 +123,7 @@ class Loop:
 
     def settle(self) -> bool:
         """Reports instances that have ended and admits new ones; says whether any was admitted."""
-        ended = self.scheduler.finished
+        ended = self.scheduler.admission.take_ended()
         if ended:
             self._fruitless = 0
             for source in self.sources:
@@ -167,7 +167,7 @@ class Loop:
 
     def _suspect(self) -> None:
         """Warns if so many messages have been dispatched that an instance is likely to go round in a loop for ever."""
-        in_flight = sum(self.scheduler.in_flight.values())
+        in_flight = sum(self.scheduler.admission.in_flight.values())
         if self._fruitless <= PATIENCE * in_flight:
             return
         told = [
@@ -179,11 +179,11 @@ class Loop:
 
     def nothing_for(self, worker: int) -> str:
         """Why there is nothing to do for a worker that has asked in vain: one of `records.REASONS`."""
-        held_up = self.scheduler.held_up(worker)
+        held_up = self.scheduler.queues.why_blocked(worker)
         if held_up is not None:
             return held_up
         outside = [source for source in self.sources if not source.exhausted]
-        if any(self.scheduler.room(source.train) == 0 for source in outside):
+        if any(self.scheduler.admission.room(source.train) == 0 for source in outside):
             return "throttled"
         return "memory" if any(source.guarded for source in outside) else "starved"
 
@@ -194,14 +194,14 @@ class Loop:
           DeadlockError: If instances are in flight and nothing can move.
           LimitError: If that is for want of memory.
         """
-        if self.settle() or self.scheduler.can_move:
+        if self.settle() or self.scheduler.can_move():
             return False
         if not all(source.exhausted for source in self.sources):
             raise standstill(self.scheduler.snapshot())
-        if self.scheduler.end_of_data():
+        if self.scheduler.rounds.end_of_data():
             for hook in self.instruments.data_ended:
                 hook()
-        if self.scheduler.can_move:
+        if self.scheduler.can_move():
             return False
         if not self.scheduler.idle:
             raise standstill(self.scheduler.snapshot())

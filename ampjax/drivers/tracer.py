@@ -73,7 +73,7 @@ class Tracer:
         scheduler = loop.scheduler
         self._stages = scheduler.plan.stages
         trace.stages.update({s.name: tuple(n.name for n in s.nodes) for s in scheduler.plan.stages})
-        self._before = {node: stats.histogram.copy() for node, stats in scheduler.stats.nodes.items()}
+        self._before = {node: stats.histogram.copy() for node, stats in scheduler.counts.read().nodes.items()}
 
     def tell(self, d: Dispatch) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
         """The parts of a dispatch's `Note`: little, and fast to make, since a run has many."""
@@ -112,7 +112,7 @@ class Tracer:
         self.trace.runs.append((self._begun, now))
         self.trace.postpone(partial(_add_queues, self._samples))
         self._samples = []
-        for node, stats in self._loop.scheduler.stats.nodes.items():
+        for node, stats in self._loop.scheduler.counts.read().nodes.items():
             self.trace.add_histogram(node, stats.histogram - self._before.get(node, 0))
 
     def _close(self, worker: int, now: int) -> None:
@@ -124,7 +124,7 @@ class Tracer:
         """Notes the messages in a worker's queues; what it has just taken from one is added when the trace is read."""
         if self._n_samples < self.trace.max_slices:
             self._n_samples += 1
-            queues, samples = self._loop.scheduler.waiting_for(worker), self._samples
+            queues, samples = self._loop.scheduler.queues.waiting_for(worker), self._samples
             samples += (worker, now, stage, direction, taken, len(queues), *queues, *map(_ITEMS, queues))
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from ampjax.drivers.cost import Cost, FlopsCost
 from ampjax.drivers.run import Loop
 from ampjax.drivers.tracer import Tracer, add_dispatch
+from ampjax.sched.columns import Rates
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.virtual_time import Rates, VirtualTime
+from ampjax.sched.virtual_time import VirtualTime
 from ampjax.trace.trace import Trace
 
 STRIDE = 16
@@ -114,7 +115,7 @@ class VirtualDriver:
             self._loop.done(dispatch)
             idle.add(dispatch.worker)
             # Who had nothing to do and for whom nothing has come need not be asked, but for a trace, which tells why it waits.
-            stirred = {dispatch.worker, *in_vain} | self._loop.scheduler.stirred()
+            stirred = {dispatch.worker, *in_vain} | self._loop.scheduler.queues.woken()
             asked = sorted(stirred & idle if tracer is None else idle)
             if n % STRIDE == 0:
                 yield
@@ -133,7 +134,7 @@ class VirtualDriver:
                 if tracer is not None:
                     self._note(tracer, dispatch, end)
                 continue
-            if self._loop.scheduler.waiting_for(worker):
+            if self._loop.scheduler.queues.waiting_for(worker):
                 in_vain.append(worker)
             if tracer is not None:
                 tracer.idle(worker)

@@ -83,7 +83,7 @@ def ladders(
     """
     limit = scheduler.settings.max_dispatch_size
     for stage in scheduler.plan.stages:
-        if stage.kind.is_control:
+        if not stage.kind.is_dispatched:
             continue
         seen = sizes[stage.name]
         if not seen.dispatches:
@@ -96,17 +96,17 @@ def ladders(
             if (direction == BACKWARD and stage.kind.starts_backward) or (direction != INFER and not stage.trains):
                 continue
             most = ladder_for(stage)(rows)
-            if most <= scheduler.cap_of(stage.number, direction):
+            if most <= scheduler.tables.cap_of(stage.number, direction):
                 continue
             jobs: list[Callable[[], object]] = []
-            reads = {port.arena: scheduler.capacity(port.arena) for port in stage.ports}
+            reads = {port.arena: scheduler.tables.capacity(port.arena) for port in stage.ports}
             for n, m in _sizes(stage, rows, messages):
                 idle = _idle(scheduler, stage, direction, n, m)
                 jobs.append(partial(executor.warm, idle, reads))
                 if _may_update(executor, scheduler, stage, idle):
                     updates = [Update(node, n) for node in stage.params]
                     jobs.append(partial(executor.warm, idle._replace(changes=updates, brings_updates=True), reads))
-            yield Ladder(jobs, partial(scheduler.cap, stage.number, direction, most))
+            yield Ladder(jobs, partial(scheduler.tables.cap, stage.number, direction, most))
 
 
 def _sizes(stage: Stage, rows: int, messages: int) -> list[tuple[int, int]]:
@@ -141,7 +141,7 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
     sizes = np.ones(n, np.int64) if stage.ragged else None
     if stage.kind.reduces:
         sizes = np.append(np.zeros(m - 1, np.int64), n)
-    ways = stage.chain.ways if stage.chain is not None else ()
+    ways = stage.chain.edge_types if stage.chain is not None else ()
     return Launch(
         0,
         stage.worker,
@@ -154,7 +154,7 @@ def _idle(scheduler: Scheduler, stage: Stage, direction: str, n: int, m: int) ->
         pack,
         size,
         0,
-        [scheduler.capacity(key) for key in stage.arenas],
+        [scheduler.tables.capacity(key) for key in stage.arenas],
         sizes=sizes,
         edges=_no_edges(stage, n),
         scatter=[rows] * len(stage.ports) if stage.kind.collects else [],
@@ -175,4 +175,4 @@ def _no_edges(stage: Stage, n: int) -> Edges | None:
     if stage.chain is None:
         return None
     nothing = np.zeros(0, np.int32)
-    return Edges(nothing, nothing, np.zeros((n, len(stage.chain.ways)), np.int64), np.ones(n, np.int64))
+    return Edges(nothing, nothing, np.zeros((n, len(stage.chain.edge_types)), np.int64), np.ones(n, np.int64))

@@ -63,7 +63,7 @@ class Executor:
         self.store = ParameterStore(params, training, device_of, stashed)
         self.losses = LossMetrics(plan, devices)
         self.fences = Fences(plan, self.arenas, self.store, self.losses)
-        stages = [stage for stage in plan.stages if not stage.kind.is_control]
+        stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
         self._runners = {stage.number: StageRunner(stage, self.arenas, devices) for stage in stages}
         on_cpu = [s for s in stages if s.kind.is_row_wise and s.trains and devices[s.space].platform == "cpu"]
         self._tables = self._find_tables(on_cpu)

@@ -52,13 +52,13 @@ class Launches:
 
     def _capacities_of(self, stage: int) -> tuple[int, ...]:
         """How many rows the arena of each output of a stage has now."""
-        s = self._scheduler
-        if s.n_slots != self._n_slots:
-            self._n_slots = s.n_slots
+        tables = self._scheduler.tables
+        if tables.n_slots != self._n_slots:
+            self._n_slots = tables.n_slots
             self._capacities.clear()
         found = self._capacities.get(stage)
         if found is None:
-            found = self._capacities[stage] = tuple([s.capacity(key) for key in self._stages[stage][0].arenas])
+            found = self._capacities[stage] = tuple([tables.capacity(key) for key in self._stages[stage][0].arenas])
         return found
 
     def _with_contents(self, launch: Launch, stage: Stage, d: Dispatch) -> Launch:

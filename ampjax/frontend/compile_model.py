@@ -15,6 +15,7 @@ from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering, Wanted
 from ampjax.frontend.deduction.values import Elements, LossTerm, OfParams, Static, Value
+from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
 from ampjax.frontend.rules import branch_rules, report_rules, sequence_rules, tree_rules
@@ -95,6 +96,33 @@ class Compiled:
           DataError: If an instance does not fit the spec.
         """
         return CompiledInstances(self._draft.pumps, Columns(self._leaves, instances))
+
+    def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters in the structure of the model's own, so that the model can be run with them as it is.
+
+        Args:
+          nodes: Parameters by node name: `trainer.params`.
+        """
+        return self._draft.original(nodes)
+
+    def node_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters of the model's structure by node name, as `Trainer(params=...)` takes them.
+
+        Args:
+          params: The parameters.
+        """
+        return self._draft.by_node(params)
+
+    def explain(self, examples: Sequence[Any] = ()) -> ModelExplanation:
+        """What the model was compiled to: nodes with the lines that they come from, state fields, and what is computed together.
+
+        Args:
+          examples: Some instances, for how many rows a dispatch holds; none leaves that out.
+        """
+        return explain_model(self.graph, self._draft, self.data(examples) if len(examples) else None)
+
+    def __repr__(self) -> str:
+        return f"Compiled({getattr(self._model, '__name__', 'model')}: {len(self.graph.nodes)} nodes)"
 
     def loss(self, params: Any, instances: Sequence[Any]) -> jax.Array:
         """The summed loss of instances by the model as it is, in plain JAX: the reference for the graph.

@@ -16,13 +16,13 @@ import numpy as np
 
 from ampjax.errors import GraphError, MessageError
 
-INSTANCE, SLOT = 0, 1
+INSTANCE, HANDLE = 0, 1
 """Columns of every state array: the instance's number, and its slot among the instances in flight (recycled)."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each state field of a graph stands in the state array: columns 0 and 1 are `INSTANCE` and `SLOT`."""
+    """Where each state field of a graph stands in the state array: columns 0 and 1 are `INSTANCE` and `HANDLE`."""
 
     fields: tuple[str, ...]
 

@@ -24,7 +24,7 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, cop
     """A state goes through each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
 
     The state field `way` holds the order as a number in base K, and `t` the step: the Cond before the operations reads the digit number `t`
-    of `way`, an Isu counts `t` up. The pumps are those of `ampjax.data.permutation.Programs`.
+    of `way`, an Isu counts `t` up. The pumps are those of `ampjax.data.permutation.ShuffledRows`.
 
     Args:
       n_operations: Operations, K.

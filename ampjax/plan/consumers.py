@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ampjax.ir.control_nodes import Bcast, Distribute, Flatmap, Repeat, Ungroup
-from ampjax.plan.stages import HOST, Leaf, Stage, Targets
+from ampjax.plan.stages import HOST, Stage, StagePort, Targets
 
 MAKES_COPIES = (Ungroup, Repeat, Distribute, Flatmap, Bcast)
 """Control nodes after which several messages can hold the same rows."""
@@ -15,7 +15,7 @@ def find_sole(stages: Sequence[Stage]) -> None:
     """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only."""
     outputs = {(s.number, j): reached(route, stages) for s in stages for j, route in enumerate(s.routes)}
     # A group's rows are its members', which others may consume too.
-    good = {key: once and not stages[key[0]].kind.is_control for key, (_, once) in outputs.items()}
+    good = {key: once and stages[key[0]].kind.is_dispatched for key, (_, once) in outputs.items()}
     while True:
         shared = {leaf for key, (leaves, _) in outputs.items() if not good[key] for leaf in leaves}
         refused = {
@@ -28,10 +28,10 @@ def find_sole(stages: Sequence[Stage]) -> None:
     alone = {leaf for key, (leaves, _) in outputs.items() if good[key] for leaf in leaves}
     for stage in stages:
         stage.written = tuple(good[stage.number, j] for j in range(len(stage.routes)))
-        stage.sole = tuple(Leaf(stage.number, p) in alone for p in range(len(stage.ports)))
+        stage.sole = tuple(StagePort(stage.number, p) in alone for p in range(len(stage.ports)))
 
 
-def _pays(stages: Sequence[Stage], leaf: Leaf) -> bool:
+def _pays(stages: Sequence[Stage], leaf: StagePort) -> bool:
     """Whether the adjoint at a port computes a gradient for each message, row by row."""
     stage = stages[leaf.stage]
     port = stage.ports[leaf.port]
@@ -88,17 +88,17 @@ def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
                     yield loop
 
 
-def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[dict[Leaf, None], bool]:
+def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[dict[StagePort, None], bool]:
     """The ports that a route's messages can reach, and whether each message certainly reaches exactly one; with `trained`, the stages, in training."""
-    leaves: dict[Leaf, None] = {}
+    leaves: dict[StagePort, None] = {}
     once, seen, stack = True, set(), [targets]
     while stack:
         targets = stack.pop()
         if trained is not None:
-            targets = [t for t in targets if not isinstance(t, Leaf) or trained[t.stage].trains]
+            targets = [t for t in targets if not isinstance(t, StagePort) or trained[t.stage].trains]
         once &= len(targets) == 1
         for target in targets:
-            if isinstance(target, Leaf):
+            if isinstance(target, StagePort):
                 leaves[target] = None
                 continue
             once &= target.kind not in MAKES_COPIES

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from ampjax.errors import SettingsError
 
-STEPS = 200_000
+MOST_SEARCH_STEPS = 200_000
 """Places that a search looks at, at most: whether things fit into boxes is hard to tell in general."""
 
-SHOWN = 6
+MOST_NAMED = 6
 """Nodes that an error names, at most: the largest."""
 
 
@@ -113,7 +113,7 @@ class Memory:
         free = self._free(pinned)
         chosen: list[int] = []
         choices = [_rooms(free, sizes[0])] if sizes else []
-        for _ in range(max(STEPS // len(free), 2 * len(names))):
+        for _ in range(max(MOST_SEARCH_STEPS // len(free), 2 * len(names))):
             if len(chosen) == len(names):
                 found = dict(zip(names, (self.device_of.index(device) for device in chosen), strict=True))
                 return {name: found.get(name, wanted[name]) for name in wanted}
@@ -143,8 +143,8 @@ class Memory:
     def _told(self, names: Mapping[str, int] | Sequence[str]) -> str:
         """The largest nodes with their bytes."""
         largest = sorted((n for n in names if self.sizes.get(n)), key=lambda name: -self.sizes[name])
-        told = ", ".join(f"`{name}` {self.sizes[name]}" for name in largest[:SHOWN])
-        return told + (f" and {len(largest) - SHOWN} more" if len(largest) > SHOWN else "")
+        told = ", ".join(f"`{name}` {self.sizes[name]}" for name in largest[:MOST_NAMED])
+        return told + (f" and {len(largest) - MOST_NAMED} more" if len(largest) > MOST_NAMED else "")
 
 
 def _rooms(free: Mapping[int, int], size: int) -> Iterator[int]:

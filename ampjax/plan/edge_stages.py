@@ -1,7 +1,7 @@
-"""Chains that become one stage: a distribute, what happens to each kind of edge, and the collect that adds it all up.
+"""Chains that become one stage: a distribute, what happens to each type of edge, and the collect that adds it all up.
 
-    rows of a graph ─▶ distribute ─┬─▶ ppt of kind 0 ─┬─▶ collect ─▶ row-wise nodes
-                                   └─▶ ppt of kind 1 ─┘                    ▲
+    rows of a graph ─▶ distribute ─┬─▶ ppt of type 0 ─┬─▶ collect ─▶ row-wise nodes
+                                   └─▶ ppt of type 1 ─┘                    ▲
             └──────────────────────────────────────────────────────────────┘
 
 Fused, a graph's rows are one message that goes in and one that comes out: nothing per edge reaches the control plane or an arena. A chain is
@@ -23,12 +23,12 @@ from ampjax.ir.wires import Wire
 
 
 @dataclass(frozen=True)
-class Way:
-    """From one output of the distribute to one port of the collect.
+class EdgeType:
+    """The edges from one output of the distribute to one port of the collect, and what happens to the rows that they carry.
 
     Args:
       output: The distribute's output: `Topology.gather[output]` are the edges' senders.
-      nodes: The row-wise nodes on the way, sources first.
+      nodes: The row-wise nodes that edges of this type pass, sources first.
       end: The wire that enters the collect.
     """
 
@@ -38,22 +38,22 @@ class Way:
 
     @property
     def random(self) -> bool:
-        """Whether a body on the way takes a PRNG key, so that edges of one sender carry different rows."""
+        """Whether a body of these nodes takes a PRNG key, so that edges of one sender carry different rows."""
         return any(isinstance(node.op, Compute) and node.op.body.rng for node in self.nodes)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A distribute and a collect, and the ways between them, in the order of the collect's ports."""
+    """A distribute and a collect, and the types of edges between them, in the order of the collect's ports."""
 
     distribute: Node
-    ways: tuple[Way, ...]
+    edge_types: tuple[EdgeType, ...]
     collect: Node
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """All its nodes, sources first."""
-        return (self.distribute, *(node for way in self.ways for node in way.nodes), self.collect)
+        return (self.distribute, *(node for edge_type in self.edge_types for node in edge_type.nodes), self.collect)
 
     @property
     def topology(self) -> str:
@@ -78,12 +78,12 @@ def find_chains(graph: Graph, worker_of: Mapping[str, int]) -> dict[str, Chain]:
 def _chain(collect: Node, worker_of: Mapping[str, int]) -> Chain | None:
     """The chain that ends at a collect, if there is one that can be fused."""
     *inputs, topology = collect.inputs
-    traced = [way for wire in inputs if wire is not None and (way := _way(wire)) is not None]
+    traced = [edge_type for wire in inputs if wire is not None and (edge_type := _edge_type(wire)) is not None]
     sources = {source for source, _ in traced}
     if len(traced) < len(inputs) or len(sources) != 1:
         return None
-    chain = Chain(sources.pop(), tuple(way for _, way in traced), collect)
-    between = [node for way in chain.ways for node in way.nodes]
+    chain = Chain(sources.pop(), tuple(edge_type for _, edge_type in traced), collect)
+    between = [node for edge_type in chain.edge_types for node in edge_type.nodes]
     workers = {worker_of[node.name] for node in (*between, collect)}
     weights = {node.options.weights for node in between if node.has_params}
     total = collect.outputs[0].type
@@ -98,7 +98,7 @@ def _chain(collect: Node, worker_of: Mapping[str, int]) -> Chain | None:
     return chain if fits else None
 
 
-def _way(end: Wire) -> tuple[Node, Way] | None:
+def _edge_type(end: Wire) -> tuple[Node, EdgeType] | None:
     """Back from a collect's port to the distribute that it comes from, through row-wise nodes that can be fused."""
     nodes: dict[Node, None] = {}
     starts: dict[Wire, None] = {}
@@ -116,11 +116,11 @@ def _way(end: Wire) -> tuple[Node, Way] | None:
     if len(starts) != 1:
         return None
     start = next(iter(starts))
-    return start.source, Way(start.port, _in_order(nodes), end)
+    return start.source, EdgeType(start.port, _in_order(nodes), end)
 
 
 def _fusable(node: Node, last: bool) -> bool:
-    """Whether a node on the way needs no recorded activations: one with parameters is the last, and linear in what adjoints need."""
+    """Whether a node on an edge needs no recorded activations: one with parameters is the last, and linear in what adjoints need."""
     if not node.has_params:
         return True
     types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
@@ -139,8 +139,8 @@ def _in_order(nodes: Mapping[Node, None]) -> tuple[Node, ...]:
 
 
 def _stays_inside(chain: Chain) -> bool:
-    """Whether nothing but the chain consumes what is distributed or computed on the way, and no way's node serves another way."""
-    homes = {node: (i, way) for i, way in enumerate(chain.ways) for node in way.nodes}
+    """Whether nothing but the chain consumes what is distributed or computed on an edge, and no node serves two edge types."""
+    homes = {node: (i, edge_type) for i, edge_type in enumerate(chain.edge_types) for node in edge_type.nodes}
     for wire in (w for node in (chain.distribute, *homes) for w in node.outputs):
         own = homes.get(wire.source, (-1, None))[0]
         for consumer, port in wire.consumers:

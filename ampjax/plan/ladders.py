@@ -67,7 +67,7 @@ def graph_ladder(n: int) -> int:
 WIDE = 100
 """Elements of a row from which padding costs more than a few further compilations."""
 
-MOST_ROWS = 1 << 31
+MOST_DISPATCH_ROWS = 1 << 31
 """No dispatch has more."""
 
 VERY_WIDE = 4096
@@ -95,7 +95,7 @@ def padded_sizes(stage: Stage, n: int) -> list[int]:
     if not is_padded(stage):
         return [0] * n
     size_of, sizes = ladder_for(stage), [ladder_for(stage)(1)]
-    while len(sizes) < n and sizes[-1] < MOST_ROWS:
+    while len(sizes) < n and sizes[-1] < MOST_DISPATCH_ROWS:
         sizes.append(size_of(sizes[-1] + 1))
     return sizes + [0] * (n - len(sizes))
 

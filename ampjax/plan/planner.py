@@ -17,13 +17,13 @@ from ampjax.ir.wires import Wire
 from ampjax.plan import consumers
 from ampjax.plan.edge_stages import Chain, find_chains
 from ampjax.plan.stage_kinds import COLLECT, EDGES, GROUP, LOSS, REDUCE, ROWS, SINK, TRANSFER
-from ampjax.plan.stages import HOST, Leaf, Port, Stage, Step, Targets, input_wire, wire_type
+from ampjax.plan.stages import HOST, ControlStep, Port, Stage, StagePort, Targets, input_wire, wire_type
 
 KIND_OF = {Loss: LOSS, Reduce: REDUCE, Collect: COLLECT, Sink: SINK, Group: GROUP}
 """The kind of the stage that ends with a node of such a type; of all others it is `ROWS`."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Plan:
     """A graph prepared for running: stages and routes.
 
@@ -70,7 +70,7 @@ class _Planner:
         self.chains = find_chains(graph, worker_of) if fuse else {}
         self._cut(fuse)
         self._targets: dict[tuple[Wire, int], Targets] = {}
-        self._reach: dict[Wire, dict[Leaf, None]] = {}
+        self._reach: dict[Wire, dict[StagePort, None]] = {}
 
     def run(self) -> Plan:
         self._place_groups()
@@ -84,7 +84,15 @@ class _Planner:
         }
         consumers.find_sole(self.stages)
         consumers.count_workers_ahead(self.stages)
-        return Plan(self.graph, self.graph.layout, self.stages, pumps, len(self.spaces), self.worker_of, self.spaces)
+        return Plan(
+            graph=self.graph,
+            layout=self.graph.layout,
+            stages=self.stages,
+            pumps=pumps,
+            workers=len(self.spaces),
+            worker_of=self.worker_of,
+            spaces=self.spaces,
+        )
 
     # -- stages
 
@@ -169,9 +177,15 @@ class _Planner:
         kind = KIND_OF.get(type(last.op), ROWS)
         worker = self.worker_of.get(last.name, 0)
         stage = Stage(
-            len(self.stages), kind, tuple(nodes), worker, self.spaces[worker], _join(last), list(last.outputs)
+            len(self.stages),
+            kind,
+            tuple(nodes),
+            worker,
+            self.spaces[worker],
+            join=_join(last),
+            wires=list(last.outputs),
+            outputs=tuple(wire_type(w) for w in last.outputs),
         )
-        stage.outputs = tuple(wire_type(w) for w in last.outputs)
         if isinstance(nodes[0].op, Distribute):
             stage.kind, stage.chain = EDGES, self.chains[nodes[0].name]
             stage.topology = stage.chain.topology
@@ -187,18 +201,18 @@ class _Planner:
         """Whether a node is part of routes, not of a stage."""
         return node.is_control and node.name not in self.stages_of
 
-    def _ports(self, node: Node, wire: Wire) -> list[Leaf]:
+    def _ports(self, node: Node, wire: Wire) -> list[StagePort]:
         """Where a wire enters the stages that a node is in."""
         stages = [(stage, entries(stage)) for stage in self.stages_of[node.name]]
-        return [Leaf(stage.number, wires.index(wire)) for stage, wires in stages if wire in wires]
+        return [StagePort(stage.number, wires.index(wire)) for stage, wires in stages if wire in wires]
 
     # -- memory spaces
 
-    def _leaves(self, wire: Wire) -> dict[Leaf, None]:
+    def _leaves(self, wire: Wire) -> dict[StagePort, None]:
         """All stage ports that a wire's messages can reach through control nodes."""
         if wire in self._reach:
             return self._reach[wire]
-        found: dict[Leaf, None] = {}
+        found: dict[StagePort, None] = {}
         seen, stack = {wire}, [wire]
         while stack:
             for node, _ in (w := stack.pop()).consumers:
@@ -214,14 +228,14 @@ class _Planner:
     def _place_groups(self) -> None:
         """A group has no kernel: its rows lie where its first consumer wants them."""
         for stage in reversed(self.stages):
-            if stage.kind.is_control:
+            if not stage.kind.is_dispatched:
                 leaves = list(self._leaves(stage.wires[0]))
                 if leaves:
                     stage.worker, stage.space = self.stages[leaves[0].stage].worker, self.stages[leaves[0].stage].space
 
     def _type_ports(self) -> None:
         """A port lies in host memory if all its messages come from there; so does a group whose members do."""
-        producers: dict[Leaf, list[Stage | None]] = {}
+        producers: dict[StagePort, list[Stage | None]] = {}
         for wire in [node.outputs[0] for node in self.graph.pumps.values()]:
             for leaf in self._leaves(wire):
                 producers.setdefault(leaf, []).append(None)
@@ -234,20 +248,27 @@ class _Planner:
         while changed:
             changed = False
             for leaf, sources in producers.items():
-                still = all(s is None or (s.kind.is_control and on_host.get(Leaf(s.number, 0), True)) for s in sources)
+                still = all(
+                    s is None or (not s.kind.is_dispatched and on_host.get(StagePort(s.number, 0), True))
+                    for s in sources
+                )
                 changed |= still != on_host[leaf]
                 on_host[leaf] = still
         for stage in self.stages:
-            if stage.kind.is_control and on_host.get(Leaf(stage.number, 0), True):
+            if not stage.kind.is_dispatched and on_host.get(StagePort(stage.number, 0), True):
                 stage.space = HOST
         for stage in self.stages:
             stage.ports = tuple(
-                Port(wire_type(w), w.name, HOST if on_host.get(Leaf(stage.number, i), True) else self._home(stage, i))
+                Port(
+                    wire_type(w),
+                    w.name,
+                    HOST if on_host.get(StagePort(stage.number, i), True) else self._home(stage, i),
+                )
                 for i, w in enumerate(entries(stage))
             )
 
     def _home(self, stage: Stage, port: int) -> int:
-        opener = stage.kind.is_control and port == 1
+        opener = not stage.kind.is_dispatched and port == 1
         return stage.space if stage.space != HOST or not opener else self.spaces[stage.worker]
 
     # -- routes
@@ -264,13 +285,13 @@ class _Planner:
             first = next(iter(self._leaves(wire)))
             targets.append(self._transfer(wire, space, self.stages[first.stage].worker, wanted.pop()))
             return targets
-        inner: dict[Leaf, None] = {}
+        inner: dict[StagePort, None] = {}
         for node, _ in wire.consumers:
             if not self._routes(node):
                 if not wire_type(wire).topology:
                     inner.update(dict.fromkeys(self._ports(node, wire)))
-            elif not any(isinstance(t, Step) and t.node is node for t in targets):
-                targets.append(Step(node, [self._route(out, space) for out in node.outputs]))
+            elif not any(isinstance(t, ControlStep) and t.node is node for t in targets):
+                targets.append(ControlStep(node, [self._route(out, space) for out in node.outputs]))
         for leaf in inner:
             port = self.stages[leaf.stage].ports[leaf.port]
             if port.space == space:
@@ -279,14 +300,14 @@ class _Planner:
                 targets.append(self._transfer(wire, space, self.stages[leaf.stage].worker, port.space, leaf))
         return targets
 
-    def _transfer(self, wire: Wire, source: int, worker: int, space: int, leaf: Leaf | None = None) -> Leaf:
+    def _transfer(self, wire: Wire, source: int, worker: int, space: int, leaf: StagePort | None = None) -> StagePort:
         """A new transfer stage for a wire's messages; on the other side they go on to `leaf`, or along the wire's whole route."""
-        stage = Stage(len(self.stages), TRANSFER, (), worker, space, None, [wire])
+        stage = Stage(len(self.stages), TRANSFER, (), worker, space, wires=[wire])
         stage.ports = (Port(wire_type(wire), wire.name, source),)
         stage.outputs = (wire_type(wire),)
         self.stages.append(stage)
         stage.routes = [[leaf] if leaf is not None else self._route(wire, space)]
-        return Leaf(stage.number, 0)
+        return StagePort(stage.number, 0)
 
 
 def entries(stage: Stage) -> list[Wire]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ampjax.ir.state import SLOT
+from ampjax.ir.state import HANDLE
 
 if TYPE_CHECKING:
     from ampjax.unfold.rules.edges import Edges
@@ -30,7 +30,7 @@ class RowSeeds:
     epoch: int = 0
 
     def of(self, states: np.ndarray, sizes: np.ndarray | None, edges: Edges | None) -> list[np.ndarray]:
-        """The random numbers of some messages, uint32 `[n]`: those of their rows; for a chain, then those of each way's edges.
+        """The random numbers of some messages, uint32 `[n]`: those of their rows; for a chain, then those of each type's edges.
 
         Args:
           states: `[m, width]`: the messages.
@@ -43,8 +43,8 @@ class RowSeeds:
         return [_of_rows(of_message, own) for own in (edges.n_rows, *edges.counts.T)]
 
     def _of_messages(self, states: np.ndarray) -> np.ndarray:
-        """A number for each message, from its state but for the slot, which depends on the schedule."""
-        states = np.delete(states, SLOT, axis=1).astype(np.uint64)
+        """A number for each message, from its state but for the handle, which depends on the schedule."""
+        states = np.delete(states, HANDLE, axis=1).astype(np.uint64)
         odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
         of_run = (self.seed % (1 << 32)) * 0xD1342543DE82EF95 + self.epoch * 0xAF251AF3B0F025B5
         return (states * odd).sum(axis=1, dtype=np.uint64) + np.uint64(of_run % (1 << 64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
 @dataclass(frozen=True)
@@ -11,7 +11,7 @@ class StageKind:
 
     Args:
       name: The kind's name, for messages and traces.
-      is_control: It is control alone and never dispatched: its rows are those of its producers.
+      is_dispatched: Whether it runs on a device. A stage that does not is control alone, and its rows are those of its producers.
       has_bodies: It runs the user's functions, which may have parameters, draw random numbers and need a gradient.
       is_row_wise: Its kernels are one function of a row, so they can be looped over several dispatches.
       sums_segments: Its output rows are sums of segments of its input rows.
@@ -22,7 +22,8 @@ class StageKind:
     """
 
     name: str
-    is_control: bool = False
+    _: KW_ONLY
+    is_dispatched: bool = True
     has_bodies: bool = False
     is_row_wise: bool = False
     sums_segments: bool = False
@@ -71,5 +72,5 @@ SINK = StageKind("sink", is_sink=True)
 TRANSFER = StageKind("transfer", is_transfer=True)
 """A copy to another memory space."""
 
-GROUP = StageKind("group", is_control=True)
+GROUP = StageKind("group", is_dispatched=False)
 """Messages that share a key become one ragged message."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from ampjax.ir.control_nodes import Cond, Isu, Key, Relabel
 from ampjax.ir.nodes import Node
@@ -39,7 +39,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class StagePort:
     """The end of a route: a stage's port."""
 
     stage: int
@@ -47,11 +47,11 @@ class Leaf:
 
 
 @dataclass(eq=False)
-class Step:
+class ControlStep:
     """A control node in a route; `targets[j]` is where its output `j` goes."""
 
     node: Node
-    targets: list[list[Leaf | Step]] = field(default_factory=list)
+    targets: list[list[StagePort | ControlStep]] = field(default_factory=list)
 
     @functools.cached_property
     def kind(self) -> type:
@@ -75,12 +75,14 @@ class Step:
         return wire_type(self.node.outputs[0]).fields
 
 
-Targets = list[Leaf | Step]
+Targets = list[StagePort | ControlStep]
 
 
 @dataclass(eq=False)
 class Stage:
     """What one dispatch runs.
+
+    It has more than twelve fields: all that the scheduler and the engine must know of a stage is found once, when a plan is made.
 
     Args:
       number: Its place in `Plan.stages`.
@@ -107,6 +109,7 @@ class Stage:
     nodes: tuple[Node, ...]
     worker: int
     space: int
+    _: KW_ONLY
     join: Key = None
     wires: list[Wire] = field(default_factory=list)
     ports: tuple[Port, ...] = ()
@@ -148,10 +151,10 @@ class Stage:
         return tuple(node for node in self.nodes if node not in inside)
 
     @functools.cached_property
-    def way_of(self) -> Mapping[str, int]:
-        """For the nodes that work on edges: the way of the chain that each belongs to."""
-        ways = self.chain.ways if self.chain is not None else ()
-        return {node.name: number for number, way in enumerate(ways) for node in way.nodes}
+    def edge_type_of(self) -> Mapping[str, int]:
+        """For the nodes that work on edges: the edge type that each belongs to."""
+        edge_types = self.chain.edge_types if self.chain is not None else ()
+        return {node.name: number for number, edge_type in enumerate(edge_types) for node in edge_type.nodes}
 
     @functools.cached_property
     def aligned(self) -> bool:

@@ -7,7 +7,18 @@ import numpy as np
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 
-OF_A_QUEUE = [c.HEAD, c.TAIL, c.ITEMS, c.WAITING, c.LONGEST, c.UNDER_WAY, c.SINCE, c.SORTED, c.N_SORTED, c.SORTED_BORN]
+OF_A_QUEUE = [
+    c.HEAD,
+    c.TAIL,
+    c.ITEMS,
+    c.ITEM_ROWS,
+    c.LONGEST,
+    c.UNDER_WAY,
+    c.SINCE,
+    c.SORTED,
+    c.N_SORTED,
+    c.SORTED_BORN,
+]
 """What a queue knows of its messages."""
 
 
@@ -18,8 +29,8 @@ def forget_all(t: Tables, capacities: np.ndarray) -> None:
       t: The tables.
       capacities: `[arenas]`: slots of each arena.
     """
-    t.queues[:, OF_A_QUEUE], t.queues[:, c.AT], t.active[:] = 0, -1, 0
-    t.clock[[c.LIVE_TOP, c.ROWS_TOP, c.N_ENDED, c.N_TRAIN, c.N_INFER]] = t.clock[c.STIRRED :] = 0
+    t.queues[:, OF_A_QUEUE], t.queues[:, c.ACTIVE_AT], t.active[:] = 0, -1, 0
+    t.clock[[c.LIVE_TOP, c.ROWS_TOP, c.N_ENDED, c.N_TRAIN, c.N_INFER]] = t.clock[c.WOKEN :] = 0
     t.ranges[:], t.live[:], t.instances[:] = -1, 0, 0
     n = t.clock[c.N_VACANT] = len(t.instances)
     t.idle[c.VACANT, :n] = np.arange(n - 1, -1, -1)

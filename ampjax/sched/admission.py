@@ -1,4 +1,4 @@
-"""Admits instances: gives each a slot, a program, and host memory for its pumped payloads."""
+"""Admits instances: gives each a handle, a program, and host memory for its pumped payloads; frees them when it has ended."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from types import ModuleType
 
 import numpy as np
 
-from ampjax.errors import InvariantError
 from ampjax.ir.instances import Messages, Topology
 from ampjax.plan.passes import PURPOSES
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.programs.feeds import Feed, Feeds
-from ampjax.sched.programs.growing import Growing
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.programs.feeds import Feed
+from ampjax.sched.programs.growing import GrowingPrograms
+from ampjax.sched.programs.growth_writer import GrowthWriter
 from ampjax.sched.programs.program_cache import ProgramCache
-from ampjax.sched.tables.program_store import Store
-from ampjax.sched.tables.space import Space
-from ampjax.unfold.program_keys import PumpedNumbers
+from ampjax.sched.pumping import Pumping
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
+from ampjax.sched.under_way import UnderWay
+from ampjax.sched.updates.rounds import UpdateRounds
 from ampjax.unfold.unfolding import Unfolding
 
 
@@ -27,75 +29,141 @@ class Admission:
 
     Args:
       plan: The plan.
-      space: The tables.
-      store: Where programs stand.
-      programs: Where instances get them.
+      settings: The throttle.
+      tables: The tables.
+      rounds: How many training instances may still enter before the controller's next update.
       loops: The compiled loops.
 
     Attributes:
-      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
-      under_way: The dispatches that have been issued and are not done, by number.
+      programs: How instances get their programs.
+      topologies: Maps of the instances in flight: pump name to instance handle to `Topology`.
+      under_way: The dispatches that have been issued and are not done.
     """
 
-    def __init__(self, plan: Plan, space: Space, store: Store, programs: ProgramCache, loops: ModuleType):
-        self._plan, self._space, self._store, self._programs, self._loops = plan, space, store, programs, loops
-        self._feeds, self._numbers = Feeds(plan, space), PumpedNumbers(plan.graph)
-        self._growing = Growing(space, store, programs.unfolder, loops)
-        self._asks = any(stage.route_by is not None for stage in plan.stages)
-        self._pumps = {name: -1 - number for number, name in enumerate(plan.graph.pumps)}
-        self._orders: dict[tuple[str, ...], np.ndarray] = {}
+    def __init__(
+        self, plan: Plan, settings: SchedulerSettings, tables: SchedulerTables, rounds: UpdateRounds, loops: ModuleType
+    ):
+        self._settings, self._tables, self._rounds, self._loops = settings, tables, rounds, loops
+        self.programs = ProgramCache(plan, tables.arenas, settings.program_bytes, loops)
         self.topologies: dict[str, dict[int, Topology]] = {}
-        self.under_way: dict[int, Dispatch] = {}
+        self.under_way = UnderWay()
+        store, unfolder = self.programs.store, self.programs.unfolder
+        writer = GrowthWriter(plan, tables, store, self.under_way, loops)
+        self._growing = GrowingPrograms(tables, store, unfolder, writer)
+        self._pumping = Pumping(plan, tables, self.programs, self._growing, self.topologies, loops)
+        self._asks = any(stage.route_by is not None for stage in plan.stages)
+
+    @property
+    def in_flight(self) -> Mapping[bool, int]:
+        """Instances in flight: training (True) and inference (False)."""
+        clock = self._tables.t.clock
+        return {True: int(clock[c.N_TRAIN]), False: int(clock[c.N_INFER])}
+
+    def room(self, train: bool = True) -> int:
+        """Counts the instances that may be admitted now, by `max_active_keys`, `min_admission` and the controller's next update.
+
+        Args:
+          train: Whether they are for training.
+
+        Returns:
+          How many; 0 if there is room for fewer than `min_admission`.
+        """
+        room = self._settings.max_active_keys - self.in_flight[train]
+        if room < self._settings.min_admission:
+            return 0
+        return max(0, min(room, self._rounds.room) if train else room)
 
     def open(self, ids: np.ndarray, purpose: str, grows: bool) -> np.ndarray:
-        """Gives instances slots; see `Scheduler.open`."""
-        slots, space = np.empty(len(ids), np.int64), self._space
-        if len(ids):
-            space.reserve_instances(len(ids))
-            self._loops.open_all(ids, PURPOSES.index(purpose), purpose == "train", slots, *space.t)
-        if grows or self._asks:
-            self._growing.open(slots, ids, purpose)
-        return slots
+        """Gives instances handles.
 
-    def pump(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
-        """See `Scheduler.pump`."""
-        if not len(slots):
-            return []
-        for name, messages in batch.items():
-            if isinstance(messages.payload, list) and name in self._pumps:
-                maps = zip(slots[messages.instance].tolist(), messages.payload, strict=True)
-                self.topologies.setdefault(name, {}).update(maps)
-        if int(slots[0]) in self._growing.of:
-            return self._pump_more(slots, batch)
-        return self._pump_all(slots, batch)
+        Args:
+          ids: `[n]` int64: the instances' numbers.
+          purpose: What they are run for, one of `passes.PURPOSES`.
+          grows: Whether more may be pumped later.
+
+        Returns:
+          `[n]` int64: the handles.
+        """
+        handles, tables = np.empty(len(ids), np.int64), self._tables
+        if len(ids):
+            tables.reserve_instances(len(ids))
+            self._loops.open_all(ids, PURPOSES.index(purpose), purpose == "train", handles, *tables.t)
+        if grows or self._asks:
+            self._growing.open(handles, ids, purpose)
+        return handles
+
+    def pump(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
+        """Pumps messages for open instances; see `Scheduler.pump`.
+
+        Args:
+          handles: `[n]` int64: the instances' handles.
+          batch: Their messages, by pump.
+
+        Returns:
+          Where their payloads go.
+
+        Raises:
+          MessageError, DeadlockError: As `Scheduler.pump` does.
+        """
+        return self._pumping.pump(handles, batch) if len(handles) else []
+
+    def close(self, handles: np.ndarray) -> None:
+        """Notes that nothing more will be pumped for some instances.
+
+        Args:
+          handles: `[n]`: their handles.
+        """
+        self._loops.close(np.asarray(handles, np.int64), *self._tables.t)
 
     @property
     def foresees(self) -> bool:
-        """See `Scheduler.foresees`."""
+        """Whether `foresee` finds anything out. Where payloads decide, it does not: programs are made while instances are in flight."""
         return not self._asks
 
-    def foresee(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str) -> None:
-        """See `Scheduler.foresee`."""
+    def foresee(self, ids: np.ndarray, batch: Mapping[str, Messages], purpose: str = "train") -> None:
+        """Unfolds instances that are to be pumped soon: many together cost little more than one.
+
+        Args:
+          ids: `[n]`: the instances' numbers.
+          batch: Their messages, by pump.
+          purpose: What they will be run for, one of `passes.PURPOSES`.
+
+        Raises:
+          MessageError, DeadlockError: As `Scheduler.pump` does.
+        """
         if self.foresees:
-            known = ids, batch, self._numbers.of(batch)[0], PURPOSES.index(purpose)
-            self._space.t, _ = self._programs.places(self._space.t, *known)
+            self._pumping.find_programs(np.asarray(ids, np.int64), batch, PURPOSES.index(purpose))
 
     def choose(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
-        """What payloads have decided for a dispatch's messages becomes known."""
-        self._follow(self._growing.choose(dispatch, choices))
+        """Notes what payloads have decided for a dispatch's messages.
 
-    def finished(self) -> list[tuple[int, bool]]:
-        """Instances that have ended since this was last asked; their slots and programs are free for others."""
-        t, store = self._space.t, self._store
-        told = np.empty((int(t.clock[c.N_ENDED]), 2), np.int64)
-        for slot in t.ended.tolist() if self._growing.of or self.topologies else ():
-            if slot in self._growing.of:
-                self._growing.end(slot)
+        Args:
+          dispatch: A dispatch that reads payloads.
+          choices: `[n]` or `[n, names]`: what was read; None takes what its node assumes.
+
+        Raises:
+          MessageError: If what follows does not fit the graph.
+        """
+        self._growing.choose(dispatch, choices)
+
+    def take_ended(self) -> list[tuple[int, bool]]:
+        """Reports the instances that have ended since this was last called, and frees their handles and programs for others.
+
+        Returns:
+          Of each its number, and whether it was a training instance.
+        """
+        t, store = self._tables.t, self.programs.store
+        if not t.clock[c.N_ENDED]:
+            return []
+        ended = np.empty((int(t.clock[c.N_ENDED]), 2), np.int64)
+        for handle in t.ended.tolist() if self._growing.of or self.topologies else ():
+            if handle in self._growing.of:
+                self._growing.end(handle)
             for maps in self.topologies.values():
-                maps.pop(slot, None)
-        self._loops.finish(told, store.programs, store.uses, *t)
-        self._programs.make_room()
-        return list(zip(told[:, 0].tolist(), told[:, 1].astype(bool).tolist(), strict=True))
+                maps.pop(handle, None)
+        self._loops.finish(ended, store.programs, store.uses, *t)
+        self.programs.make_room()
+        return list(zip(ended[:, 0].tolist(), ended[:, 1].astype(bool).tolist(), strict=True))
 
     @property
     def unfoldings(self) -> list[Unfolding]:
@@ -103,74 +171,24 @@ class Admission:
         return self._growing.unfoldings
 
     def forget_all(self) -> None:
-        """Forgets the instances in flight, whose programs are free for others; the tables still hold them."""
-        self._programs.release_all()
+        """Forgets the instances in flight, whose programs are free for others. The tables still hold them."""
+        self.programs.release_all()
         self._growing.forget_all()
         self.topologies.clear()
         self.under_way.clear()
 
     def waits_on(self, worker: int) -> bool:
-        """Whether a message that a worker is to run has some of its inputs and lacks others."""
-        t = self._space.t
+        """Tells whether a message that a worker is to run has some of its inputs and lacks others.
+
+        Args:
+          worker: The worker.
+        """
+        t = self._tables.t
         own = t.instances[np.setdiff1d(np.arange(len(t.instances)), t.vacant)]
-        for line, live, n in own[own[:, c.LENGTH_OF] > 0][:, [c.LINE, c.LIVE, c.LENGTH_OF]].tolist():
-            lines, need = t.lines[line : line + n], t.live[live : live + n, c.NEED]
-            waits = (need > 0) & (need < lines[:, c.N_IN])
+        known = own[own[:, c.N_INVOCATIONS] > 0]
+        for line, live, n in known[:, [c.FIRST_LINE, c.FIRST_LIVE, c.N_INVOCATIONS]].tolist():
+            lines, missing = t.lines[line : line + n], t.live[live : live + n, c.N_MISSING]
+            waits = (missing > 0) & (missing < lines[:, c.N_IN])
             if (t.stages[lines[waits, c.STAGE], c.WORKER] == worker).any():
                 return True
         return self._growing.waits_on(worker)
-
-    def _pump_all(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
-        """All messages of instances whose programs are or become known."""
-        space, store = self._space, self._store
-        ids, purpose = space.t.instances[slots, c.ID], int(space.t.instances[slots[0], c.PURPOSE])
-        numbers, n_rows = self._numbers.of(batch)
-        space.t, places = self._programs.places(space.t, ids, batch, numbers, purpose)
-        rows_at, fed = np.empty(len(slots), np.int64), np.empty(n_rows, np.int64)
-        known = slots, places, store.programs, store.uses, self._order(batch), numbers, rows_at, fed
-        result = self._loops.admit(*known, *space.t)
-        if result == c.LACKS_ROOM:
-            needed = store.programs[places]
-            space.reserve(needed[:, c.P_LENGTH], needed[:, c.P_ROWS])
-            space.reserve_slots(needed[:, c.PUMPED :].sum(axis=0))
-            result = self._loops.admit(*known, *space.t)
-        if result == c.PUMPED_BEFORE:
-            raise InvariantError(
-                "pump",
-                "one batch with all messages of an instance",
-                "another",
-                "Open instances for which more is pumped later with `grows`.",
-            )
-        return self._feeds.of(batch, fed)
-
-    def _pump_more(self, slots: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:
-        """More messages of instances whose programs grow."""
-        space, own = self._space, self._space.t.instances[slots]
-        known = np.where(own[:, c.LENGTH_OF] < 0, 0, own[:, c.N_ROWS])
-        messages, moved = self._growing.pump(slots, batch)
-        self._follow(moved)
-        t, (numbers, n_rows) = space.t, self._numbers.of(batch)
-        lines = t.live[messages, c.INVOCATION]
-        arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
-        space.reserve_slots(np.bincount(arenas, t.lines[lines, c.SIZE], len(space.capacities)).astype(np.int64))
-        rows_at, fed = t.instances[slots, c.ROWS_AT] + known, np.empty(n_rows, np.int64)
-        self._loops.start(messages, self._order(batch), numbers, rows_at, fed, *space.t)
-        return self._feeds.of(batch, fed)
-
-    def _follow(self, moved: list[tuple[np.ndarray, ...]]) -> None:
-        """Messages that are being dispatched have moved."""
-        for olds, counts, news in moved:
-            for old, n, new in zip(olds.tolist(), counts.tolist(), news.tolist(), strict=True):
-                if old == new or n == 0:
-                    continue
-                for dispatch in self.under_way.values():
-                    messages = dispatch.messages
-                    messages[(messages >= old) & (messages < old + n)] += new - old
-
-    def _order(self, batch: Mapping[str, Messages]) -> np.ndarray:
-        """The pumps, as numbers of stages, in the order of a batch, and two columns for `loops.admit`."""
-        names = tuple(batch)
-        if names not in self._orders:
-            order = [*dict.fromkeys((*(self._pumps[name] for name in names), *self._pumps.values()))]
-            self._orders[names] = np.array([order, order, order], np.int64).T.copy()
-        return self._orders[names]

@@ -1,4 +1,7 @@
-"""The tables that loops work on: which column holds what. Each is an array `[lines, columns]` of integers."""
+"""The tables that the scheduler's loops work on: the meaning of each of their columns.
+
+Each table is an array `[lines, columns]` of integers, and a constant here is the number of a column. `Tables` has all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,154 +9,331 @@ from typing import NamedTuple
 
 import numpy as np
 
-# `stages` int64: one line for each stage; pump `p` is line `-1 - p`.
-KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, AHEAD, PARAMS, N_PARAMS = range(8)
-"""What it is; its worker; ports; outputs; whether it copies rows to another memory; workers ahead; its parameterised nodes begin in `params`; how many."""
-STASHES, ASKS, RAGGED, SIZES = range(8, 12)
-"""Whether messages go back with those of the same parameter versions alone; whether a payload decides what its messages do; whether these hold any number of rows;
-from here on the sizes that its dispatches are padded to, in rising order; zeros where they are not."""
+FORWARD, BACKWARD, INFER = range(3)
+"""Directions, in the order of `decisions.dispatch.DIRECTIONS`."""
+N_DIRECTIONS = 3
+"""Queue `N_DIRECTIONS * stage + direction` holds the messages that wait for a stage in one direction."""
+
+# `stages` int64: a line for each stage; pump `p` has line `-1 - p`.
+KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, WORKERS_AHEAD, PARAMS, N_PARAMS, STASHES, ASKS, RAGGED, SIZES = range(12)
+"""KIND: `COMPUTES`, `ENDS`, `GROUPS` or `PUMPS`.
+WORKER: The worker that runs it.
+N_PORTS: Its input ports.
+N_OUTPUTS: Its outputs.
+IS_TRANSFER: Whether it copies rows to another memory space.
+WORKERS_AHEAD: Workers on the way from it to where its messages end, its own included.
+PARAMS: The line of `params` where its parameterised nodes begin.
+N_PARAMS: How many of these it has.
+STASHES: Whether a backward dispatch takes only messages that have seen the same parameter versions.
+ASKS: Whether a payload decides what its messages do next.
+RAGGED: Whether a message may hold any number of rows.
+SIZES: From here on the sizes that its dispatches are padded to, in rising order; zeros where they are not padded.
+"""
 N_SIZES = 64
-"""So many sizes: at least every second one is twice the one before the last, so they reach beyond 2 ** 31 rows."""
+"""Columns for sizes. At least every second size is twice the one before the last, so the sizes reach beyond 2 ** 31 rows."""
 ARENA = SIZES + N_SIZES
-"""From here on the arena of each output."""
+"""From here on the arena of each output, by number."""
 
 COMPUTES, ENDS, GROUPS, PUMPS = range(4)
-"""Kinds: has outputs; has none (a loss or sink); a group; a pump."""
+"""Values of `KIND`: a stage with outputs; one without (a loss or sink); a group; a pump."""
 
-# `params` int64: the parameterised nodes of all stages; those of a stage that share parameters side by side.
-NODE, WAY = range(2)
-"""The node whose parameters it has; the column of `edges` that counts its rows, `OF_INPUT` or `OF_OUTPUT`."""
+# `params` int64: the parameterised nodes of all stages, stage by stage; those of a stage that share parameters stand side by side.
+NODE, EDGE_TYPE = range(2)
+"""NODE: Its line of `nodes`.
+EDGE_TYPE: Which rows it works on: the column of `edges` that counts them, `OF_INPUT` or `OF_OUTPUT`.
+"""
 OF_INPUT, OF_OUTPUT = -1, -2
-"""It works on as many rows as its stage's first port has, or as its outputs have: what comes after a chain."""
+"""Values of `EDGE_TYPE`: as many rows as its stage's first port has; as many as its stage's outputs have (a node after a chain)."""
 
-# `nodes` int64: one line for each node that has parameters of its own.
-COUNT, VERSION, INTERVAL, STALENESS, MEETS = range(5)
-"""Gradient rows since its last update; updates so far; `min_update_interval`; the summed staleness of those rows; whether replicas meet when it updates."""
-UPDATES, STALE_SUM, STALE_MAX, HISTOGRAM = range(5, 9)
-"""Counted for statistics: updates; the summed and the largest staleness of gradient rows; from here on the gradient rows of each staleness."""
-BINS = 128
-"""Columns of that histogram; the last one counts all that is staler, too."""
+# `nodes` int64: a line for each node that has parameters of its own.
+COUNT, VERSION, INTERVAL, STALENESS, MEETS, UPDATES, STALE_SUM, STALE_MAX, HISTOGRAM = range(9)
+"""COUNT: Gradient rows since its last update.
+VERSION: Updates so far.
+INTERVAL: `min_update_interval`; `NEVER` if only the controller updates it.
+STALENESS: The summed staleness of the rows in `COUNT`.
+MEETS: Whether replicas may be averaged when it updates.
+UPDATES: Statistics: updates.
+STALE_SUM: Statistics: the summed staleness of gradient rows.
+STALE_MAX: Statistics: the largest staleness.
+HISTOGRAM: Statistics: from here on the gradient rows of each staleness.
+"""
+N_BINS = 128
+"""Columns of the histogram. The last one also counts all rows that are staler."""
+NEVER = -1
+"""The interval of nodes that only the controller updates."""
 
-# `lines` int32: one line for each invocation of all programs.
-STAGE, ROW, SIZE, ROWS, IN, N_IN, OUT, N_OUT, OWED = range(9)
-"""As in `Programs`; inputs begin at `IN` in `inputs`, consumptions at `OUT` in `outputs`."""
+# `lines` int32: a line for each invocation of all programs.
+STAGE, ROW, OUT_ROWS, IN_ROWS, FIRST_INPUT, N_IN, FIRST_OUTPUT, N_OUT, OWED = range(9)
+"""STAGE: What it runs, as in `Programs.stage`.
+ROW: Its first output row within its instance.
+OUT_ROWS: Rows of each output.
+IN_ROWS: Input rows of port 0.
+FIRST_INPUT: The line of `inputs` where its inputs begin.
+N_IN: Its inputs.
+FIRST_OUTPUT: The line of `outputs` where its consumptions begin.
+N_OUT: Its consumptions.
+OWED: Gradients that come back to it.
+"""
 
-# `inputs` int32.
-FROM, FIRST, LENGTH = range(3)
-"""The invocation whose rows an input holds; its first row, or `~i` for picks; its rows."""
+# `inputs` int32: a line for each input of each invocation.
+PRODUCER, FIRST_ROW, LENGTH = range(3)
+"""PRODUCER: The invocation whose rows it holds, by its number within the instance.
+FIRST_ROW: The first of these rows, or `~i` where the rows are picks from place `i` on.
+LENGTH: How many rows.
+"""
 
-# `outputs` int32.
-TO, RANK = range(2)
-"""The invocation that consumes; in which order ports are reached."""
+# `outputs` int32: a line for each consumption, sorted by rank for each producer.
+CONSUMER, RANK = range(2)
+"""CONSUMER: The invocation that consumes, by its number within the instance.
+RANK: Among the ports that a dispatch's messages reach, those of lower rank are reached first.
+"""
 
-# `live` int32: one line for each invocation of the instances in flight.
-NEED, LEFT, SLOT, INVOCATION, BORN, NEXT, TOGETHER, SEEN = range(8)
-"""Inputs that are missing; gradients that are owed; its instance's slot; its line among all programs; the dispatch that made it ready;
-who stands behind it in its queue, and among those that travel on together; from here on the versions that it saw."""
+# `live` int32: a line for each message of the instances in flight: what one invocation makes.
+N_MISSING, N_OWED, HANDLE, INVOCATION, BORN, NEXT, NEXT_TOGETHER, SEEN = range(8)
+"""N_MISSING: Inputs that are missing; `TRAVELLED` once it has travelled on.
+N_OWED: Gradients that it is owed.
+HANDLE: Its instance, as a line of `instances`.
+INVOCATION: Its line of `lines`.
+BORN: The dispatch that made it ready.
+NEXT: The message behind it in its queue, or -1.
+NEXT_TOGETHER: The message behind it among those that travel on together, or -1.
+SEEN: From here on the parameter versions that it has seen on its way forward.
+"""
+TRAVELLED = -1
+"""`N_MISSING` of a message that has travelled on. For a consumer that becomes known later it is no missing input."""
 
-# `instances` int64: one line for each slot.
-LINE, PICK, LIVE, PLACE, ROWS_AT, AGE, TRAIN, ALIVE, LENGTH_OF, N_ROWS, ID, PURPOSE = range(12)
-"""Its program's first line; its first pick; its first line in `live`; its place among all programs; its first row in `slots`; how many were admitted before; whether it trains; invocations that have not ended; invocations; rows; its number; what it is run for, as a number."""
+# `instances` int64: a line for each handle.
+FIRST_LINE, FIRST_PICK, FIRST_LIVE, PROGRAM, FIRST_SLOT, AGE = range(6)
+"""FIRST_LINE: The line of `lines` where its program begins.
+FIRST_PICK: The place in `picks` where its picks begin.
+FIRST_LIVE: The line of `live` where its messages begin.
+PROGRAM: Its program's line of `ProgramStore.programs`, or `NO_PLACE`.
+FIRST_SLOT: The place in `slots` where its rows begin.
+AGE: How many instances were admitted before it.
+"""
+TRAIN, N_ALIVE, N_INVOCATIONS, N_OUT_ROWS, ID, PURPOSE = range(6, 12)
+"""TRAIN: Whether it trains.
+N_ALIVE: Its messages that have not ended, and one more until it is closed.
+N_INVOCATIONS: Its invocations; -1 before anything has been pumped for it.
+N_OUT_ROWS: Its output rows.
+ID: The instance's number.
+PURPOSE: What it is run for, by its place in `plan.passes.PURPOSES`.
+"""
+NO_PLACE = -1
+"""The program of an instance that has none, and of lines that belong to no program."""
 
-# `Store.programs` int64: a line for each program.
+# `ProgramStore.programs` int64: a line for each program.
 P_LINE, P_LENGTH, P_PICK, P_ROWS, P_ID, WAVE, P_SINCE, KEY = range(8)
-"""Its first line; how many; its first pick; its rows; the number of the instance that it was unfolded for; its wave; the latest dispatch when it came; its key, two numbers."""
+"""P_LINE: Its first line of `lines`.
+P_LENGTH: Its invocations.
+P_PICK: Its first place in `picks`.
+P_ROWS: Its output rows.
+P_ID: The number of the instance that it was unfolded for.
+WAVE: Its wave, or `NO_WAVE`.
+P_SINCE: The latest dispatch when it was stored.
+KEY: Its key, two columns.
+"""
 PUMPED = KEY + 2
 """From here on the rows that are pumped into each arena."""
-
+NO_WAVE = -1
+"""The wave of programs that came alone."""
 NOBODY, DROPPED = -1, -2
-"""In the table that finds programs: a free entry; one whose program has been given up, which searches go past."""
+"""In the hash table that finds programs: a free entry; an entry whose program has been dropped, which a search passes."""
 
-# `Store.uses` int64: a line for each wave.
+# `ProgramStore.uses` int64: a line for each wave.
 USERS, USED = range(2)
-"""Instances in flight that have one of its programs; when one was last asked for, as `ASKED` counts."""
+"""USERS: Instances in flight that have one of its programs.
+USED: When one of them was last asked for, as `ASKED` counts.
+"""
 
-# `queues` int64: line `3 * stage + direction`.
-HEAD, TAIL, ITEMS, WAITING, LONGEST, UNDER_WAY, SINCE, AT = range(8)
-"""The first and the last message; messages; their rows; the most messages so far; messages that have gone forth and not come back; when it ceased to be empty; its place among its worker's, or -1."""
+# `queues` int64: a line for each queue.
+HEAD, TAIL, ITEMS, ITEM_ROWS, LONGEST, UNDER_WAY, SINCE, ACTIVE_AT = range(8)
+"""HEAD: The first message.
+TAIL: The last message.
+ITEMS: How many messages wait.
+ITEM_ROWS: How many input rows they have.
+LONGEST: The most messages that have waited.
+UNDER_WAY: Forward queues: messages between their forward and their backward dispatch.
+SINCE: When it ceased to be empty, as `ENTERED` counts.
+ACTIVE_AT: Its place among its worker's queues in `active`, or -1 if it is empty.
+"""
 SORTED, N_SORTED, SORTED_BORN = range(8, 11)
-"""The last of the messages that are in order of age; how many these are; when they began to wait."""
+"""SORTED: The last of the messages that are in order of age; they stand first.
+N_SORTED: How many these are.
+SORTED_BORN: The dispatch that made the earliest of them ready.
+"""
 MAX_ROWS, MAX_IN, MAX_ITEMS, MAX_OUT = range(11, 15)
-"""Rows from which on a dispatch is full, for policies; what it may hold: input rows, messages, output rows."""
-DISPATCHES, TAKEN, TAKEN_ROWS, MOST_TAKEN, MOST_ROWS = range(15, 20)
-"""Counted for statistics: dispatches, their messages and rows, and the most of these in one."""
+"""MAX_ROWS: Rows from which on a dispatch is full, for policies.
+MAX_IN: Input rows that a dispatch may hold.
+MAX_ITEMS: Messages that it may hold.
+MAX_OUT: Output rows that it may hold.
+"""
+DISPATCHES, TAKEN, TAKEN_ROWS, MOST_TAKEN, MOST_TAKEN_ROWS = range(15, 20)
+"""DISPATCHES: Statistics: dispatches.
+TAKEN: Statistics: their messages.
+TAKEN_ROWS: Statistics: their rows.
+MOST_TAKEN: Statistics: the most messages in one.
+MOST_TAKEN_ROWS: Statistics: the most rows in one.
+"""
+UNLIMITED = 1 << 60
+"""More rows or messages than any dispatch has."""
 
-FORWARD, BACKWARD, INFER = range(3)
-"""Directions."""
+# Policies that loops know by these numbers (`decisions.policy`), and what `balanced` weighs.
+BACKWARD_FIRST, LARGEST, BALANCED, WAVEFRONT, ONE_FORWARD_ONE_BACKWARD = range(5)
+"""The policies of `choosing.policy_numbers`."""
+ROW_WEIGHT, BACKWARD_ROW_WEIGHT = 4, 6
+"""`balanced`: dispatches of waiting that one ready row outweighs, forward and backward."""
 
-# Virtual time (`loops.advance`), int64: `moments`, and `workers` with a line for each of these and a column for each worker.
-NOW_NS, N_BUSY, N_ASKED, NEXT_ASKED, N_IN_VAIN, LOOKS = range(6)
-"""The time; workers that have a dispatch; workers that are asked now, and how many of them have been; of these, how many have something that must wait; whether it must be found out who is asked next."""
-END_NS, BY, DOES, FIRST_OF, N_OF, HEAP, TO_ASK = range(7)
-"""When its dispatch ends, or `IDLE`; that one's number, queue, first message (others follow through `NEXT`) and messages. Then two lists: busy workers, a heap by the ends of their dispatches; workers that are asked, before which those stand that have asked in vain."""
+# Virtual time (`loops.advance`). `moments` int64: one line.
+NOW_NS, N_BUSY, N_ASKED, NEXT_ASKED, N_BLOCKED, LOOKS = range(6)
+"""NOW_NS: The time.
+N_BUSY: Workers that have a dispatch.
+N_ASKED: Workers that are asked now.
+NEXT_ASKED: How many of these have been asked.
+N_BLOCKED: How many of these had messages and could start none.
+LOOKS: Whether it must be found out who is asked next.
+"""
+# `workers` int64: a line for each of these, a column for each worker.
+END_NS, RUNS_NUMBER, RUNS_QUEUE, RUNS_FIRST, RUNS_MESSAGES, HEAP, TO_ASK = range(7)
+"""END_NS: When its dispatch ends, or `IDLE`.
+RUNS_NUMBER: The dispatch's number.
+RUNS_QUEUE: The dispatch's queue.
+RUNS_FIRST: The dispatch's first message; the others follow through `NEXT`.
+RUNS_MESSAGES: The dispatch's messages.
+HEAP: A list, not by worker: the busy workers, as a heap by `END_NS`.
+TO_ASK: A list, not by worker: the workers that are asked; the `N_BLOCKED` blocked ones stand first.
+"""
 IDLE = -1
 
-# What a dispatch costs in virtual time (`sched.virtual_time.Rates`), float64: a line for each queue, and one for each of its terms.
+# What dispatches cost in virtual time (`Rates`), float64. `queues`: a line for each queue.
 FIRST_TERM, N_TERMS, FIXED_NS, ROW_BYTES = range(4)
-"""Its terms begin there; how many; nanoseconds that any dispatch takes; bytes of a row that go to another device."""
+"""FIRST_TERM: The line of the terms where its terms begin.
+N_TERMS: How many terms it has.
+FIXED_NS: Nanoseconds that each of its dispatches takes.
+ROW_BYTES: Bytes of a row that goes to another device.
+"""
+# `terms`: a line for each term.
 OF_WHAT, PER_ROW = range(2)
-"""Which rows count: as `WAY` has it; operations for each."""
+"""OF_WHAT: Which rows count, as in `EDGE_TYPE`.
+PER_ROW: Operations for each.
+"""
+# `machine`: one line.
 PER_S, BYTES_PER_S = range(2)
-"""Of the machine: operations and bytes in a second."""
+"""PER_S: Operations in a second.
+BYTES_PER_S: Bytes in a second.
+"""
 
-# What `loops.decide` and `loops.advance` tell of a dispatch, int64.
-Q, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK, PADDED = range(9)
-"""Its queue, or why there is none; its number; messages; input rows; updates that are due, and where they begin in `due`; where it begins in `pack`, and its length there; the size that it is padded to, or 0."""
-ASKER = 9
-"""Its worker, which `loops.advance` tells, too."""
+# `decided` int64: what `loops.decide` and `loops.advance` write about each dispatch.
+QUEUE, NUMBER, N_MESSAGES, N_ROWS_IN, N_DUE, DUE, PACK, N_PACK, PADDED_SIZE, DECIDED_FOR = range(10)
+"""QUEUE: Its queue; after the last dispatch, why there are no more: 0 or a reason (`NOTHING`, ...).
+NUMBER: Its number.
+N_MESSAGES: Its messages; with the reason `ARENA_FULL`, the arena.
+N_ROWS_IN: Its input rows; with `ARENA_FULL` or `BUFFER_FULL`, what is needed.
+N_DUE: Updates that are due after it.
+DUE: The line of `due` where these begin.
+PACK: The place where its pack begins.
+N_PACK: The pack's length.
+PADDED_SIZE: The size that it is padded to, or 0.
+DECIDED_FOR: Its worker. `loops.decide` leaves it to its caller.
+"""
+NOTHING, WAITS, ARENA_FULL, BUFFER_FULL = range(-1, -5, -1)
+"""Why there are no more dispatches: nothing can be dispatched; the policy wants to wait; an arena has too few free slots; a buffer is too short."""
 
-# A dispatch's pack int32: see `packs`.
+# A dispatch's pack int32: see `decisions.packs`.
 N_HEAD = 3
 """Lines before those of ports: messages, their program lines, the numbers of their instances."""
 TRASH = 0
-"""The slot that padding is written to."""
+"""The slot that padding is written to, in every arena."""
 ALIGNED = 16
-"""A pack has a multiple of so many numbers, 64 bytes, so that the next one begins where XLA can read it in place."""
-
-NOTHING, WAITS, NO_SLOTS, NO_ROOM = range(-1, -5, -1)
-"""Nothing can be dispatched; the policy wants to wait; an arena has too few slots; the buffers are too small."""
+"""A pack's length is a multiple of this (64 bytes), so that the next pack begins where XLA can read it in place."""
 
 # What `loops.admit` returns.
 STARTED, LACKS_ROOM, PUMPED_BEFORE = range(3)
 """Instances have been started; a table or an arena has no room; something has been pumped for one of them before."""
 
-# `clock` int64.
+# `clock` int64: one line.
 NOW, ENTERED, ADMITTED, LIVE_TOP, ROWS_TOP, N_ENDED, N_TRAIN, N_INFER = range(8)
-"""The latest dispatch; times that a queue has ceased to be empty; instances admitted; ends of what `live` and `slots` have given out; instances that have ended and not been told of; those in flight."""
-N_FINISHED, MOST_IN_FLIGHT, ASKED, N_VACANT = range(8, 12)
-"""Counted for statistics: instances that have ended and been told of; the most in flight. Times that a program was asked for; slots for instances that are free."""
-STIRRED = 12
-"""From here on for each worker whether something has come for it since somebody last looked."""
+"""NOW: The number of the latest dispatch.
+ENTERED: Times that a queue has ceased to be empty.
+ADMITTED: Instances admitted so far.
+LIVE_TOP: The end of what has been given out of `live`.
+ROWS_TOP: The end of what has been given out of `slots`.
+N_ENDED: Instances that have ended and have not been reported.
+N_TRAIN: Training instances in flight.
+N_INFER: Inference instances in flight.
+"""
+N_FINISHED, MOST_IN_FLIGHT, ASKED, N_VACANT, WOKEN = range(8, 13)
+"""N_FINISHED: Statistics: instances that have ended and have been reported.
+MOST_IN_FLIGHT: Statistics: the most instances in flight.
+ASKED: Times that a program was asked for.
+N_VACANT: Handles that are free.
+WOKEN: From here on for each worker whether something has come for it since this was last looked at.
+"""
 
-# `free` int32: one line for each arena.
+# `free` int32: a line for each arena.
 N_FREE, FREE = range(2)
-"""How many slots are free; from here on these, the last of which is given out first."""
+"""N_FREE: How many slots are free.
+FREE: From here on these slots; the last one is given out first.
+"""
 
-# `active` int32: one line for each worker.
+# `active` int32: a line for each worker.
 N_ACTIVE, QUEUES = range(2)
-"""How many queues hold messages; from here on these queues."""
+"""N_ACTIVE: How many of its queues hold messages.
+QUEUES: From here on these queues.
+"""
 
-# `idle` int32 and `ranges` int64: lines.
+# `idle` int32: two lists of handles.
 VACANT, ENDED = range(2)
-"""Slots for instances that are free, the first `N_VACANT`; those of instances that have ended, the first `N_ENDED`."""
+"""VACANT: Handles that are free, the first `N_VACANT`.
+ENDED: Handles of instances that have ended and have not been reported, the first `N_ENDED`.
+"""
+
+# `ranges` int64: a line for each of these.
 FREE_LIVE, FREE_ROWS, RUNS, RUN_LENGTHS = range(4)
-"""Of `live` and of `slots`, the first free range of `2 ** k` lines, or -1; where loops note runs of a queue that are in order, and how long these are."""
+"""FREE_LIVE: For each `k` the first free range of `2 ** k` lines of `live`, or -1.
+FREE_ROWS: The same for `slots`.
+RUNS: Scratch: the runs of a queue that are in order.
+RUN_LENGTHS: Scratch: how long these are.
+"""
 
 
-NO_LIMIT = 1 << 60
-"""So many rows that they are no limit."""
+class Rates(NamedTuple):
+    """What dispatches cost: operations for each row and each update, at so many in a second, rounded up to nanoseconds; transfers' bytes in the same way; and what is fixed.
+
+    Args:
+      queues: `[queues, 4]` float64: where a queue's terms begin, how many there are, nanoseconds that any of its dispatches takes, bytes of a row that travels.
+      terms: `[terms, 2]` float64: which rows count, as in `Tables.params`; operations for each.
+      updates: `[nodes]` float64: operations of an update of each parameterised node.
+      machine: `[2]` float64: operations and bytes in a second.
+    """
+
+    queues: np.ndarray
+    terms: np.ndarray
+    updates: np.ndarray
+    machine: np.ndarray
 
 
 class Tables(NamedTuple):
-    """All that loops read and write.
+    """All tables that loops read and write. It has a field for each table, so it has more than twelve.
 
     Args:
-      stages, params, nodes, lines, inputs, outputs, live, instances, queues, clock, free, active: See above.
-      edges: `[places, ways]` int32: edges of each instance's chains.
-      picks: `[p]` int32: as in `Programs`.
+      stages: Int64: a line for each stage and each pump.
+      params: Int64: the parameterised nodes of all stages.
+      nodes: Int64: a line for each parameterised node.
+      lines: Int32: a line for each invocation of all programs.
+      inputs: Int32: a line for each input of an invocation.
+      outputs: Int32: a line for each consumption.
+      edges: `[programs, edge types]` int32: edges of each type of all chains.
+      picks: `[p]` int32: rows that do not follow one another, as in `Programs`.
+      live: Int32: a line for each message of the instances in flight.
+      instances: Int64: a line for each handle.
+      queues: Int64: a line for each queue.
+      clock: Int64: counters of the scheduler.
       slots: `[rows]` int32: the arena slot of each row of the instances in flight.
-      idle: `[2, slots]`: see above.
-      ranges: `[4, 64]`: see above.
+      free: Int32: the free slots of each arena.
+      active: Int32: the queues of each worker that hold messages.
+      idle: `[2, handles]` int32: handles that are free, or whose instances have ended.
+      ranges: `[4, 64]` int64: free ranges of `live` and `slots`.
     """
 
     stages: np.ndarray
@@ -181,14 +361,21 @@ class Tables(NamedTuple):
 
     @property
     def vacant(self) -> np.ndarray:
-        """The slots for instances that are free."""
+        """The handles that are free."""
         return self.idle[VACANT, : self.clock[N_VACANT]]
 
     @property
     def ended(self) -> np.ndarray:
-        """The slots of instances that have ended, of which nobody has been told."""
+        """The handles of instances that have ended and have not been reported."""
         return self.idle[ENDED, : self.clock[N_ENDED]]
 
     def active_queues(self, worker: int) -> np.ndarray:
-        """A worker's queues that hold messages."""
+        """A worker's queues that hold messages, by number.
+
+        Args:
+          worker: The worker.
+
+        Returns:
+          `[n]` int32, in no order that counts.
+        """
         return self.active[worker, QUEUES : QUEUES + self.active[worker, N_ACTIVE]]

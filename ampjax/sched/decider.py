@@ -1,58 +1,23 @@
-"""Calls the compiled loops, grows the tables when they are full, and turns the results into dispatches."""
+"""Decides on dispatches: calls the compiled loops, grows tables and buffers when they are full, and asks policies that are not compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
+from ampjax.sched.choosing.policy_numbers import BY_ASKING
+from ampjax.sched.choosing.ready_queues import NO_QUEUE, ReadyQueues
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.packs import PackMemory
-from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.make_dispatches import Decided, Decisions, DispatchMaker
 from ampjax.sched.tables.plan_tables import longer
-from ampjax.sched.tables.program_store import Store
-from ampjax.sched.tables.space import Space
-from ampjax.sched.updates.counters import ways_of
-from ampjax.sched.updates.replica_sync import Replicas
-from ampjax.sched.updates.stashed_weights import Stashes
+from ampjax.sched.tables.program_store import ProgramStore
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
+from ampjax.sched.updates.rounds import UpdateRounds
 from ampjax.sched.virtual_time import VirtualTime
-
-
-class _Queue(NamedTuple):
-    """What is the same for all dispatches of a queue."""
-
-    stage: int
-    direction: str
-    n_sections: int
-    plain: bool
-    """Whether its dispatches have neither edges nor versions."""
-
-
-class Decisions:
-    """Dispatches that have been decided together; each is made of what loops have told when somebody asks for it.
-
-    Args:
-      told: `[n, columns]`: what loops have told of them.
-      make: Makes them, from a part of that.
-    """
-
-    def __init__(self, told: np.ndarray, make: Callable[[np.ndarray], list[Dispatch]]):
-        self._told, self._make = told, make
-
-    def __len__(self) -> int:
-        return len(self._told)
-
-    def __iter__(self) -> Iterator[Dispatch]:
-        return iter(self._make(self._told))
-
-    @property
-    def n_messages(self) -> int:
-        """Messages in all of them."""
-        return int(self._told[:, c.N_MESSAGES].sum())
 
 
 class Decider:
@@ -60,109 +25,138 @@ class Decider:
 
     Args:
       plan: The plan.
-      space: The tables.
+      tables: The tables.
       store: The programs.
-      replicas: Which replicas meet when.
+      queues: The queues, and the policy.
+      rounds: The controller's parameter changes.
       loops: The compiled loops.
-
-    Attributes:
-      stashes: The versions that are kept.
     """
 
-    def __init__(self, plan: Plan, space: Space, store: Store, replicas: Replicas, loops: ModuleType):
-        self._space, self._store, self._replicas, self._loops = space, store, replicas, loops
-        self._nodes, self._ways, self.stashes = list(plan.graph.parameterised), ways_of(plan), Stashes()
-        self._told, self._pack = np.zeros((2, c.ASKER + 1), np.int64), np.zeros(1 << 16, np.int32)
-        self._memory = PackMemory()
-        self._due = np.zeros((1 + 16 * len(self._nodes), 3), np.int64)
-        stashed = space.t.stages[:, c.STASHES] * (space.t.stages[:, c.KIND] == c.COMPUTES)
-        self._meets = set(np.flatnonzero(space.t.nodes[:, c.MEETS]).tolist())
-        self._stashed = set(np.flatnonzero(stashed).tolist())
-        self._queues: list[_Queue] = []
-        for stage in plan.stages:
-            plain = stage.number not in self._ways and stage.number not in self._stashed
-            sections = len(stage.ports) + len(stage.outputs)
-            self._queues += [_Queue(stage.number, direction, sections, plain) for direction in DIRECTIONS[:3]]
-        self._changes_nothing = not self._meets and all(queue.plain for queue in self._queues)
+    def __init__(
+        self,
+        plan: Plan,
+        tables: SchedulerTables,
+        store: ProgramStore,
+        queues: ReadyQueues,
+        rounds: UpdateRounds,
+        loops: ModuleType,
+    ):
+        self._tables, self._queues, self._loops, self._pending = tables, queues, loops, rounds.changes
+        self._maker = DispatchMaker(plan, tables, store, rounds.replicas)
+        self._memory, self._time = PackMemory(), None
+        self._lines, self._pack = np.zeros((2, c.DECIDED_FOR + 1), np.int64), np.zeros(1 << 16, np.int32)
+        self._due = np.zeros((1 + 16 * len(plan.graph.parameterised), 3), np.int64)
 
-    def decide(self, worker: int, chosen: int, policy: int, ahead: int) -> list[Dispatch] | int:
-        """The next dispatches, at least one, or why there is none: `columns.NOTHING` or `WAITS`. See `loops.decide`."""
-        self._make_room(max(1, ahead))
-        while True:
-            buffers = self._told, self._pack, self._due
-            n = self._loops.decide(worker, chosen, policy, ahead, self._space.spare, *buffers, *self._space.t)
-            if n:
-                self._told[:n, c.ASKER] = worker
-                return self._dispatches(self._told[:n], *self._copied(n))
-            if not self._has_made_room():
-                return int(self._told[0, c.Q])
+    def decide(self, worker: int, ahead: int) -> list[Dispatch]:
+        """Decides on a worker's next dispatch, or on several that are done as soon as they are decided.
 
-    def advance(self, time: VirtualTime, chosen: int, policy: int, most: int) -> Decisions | int:
-        """The next dispatches in virtual time, or why there are none and never will be: `columns.NOTHING` or `WAITS`. See `loops.advance`."""
-        self._make_room(most)
-        rates = time.rates.queues, time.rates.terms, time.rates.updates, time.rates.machine
-        while True:
-            how = most, chosen, policy, *rates, time.moments, time.workers, self._space.spare
-            n = self._loops.advance(*how, self._told, self._pack, self._due, *self._space.t)
-            if n or self._told[0, c.Q] == 0:
-                break
-            if not self._has_made_room():
-                return int(self._told[0, c.Q])
-            chosen = max(chosen, -1)  # that a worker waits has been heeded; a chosen queue has not been taken yet
-        told, buffers = self._told[:n].copy(), self._copied(n)
-        if not self._changes_nothing:  # what follows from them must be known before more is decided
-            made = self._dispatches(told, *buffers)
-            return Decisions(told, lambda _: made)
-        return Decisions(told, lambda told: self._dispatches(told, *buffers))
+        Args:
+          worker: The worker.
+          ahead: How many, at most, that are done at once; 0 for one that is not.
 
-    def _make_room(self, n: int) -> None:
-        """Makes buffers in which `n` dispatches can be told of."""
-        self._told = longer(self._told, n + 1)
-
-    def _has_made_room(self) -> bool:
-        """Whether the loops had no room to tell of the next dispatch, or for its rows, and have it now."""
-        reason, need = int(self._told[0, c.Q]), int(self._told[0, c.N_ROWS_IN])
-        if reason == c.NO_SLOTS:
-            self._space.grow_arena(int(self._told[0, c.N_MESSAGES]), need)
-        elif reason == c.NO_ROOM:
-            self._pack = longer(self._pack, need)
-        return reason in (c.NO_SLOTS, c.NO_ROOM)
-
-    def _copied(self, n: int) -> tuple[np.ndarray, int, np.ndarray]:
-        """What loops have written of the first `n` dispatches: memory with their packs, one behind the other; where these begin in it; and their updates."""
-        if not n:
-            return self._pack[:0], 0, self._due[:0]
-        last = self._told[n - 1]
-        packs, start = self._memory.keep(self._pack[: last[c.PACK] + last[c.N_PACK]])
-        return packs, start, self._due[: last[c.DUE] + last[c.N_DUE]].copy()
-
-    def _dispatches(self, told: np.ndarray, packs: np.ndarray, start: int, due: np.ndarray) -> list[Dispatch]:
-        """What has been told of some dispatches, as dispatches."""
-        found, updates = list[Dispatch](), due.tolist()
-        for q, number, n, rows, n_due, first, at, length, size, worker in told.tolist():
-            stage, direction, n_sections, plain = self._queues[q]
-            changes = self._changes(updates[first : first + n_due]) if n_due else ()
-            at += start
-            own = packs[at : at + length]
-            dispatch = Dispatch(number, worker, stage, direction, n, rows, n_sections, own, size, at, changes)
-            found.append(dispatch if plain else self._completed(dispatch))
+        Returns:
+          The dispatches; none if there is nothing to do for the worker now.
+        """
+        if worker in self._pending:
+            return [self._pending.next(self._tables.t, worker)]
+        chosen = NO_QUEUE
+        if self._queues.number == BY_ASKING:
+            chosen, ahead = self._queues.pick(worker), min(ahead, 1)
+            if chosen == NO_QUEUE:
+                return []
+        while isinstance(found := self._run_decide(worker, chosen, ahead), int):
+            if found == c.NOTHING or (chosen := self._queues.pick_if_all_wait(worker)) == NO_QUEUE:
+                return []
         return found
 
-    def _completed(self, dispatch: Dispatch) -> Dispatch:
-        """A dispatch with its edges and versions."""
-        stage = dispatch.stage
-        if stage in self._ways:
-            places = self._store.find(dispatch.lines)[0]
-            edges = self._space.t.edges[places, self._ways[stage]].sum(axis=0)
-            dispatch = dispatch._replace(edges=tuple(edges.tolist()))
-        return self.stashes.told(self._space.t, dispatch) if stage in self._stashed else dispatch
+    def advance(self, time: VirtualTime, most: int) -> Decisions | None:
+        """Lets virtual time go on until more dispatches have been decided, or instances have ended.
 
-    def _changes(self, due: list[list[int]]) -> tuple[Change, ...]:
-        """Updates that are due, and what follows them."""
-        changes: list[Change] = []
-        for number, count, stale in due:
-            node = self._nodes[number]
-            changes.append(Update(node, count, stale / count))
-            if number in self._meets:
-                changes += self._replicas.after(node)
-        return tuple(changes)
+        Args:
+          time: The time, and who is busy.
+          most: How many dispatches, at most.
+
+        Returns:
+          The dispatches; None if no worker has anything to do.
+        """
+        chosen, self._time = NO_QUEUE, time
+        while isinstance(found := self._run_advance(time, chosen, most), int):
+            if found == c.NOTHING:
+                return None
+            chosen = self._queues.pick_if_all_wait(time.next_asked)
+            chosen = c.WAITS if chosen == NO_QUEUE else chosen
+        return found
+
+    def can_move(self, worker: int) -> bool:
+        """Tells whether a worker has an action.
+
+        Args:
+          worker: The worker.
+        """
+        return worker in self._pending or self._queues.pick(worker) != NO_QUEUE
+
+    def travel(self, dispatch: Dispatch) -> None:
+        """Lets the messages of a dispatch travel on, or be answered.
+
+        Args:
+          dispatch: The dispatch.
+        """
+        if dispatch.stage >= 0:
+            self._loops.done(dispatch.messages, DIRECTIONS.index(dispatch.direction), *self._tables.t)
+
+    @property
+    def under_way(self) -> list[Dispatch]:
+        """The dispatches that workers are busy with in virtual time, as far as stories need them."""
+        return [] if self._time is None else self._time.under_way(self._tables.t)
+
+    def forget_all(self) -> None:
+        """Notes that nothing is in flight."""
+        self._maker.stashes.clear()
+        self._time = None
+
+    def _run_decide(self, worker: int, chosen: int, ahead: int) -> list[Dispatch] | int:
+        """The next dispatches, at least one, or why there is none: `columns.NOTHING` or `WAITS`. See `loops.decide`."""
+        self._lines = longer(self._lines, max(1, ahead) + 1)
+        while True:
+            buffers = self._lines, self._pack, self._due
+            how = worker, chosen, self._queues.number, ahead, self._tables.spare
+            n = self._loops.decide(*how, *buffers, *self._tables.t)
+            if n:
+                self._lines[:n, c.DECIDED_FOR] = worker
+                return self._maker.make(self._decided(self._lines[:n]))
+            if not self._has_made_room():
+                return int(self._lines[0, c.QUEUE])
+
+    def _run_advance(self, time: VirtualTime, chosen: int, most: int) -> Decisions | int:
+        """The next dispatches in virtual time, or why there are none and never will be: `columns.NOTHING` or `WAITS`. See `loops.advance`."""
+        self._lines = longer(self._lines, most + 1)
+        while True:
+            how = most, chosen, self._queues.number, *time.rates, time.moments, time.workers, self._tables.spare
+            n = self._loops.advance(*how, self._lines, self._pack, self._due, *self._tables.t)
+            if n or self._lines[0, c.QUEUE] == 0:
+                break
+            if not self._has_made_room():
+                return int(self._lines[0, c.QUEUE])
+            chosen = max(chosen, NO_QUEUE)  # that a worker waits has been heeded; a chosen queue has not been taken yet
+        decided = self._decided(self._lines[:n].copy())
+        if self._maker.has_effects:  # these must be known before more is decided
+            made = self._maker.make(decided)
+            return Decisions(decided.lines, lambda: made)
+        return Decisions(decided.lines, lambda: self._maker.make(decided))
+
+    def _has_made_room(self) -> bool:
+        """Whether the loops lacked slots or room in a buffer for the next dispatch, and have it now."""
+        reason, need = int(self._lines[0, c.QUEUE]), int(self._lines[0, c.N_ROWS_IN])
+        if reason == c.ARENA_FULL:
+            self._tables.grow_arena(int(self._lines[0, c.N_MESSAGES]), need)
+        elif reason == c.BUFFER_FULL:
+            self._pack = longer(self._pack, need)
+        return reason in (c.ARENA_FULL, c.BUFFER_FULL)
+
+    def _decided(self, lines: np.ndarray) -> Decided:
+        """What loops have written about some dispatches, in memory that nobody writes to again, but for `lines`."""
+        if not len(lines):
+            return Decided(lines, self._pack[:0], 0, self._due[:0])
+        last = lines[-1]
+        packs, start = self._memory.keep(self._pack[: last[c.PACK] + last[c.N_PACK]])
+        return Decided(lines, packs, start, self._due[: last[c.DUE] + last[c.N_DUE]].copy())

@@ -5,51 +5,71 @@ A `Dispatch` names a stage and holds slots. What else there is to know about its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from ampjax.ir.instances import Topology
-from ampjax.ir.state import INSTANCE, SLOT
+from ampjax.ir.state import HANDLE, INSTANCE
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
-from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.tables.program_store import Store
+from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch
+from ampjax.sched.tables.program_store import ProgramStore
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.unfold.rules.edges import EdgeIndex, Edges
 from ampjax.unfold.rules.routes import find_topology
 
 
-class Contents:
+class DispatchContents:
     """Tells what is in dispatches. To be asked when one has been decided, before more is admitted.
 
     Args:
       plan: The plan.
       store: The programs.
-      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
-      tables: Gives the tables as they are now.
+      topologies: Maps of the instances in flight: pump name to instance handle to `Topology`.
+      tables: The tables.
     """
 
     def __init__(
         self,
         plan: Plan,
-        store: Store,
+        store: ProgramStore,
         topologies: Mapping[str, Mapping[int, Topology]],
-        tables: Callable[[], Tables],
+        tables: SchedulerTables,
     ):
         self._plan, self._store, self._topologies, self._tables = plan, store, topologies, tables
+        self._asks = {stage.number for stage in plan.stages if stage.route_by is not None}
         self._edges = {s.number: EdgeIndex(s, topologies) for s in plan.stages if s.chain is not None}
+
+    def reads(self, dispatch: Dispatch) -> bool:
+        """Tells whether payloads must be read back to the host before a dispatch's messages travel on.
+
+        Args:
+          dispatch: The dispatch.
+        """
+        return dispatch.stage in self._asks and dispatch.direction != BACKWARD
+
+    def messages_of(self, dispatch: Dispatch) -> tuple[int, np.ndarray]:
+        """Gives what recordings know a dispatch's messages by.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Its stage, and `[n, 1 + fields]` int64: the instances and state fields of its messages.
+        """
+        return dispatch.stage, np.column_stack([dispatch.ids, self._store.states(dispatch.lines)])
 
     def states(self, d: Dispatch) -> np.ndarray:
         """`[n, width]`: the states of its messages."""
         states = np.zeros((d.n_messages, self._plan.layout.width), np.int64)
-        states[:, INSTANCE], states[:, SLOT] = d.ids, self._slots(d)
-        states[:, SLOT + 1 :] = self._store.states(d.lines)
+        states[:, INSTANCE], states[:, HANDLE] = d.ids, self._handles(d)
+        states[:, HANDLE + 1 :] = self._store.states(d.lines)
         return states
 
     def sizes(self, d: Dispatch) -> np.ndarray | None:
         """`[n]`: the rows of its messages; None where each has one."""
-        return self._column(d, c.ROWS) if self._plan.stages[d.stage].ragged else None
+        return self._column(d, c.IN_ROWS) if self._plan.stages[d.stage].ragged else None
 
     def edges(self, d: Dispatch) -> Edges | None:
         """The edges of its messages, of a chain.
@@ -58,24 +78,24 @@ class Contents:
           MessageError: If a topology does not fit the graph, or the rows of its message.
         """
         index = self._edges.get(d.stage)
-        return None if index is None else index.of(self._slots(d), self._column(d, c.ROWS))
+        return None if index is None else index.of(self._handles(d), self._column(d, c.IN_ROWS))
 
     def scatter(self, d: Dispatch) -> list[np.ndarray]:
         """Of a collect: where the input rows of each port go, counting through the dispatch's output rows."""
         stage = self._plan.stages[d.stage]
         if not stage.kind.collects:
             return []
-        slots = self._slots(d).tolist()
-        maps = [find_topology(stage.nodes[0], str(stage.topology), self._topologies, slot) for slot in slots]
+        handles = self._handles(d).tolist()
+        maps = [find_topology(stage.nodes[0], str(stage.topology), self._topologies, handle) for handle in handles]
         starts = np.cumsum([0, *(one.n_rows for one in maps)])
         return [
             np.concatenate([one.scatter[port] + start for one, start in zip(maps, starts, strict=False)])
             for port in range(len(stage.ports))
         ]
 
-    def _slots(self, d: Dispatch) -> np.ndarray:
-        """`[n]`: the slots of its messages' instances."""
-        return self._tables().live[d.messages, c.SLOT]
+    def _handles(self, d: Dispatch) -> np.ndarray:
+        """`[n]`: the handles of its messages' instances."""
+        return self._tables.t.live[d.messages, c.HANDLE]
 
     def _column(self, d: Dispatch, column: int) -> np.ndarray:
-        return self._tables().lines[d.lines, column].astype(np.int64)
+        return self._tables.t.lines[d.lines, column].astype(np.int64)

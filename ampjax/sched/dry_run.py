@@ -13,7 +13,7 @@ from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.sched.scheduler import Scheduler
 
-AHEAD = 256
+DECIDED_TOGETHER = 256
 """Dispatches that are decided together."""
 
 
@@ -43,12 +43,12 @@ def dry_run(
         max_active_keys=len(ids), max_dispatch_size=max_dispatch_size, policy=largest, history=1
     )
     scheduler = Scheduler(plan, settings)
-    slots = scheduler.open(np.asarray(ids), purpose, grows=len(batches) > 1)
+    handles = scheduler.open(np.asarray(ids), purpose, grows=len(batches) > 1)
     for batch in batches:
-        scheduler.pump(slots, batch)
+        scheduler.pump(handles, batch)
         _drain(scheduler)
-    scheduler.close(slots)
-    return scheduler.stats
+    scheduler.close(handles)
+    return scheduler.counts.read()
 
 
 def _drain(scheduler: Scheduler) -> None:
@@ -57,7 +57,7 @@ def _drain(scheduler: Scheduler) -> None:
     while moved:
         moved = False
         for worker in range(scheduler.plan.workers):
-            while found := scheduler.ahead(worker, AHEAD):
+            while found := scheduler.ahead(worker, DECIDED_TOGETHER):
                 moved = True
-                if scheduler.reads(found[-1]):
+                if scheduler.contents.reads(found[-1]):
                     scheduler.done(found[-1])

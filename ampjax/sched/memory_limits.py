@@ -14,8 +14,8 @@ import numpy as np
 
 from ampjax.errors import LimitError
 from ampjax.plan.stages import ArenaKey
-from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.unfold.demand import Rows
+from ampjax.sched.decisions.scheduler_settings import NO_ROW_LIMIT, SchedulerSettings
+from ampjax.unfold.demand import ArenaRows
 
 
 def row_bytes(key: ArenaKey) -> int:
@@ -38,7 +38,7 @@ def with_unseen(per_instance: Mapping[ArenaKey, float], arenas: Iterable[ArenaKe
 
 def row_limits(
     per_instance: Mapping[ArenaKey, float], memory_limit: int, records: Mapping[ArenaKey, int] | None = None
-) -> Rows:
+) -> ArenaRows:
     """Shares each device's memory limit out among its arenas, in proportion to the bytes that instances need in them.
 
     Args:
@@ -61,7 +61,7 @@ KNOWN = 2
 """The same where data say how large their instances are, so that the largest ones are among the sampled."""
 
 
-class Guard:
+class MemoryGuard:
     """Holds instances back that would not fit beside those in flight.
 
     While the limits are far away (`margin` times what `max_active_keys` of the largest sampled instances need), nothing is counted: to unfold every
@@ -80,7 +80,7 @@ class Guard:
 
     def __init__(
         self,
-        limits: Rows,
+        limits: ArenaRows,
         per_instance: Mapping[ArenaKey, float],
         max_active_keys: int,
         margin: int = FAR,
@@ -88,17 +88,17 @@ class Guard:
     ):
         self._limits, self.purpose = limits, purpose
         self.tight = any(limits[key] < margin * max_active_keys * rows for key, rows in per_instance.items())
-        self._reserved: dict[tuple[int, bool], Rows] = {}
-        self._total: Rows = {}
+        self._reserved: dict[tuple[int, bool], ArenaRows] = {}
+        self._total: ArenaRows = {}
 
-    def admit(self, instance: int, train: bool, need: Rows) -> bool:
+    def admit(self, instance: int, train: bool, need: ArenaRows) -> bool:
         """Reserves room for an instance that needs so many rows; False if it must wait for others to end.
 
         Raises:
           LimitError: If it would not fit even alone.
         """
         for key, rows in need.items():
-            limit = self._limits.get(key, 1 << 60) - 1
+            limit = self._limits.get(key, NO_ROW_LIMIT) - 1
             if rows > limit:
                 raise LimitError(
                     f"instance {instance}",
@@ -122,7 +122,7 @@ class Guard:
 def with_limits(
     settings: SchedulerSettings,
     per_instance: Mapping[ArenaKey, float],
-    limits: Rows,
+    limits: ArenaRows,
     in_flight: int,
     start: int | None = None,
 ) -> SchedulerSettings:

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
+from ampjax.sched.columns import Rates, Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
-
-
-@dataclass(frozen=True, eq=False)
-class Rates:
-    """What dispatches cost: operations for each row and each update, at so many in a second, rounded up to nanoseconds; transfers' bytes in the same way; and what is fixed.
-
-    Args:
-      queues: `[queues, 4]` float64: where a queue's terms begin, how many there are, nanoseconds that any of its dispatches takes, bytes of a row that travels.
-      terms: `[terms, 2]` float64: which rows count, as in `Tables.params`; operations for each.
-      updates: `[nodes]` float64: operations of an update of each parameterised node.
-      machine: `[2]` float64: operations and bytes in a second.
-    """
-
-    queues: np.ndarray
-    terms: np.ndarray
-    updates: np.ndarray
-    machine: np.ndarray
 
 
 class VirtualTime:
@@ -57,13 +38,13 @@ class VirtualTime:
         """The dispatches that workers are busy with, as far as stories need them: their messages, no rows."""
         found: list[Dispatch] = []
         for worker in np.flatnonzero(self.workers[c.END_NS] != c.IDLE).tolist():
-            _, number, q, v, n = self.workers[: c.N_OF + 1, worker].tolist()
+            _, number, q, v, n = self.workers[: c.RUNS_MESSAGES + 1, worker].tolist()
             messages: list[int] = []
             for _ in range(n):
                 messages.append(v)
                 v = int(t.live[v, c.NEXT])
             pack = np.array(messages, np.int32)
-            found.append(Dispatch(number, worker, q // 3, DIRECTIONS[q % 3], n, 0, 0, pack))
+            found.append(Dispatch(number, worker, q // c.N_DIRECTIONS, DIRECTIONS[q % c.N_DIRECTIONS], n, 0, 0, pack))
         return found
 
     @property
@@ -74,4 +55,4 @@ class VirtualTime:
     def ask_all(self) -> None:
         """Lets every worker be asked; none may be busy."""
         self.workers[c.TO_ASK] = np.arange(self.workers.shape[1])
-        self.moments[[c.N_ASKED, c.NEXT_ASKED, c.N_IN_VAIN]] = self.workers.shape[1], 0, 0
+        self.moments[[c.N_ASKED, c.NEXT_ASKED, c.N_BLOCKED]] = self.workers.shape[1], 0, 0

@@ -210,7 +210,7 @@ def _decided(loop: Loop, measured: Measured) -> Iterator[list[Dispatch]]:
             continue
         waiting.append(dispatch)
         ns = time.thread_time_ns() - start
-        if loop.scheduler.reads(dispatch):
+        if loop.scheduler.contents.reads(dispatch):
             yield waiting
             waiting = []
         start = time.thread_time_ns()

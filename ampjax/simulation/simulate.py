@@ -132,7 +132,7 @@ def simulate(
     return Simulation(
         len(instances),
         seconds,
-        scheduler.stats,
+        scheduler.counts.read(),
         trace,
         metrics_of(executor.losses.take(train)) if executor is not None else {},
         jax.tree.map(np.array, executor.store.params) if executor is not None else {},

@@ -14,11 +14,11 @@ import numpy as np
 from ampjax.engine.parameters import ParameterStore
 from ampjax.errors import DataError
 from ampjax.parallel import runner_files
-from ampjax.sched.updates.counters import Counters
+from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.train.position import Position
 
 
-def save(folder: str | Path, store: ParameterStore, updates: Counters, position: Position) -> None:
+def save(folder: str | Path, store: ParameterStore, updates: UpdateCounters, position: Position) -> None:
     """Writes everything; a checkpoint that the folder holds is replaced.
 
     Args:
@@ -35,7 +35,7 @@ def save(folder: str | Path, store: ParameterStore, updates: Counters, position:
     runner_files.save(folder, position.epochs, dict(store.params), _beside(store), {}, notes)
 
 
-def restore(folder: str | Path, store: ParameterStore, updates: Counters, position: Position) -> None:
+def restore(folder: str | Path, store: ParameterStore, updates: UpdateCounters, position: Position) -> None:
     """Reads everything into `store`, `updates` and `position`; checks all of it before anything changes.
 
     Args:

@@ -19,12 +19,12 @@ from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
 from ampjax.sched.dry_run import dry_run
-from ampjax.sched.memory_limits import FAR, KNOWN, Guard, row_limits, with_limits, with_unseen
+from ampjax.sched.memory_limits import FAR, KNOWN, MemoryGuard, row_limits, with_limits, with_unseen
 from ampjax.sched.scheduler import Scheduler
 from ampjax.train.grouping import Orders
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import AnyInstances
-from ampjax.unfold.demand import Needs, Rows, needs
+from ampjax.unfold.demand import ArenaRows, Needs, needs
 from ampjax.utils.progress import AS_NEEDED, COMPILING, Reporter
 
 SAMPLED = 64
@@ -71,13 +71,13 @@ class Preparation:
     ):
         self._plan, self._settings, self._scheduler, self._executor = plan, settings, scheduler, executor
         self._orders, self._memory_limit = orders, memory_limit
-        self._limits: tuple[Rows, dict[ArenaKey, float]] | None = None
+        self._limits: tuple[ArenaRows, dict[ArenaKey, float]] | None = None
         self._largest = 0.0  # of the sizes that data sets declare, the largest that the guard has counted
         self._sized_by_training = False
         self._prepared: set[tuple[int, str]] = set()  # length and purpose of workloads that kernels were compiled for
         self._postponed: list[Ladder] = []  # compilations that are left to the first call of each kernel
 
-    def guard(self, data_pass: Pass) -> Guard | None:
+    def guard(self, data_pass: Pass) -> MemoryGuard | None:
         """Gives the guard that holds back instances which would exceed the memory limit; None before arenas are sized.
 
         Args:
@@ -90,7 +90,7 @@ class Preparation:
         if sizes is not None and len(sizes) and not sizes.max() <= self._largest:
             self._count_largest(data, purpose, sizes)
         margin = FAR if sizes is None else KNOWN
-        return Guard(*self._limits, self._settings.in_flight, margin, purpose)
+        return MemoryGuard(*self._limits, self._settings.in_flight, margin, purpose)
 
     def _count_largest(self, data: AnyInstances, purpose: str, sizes: np.ndarray) -> None:
         """Counts what the largest instances need, for the guard. Arenas and kernels are made for the usual size."""
@@ -203,7 +203,7 @@ class Preparation:
             for key, counts in needed.each.items():
                 mean[key] = max(mean.get(key, 0.0), float(np.sort(counts)[-s.in_flight :].mean()))
                 most[key] = max(most.get(key, 0), int(counts.max()))
-        arenas = dict.fromkeys(key for stage in self._plan.stages if not stage.kind.is_control for key in stage.arenas)
+        arenas = dict.fromkeys(key for stage in self._plan.stages if stage.kind.is_dispatched for key in stage.arenas)
         numbers = dict.fromkeys(number for needed in samples for number in needed.edges)
         seen = {n: [needed.edges[n] for needed in samples if n in needed.edges] for n in numbers}
         self._executor.expect_edges({n: EdgeSizes.of(parts) for n, parts in seen.items()})
@@ -231,7 +231,7 @@ class Preparation:
         store = self._executor.store
         return [
             *(partial(store.warm_update, node) for node in self._plan.graph.parameterised),
-            *(partial(store.warm_average, nodes) for nodes in self._scheduler.replicas.groups.values()),
+            *(partial(store.warm_average, nodes) for nodes in self._scheduler.rounds.replicas.groups.values()),
         ]
 
     def _fences(self) -> list[Callable[[], object]]:

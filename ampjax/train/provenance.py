@@ -17,7 +17,7 @@ from ampjax.engine.parameters import ParameterStore
 from ampjax.errors import ReplayError
 from ampjax.plan.planner import Plan
 from ampjax.plan.row_seeds import RowSeeds
-from ampjax.sched.updates.counters import Counters
+from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.trace.journal import digest
 from ampjax.train.settings import Settings
 
@@ -32,7 +32,12 @@ _FOREIGN = "Pass a file that `fit(..., record=...)` has written."
 
 
 def provenance(
-    plan: Plan, settings: Settings, store: ParameterStore, updates: Counters, rng: np.random.Generator, seeds: RowSeeds
+    plan: Plan,
+    settings: Settings,
+    store: ParameterStore,
+    updates: UpdateCounters,
+    rng: np.random.Generator,
+    seeds: RowSeeds,
 ) -> dict[str, Any]:
     """Describes a run that is about to start, for a recording's header.
 

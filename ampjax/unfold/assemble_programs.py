@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.ir.state import SLOT
+from ampjax.ir.state import HANDLE
 from ampjax.plan.planner import Plan
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.rules.arrival_ranks import Ranks
@@ -81,8 +81,8 @@ class _ByInstance:
     """
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk], k: int):
-        columns = Columns(plan, chunks)
-        self._k, self._columns, unsorted = k, columns, columns.slots
+        columns = ChunkColumns(plan, chunks)
+        self._columns, unsorted = columns, columns.handles
         self._order = order = stable_order(unsorted)
         self.first = starts(np.bincount(unsorted, minlength=k))
         self.place = unsorted[order]
@@ -90,11 +90,14 @@ class _ByInstance:
         self.new[order] = np.arange(len(order))
         self.stage, self.states = columns.stage[order], columns.states.take(order, axis=0)
         self.rows, self.sizes = columns.rows[order], columns.sizes[order]
-        self._made, self._old_row = (columns.outputs * columns.sizes)[order], columns.row[order]
-        row = starts(self._made)
+        made, old_row = (columns.outputs * columns.sizes)[order], columns.row[order]
+        row = starts(made)
         base = row[self.first]
         self.n_rows = np.diff(base)
         self.row = row[:-1] - base[self.place]
+        # The new number of each row; a message without rows may stand behind the last one.
+        self._number = np.zeros(int(made.sum()) + 1, np.int64)
+        self._number[spread(old_row, made)] = spread(self.row, made)
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The input messages of all lines, one after the other, how many each line has `[n]`, and their ports."""
@@ -110,23 +113,20 @@ class _ByInstance:
           entries: The input messages.
           place: The place of each one's instance.
         """
-        number = np.zeros(
-            int(self._made.sum()) + 1, np.int64
-        )  # of each row; a message without rows may stand at the end
-        number[spread(self._old_row, self._made)] = spread(self.row, self._made)
+        number, k = self._number, len(self.first) - 1
         first = table.first[entries]
         picked = np.flatnonzero(first < 0)
         own = number[np.maximum(first, 0)]
         if not len(picked):
-            return own, picked, np.zeros(self._k + 1, np.int64)
+            return own, picked, np.zeros(k + 1, np.int64)
         sizes = table.size[entries[picked]]
         picks = number[resolve(first[picked], sizes, table.picks)]
-        pick_first = starts(np.bincount(place[picked], sizes, self._k).astype(np.int64))
+        pick_first = starts(np.bincount(place[picked], sizes, k).astype(np.int64))
         own[picked] = ~(np.cumsum(sizes) - sizes - pick_first[place[picked]])
         return own, picks, pick_first
 
 
-class Columns:
+class ChunkColumns:
     """The columns of all chunks, one after the other: what a `Chunk` holds, and the outputs of each invocation."""
 
     def __init__(self, plan: Plan, chunks: Sequence[Chunk]):
@@ -134,7 +134,7 @@ class Columns:
         n, n_inputs = sum(counts), sum(chunk.inputs.size for chunk in chunks)
         self.stage, self.row, self.fan_in = (np.empty(n, np.int64) for _ in range(3))
         states = np.concatenate([chunk.states for chunk in chunks] or [np.zeros((0, plan.layout.width), np.int64)])
-        self.states, self.slots = states[:, 2:].astype(_width(states)), states[:, SLOT]
+        self.states, self.handles = states[:, 2:].astype(_width(states)), states[:, HANDLE]
         self.rows, self.sizes = np.ones(n, np.int32), np.ones(n, np.int32)
         self.inputs, self.ports = np.empty(n_inputs, np.int64), np.empty(n_inputs, np.int16)
         outputs = [len(plan.stages[c.stage].outputs) if c.stage >= 0 else 1 for c in chunks]

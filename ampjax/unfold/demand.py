@@ -14,7 +14,7 @@ from ampjax.unfold.programs import Programs
 from ampjax.unfold.rules.edges import EdgeIndex
 from ampjax.unfold.unfolder import Unfolder
 
-Rows = dict[ArenaKey, int]
+ArenaRows = dict[ArenaKey, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Needs:
     Args:
       each: See `demand`.
       work: See `work`.
-      edges: For the stages of chains, by number: the rows of each of their messages `[m]`, and its `Edges.loads` `[m, ways + 1]`.
+      edges: For the stages of chains, by number: the rows of each of their messages `[m]`, and its `Edges.loads` `[m, edge types + 1]`.
     """
 
     each: dict[ArenaKey, np.ndarray]
@@ -57,7 +57,7 @@ def needs(
         mine = np.flatnonzero(programs.stage == number)
         if len(mine):
             rows = programs.rows[mine].astype(np.int64)
-            index = EdgeIndex(plan.stages[number], unfolding.space.topologies)
+            index = EdgeIndex(plan.stages[number], unfolding.workspace.topologies)
             edges[number] = rows, index.of(programs.instance_of[mine], rows).loads(rows)
     unfolder.give_up(unfolding)
     return Needs(demand(plan, programs), work(plan, programs), edges)
@@ -69,7 +69,7 @@ def demand(plan: Plan, programs: Programs) -> dict[ArenaKey, np.ndarray]:
     place = programs.instance_of
     for number in np.unique(programs.stage[programs.stage >= 0]).tolist():
         mine = programs.stage == number
-        for key in plan.stages[number].arenas if not plan.stages[number].kind.is_control else ():
+        for key in plan.stages[number].arenas if plan.stages[number].kind.is_dispatched else ():
             rows = np.bincount(place[mine], programs.size[mine], programs.n_instances).astype(np.int64)
             found[key] = found.get(key, 0) + rows
     return found
@@ -77,16 +77,16 @@ def demand(plan: Plan, programs: Programs) -> dict[ArenaKey, np.ndarray]:
 
 def work(plan: Plan, programs: Programs) -> np.ndarray:
     """`[k]`: the rows that stages take in for each instance."""
-    groups = [stage.number for stage in plan.stages if stage.kind.is_control]
+    groups = [stage.number for stage in plan.stages if not stage.kind.is_dispatched]
     runs = (programs.stage >= 0) & ~np.isin(programs.stage, groups)
     return np.bincount(programs.instance_of[runs], programs.rows[runs], programs.n_instances).astype(np.int64)
 
 
 def messages(plan: Plan, programs: Programs) -> dict[str, int]:
     """How many messages each stage takes in, by its name; groups, which are never dispatched, are not among them."""
-    found = dict.fromkeys((stage.name for stage in plan.stages if not stage.kind.is_control), 0)
+    found = dict.fromkeys((stage.name for stage in plan.stages if stage.kind.is_dispatched), 0)
     counts = np.bincount(programs.stage[programs.stage >= 0], minlength=len(plan.stages)).tolist()
     for stage, n in zip(plan.stages, counts, strict=True):
-        if not stage.kind.is_control:
+        if stage.kind.is_dispatched:
             found[stage.name] += n  # copies of one wire to several ports share a name
     return found

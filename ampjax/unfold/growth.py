@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampjax.unfold.assemble_programs import Columns, stable_order, starts
+from ampjax.unfold.assemble_programs import ChunkColumns, stable_order, starts
 from ampjax.unfold.rules.arrival_ranks import Ranks
 from ampjax.unfold.rules.invocation_chunks import Chunk
-from ampjax.unfold.rules.message_columns import MessageTable, Numbers, spread
+from ampjax.unfold.rules.message_columns import IntColumn, MessageTable, spread
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Growth:
     """New lines of some programs, instance by instance: `n` invocations, `e` inputs, `c` consumptions. Numbers count within instances, as in `Programs`.
+
+    It has more than twelve fields: each is a column, and they are of five lengths.
 
     Args:
       place: `[n]`: each line's instance, by its place in the unfolding.
@@ -62,8 +64,8 @@ class KnownLines:
 
     def __init__(self, ranks: Ranks):
         self._ranks, self.n_chunks = ranks, 0
-        self._stage, self._place, self._number, self._consumed, self._owed = (Numbers() for _ in range(5))
-        self._row, self._asked = Numbers(), dict[tuple[int, int], int]()
+        self._stage, self._place, self._number, self._consumed, self._owed = (IntColumn() for _ in range(5))
+        self._row, self._asked = IntColumn(), dict[tuple[int, int], int]()
         self._n_lines, self._n_rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def n_rows(self, places: np.ndarray) -> np.ndarray:
@@ -88,12 +90,12 @@ class KnownLines:
           n_instances: How many instances there are by now.
         """
         self.n_chunks += len(chunks)
-        new = Columns(self._ranks.plan, chunks)
+        new = ChunkColumns(self._ranks.plan, chunks)
         n, before = len(new.stage), len(self._stage)
         self._n_lines = np.append(self._n_lines, np.zeros(n_instances - len(self._n_lines), np.int64))
         self._n_rows = np.append(self._n_rows, np.zeros(n_instances - len(self._n_rows), np.int64))
-        order = stable_order(new.slots)
-        place, made = new.slots[order], (new.outputs * new.sizes)[order]
+        order = stable_order(new.handles)
+        place, made = new.handles[order], (new.outputs * new.sizes)[order]
         first = starts(np.bincount(place, minlength=n_instances))
         number = np.arange(n) - first[place] + self._n_lines[place]
         row_of = starts(made)
@@ -136,7 +138,7 @@ class KnownLines:
             owed_more=more[changed],
         )
 
-    def _number_all(self, new: Columns, order: np.ndarray, place: np.ndarray, number: np.ndarray) -> None:
+    def _number_all(self, new: ChunkColumns, order: np.ndarray, place: np.ndarray, number: np.ndarray) -> None:
         n = len(order)
         self._stage.extend(n, new.stage)
         self._consumed.extend(n, 0)

@@ -33,7 +33,7 @@ class Waiting:
     what: str
 
     def __str__(self) -> str:
-        if self.stage.kind.is_control:
+        if not self.stage.kind.is_dispatched:
             return f"group `{self.stage.name}` with {self.state!r} waits for {self.what}"
         return f"node `{self.stage.name}` has {self.state!r} on port {self.stage.ports[self.port].name} and waits for {self.what}"
 

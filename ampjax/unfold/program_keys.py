@@ -11,7 +11,7 @@ from ampjax.ir.instances import Messages, Topology
 from ampjax.ir.wires import WireType
 from ampjax.unfold.rules.pumped import find_pump, pumps_of, require_fields
 
-PLACE, PUMP, N_ROWS, FIELDS = range(4)
+POSITION, PUMP, PUMPED_ROWS, FIELDS = range(4)
 """Columns: the instance's position among the batch's; the pump's number; the rows that are pumped; from here on the pump's own fields, or a topology."""
 
 
@@ -30,7 +30,7 @@ class PumpedNumbers:
         self._pumps: dict[str, tuple[WireType, frozenset[str], np.ndarray]] = {}
         for name, (number, wire) in pumps.items():
             line = np.zeros(max(width, FIELDS + 1), np.int64)
-            line[PUMP], line[N_ROWS] = number, not wire.topology
+            line[PUMP], line[PUMPED_ROWS] = number, not wire.topology
             self._pumps[name] = wire, frozenset(wire.fields), line
         self._table = np.zeros((64, max(width, FIELDS + 1)), np.int64)
 
@@ -49,14 +49,14 @@ class PumpedNumbers:
             n = len(messages.instance)
             lines = self._table[at : at + n]
             lines[:] = line
-            lines[:, PLACE] = messages.instance
+            lines[:, POSITION] = messages.instance
             at += n
             if wire.topology:
                 lines[:, FIELDS] = [id(topology) for topology in messages.payload]
                 continue
             require_fields(name, wire, fields, messages)
             if wire.ragged:
-                lines[:, N_ROWS] = sizes = np.asarray(messages.sizes)
+                lines[:, PUMPED_ROWS] = sizes = np.asarray(messages.sizes)
                 n = int(sizes.sum())
             n_rows += n
             for column, field in enumerate(wire.fields, FIELDS):

@@ -13,9 +13,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Programs:
     """The programs of `k` instances side by side: `n` invocations, `e` inputs, `c` consumptions. What has no dtype here is int32.
+
+    It has more than twelve fields: each is a column, and they are of four lengths.
 
     Invocation `i` of instance `j` is in line `first[j] + i`. Within `stage`, a pump `p` is `-1 - p`. Rows of invocation `i`'s output `o` are
     `row[i] + o * size[i]` and the `size[i] - 1` after it. Of an input, `in_row` is the first row, or `~i` where its rows are picks, from place `i`
@@ -41,7 +43,7 @@ class Programs:
       owed: `[n]`: gradients that come back: consumptions, and messages that wait for others that never come.
       asks: `[n]` truth values: whether a payload decides what its messages do; nothing is known beyond until it has been told.
       picks: Rows of messages that do not follow one another.
-      edges: For each stage that is a chain `[k, ways]`: the edges of each way, once for each of its invocations.
+      edges: For each stage that is a chain `[k, edge types]`: the edges of each type, once for each of its invocations.
     """
 
     ids: np.ndarray

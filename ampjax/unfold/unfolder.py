@@ -28,8 +28,8 @@ class Unfolder:
 
     def start(self, ids: Sequence[int] | np.ndarray, purpose: str = "train", assume: bool = False) -> Unfolding:
         """Begins to unfold some instances; `end` it when nothing more will be pumped or chosen for them."""
-        space = self._spare.pop() if self._spare else Workspace(self.plan)
-        return Unfolding(self.plan, space, ids, purpose, assume)
+        workspace = self._spare.pop() if self._spare else Workspace(self.plan)
+        return Unfolding(self.plan, workspace, ids, purpose, assume)
 
     def programs(self, unfolding: Unfolding) -> Programs:
         """The programs as far as they are known; those of later are longer, and begin in the same way."""
@@ -43,9 +43,9 @@ class Unfolder:
 
     def give_up(self, unfolding: Unfolding) -> None:
         """Ends an unfolding whose programs nobody wants."""
-        if unfolding.space.empty:
-            unfolding.space.clear()
-            self._spare.append(unfolding.space)
+        if unfolding.workspace.empty:
+            unfolding.workspace.clear()
+            self._spare.append(unfolding.workspace)
 
     def unfold(
         self,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from ampjax.ir.instances import Topology
 from ampjax.ir.state import Layout
 from ampjax.plan.planner import Plan
 from ampjax.unfold.rules.groups import Groups
-from ampjax.unfold.rules.joins import WaveJoin
+from ampjax.unfold.rules.joins import JoinTable
 from ampjax.unfold.rules.message_columns import MessageTable
 from ampjax.unfold.rules.pumped import pumps_of
 from ampjax.unfold.rules.row_counts import OutputSizes
@@ -59,15 +61,24 @@ class Workspace:
         self.table, self.layout = MessageTable(), WatchedLayout(plan.layout.fields)
         self.pumps = pumps_of(plan.graph)
         self.topologies: dict[str, dict[int, Topology]] = {}
-        joining = [s for s in plan.stages if len(s.ports) > 1 and not s.kind.is_control]
-        self.joins = {s.number: WaveJoin(s, self.layout) for s in joining}
-        self.groups = {s.number: Groups(s, self.layout) for s in plan.stages if s.kind.is_control}
+        joining = [s for s in plan.stages if len(s.ports) > 1 and s.kind.is_dispatched]
+        self.joins = {s.number: JoinTable(s, self.layout) for s in joining}
+        self.groups = {s.number: Groups(s, self.layout) for s in plan.stages if not s.kind.is_dispatched}
         self.sizes = {s.number: OutputSizes(s, self.layout, self.table, self.topologies) for s in plan.stages}
 
     @property
     def empty(self) -> bool:
         """Whether no message waits."""
         return not any(table.waiting for table in (*self.joins.values(), *self.groups.values()))
+
+    @property
+    def held(self) -> np.ndarray:
+        """`[n]` int64: the messages that wait in joins and groups, by their numbers in the table."""
+        held = [message for join in self.joins.values() if join.waiting for *_, message in join.pending()]
+        for collecting in self.groups.values():
+            for group in collecting.open.values():
+                held += [message for _, message in group.members] + ([group.opener] if group.opener else [])
+        return np.array(held, np.int64)
 
     @property
     def reads_instance(self) -> bool:

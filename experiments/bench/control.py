@@ -108,7 +108,7 @@ class Bench:
         settings = SchedulerSettings(intervals=intervals, policy=largest, **limits)
         self._scheduler = Scheduler(self._plan, settings)
         self._unfolder, self._ids = Unfolder(self._plan), np.arange(len(self._data))
-        self._scheduler.foresee(self._ids, self._data.gather(self._ids))
+        self._scheduler.admission.foresee(self._ids, self._data.gather(self._ids))
         self.n_messages = 0
 
     def singly(self) -> None:
@@ -127,17 +127,17 @@ class Bench:
 
     def _pass(self, step: Callable[[], object]) -> None:
         s, left = self._scheduler, self._ids
-        s.reset_statistics()
+        s.counts.reset()
         while len(left) or not s.idle:
-            s.finished  # noqa: B018
-            n = min(s.room(), len(left))
+            s.admission.take_ended()
+            n = min(s.admission.room(), len(left))
             if n:
-                slots = s.open(left[:n])
-                s.pump(slots, self._data.gather(left[:n]))
-                s.close(slots)
+                handles = s.open(left[:n])
+                s.pump(handles, self._data.gather(left[:n]))
+                s.close(handles)
                 left = left[n:]
             step()
-        self.n_messages = s.stats.messages
+        self.n_messages = s.counts.read().messages
 
     def unfolding(self) -> None:
         """The programs of all instances of a pass, 256 together."""

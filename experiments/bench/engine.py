@@ -154,7 +154,7 @@ class Bench:
     @property
     def stats(self) -> Statistics:
         """Counts of the last pass with everything."""
-        return self._scheduler.stats
+        return self._scheduler.counts.read()
 
     def control(self) -> None:
         """A pass without kernels."""
@@ -163,11 +163,11 @@ class Bench:
     def engine(self, trace: Trace | None = None) -> None:
         """A pass with everything."""
         self._issued.clear()
-        self._scheduler.reset_statistics()
+        self._scheduler.counts.reset()
         with keeping(self._issued):
             self._runner.run(AsyncioDriver(self._loop(self._scheduler, self._executor), trace=trace).run())
         self._executor.fences.wait()
-        stats = self._scheduler.stats
+        stats = self._scheduler.counts.read()
         self.n_messages, self.mean_dispatch = stats.messages, stats.messages / stats.dispatches
 
     def kernels(self) -> None:

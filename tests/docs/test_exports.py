@@ -14,7 +14,7 @@ PUBLIC = {
         Graph  State  Topology  Instances  InstanceList  Subset  Messages  messages
         compile  Compiled  Ragged  Tree
         scan  map  fori_loop  sum  max  mean  softmax  take  length  cond  switch  read  while_loop  fold_tree  scan_tree
-        metric  output  node
+        metric  output  node  stochastic  dropout  training
         pump  topology  ppt  npt  nn  concat  split  loss  sink  discard
         phi  isu  relabel  bcast  route_by  replicate
         flatmap  repeat  group  ungroup  distribute  collect  reduce

@@ -36,7 +36,7 @@ def start(graph):
 def check(graph, instances, schedule, fused=FUSED):
     engine = Engine(graph, start(graph), schedule).run(instances)
     if schedule.settings.workers == 1:
-        assert fused in engine.scheduler.stats.stages
+        assert fused in engine.scheduler.counts.read().stages
     assert_gradients(engine, reference(graph, start(graph), instances))
     return engine
 
@@ -130,7 +130,7 @@ def test_rows_may_be_random_where_edges_are_not():
         )
         for fuse in (False, True)
     )
-    assert FUSED in together.scheduler.stats.stages
+    assert FUSED in together.scheduler.counts.read().stages
     np.testing.assert_allclose(together.loss, apart.loss, rtol=1e-6)
     for node, gradient in apart.gradients.items():
         np.testing.assert_allclose(together.gradients[node], gradient, rtol=1e-5, atol=1e-6)
@@ -142,7 +142,7 @@ def test_random_bodies_have_the_keys_that_they_have_apart():
         return Engine(random_chain(), start(random_chain()), schedule).run(chains.odd_instances())
 
     apart, together = run(False), run(True)
-    assert FUSED in together.scheduler.stats.stages
+    assert FUSED in together.scheduler.counts.read().stages
     assert together.loss == pytest.approx(apart.loss, rel=1e-5)
     for node, grad in apart.gradients.items():
         assert np.abs(grad - together.gradients[node]).max() <= 1e-5 * np.abs(grad).max()

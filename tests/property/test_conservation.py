@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.effort import FULL, examples
 from support.laws import Engine, assert_empty, assert_gradients, cases, random_one, replayed, schedules, start, wanted
 
-from ampjax.ir.state import SLOT
+from ampjax.ir.state import HANDLE
 from ampjax.plan.stage_kinds import LOSS, SINK
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
 
@@ -25,7 +25,7 @@ def messages(engine, direction):
         if d.direction == direction:
             assert len(d.states) == d.n_messages
             states = d.states.copy()
-            states[:, SLOT] = 0  # slots are recycled; the instance's number is not
+            states[:, HANDLE] = 0  # handles are used again; the instance's number is not
             count.update((d.stage.name, d.stage.kind, *map(int, state)) for state in states)
     return count
 
@@ -38,7 +38,7 @@ def assert_conserved(engine):
     forward, backward = messages(engine, FORWARD), messages(engine, BACKWARD)
     assert set(forward.values()) <= {1}, "two messages of one state at one node"
     assert without(forward, ANSWERS_AT_ONCE) == backward
-    for name, stats in engine.scheduler.stats.stages.items():
+    for name, stats in engine.scheduler.counts.read().stages.items():
         kind = next(stage.kind for stage in engine.plan.stages if stage.name == name)
         assert stats.backward == (0 if kind in ANSWERS_AT_ONCE else stats.forward), name
     assert_empty(engine)

@@ -71,7 +71,7 @@ def test_no_update_comes_too_early_or_too_late(seed, schedule, interval):
 def test_a_flush_takes_what_is_there(seed, schedule, interval):
     engine = check(seed, replace(schedule, settings=replace(schedule.settings, min_update_interval=interval)))
     held = {node: count for node, count in engine.gradient_rows.items() if count}
-    engine.scheduler.flush()
+    engine.scheduler.rounds.flush()
     engine.watchers.clear()
     before = len(engine.dispatches)
     engine.run([])

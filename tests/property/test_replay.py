@@ -41,7 +41,7 @@ def recorded(folder, seed, schedule, params=None):
     """A run of a case, and the same schedule with its recording in place of a clock."""
     case, file = random_one(seed), str(folder / "run.trace")
     engine, recorder = Engine(case.graph, params, schedule), Recorder(file, {})
-    engine.journal = Journal(recorder.take, engine.scheduler.messages_of)
+    engine.journal = Journal(recorder.take, engine.scheduler.contents.messages_of)
     engine.run(case.instances)
     recorder.close(FINISHED)
     return engine, replace(schedule, recording=file)

@@ -16,7 +16,7 @@ def test_never_more_in_flight_than_allowed(seed, schedule, mode, inference_too):
     engine, most = Engine(case.graph, None, schedule), {True: 0, False: 0}
 
     def watch(dispatch):
-        for train, count in engine.scheduler.in_flight.items():
+        for train, count in engine.scheduler.admission.in_flight.items():
             assert count <= limit
             most[train] = max(most[train], count)
 
@@ -24,6 +24,6 @@ def test_never_more_in_flight_than_allowed(seed, schedule, mode, inference_too):
     with replayed("run_control", seed, schedule):
         engine.run(case.instances, also=[(case.instances, False)] if inference_too else [])
         if any(d.stage is not None and d.direction != "infer" for d in engine.dispatches):
-            assert most[True] <= engine.scheduler.stats.most_in_flight <= limit * (1 + inference_too)
+            assert most[True] <= engine.scheduler.counts.read().most_in_flight <= limit * (1 + inference_too)
         if len(case.data) >= limit and mode != "sync":
-            assert engine.scheduler.stats.most_in_flight >= limit, "the first instances are admitted together"
+            assert engine.scheduler.counts.read().most_in_flight >= limit, "the first instances are admitted together"

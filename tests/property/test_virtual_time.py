@@ -52,7 +52,7 @@ def assert_the_same(seed, schedule, flops, purpose, capacity=256):
             if steps == "_by_table":
                 check(scheduler.snapshot())
         assert scheduler.idle and source.exhausted
-        told.append((decided.all, driver.now_ns, repr(scheduler.stats)))
+        told.append((decided.all, driver.now_ns, repr(scheduler.counts.read())))
     assert len(told[0][0]) > 0 and all(one == told[-1] for one in told)
 
 

@@ -73,11 +73,11 @@ def test_a_policy_without_ranks_is_asked_each_time():
 def test_workers_for_whom_something_has_come_are_told_once():
     s = scheduler_for(graphs.chain(2), {"f0": 0, "f1": 1, "loss": 1}, (0, 0))
     admit(s, graphs.chain_data(2))
-    assert s.stirred() == {0} and s.stirred() == set()
+    assert s.queues.woken() == {0} and s.queues.woken() == set()
     first = s.next(0)
-    assert s.stirred() == set(), "what it sends on has not come yet"
+    assert s.queues.woken() == set(), "what it sends on has not come yet"
     s.done(first)
-    assert s.stirred() == {1}
+    assert s.queues.woken() == {1}
     assert s.next(0) is None and tell(step(s, 1)).startswith("forward f1")
 
 

@@ -33,7 +33,7 @@ def test_a_chain_and_the_rows_that_it_meets_become_one_stage():
     (stage,) = (s for s in plan.stages if s.kind is EDGES)
     assert stage.name == FUSED and stage.topology == "edges" and stage.params == ("edge0", "edge1", "update")
     assert [port.name for port in stage.ports] == ["h"] and stage.aligned
-    assert [node.name for node in stage.row_nodes] == ["update"] and stage.way_of == {"edge0": 0, "edge1": 1}
+    assert [node.name for node in stage.row_nodes] == ["update"] and stage.edge_type_of == {"edge0": 0, "edge1": 1}
     assert not any(s.kind.collects for s in plan.stages)
 
 

@@ -15,7 +15,7 @@ from ampjax.plan.stages import HOST
 from ampjax.sched.decisions.policy import POLICIES
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.diagnose.deadlock import standstill
-from ampjax.sched.memory_limits import FAR, KNOWN, Guard, row_bytes, row_limits, with_limits, with_unseen
+from ampjax.sched.memory_limits import FAR, KNOWN, MemoryGuard, row_bytes, row_limits, with_limits, with_unseen
 from ampjax.sched.scheduler import Scheduler
 from ampjax.unfold.demand import needs
 
@@ -108,7 +108,7 @@ def asks(guard, plan, instance, train, batches):
 
 def demands(plan, ids, batches, purpose="both"):
     """What each of some instances needs."""
-    return Scheduler(plan, SchedulerSettings()).programs.demands(np.array(ids), batches, purpose)
+    return Scheduler(plan, SchedulerSettings()).admission.programs.demands(np.array(ids), batches, purpose)
 
 
 def guarded_run(graph, instances, limits, policy, size, choose):
@@ -119,19 +119,23 @@ def guarded_run(graph, instances, limits, policy, size, choose):
         SchedulerSettings(max_active_keys=8, max_dispatch_size=size, policy=POLICIES[policy], limits=limits),
         check=True,
     )
-    guard = Guard(limits, needed(plan, instances), 8)
+    guard = MemoryGuard(limits, needed(plan, instances), 8)
     waiting = list(range(len(instances)))
     while waiting or not s.idle:
         admitted = False
-        while waiting and s.room() and asks(guard, plan, waiting[0], True, [columns(graph, [instances[waiting[0]]])]):
+        while (
+            waiting
+            and s.admission.room()
+            and asks(guard, plan, waiting[0], True, [columns(graph, [instances[waiting[0]]])])
+        ):
             admit(s, [instances[waiting[0]]], ids=[waiting.pop(0)])
             admitted = True
         moved = step(s) if choose() or not admitted else admitted
-        for instance, train in s.finished:
+        for instance, train in s.admission.take_ended():
             guard.release(instance, train)
         assert moved or admitted, standstill(s.snapshot())
-        used = s._space.capacities - s._t.n_free
-        assert all(used[s._space.arenas.keys.index(key)] < limit for key, limit in limits.items())
+        used = s.tables.capacities - s.tables.t.n_free
+        assert all(used[s.tables.arenas.keys.index(key)] < limit for key, limit in limits.items())
     assert_empty(s)
 
 
@@ -153,7 +157,7 @@ def test_a_memory_limit_never_blocks_half_way(name, lengths, policy, size, data)
 def test_an_instance_that_can_not_fit_even_alone():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
-    plan, guard = plan_for(graph, fuse=True), Guard({key: 6}, {key: 2}, 1)
+    plan, guard = plan_for(graph, fuse=True), MemoryGuard({key: 6}, {key: 2}, 1)
     assert asks(guard, plan, 0, True, [columns(graph, graphs.rnn_data([4]))])
     guard.release(0, True)
     text = (
@@ -167,7 +171,7 @@ def test_an_instance_that_can_not_fit_even_alone():
 def test_the_guard_holds_back_until_others_have_ended():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
-    plan, guard = plan_for(graph, fuse=True), Guard({key: 8}, {key: 4}, 4)
+    plan, guard = plan_for(graph, fuse=True), MemoryGuard({key: 8}, {key: 4}, 4)
     batch = [columns(graph, graphs.rnn_data([3]))]
     assert guard.tight and asks(guard, plan, 0, True, batch) and not asks(guard, plan, 1, True, batch)
     guard.release(0, True)
@@ -187,14 +191,14 @@ def test_instances_counted_together_need_what_each_needs_alone():
 @pytest.mark.parametrize("spare", [0, -1])
 def test_far_from_the_limit_nothing_is_counted(margin, spare):
     key = (0, (4,), "float32")
-    guard = Guard({key: margin * 8 * 5 + spare}, {key: 5}, 8, margin)
+    guard = MemoryGuard({key: margin * 8 * 5 + spare}, {key: 5}, 8, margin)
     assert guard.tight == (spare < 0)
 
 
 def test_training_and_inference_of_one_instance_are_counted_apart():
     graph = graphs.rnn(features=4)
     key = (0, (4,), "float32")
-    plan, guard = plan_for(graph, fuse=True), Guard({key: 1 + 8}, {key: 4}, 4)
+    plan, guard = plan_for(graph, fuse=True), MemoryGuard({key: 1 + 8}, {key: 4}, 4)
     batch = [columns(graph, graphs.rnn_data([3]))]
     assert asks(guard, plan, 0, True, batch) and asks(guard, plan, 0, False, batch)
     guard.release(0, True)
@@ -212,7 +216,7 @@ def test_arenas_start_at_their_capacity():
     s = scheduler_for(graphs.chain(1), capacities={key: 32}, capacity=8)
     admit(s, graphs.chain_data(2))
     drain(s)
-    assert (s.capacity(key), s.capacity((HOST, (), "float32"))) == (32, 8)
+    assert (s.tables.capacity(key), s.tables.capacity((HOST, (), "float32"))) == (32, 8)
 
 
 def test_rows_that_sinks_alone_need_are_not_kept_for_losses():

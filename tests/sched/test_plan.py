@@ -243,7 +243,7 @@ def test_every_route_ends_where_the_payload_lies(graph, spaces, fuse):
     for space, route in routes:
         for leaf in leaves(route, set()):
             target = plan.stages[leaf.stage]
-            assert target.ports[leaf.port].space == space or (target.kind.is_control and leaf.port == 1), target
+            assert target.ports[leaf.port].space == space or (not target.kind.is_dispatched and leaf.port == 1), target
 
 
 # Who consumes what

@@ -110,7 +110,7 @@ def on_three_workers(policy):
 
 
 def open_messages(s, stage):
-    return s._t.queues[3 * stage + c.FORWARD, c.UNDER_WAY]
+    return s.tables.t.queues[3 * stage + c.FORWARD, c.UNDER_WAY]
 
 
 def test_one_forward_one_backward_sends_no_more_than_keeps_the_workers_busy():
@@ -140,7 +140,7 @@ def test_backward_first_sends_all_ahead():
 def test_where_everybody_would_wait_the_papers_policy_decides():
     s = scheduler_for(graphs.chain(2), policy=lambda queues, now: None)
     admit(s, graphs.chain_data(2))
-    assert s.can_move
+    assert s.can_move()
     drain(s)
     assert s.idle
 

@@ -10,7 +10,7 @@ from support.control import admit, drain, plan_for, scheduler_for
 import ampjax as amp
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, ReplicaSync, Update
-from ampjax.sched.updates.replica_sync import Replicas
+from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 
 def copies(n):
@@ -27,7 +27,7 @@ AVERAGE = Average("g", tuple(GROUP))
 
 
 def replicas(rule="epoch", every=0):
-    return Replicas(plan_for(COPIES), ReplicaSync(rule, every), np.zeros((3, c.VERSION + 1), np.int64))
+    return ReplicaGroups(plan_for(COPIES), ReplicaSync(rule, every), np.zeros((3, c.VERSION + 1), np.int64))
 
 
 # Staleness
@@ -38,7 +38,10 @@ def test_rows_of_ragged_messages_weigh_their_number():
     s = scheduler_for(graphs.repeating(), intervals={"scale": 1}, max_dispatch_size=64)
     admit(s, [graphs.repeating_instance(n) for n in (1, 3, 0)])
     drain(s)
-    assert s.stats.nodes["scale"].histogram[:2].tolist() == [3, 0] and s.stats.nodes["scale"].gradients == 3
+    assert (
+        s.counts.read().nodes["scale"].histogram[:2].tolist() == [3, 0]
+        and s.counts.read().nodes["scale"].gradients == 3
+    )
 
 
 def test_the_histogram_counts_every_row_once():
@@ -46,9 +49,9 @@ def test_the_histogram_counts_every_row_once():
     s = scheduler_for(graphs.chain(1), max_dispatch_size=1)
     admit(s, graphs.chain_data(1))
     s.done(s.next(0))
-    s._t.nodes[:, c.VERSION] += 200  # updates meanwhile
+    s.tables.t.nodes[:, c.VERSION] += 200  # updates meanwhile
     drain(s)
-    node = s.stats.nodes["f0"]
+    node = s.counts.read().nodes["f0"]
     assert node.histogram[-1] == node.histogram.sum() == node.gradients == 1
     assert (node.staleness_sum, node.staleness_max, node.staleness_mean) == (200, 200, 200.0)
 
@@ -59,7 +62,7 @@ def test_nodes_count_for_themselves():
     changes = [change for d in drain(s) for change in d.changes]
     assert [change.count for change in changes if change.node == "f0"] == [2, 2, 2]
     assert [change.count for change in changes if change.node == "f1"] == [3, 3]
-    assert s.versions == {"f0": 3, "f1": 2}
+    assert s.updates.versions == {"f0": 3, "f1": 2}
 
 
 # Replicas
@@ -126,7 +129,7 @@ def test_a_flush_counts_as_an_update(rule):
     s = scheduler_for(COPIES, intervals=dict.fromkeys(GROUP, 10), sync=ReplicaSync(rule, 1), max_active_keys=9)
     admit(s, graphs.chain_data(3))
     drain(s)
-    s.flush()
+    s.rounds.flush()
     changes = [change for d in drain(s) for change in d.changes]
     assert changes[0] == Update(GROUP[0], 1, 0.0)
     assert [type(change).__name__ for change in changes[:2]] == [

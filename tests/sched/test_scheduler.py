@@ -182,10 +182,10 @@ def test_a_pump_that_goes_to_a_sink():
 
 def test_an_instance_without_messages_ends_when_it_is_closed():
     s = scheduler_for(graphs.chain(1))
-    slots = s.open(np.arange(2))
-    assert s.in_flight == {True: 2, False: 0} and s.finished == []
-    s.close(slots)
-    assert s.finished == [(0, True), (1, True)] and s.finished == []
+    handles = s.open(np.arange(2))
+    assert s.admission.in_flight == {True: 2, False: 0} and s.admission.take_ended() == []
+    s.close(handles)
+    assert s.admission.take_ended() == [(0, True), (1, True)] and s.admission.take_ended() == []
     assert_empty(s)
 
 
@@ -213,16 +213,16 @@ def test_inference_keeps_nothing():
 
 def used_slots(s, key):
     """The slots of an arena that somebody holds."""
-    arena = s._space.arenas.keys.index(key)
-    free = s._t.free[arena, : s._t.n_free[arena]].tolist()
-    return set(range(1, s.capacity(key))) - set(free)
+    arena = s.tables.arenas.keys.index(key)
+    free = s.tables.t.free[arena, : s.tables.t.n_free[arena]].tolist()
+    return set(range(1, s.tables.capacity(key))) - set(free)
 
 
 def test_training_and_inference_at_once_never_share_a_dispatch():
     s = scheduler_for(graphs.chain(1), max_active_keys=2)
     admit(s, graphs.chain_data(2), ids=[0, 1])
     admit(s, graphs.chain_data(2), ids=[0, 1], purpose="both")
-    assert s.in_flight == {True: 2, False: 2} and s.room(True) == s.room(False) == 0
+    assert s.admission.in_flight == {True: 2, False: 2} and s.admission.room(True) == s.admission.room(False) == 0
     assert sorted(tell(d) for d in drain(s)) == [
         "backward f0 [0, 1]; Update f0",
         "forward f0 [0, 1]",
@@ -230,7 +230,7 @@ def test_training_and_inference_at_once_never_share_a_dispatch():
         "infer f0 [0, 1]",
         "infer loss [0, 1]",
     ]
-    assert sorted(s.finished) == [(0, False), (0, True), (1, False), (1, True)]
+    assert sorted(s.admission.take_ended()) == [(0, False), (0, True), (1, False), (1, True)]
     assert_empty(s)
 
 
@@ -251,7 +251,7 @@ def test_inference_for_several_things_at_once():
     data = graphs.two_outputs_data(2)
     admit(s, data[:1], ids=[0], purpose="sinks")
     admit(s, data[:1], ids=[2], purpose="losses")
-    assert s.in_flight == {True: 0, False: 2}
+    assert s.admission.in_flight == {True: 0, False: 2}
     of = {d.stage.name: instances_of(d) for d in drain(s)}
     assert (of["first"], of["loss_a"], of["loss_b"]) == ([0, 2], [2], [2])
     assert_empty(s)
@@ -262,22 +262,22 @@ def test_inference_for_several_things_at_once():
 
 def test_instances_are_admitted_together():
     s = scheduler_for(graphs.chain(1), max_active_keys=4, min_admission=3)
-    assert s.room() == s.room(train=False) == 4
-    slots = s.open(np.arange(2))
-    assert s.room() == 0, "two could enter, which is fewer than three"
-    s.close(slots[:1])
-    assert s.room() == 3
+    assert s.admission.room() == s.admission.room(train=False) == 4
+    handles = s.open(np.arange(2))
+    assert s.admission.room() == 0, "two could enter, which is fewer than three"
+    s.close(handles[:1])
+    assert s.admission.room() == 3
     s.open(np.arange(2, 4))
-    assert s.room() == 0
+    assert s.admission.room() == 0
 
 
 def test_the_throttle():
     s = scheduler_for(graphs.chain(1), max_active_keys=3)
-    assert s.room() == 3
-    slots = s.open(np.arange(3))
-    assert s.room() == 0 and s.room(train=False) == 3
-    s.close(slots[:1])
-    assert s.room() == 1 and s.stats.most_in_flight == 3
+    assert s.admission.room() == 3
+    handles = s.open(np.arange(3))
+    assert s.admission.room() == 0 and s.admission.room(train=False) == 3
+    s.close(handles[:1])
+    assert s.admission.room() == 1 and s.counts.read().most_in_flight == 3
     with pytest.raises(
         InvariantError,
         match=r"throttle: expected \(5, 0\) training and inference instances in flight, at most 3 of each",
@@ -292,7 +292,7 @@ def test_instance_slots_are_used_again():
     for start in range(0, 40, 4):
         seen |= set(admit(s, graphs.chain_data(4), ids=np.arange(start, start + 4)).tolist())
         drain(s)
-        assert len(s.finished) == 4
+        assert len(s.admission.take_ended()) == 4
     assert len(seen) == 4
 
 
@@ -300,9 +300,9 @@ def test_instance_slots_are_used_again():
 def test_the_controller_updates_when_a_round_has_ended(every, room):
     s = scheduler_for(graphs.chain(2), max_active_keys=3, flush_every=every, intervals={"f0": 100, "f1": 1})
     for start in (0, every):
-        assert s.room() == room
+        assert s.admission.room() == room
         admit(s, graphs.chain_data(every), ids=np.arange(start, start + every))
-        assert s.room() == 0
+        assert s.admission.room() == 0
         said = drain(s)
         assert [change for d in said[:-1] for change in d.changes] == []
         assert said[-1].stage is None and said[-1].changes == [Update("f0", every), Update("f1", every)]
@@ -322,11 +322,11 @@ def test_a_round_that_is_not_full_is_updated_at_the_end_of_the_data():
     s = scheduler_for(graphs.chain(1), max_active_keys=8, flush_every=5)
     admit(s, graphs.chain_data(2))
     drain(s)
-    assert s.idle and s.room() == 3
-    s.end_of_data()
+    assert s.idle and s.admission.room() == 3
+    s.rounds.end_of_data()
     assert not s.idle and [tell(d) for d in drain(s)] == ["Update f0"]
-    s.end_of_data()
-    assert s.idle and s.room() == 5
+    s.rounds.end_of_data()
+    assert s.idle and s.admission.room() == 5
 
 
 def test_intervals_and_a_flush_that_was_asked_for():
@@ -338,7 +338,7 @@ def test_intervals_and_a_flush_that_was_asked_for():
     ]
     admit(s, graphs.chain_data(1))
     drain(s)
-    s.flush()
+    s.rounds.flush()
     assert not s.idle
     assert [tell(d) for d in drain(s)] == ["Update f0; Update f1"]
 
@@ -349,7 +349,7 @@ def test_the_end_of_an_epoch_averages_replicas():
         y = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(x)
         amp.loss("loss", graphs.square)(y, label)
     s = scheduler_for(g, sync=ReplicaSync("epoch"))
-    assert s.replicas.groups == {"f": ["f/0", "f/1"]}
+    assert s.rounds.replicas.groups == {"f": ["f/0", "f/1"]}
     admit(s, graphs.chain_data(4))
     said = sorted(tell(d) for d in drain(s) if "f/" in tell(d))
     assert said == [
@@ -357,7 +357,7 @@ def test_the_end_of_an_epoch_averages_replicas():
         for way in ("backward", "forward")
         for i in range(2)
     ]
-    s.end_of_epoch()
+    s.rounds.end_of_epoch()
     (dispatch,) = drain(s)
     assert dispatch.changes == [Average("f", ("f/0", "f/1"))]
 
@@ -381,7 +381,7 @@ def test_abandon_forgets_what_is_in_flight_and_nothing_else():
     assert s.updates.counts == {"f0": 0, "f1": 3}
     s.abandon()
     assert_empty(s)
-    assert s.updates.counts == {"f0": 0, "f1": 3} and s.room() == 16
+    assert s.updates.counts == {"f0": 0, "f1": 3} and s.admission.room() == 16
     admit(s, graphs.chain_data(7))
     assert [tell(d) for d in drain(s)][-2] == "backward f1 [0, 1, 2, 3, 4, 5, 6]; Update f1"
 
@@ -390,7 +390,7 @@ def test_abandon_hands_over_the_updates_that_were_due():
     s = scheduler_for(graphs.chain(2), intervals={"f0": 10, "f1": 10})
     admit(s, graphs.chain_data(3))
     drain(s)
-    s.flush()
+    s.rounds.flush()
     assert [tell(Shown(s, d)) for d in s.abandon()] == ["Update f0; Update f1"]
     assert_empty(s)
     assert s.abandon() == []
@@ -435,15 +435,15 @@ def test_an_action_counts_as_issued_until_it_is_done():
     s = scheduler_for(graphs.chain(1))
     admit(s, graphs.chain_data(1))
     dispatch = s.next(0)
-    assert s.next(0) is None and s.can_move and not s.can_move_on(0) and not s.idle
+    assert s.next(0) is None and s.can_move() and not s.can_move(0) and not s.idle
     s.done(dispatch)
-    assert s.can_move_on(0)
+    assert s.can_move(0)
 
 
 def test_workers_have_their_own_actions():
     s = scheduler_for(graphs.chain(2), {"f1": 1}, (0, 0))
     admit(s, graphs.chain_data(1))
-    assert s.next(1) is None and not s.can_move_on(1)
+    assert s.next(1) is None and not s.can_move(1)
     assert tell(step(s, 0)) == "forward f0 [0]"
     assert s.next(0) is None and tell(step(s, 1)) == "forward f1 [0]"
 
@@ -468,7 +468,7 @@ def test_stashed_weights_split_the_backward_dispatch_by_version():
     drain(s)  # version 1
     admit(s, graphs.chain_data(1), ids=[2])
     first = step(s)
-    s._t.nodes[:, c.VERSION] += 1  # an update meanwhile
+    s.tables.t.nodes[:, c.VERSION] += 1  # an update meanwhile
     admit(s, graphs.chain_data(1), ids=[3])
     second = step(s)
     assert (tell(first), first.versions) == ("forward f0 [2]", (1,))
@@ -518,12 +518,12 @@ def test_the_oldest_message_is_asked_whether_there_is_room():
     key = (0, (2,), "float32")
     s = scheduler_for(graphs.molecule(), check=False, max_dispatch_size=5, limits={key: 1 + 15})
     older, younger = s.open(np.array([0])), s.open(np.array([1]))
-    arena = s._space.arenas.keys.index(key)
-    s._t.n_free[arena] -= 10
-    for slots, n in ((younger, 3), (older, 10)):
-        s.pump(slots, columns(s.plan.graph, [graphs.molecule_instance(n, [])]))
+    arena = s.tables.arenas.keys.index(key)
+    s.tables.t.n_free[arena] -= 10
+    for handles, n in ((younger, 3), (older, 10)):
+        s.pump(handles, columns(s.plan.graph, [graphs.molecule_instance(n, [])]))
     assert s.next(0) is None
-    s._t.n_free[arena] += 10
+    s.tables.t.n_free[arena] += 10
     assert tell(step(s)) == "forward encode [0]"
 
 
@@ -532,7 +532,7 @@ def test_when_nothing_fits_it_is_said_who_needs_what(ids, advice):
     s = scheduler_for(graphs.chain(3), limits={(0, (), "float32"): 3})
     admit(s, graphs.chain_data(len(ids)), ids=ids)
     drain(s)
-    assert not s.can_move
+    assert not s.can_move()
     error = standstill(s.snapshot())
     assert isinstance(error, LimitError)
     assert re.fullmatch(
@@ -621,24 +621,24 @@ def test_statistics():
     drain(s)
     admit(s, graphs.chain_data(1), purpose="both")
     drain(s)
-    _ = s.finished
-    stats = s.stats
+    _ = s.admission.take_ended()
+    stats = s.counts.read()
     f0 = stats.stages["f0"]
     assert (f0.forward, f0.backward, f0.infer, f0.rows, f0.dispatches) == (3, 3, 1, 7, 5)
     assert (f0.largest_dispatch, f0.longest_queue, f0.mean_dispatch) == (2, 3, 7 / 5)
     assert stats.messages == 3 * 5 + 3 and stats.instances == 4 and stats.most_in_flight == 3
     assert stats.nodes["f0"].gradients == 3 and stats.updates == sum(n.updates for n in stats.nodes.values()) == 4
     assert repr(stats).splitlines()[0] == f"4 instances, 18 messages, {stats.dispatches} dispatches, 4 updates"
-    s.reset_statistics()
-    assert s.stats.messages == s.stats.updates == 0 and s.stats.staleness_mean == 0.0
+    s.counts.reset()
+    assert s.counts.read().messages == s.counts.read().updates == 0 and s.counts.read().staleness_mean == 0.0
 
 
 def test_staleness_counts_the_updates_between_forward_and_backward():
     s = scheduler_for(graphs.chain(1), max_dispatch_size=1, policy=forward_first)
     admit(s, graphs.chain_data(3))
     drain(s)
-    node = s.stats.nodes["f0"]
-    assert (node.staleness_sum, node.staleness_max) == (0 + 1 + 2, 2) and s.stats.staleness_mean == 1.0
+    node = s.counts.read().nodes["f0"]
+    assert (node.staleness_sum, node.staleness_max) == (0 + 1 + 2, 2) and s.counts.read().staleness_mean == 1.0
 
 
 # What users may get wrong
@@ -670,13 +670,13 @@ def test_mistakes_in_what_is_pumped(instance, text):
 
 def test_a_refused_batch_leaves_nothing_behind():
     s = scheduler_for(graphs.chain(1), check=False)
-    slots = s.open(np.arange(1))
+    handles = s.open(np.arange(1))
     with pytest.raises(MessageError):
         s.pump(
-            slots,
+            handles,
             {**columns(s.plan.graph, graphs.chain_data(1)), "y": columns(s.plan.graph, graphs.chain_data(1))["x"]},
         )
-    s.close(slots)
+    s.close(handles)
     assert s.idle
     check(s.snapshot())
 

@@ -70,12 +70,12 @@ def columns(graph, instances):
 
 
 def admit(scheduler, instances, ids=None, purpose="train", grows=False):
-    """Pumps whole instances; returns their slots. With `grows` nobody knows beforehand that no more comes."""
+    """Pumps whole instances; returns their handles. With `grows` nobody knows beforehand that no more comes."""
     ids = np.arange(len(instances)) if ids is None else np.asarray(ids)
-    slots = scheduler.open(ids, purpose, grows=grows)
-    scheduler.pump(slots, columns(scheduler.plan.graph, instances))
-    scheduler.close(slots)
-    return slots
+    handles = scheduler.open(ids, purpose, grows=grows)
+    scheduler.pump(handles, columns(scheduler.plan.graph, instances))
+    scheduler.close(handles)
+    return handles
 
 
 def step(scheduler, worker=0):
@@ -116,6 +116,6 @@ def assert_empty(scheduler):
     """Law 1: nothing is left."""
     s = scheduler.snapshot()
     check_laws(s)
-    assert scheduler.idle and not scheduler.can_move
+    assert scheduler.idle and not scheduler.can_move()
     assert waiting(s) == []
-    assert scheduler.slots_in_use == 0
+    assert scheduler.tables.slots_in_use == 0

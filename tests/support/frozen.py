@@ -100,7 +100,7 @@ def decided_by_two(side):
     for what in at_once(one, len(data)):
         told.append(what)
         if len(told) == 21:
-            one.scheduler.decide_by(backward_first)
+            one.scheduler.queues.decide_by(backward_first)
     return told
 
 
@@ -181,20 +181,20 @@ class Later:
 
     def admit(self, ids):
         for i in ids.tolist():
-            slots = self.scheduler.open(np.array([i]), "train", grows=True)
+            handles = self.scheduler.open(np.array([i]), "train", grows=True)
             batch = self._side._data.gather(np.array([i])).items()
-            self._left.append((slots, sorted(batch, key=lambda one: not isinstance(one[1].payload, list))))
+            self._left.append((handles, sorted(batch, key=lambda one: not isinstance(one[1].payload, list))))
         self._pump_next()
 
     def _pump_next(self):
-        for slots, waiting in [*self._left]:
+        for handles, waiting in [*self._left]:
             while waiting:
                 name, messages = waiting.pop(0)
-                self.scheduler.pump(slots, {name: messages})
+                self.scheduler.pump(handles, {name: messages})
                 if not isinstance(messages.payload, list):  # nothing moves for topologies alone
                     break
             if not waiting:
-                self.scheduler.close(slots)
+                self.scheduler.close(handles)
         self._left = [one for one in self._left if one[1]]
 
 

@@ -154,7 +154,7 @@ class Engine:
             self.executor = Executor(self.plan, params, training, jax.devices()[: schedule.devices], stashed)
         self.dispatches, self.arrived = [], []
         self.watchers = []
-        messages_of = self.scheduler.messages_of
+        messages_of = self.scheduler.contents.messages_of
         self._follower = Follower(Recording(schedule.recording), messages_of) if schedule.recording else None
         decisions = _DECISIONS.get()
         decisions.clear()
@@ -236,9 +236,9 @@ def assert_empty(engine):
     """Law 1: nothing is left in flight, in a queue, join or group, or in a slot."""
     scheduler = engine.scheduler
     check(scheduler.snapshot())
-    assert scheduler.idle and not scheduler.can_move
+    assert scheduler.idle and not scheduler.can_move()
     assert waiting(scheduler.snapshot()) == []
-    assert scheduler.slots_in_use == 0
+    assert scheduler.tables.slots_in_use == 0
 
 
 def run_python(code, **environment):

@@ -63,7 +63,7 @@ def digits(**options):
 
 
 def permuted():
-    return permutation_graph(3, 4), permutation.Programs(permutation.generate(9, 3))
+    return permutation_graph(3, 4), permutation.ShuffledRows(permutation.generate(9, 3))
 
 
 def pondered():

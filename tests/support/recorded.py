@@ -55,14 +55,14 @@ class ControlLoop:
         return found
 
     def settle(self):
-        ended = self.scheduler.finished
+        ended = self.scheduler.admission.take_ended()
         before = len(self._left)
         self._left, _ = admit(self._side, self._left)
         if ended or before > len(self._left):
             self._journal.settled(ended, before - len(self._left))
 
     def finished(self):
-        if not len(self._left) and self.scheduler.end_of_data():
+        if not len(self._left) and self.scheduler.rounds.end_of_data():
             self._journal.data_ended()
             return False
         return self.scheduler.idle
@@ -96,7 +96,7 @@ def on_the_clock(loop, workers):
 def record(path, side, n, drive, workers):
     """Writes a run into a file; gives what was decided."""
     recorder = Recorder(path, {})
-    journal = Journal(recorder.take, side.scheduler.messages_of)
+    journal = Journal(recorder.take, side.scheduler.contents.messages_of)
     loop = ControlLoop(side, n, journal)
     loop.begin()
     drive(loop, workers)
@@ -107,7 +107,7 @@ def record(path, side, n, drive, workers):
 
 async def follow(path, side, n):
     """Does again what a file says; gives what was decided."""
-    follower = Follower(Recording(path), side.scheduler.messages_of)
+    follower = Follower(Recording(path), side.scheduler.contents.messages_of)
     loop = ControlLoop(side, n, follower.journal)
     loop.begin()
     await ReplayDriver(loop, follower).run()

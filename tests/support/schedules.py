@@ -7,9 +7,10 @@ import numpy as np
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
 from ampjax.sched import columns as c
+from ampjax.sched.columns import Rates
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
-from ampjax.sched.virtual_time import Rates, VirtualTime
+from ampjax.sched.virtual_time import VirtualTime
 
 
 class Scheduled:
@@ -20,15 +21,15 @@ class Scheduled:
         self._purpose = "train" if train else "both"
         for start in range(0, len(data) if wave else 0, wave or 1):
             ids = np.arange(start, min(start + wave, len(data)))
-            self.scheduler.foresee(ids, data.gather(ids), self._purpose)
+            self.scheduler.admission.foresee(ids, data.gather(ids), self._purpose)
 
     def admit(self, ids):
-        slots = self.scheduler.open(ids, self._purpose)
-        self.feeds = self.scheduler.pump(slots, self._data.gather(ids))
-        self.scheduler.close(slots)
+        handles = self.scheduler.open(ids, self._purpose)
+        self.feeds = self.scheduler.pump(handles, self._data.gather(ids))
+        self.scheduler.close(handles)
 
     def tell(self, d):
-        states = self.scheduler.store.states(d.lines).tolist()
+        states = self.scheduler.admission.programs.store.states(d.lines).tolist()
         states = [(i, *state) for i, state in zip(d.ids.tolist(), states, strict=True)]
         return d.number, d.worker, d.stage, d.direction, states, d.n_rows, [str(change) for change in d.changes]
 
@@ -45,7 +46,7 @@ def at_once(side, n, workers=1):
                 s.done(d)
                 left, _ = admit(side, left)
                 moved = True
-        moved = moved or (not len(left) and s.end_of_data())
+        moved = moved or (not len(left) and s.rounds.end_of_data())
     assert s.idle, "something can't move"
 
 
@@ -63,7 +64,7 @@ def in_virtual_time(side, n, workers=1):
                 heapq.heappush(under_way, (now + 3 + told[5] + 2 * told[2] % 5, told[0], worker, d))
                 idle.remove(worker)
         if not under_way:
-            if not moved and (len(left) or not s.end_of_data()):
+            if not moved and (len(left) or not s.rounds.end_of_data()):
                 break
             continue
         now, _, worker, d = heapq.heappop(under_way)
@@ -77,7 +78,7 @@ def by_table(side, n, workers=1):
     s, left = side.scheduler, np.arange(n)
     assert s.decides_alone
     queues = [(q, 1, 3 + 2 * (q // 3) % 5, 0) for q in range(3 * len(s.plan.stages))]
-    terms, updates = np.array([(c.OF_INPUT, 1.0)] * len(queues)), np.zeros(len(s.nodes))
+    terms, updates = np.array([(c.OF_INPUT, 1.0)] * len(queues)), np.zeros(len(s.plan.graph.parameterised))
     time = VirtualTime(Rates(np.array(queues, float), terms, updates, np.array([1e9, np.inf])), workers)
     left, _ = admit(side, left)
     while True:
@@ -85,7 +86,7 @@ def by_table(side, n, workers=1):
         yield from map(side.tell, found or ())
         left, moved = admit(side, left)
         if found is None:
-            if not moved and (len(left) or not s.end_of_data()):
+            if not moved and (len(left) or not s.rounds.end_of_data()):
                 break
             time.ask_all()
     assert s.idle and not len(left), "something can't move"
@@ -94,8 +95,8 @@ def by_table(side, n, workers=1):
 def admit(side, left):
     """Lets in as many of the instances `left` as there is room for; gives the others, and whether there was any."""
     s = side.scheduler
-    s.finished
-    n = min(s.room(side._train), len(left))
+    s.admission.take_ended()
+    n = min(s.admission.room(side._train), len(left))
     if n:
         side.admit(left[:n])
     return left[n:], n > 0
@@ -112,11 +113,11 @@ def settings_for(graph, interval=7, **options):
 
 def assert_nothing_is_left(scheduler):
     """Law 1: every message has been answered, every slot and every range is free."""
-    assert scheduler.idle and scheduler.slots_in_use == 0
-    t = scheduler._t
+    assert scheduler.idle and scheduler.tables.slots_in_use == 0
+    t = scheduler.tables.t
     assert len(t.vacant) == len(t.instances) and not t.active[:, c.N_ACTIVE].any()
     assert (
-        not t.live[: t.clock[c.LIVE_TOP], [c.NEED, c.LEFT]].clip(min=0).any()
+        not t.live[: t.clock[c.LIVE_TOP], [c.N_MISSING, c.N_OWED]].clip(min=0).any()
     )  # inputs that are missing, gradients that are owed
 
 

@@ -98,8 +98,8 @@ def looping(leaves):
 
 
 def test_a_loop_that_never_ends_is_found_before_the_training(monkeypatch):
-    monkeypatch.setattr("ampjax.unfold.unfolding.LONG", 0)  # looked at in every round
-    monkeypatch.setattr("ampjax.unfold.unfolding.ENDLESS", 100)
+    monkeypatch.setattr("ampjax.unfold.unfolding.WARN_ROUNDS", 0)  # looked at in every round
+    monkeypatch.setattr("ampjax.unfold.unfolding.MOST_ROUNDS", 100)
     text = (
         r"node `step`: expected instances that end, got one that goes on after 100 stages one after the other, State\(instance=0, t=\d+\)\. "
         r"Mend the condition that should let it out of the loop\."
@@ -109,7 +109,7 @@ def test_a_loop_that_never_ends_is_found_before_the_training(monkeypatch):
 
 
 def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
-    monkeypatch.setattr("ampjax.unfold.unfolding.LONG", 50)
+    monkeypatch.setattr("ampjax.unfold.unfolding.WARN_ROUNDS", 50)
     monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 50)
     long = amp.Trainer(looping(lambda s: s.t > 120), policy="backward_first")
     with pytest.warns(RuntimeWarning) as told:

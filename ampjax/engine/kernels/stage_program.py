@@ -130,7 +130,7 @@ def make_chain_program(stage: Stage) -> ChainProgram:
     on_host = tuple(port.space == HOST for port in stage.ports)
     takes = tuple(not host and port.type.is_float for host, port in zip(on_host, stage.ports, strict=True))
     ways = []
-    for way in chain.ways:
+    for way in chain.edge_types:
         calls = _calls(way.nodes, {chain.distribute.outputs[way.output]: ("port", 0, 0)})
         ways.append(Program(calls or (PASS,), 1, on_host[:1], takes[:1]))
     wires = dict.fromkeys((chain.distribute.inputs[0], *(w for n in stage.row_nodes for w in n.inputs)))

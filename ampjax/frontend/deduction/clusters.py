@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from ampjax.frontend.deduction.equations import Equation, Name
 
+OUTSIDE = -1
+"""Stands for readers outside of the function."""
+
 
 @dataclass(eq=False)
 class Cluster:
@@ -95,13 +98,15 @@ class Clusters:
         return list(done.values())
 
     def readers(self) -> Mapping[Name, set[int]]:
-        """By variable, the other clusters that read it."""
+        """By variable, the other clusters that read it; `OUTSIDE` for a metric, which goes where the loss goes."""
         found: dict[Name, set[int]] = {}
         for cluster in self._all:
+            used = cluster.call.call if cluster.call else None
+            number = OUTSIDE if used is not None and used.kind == "metric" else cluster.number
             for equation in [cluster.call] if cluster.call else cluster.equations:
                 for atom in equation.inputs:
                     if isinstance(atom, Name) and self.made_in.get(atom, cluster) is not cluster:
-                        found.setdefault(atom, set()).add(cluster.number)
+                        found.setdefault(atom, set()).add(number)
         return found
 
     def _new(self) -> Cluster:

@@ -9,8 +9,8 @@ from typing import Any
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import COMBINATOR, Call
-from ampjax.jaxprs.primitives import called, inner, opened, source_function, source_line
+from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced
+from ampjax.jaxprs.primitives import bind, called, evaluate, inner, opened, source_function, source_line
 
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
 
@@ -56,13 +56,39 @@ class Equation:
 
     @property
     def call(self) -> Call | None:
-        """The combinator that it uses; None for an operation of JAX."""
+        """The combinator that it uses; None for what is computed inside a node: an operation of JAX, or a random draw."""
+        used = self._used
+        return None if used is None or used.kind == "stochastic" else used
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return self._used is not None and self._used.kind == "stochastic"
+
+    @property
+    def _used(self) -> Call | None:
         return self.source.params["call"] if self.source.primitive is COMBINATOR else None
 
     @property
     def line(self) -> str:
         """The user's line."""
-        return self.call.line if self.call else source_line(self.source) or "the model"
+        return self._used.line if self._used else source_line(self.source) or "the model"
+
+    def evaluate(self, key: Any, operands: Sequence[Any]) -> list[Any]:
+        """Computes its results.
+
+        Args:
+          key: A PRNG key in training, where it draws; else None.
+          operands: Values of its operands.
+        """
+        if not self.draws:
+            return bind(self.source, operands)
+        call = self.source.params["call"]
+        (n_first, n_second), (first, second) = call.n_closed, call.functions
+        given = list(operands[n_first + n_second :])
+        if key is None:
+            return _run(second, [*operands[n_first : n_first + n_second], *given])
+        return _run(first, [*operands[:n_first], key, *given])
 
     @property
     def function(self) -> str:
@@ -129,6 +155,11 @@ def needed(equations: Sequence[Equation], wanted: Sequence[Atom]) -> list[Equati
             kept.append(equation)
             alive |= {atom for atom in equation.inputs if isinstance(atom, Name)}
     return kept[::-1]
+
+
+def _run(function: Traced, values: Sequence[Any]) -> list[Any]:
+    n = len(function.jaxpr.constvars)
+    return evaluate(function.jaxpr, values[:n], values[n:], bind)
 
 
 def _has_report(jaxpr: Any) -> bool:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, unpack
 from ampjax.frontend.deduction.values import Computed, Flow, Leaf, Static, Value
@@ -36,6 +37,19 @@ class PumpPlan:
     region: Region
     payload: Sequence[Column]
     dtype: np.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where a node comes from.
+
+    Args:
+      line: The user's line.
+      region: The rows of which there is a message each.
+    """
+
+    line: str
+    region: Region
 
 
 @dataclass(eq=False)
@@ -65,13 +79,13 @@ class GraphDraft:
 
     Attributes:
       pumps: What each pump gets, by name.
-      origins: The user's line that each node comes from, by name.
+      origins: Where each pump and each node that computes comes from, by name.
     """
 
     def __init__(self, params: Mapping[str, Any]):
         self.params = params
         self.pumps: dict[str, PumpPlan] = {}
-        self.origins: dict[str, str] = {}
+        self.origins: dict[str, Origin] = {}
         self.owners: dict[Leaf, ParamsNode] = {}
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
@@ -119,7 +133,7 @@ class GraphDraft:
                 "Use the instance's value before the choice, or pass it in what is carried.",
             )
         flow, called = Flow(region, types), self.name(name)
-        self.origins[called] = line
+        self.origins[called] = Origin(line, region)
         self.pumps[called] = PumpPlan(region, payload, flow.dtype)
         self.then(lambda: _set(flow, pump_builders.pump(called, flow.shape, flow.dtype, region.space.fields)))
         return flow
@@ -348,7 +362,7 @@ class GraphDraft:
 
         def builder(name: str, body: PackedBody, join: Any) -> Any:
             tree, leaves = self.params_of(owner)
-            body = replace(body, leaves=leaves)
+            body = replace(body, leaves=leaves, leaf_types=[type_of(self.leaf(leaf)) for leaf in leaves])
             same = {"outputs": len(note.groups), "join": join, "rng": note.draws}
             if is_first:
                 return payload_builders.ppt(owner.name, body, params=tree, **same, **owner.options)
@@ -368,6 +382,35 @@ class GraphDraft:
             sorted(leaves, key=self.leaf_name)  # dictionaries are flattened in the order of their keys
         )
 
+    def original(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters of the graph's nodes in the structure of the model's parameters.
+
+        Args:
+          nodes: Parameters by node name, as `Trainer.params` gives them. Leaves that no node reads keep their initial values.
+        """
+        values: dict[Leaf, Any] = {}
+        for node in self.params_nodes.values():
+            _, leaves = self.params_of(node)
+            values |= dict(zip(leaves, jax.tree.leaves(nodes[node.name]), strict=True))
+        found: dict[str, Any] = {}
+        for key, value in self.params.items():
+            leaves, structure = jax.tree.flatten(value)
+            found[key] = structure.unflatten([values.get((key, i), leaf) for i, leaf in enumerate(leaves)])
+        return found
+
+    def by_node(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters of the model's structure, by node name, as `Trainer(params=...)` takes them.
+
+        Args:
+          params: The parameters.
+        """
+        found: dict[str, Any] = {}
+        for node in self.params_nodes.values():
+            tree, leaves = self.params_of(node)
+            values = [jax.tree.leaves(params[key])[i] for key, i in leaves]
+            found[node.name] = jax.tree.structure(tree).unflatten(values)
+        return found
+
     def leaf(self, leaf: Leaf) -> Any:
         """A leaf's initial value."""
         return jax.tree.leaves(self.params[leaf[0]])[leaf[1]]
@@ -381,7 +424,7 @@ class GraphDraft:
         region = note.region
         wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
         name = self.name(note.named_by or wanted)
-        self.origins[name] = note.line
+        self.origins[name] = Origin(note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}
         pumped: dict[np.dtype, list[tuple[int, Column]]] = {}
@@ -416,7 +459,7 @@ class GraphDraft:
         """A pump that is built at once: whether it is needed depends on the fields that there are."""
         place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)])
         called = self.name(f"{name}/place")
-        self.pumps[called], self.origins[called] = PumpPlan(region, (), place.dtype), line
+        self.pumps[called], self.origins[called] = PumpPlan(region, (), place.dtype), Origin(line, region)
         place.wire = pump_builders.pump(called, (), place.dtype, region.space.fields)
         return place
 

@@ -49,12 +49,16 @@ class IndexSpace:
 
     Attributes:
       facts: State fields beside the element's number, with their columns (None: set by a node).
+      meanings: What each of these fields says, for people.
     """
 
     def __init__(self, parent: IndexSpace | None = None, dimension: str = "", sizes: Column | None = None):
         self.parent, self.dimension, self.sizes = parent, dimension, sizes
         self.facts: dict[str, Column | None] = {}
+        self.meanings: dict[str, str] = {}
         self._inner: dict[str, IndexSpace] = {}
+        if parent is not None:
+            self.meanings[self.index] = f"number of the element along `{dimension}`"
 
     def along(self, dimension: str, sizes: Column | None) -> IndexSpace:
         """The space of the elements of a sequence that each row has; one for each dimension.
@@ -83,7 +87,7 @@ class IndexSpace:
     def size(self) -> str:
         """The state field of the space around it that says how many elements there are; asking for it puts it there."""
         assert self.parent is not None
-        return self.parent.fact(f"{self.dimension}_n", self.sizes)
+        return self.parent.fact(f"{self.dimension}_n", self.sizes, f"elements along `{self.dimension}`")
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -100,17 +104,19 @@ class IndexSpace:
         """Whether the instances say which rows it has."""
         return self.parent is None or (self.sizes is not None and self.parent.is_known)
 
-    def fact(self, name: str, column: Column | None) -> str:
+    def fact(self, name: str, column: Column | None, meaning: str) -> str:
         """Puts a state field into all of its messages.
 
         Args:
           name: The field.
           column: Its values; None if a node sets it.
+          meaning: What it says, for people.
 
         Returns:
           The field's name.
         """
         self.facts.setdefault(name, column)
+        self.meanings.setdefault(name, meaning)
         return name
 
     def n_rows(self, data: Columns) -> int:
@@ -208,6 +214,10 @@ class Region:
     def is_known(self) -> bool:
         """Whether the instances say which rows it has."""
         return self.space.is_known and all(guard.column is not None for guard in self.guards)
+
+    def __repr__(self) -> str:
+        guards = [f"{guard.field} = {guard.value}" for guard in self.guards]
+        return f"{self.space!r}" + (f" where {' and '.join(guards)}" if guards else "")
 
     def rows(self, data: Columns) -> np.ndarray | None:
         """The numbers of its rows in its space; None for all.

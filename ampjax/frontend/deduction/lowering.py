@@ -11,7 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.deduction.clusters import Cluster, Clusters
+from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
 from ampjax.frontend.deduction.graph_draft import GraphDraft
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
@@ -249,12 +249,14 @@ class _Body:
     def _note_losses(self) -> None:
         terms = self.lowering.terms
         for name, factors in self.losses.items():
-            terms += [LossTerm(self.env[name], self.region, weights) for weights in factors]
+            line = self.makers[name].line if name in self.makers else ""
+            terms += [LossTerm(self.env[name], self.region, weights, line=line) for weights in factors]
         for name, factors in self.element_losses.items():
             value = self.env.get(name)  # nothing where a function has taken the loss's part itself
             if isinstance(value, Elements):
                 region = self.region.within(value.space)
-                terms += [LossTerm(value.element, region, weights) for weights in factors]
+                line = self.makers[name].line if name in self.makers else ""
+                terms += [LossTerm(value.element, region, weights, line=line) for weights in factors]
 
     def _value(self, atom: Atom) -> Value:
         return Constant(atom.value) if isinstance(atom, Known) else self.env[atom]
@@ -278,11 +280,23 @@ class _Body:
             else:
                 self.losses.setdefault(atom, []).append(weights)
             return
-        for inner, factor in _summands(equation, [self._known(each) for each in equation.inputs]) or [(atom, None)]:
-            if inner is atom:
-                self.losses.setdefault(atom, []).append(weights)
-            else:
-                self._loss_terms(inner, weights if factor is None else (*weights, factor))
+        if not self._has_sum(atom):
+            self.losses.setdefault(atom, []).append(weights)
+            return
+        for inner, factor in self._summands(equation):
+            self._loss_terms(inner, weights if factor is None else (*weights, factor))
+
+    def _has_sum(self, atom: Atom) -> bool:
+        """Whether a result is a weighted sum in which the sum over a sequence is a summand."""
+        equation = self.makers.get(atom) if isinstance(atom, Name) and atom not in self.env else None
+        if equation is None:
+            return False
+        if equation.call is not None:
+            return equation.call.kind == "sum"
+        return any(self._has_sum(inner) for inner, _ in self._summands(equation))
+
+    def _summands(self, equation: Equation) -> list[tuple[Atom, Value | None]]:
+        return _summands(equation, [self._known(each) for each in equation.inputs])
 
     # -- what is computed when
 
@@ -303,7 +317,7 @@ class _Body:
             return True
         self._refuse_sequences(equation, values)
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        is_computed = any(value is None or isinstance(value, Computed) for value in values)
+        is_computed = equation.draws or any(value is None or isinstance(value, Computed) for value in values)
         if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
             return False
         self._early(equation, values, leaves)
@@ -402,7 +416,7 @@ class _Body:
         bundles = [b for b in bundles if all(isinstance(a, Name) and a in inside for a in b) and len(set(b)) == len(b)]
         names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
         rest = [name for name in own if not any(name in bundle for bundle in names)]
-        names += together(rest, lambda name: readers.get(name, set()) | ({-1} if name in outside else set()))
+        names += together(rest, lambda name: readers.get(name, set()) | ({OUTSIDE} if name in outside else set()))
         flat = [name for bundle in names for name in bundle]
         values = [self.env[name] for name in roots]
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
@@ -417,6 +431,7 @@ class _Body:
             groups=[range(end - len(bundle), end) for end, bundle in zip(ends, names, strict=True)],
             line=cluster.equations[-1].line,
             leaves=leaves,
+            draws=any(step.draws for step in steps),
         )
         reads = [value.was_read for value in values if isinstance(value, Computed)]
         was_read = reads[0] if reads and not leaves and all(r is not None for r in reads) else None
@@ -433,9 +448,10 @@ class Equations:
     def __call__(self, key: Any, *inputs: Any) -> list[Any]:
         """Computes the results from what is read."""
         known: dict[Name, Any] = dict(zip(self.roots, inputs, strict=True))
-        for step in self.steps:
+        for number, step in enumerate(self.steps):
             operands = [atom.value if isinstance(atom, Known) else known[atom] for atom in step.inputs]
-            known |= dict(zip(step.outputs, bind(step.source, operands), strict=True))
+            own = jax.random.fold_in(key, number) if step.draws and key is not None else None
+            known |= dict(zip(step.outputs, step.evaluate(own, operands), strict=True))
         return [atom.value if isinstance(atom, Known) else known[atom] for atom in self.results]
 
 

@@ -69,7 +69,10 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
     init = [*(closed[i] for i in carried), *operands[n_test + n_body :]]
     types = [*(variables[i].aval for i in carried), *(t for t in call.results)]
     space = region.space.along(low.number("round"), None)
-    inner, field = region.within(space), space.fact(low.number("go_on"), None)
+    inner, field = (
+        region.within(space),
+        space.fact(low.number("go_on"), None, f"whether the loop goes on ({call.line})"),
+    )
     index, name = space.index, space.dimension
     groups = by_dtype(types)
     loops, places = [], {}
@@ -148,7 +151,7 @@ def routed(
         if id(flow) not in flows:
             guard = guards[0]
             assert guard.column is not None
-            field = guard.column.space.fact(guard.field, guard.column)
+            field = guard.column.space.fact(guard.field, guard.column, f"which function is chosen ({line})")
             fresh = low.draft.fresh(flow, name, line)
             regions = [flow.region.where(g) for g in guards]
             flows[id(flow)] = low.draft.split(fresh, lambda s: getattr(s, field), regions, name)
@@ -182,7 +185,7 @@ def _routed_by_value(
                 types.append(variable.aval)
     if not needed:
         needed, types = [Constant(np.int32(0))], [jax.ShapeDtypeStruct((), np.int32)]
-    field = region.space.fact(guards[0].field, None)
+    field = region.space.fact(guards[0].field, None, f"which function is chosen ({call.line})")
     choice = _alone(low, index, region, call)
     places: dict[int, tuple[int, int]] = {}
     outputs: list[list[Flow]] = []

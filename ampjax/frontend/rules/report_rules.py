@@ -69,6 +69,7 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         groups=by_dtype(types),
         line=call.line,
         leaves=_leaves([operands[i] for i in used]),
+        draws=any(equation.draws for equation in equations),
         named_by=call.options["name"],
         options=call.options["options"],
     )

@@ -184,7 +184,9 @@ def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         elif isinstance(element, Computed):
             flow = element.flow
             if id(flow) not in taken:
-                field = space.fact(low.number("taken"), _is_at(space, wanted_row))
+                field = space.fact(
+                    low.number("taken"), _is_at(space, wanted_row), f"whether the element is taken ({call.line})"
+                )
                 inner = region.within(space)
                 flow = low.draft.fresh(flow, "take", call.line)
                 chosen, _ = low.draft.split(flow, lambda s, f=field: getattr(s, f) == 1, [inner, inner], "take")

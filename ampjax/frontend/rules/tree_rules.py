@@ -48,10 +48,9 @@ class _TreeFields:
     def note_up(self) -> None:
         """Puts the parent and the side into all messages of the tree; the root's side is `arity`, or -1."""
         root = -1 if self._arity is None else self._arity
-        self.space.fact(self.up, self._parent)
-        self.space.fact(
-            self.side, Column(self.space, lambda data: np.where(self._parent.of(data) < 0, root, self._side.of(data)))
-        )
+        self.space.fact(self.up, self._parent, "number of the parent")
+        sides = Column(self.space, lambda data: np.where(self._parent.of(data) < 0, root, self._side.of(data)))
+        self.space.fact(self.side, sides, "which child of its parent")
 
     def guards(self, field: str) -> list[Guard]:
         """Where a node is a branch, and where a leaf."""
@@ -143,8 +142,8 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     tree.note_up()
     space, name = tree.space, tree.space.dimension
     inner = region.within(space)
-    n_children = space.fact(f"{name}_children", tree.n_children)
-    root = region.space.fact(f"{name}_root", tree.roots(region.space))
+    n_children = space.fact(f"{name}_children", tree.n_children, "children")
+    root = region.space.fact(f"{name}_root", tree.roots(region.space), "number of the root")
     closed = [
         low.into(value, region, space, name) if variable in step.used else value
         for value, variable in zip(operands[:n_closed], step.variables, strict=False)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
-from ampjax.sched.choosing.queue_views import SHOWN, Queue
+from ampjax.sched.choosing.queue_views import VIEW_COLUMNS, Queue
 from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.policy import Policy, Rank, Ranked
 from ampjax.sched.diagnose.inflight import InFlight
@@ -110,7 +110,7 @@ class WorkerQueues:
         self._backlog = Backlog(policy)
         self._views: dict[int, Queue] = {}
         self._own = np.zeros(0, np.int32)
-        self._seen = np.zeros((3 * len(plan.stages), len(SHOWN) + 1), np.int64)
+        self._seen = np.zeros((c.N_DIRECTIONS * len(plan.stages), len(VIEW_COLUMNS) + 1), np.int64)
 
     def decide_by(self, policy: Policy) -> None:
         """Changes the policy."""
@@ -125,8 +125,8 @@ class WorkerQueues:
         own = t.active_queues(self._worker).copy()
         lines = t.queues[own]
         born = np.where(lines[:, c.N_SORTED] > 0, lines[:, c.SORTED_BORN], t.live[lines[:, c.HEAD], c.BORN])
-        shown = np.column_stack([lines[:, SHOWN], born])
-        entered = self._seen[own, SHOWN.index(c.SINCE)] != lines[:, c.SINCE]
+        shown = np.column_stack([lines[:, VIEW_COLUMNS], born])
+        entered = self._seen[own, VIEW_COLUMNS.index(c.SINCE)] != lines[:, c.SINCE]
         changed = shown != self._seen[own]
         moved = changed[:, 1:].any(axis=1)
         self._leave([*np.setdiff1d(self._own, own).tolist(), *own[entered].tolist()])

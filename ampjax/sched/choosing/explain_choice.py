@@ -8,7 +8,7 @@ from ampjax.sched import columns as c
 from ampjax.sched.choosing.queue_views import Queue
 from ampjax.sched.decisions.policy import Policy, Ranked, backward_first
 from ampjax.sched.diagnose.inflight import InFlight
-from ampjax.sched.diagnose.missing_inputs import SHOWN, find_lacking
+from ampjax.sched.diagnose.missing_inputs import MOST_LISTED, find_lacking
 from ampjax.sched.diagnose.snapshot import Snapshot
 
 
@@ -47,4 +47,4 @@ def _line(q: Queue, policy: Policy) -> str:
 def _lacking(s: Snapshot, worker: int) -> list[str]:
     """Who waits for others at a worker's stages."""
     found = [str(one.waiting) for one in find_lacking(s, InFlight(s)) if one.waiting.stage.worker == worker]
-    return found[:SHOWN] + ([f"{len(found) - SHOWN} more wait there"] if len(found) > SHOWN else [])
+    return found[:MOST_LISTED] + ([f"{len(found) - MOST_LISTED} more wait there"] if len(found) > MOST_LISTED else [])

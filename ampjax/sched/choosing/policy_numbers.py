@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.policy import Policy, backward_first, balanced, largest, one_forward_one_backward, wavefront
 
 NUMBERS: dict[Policy, int] = {
-    backward_first: 0,
-    largest: 1,
-    balanced: 2,
-    wavefront: 3,
-    one_forward_one_backward: 4,
+    backward_first: c.BACKWARD_FIRST,
+    largest: c.LARGEST,
+    balanced: c.BALANCED,
+    wavefront: c.WAVEFRONT,
+    one_forward_one_backward: c.ONE_FORWARD_ONE_BACKWARD,
 }
 """`loops.choose` branches on these numbers: a new one needs a branch there, or it gets the order of `backward_first`."""
 

@@ -10,7 +10,7 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 
-SHOWN = c.UNDER_WAY, c.ITEMS, c.WAITING, c.MAX_ROWS, c.LONGEST, c.SINCE
+VIEW_COLUMNS = c.UNDER_WAY, c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.SINCE
 """The columns of a queue that views show; then follows when it began to wait. All but the first change only when messages come or go."""
 
 
@@ -35,13 +35,15 @@ class Queue:
     """
 
     def __init__(self, plan: Plan, q: int, states_of: Callable[[int], np.ndarray]):
-        self.stage, self.direction = plan.stages[q // 3], DIRECTIONS[q % 3]
-        self.backward = q % 3 == c.BACKWARD or (q % 3 == c.FORWARD and self.stage.kind.starts_backward)
+        self.stage, self.direction = plan.stages[q // c.N_DIRECTIONS], DIRECTIONS[q % c.N_DIRECTIONS]
+        self.backward = q % c.N_DIRECTIONS == c.BACKWARD or (
+            q % c.N_DIRECTIONS == c.FORWARD and self.stage.kind.starts_backward
+        )
         self.number, self._states_of = q, states_of
         self.items = self.rows = self.max_rows = self.longest = self.under_way = self.ready = self.born = 0
 
     def update(self, shown: Sequence[int]) -> None:
-        """Takes what the queue's line says (`SHOWN`), and when it began to wait."""
+        """Takes what the queue's line says (`VIEW_COLUMNS`), and when it began to wait."""
         self.under_way, self.items, self.rows, self.max_rows, self.longest, _, self.born = shown
         self.ready = min(self.rows, self.max_rows)
 

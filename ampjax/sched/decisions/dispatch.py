@@ -17,6 +17,9 @@ DIRECTIONS = FORWARD, BACKWARD, INFER, UPDATE = "forward", "backward", "infer", 
 class Dispatch(NamedTuple):
     """One action for a worker: run a stage on some messages, then change some parameters.
 
+    It has more than twelve fields, because it must hold all that a worker in another process needs. Loops decide on many a millisecond, so it is a
+    tuple, and is made from its fields in order.
+
     Args:
       number: Dispatches are numbered in the order of issue.
       worker: Who runs it.
@@ -29,7 +32,7 @@ class Dispatch(NamedTuple):
       size: The size that it is padded to; 0 where that waits until it is issued.
       place: Where the pack begins in the array that it shares with those of other dispatches.
       changes: Parameter changes that follow.
-      edges: Of a stage that is a chain: the edges of each of its ways.
+      edges: Of a stage that is a chain: its edges of each type.
       versions: Of a stage with stashed weights, the versions of its parameters that its messages see, or saw on their way forth.
       drop: Stashed versions that no message needs after this: of its stage.
     """
@@ -75,8 +78,8 @@ class Dispatch(NamedTuple):
         """The rows that a node of its stage works on: edges within a chain, behind one what it collects, else input rows."""
         if stage.chain is None:
             return self.n_rows
-        way = stage.way_of.get(node)
-        return len(self.rows[len(stage.ports)]) if way is None else self.edges[way]
+        edge_type = stage.edge_type_of.get(node)
+        return len(self.rows[len(stage.ports)]) if edge_type is None else self.edges[edge_type]
 
     def gradient_rows(self, stage: Stage) -> dict[str, int]:
         """The gradient rows that it brings to each of its stage's `params`."""

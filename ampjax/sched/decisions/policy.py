@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ampjax.errors import SettingsError
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import FORWARD
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def balanced(q: Queue) -> Rank:
     A queue whose oldest message has waited `n` dispatches counts as if it held `n / 4` rows more: all wait equally long, so what
     counts between two queues is when each began to.
     """
-    return q.born - q.ready * (6 if q.backward else 4), not q.backward, q.born
+    return q.born - q.ready * (c.BACKWARD_ROW_WEIGHT if q.backward else c.ROW_WEIGHT), not q.backward, q.born
 
 
 @Ranked

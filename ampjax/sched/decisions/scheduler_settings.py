@@ -9,10 +9,15 @@ from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.parameter_changes import ReplicaSync
 from ampjax.sched.decisions.policy import Policy, balanced
 
+NO_ROW_LIMIT = 1 << 30
+"""The limit of arenas that have none, in rows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerSettings:
     """Throttle, intervals, policy, limits.
+
+    It has more than twelve fields: each is one choice of the user, and has a default.
 
     Args:
       max_active_keys: Training instances in flight at most; so for inference.
@@ -42,6 +47,6 @@ class SchedulerSettings:
     capacities: Mapping[ArenaKey, int] = field(default_factory=dict)
     capacity: int = 256
     limits: Mapping[ArenaKey, int] = field(default_factory=dict)
-    limit: int = 1 << 30
+    limit: int = NO_ROW_LIMIT
     program_bytes: int = 1 << 28
     history: int = 2000

@@ -10,7 +10,7 @@ from ampjax.errors import DeadlockError, LimitError
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.inflight import InFlight
-from ampjax.sched.diagnose.missing_inputs import EXAMINED, SHOWN, Lacking, find_lacking, shown, ways_to
+from ampjax.sched.diagnose.missing_inputs import EXAMINED, MOST_LISTED, Lacking, find_lacking, shown, ways_to
 from ampjax.sched.diagnose.never_ends import fed_by
 from ampjax.sched.diagnose.no_room import no_room
 from ampjax.sched.diagnose.snapshot import Snapshot
@@ -18,7 +18,7 @@ from ampjax.sched.diagnose.story import standing, story
 from ampjax.unfold.incomplete import Waiting, find_waiting
 from ampjax.unfold.rules.arrival_ranks import Ranks
 
-LATELY = 5
+LAST_STORY_LINES = 5
 """Lines of the oldest instance's story."""
 
 
@@ -26,7 +26,7 @@ def standstill(s: Snapshot) -> LimitError | DeadlockError:
     """Why nothing can move."""
     for worker in range(s.plan.workers):
         for q in s.tables.active_queues(worker).tolist():
-            if q % 3 != c.BACKWARD and s.plan.stages[q // 3].outputs:
+            if q % c.N_DIRECTIONS != c.BACKWARD and s.plan.stages[q // c.N_DIRECTIONS].outputs:
                 return no_room(s, q)
     return deadlock(s)
 
@@ -37,7 +37,7 @@ def deadlock(s: Snapshot) -> DeadlockError:
     lacking = find_lacking(s, found)
     who = [str(one.waiting) for one in lacking] + [str(one) for one in _for_more(s)]
     return DeadlockError(
-        f"{len(found.slots)} instance(s) in flight",
+        f"{len(found.handles)} instance(s) in flight",
         "messages that can move",
         "none: " + (shown(who) or "an instance whose pumping has not ended"),
         "\n  ".join(
@@ -62,7 +62,7 @@ def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | 
 
 def _for_more(s: Snapshot) -> list[Waiting]:
     """Who waits for what is still to be pumped or chosen: no program has it yet."""
-    return [one for u in s.unfoldings for one in find_waiting(s.plan, u.space.joins, u.space.groups)]
+    return [one for u in s.unfoldings for one in find_waiting(s.plan, u.workspace.joins, u.workspace.groups)]
 
 
 def _throttle(s: Snapshot) -> Iterator[str]:
@@ -73,17 +73,19 @@ def _throttle(s: Snapshot) -> Iterator[str]:
     )
     items = s.tables.queues[:, c.ITEMS]
     held = np.flatnonzero(items).tolist()
-    found = [f"{DIRECTIONS[q % 3]} of `{s.plan.stages[q // 3].name}` {items[q]}" for q in held]
-    yield "queues: " + (", ".join(found[:SHOWN]) if found else "empty")
+    found = [
+        f"{DIRECTIONS[q % c.N_DIRECTIONS]} of `{s.plan.stages[q // c.N_DIRECTIONS].name}` {items[q]}" for q in held
+    ]
+    yield "queues: " + (", ".join(found[:MOST_LISTED]) if found else "empty")
 
 
 def _lately(s: Snapshot, found: InFlight) -> Iterator[str]:
     """The oldest instance's story, as far as it is known, and how far it has come."""
-    if not len(found.slots):
+    if not len(found.handles):
         return
-    own = s.tables.instances[found.slots]
+    own = s.tables.instances[found.handles]
     oldest = int(own[own[:, c.AGE].argmin(), c.ID])
     lines = story(s, oldest, {})
     yield f"instance {oldest} is the oldest; " + ("lately:" if lines else "nothing of it has been dispatched lately")
-    yield from (f"  {line}" for line in lines[-LATELY:])
+    yield from (f"  {line}" for line in lines[-LAST_STORY_LINES:])
     yield from standing(s, found, oldest)

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
 
-class Counted(Protocol):
+class HasMessages(Protocol):
     """A dispatch, as far as it tells how large it is."""
 
     @property
@@ -17,11 +17,11 @@ class Counted(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Counted)
+T = TypeVar("T", bound=HasMessages)
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Together(Protocol[T_co]):
+class DecidedTogether(Protocol[T_co]):
     """Dispatches that come together. They may say how many messages they hold: `n_messages`."""
 
     def __len__(self) -> int: ...
@@ -33,7 +33,7 @@ MESSAGES = 1 << 15
 """Messages that are remembered at most, some megabytes of columns. Were it many more, every dispatch would be written to memory that is in no cache."""
 
 
-class Past(Generic[T]):
+class DispatchLog(Generic[T]):
     """The last dispatches, oldest first: so many, or as many as hold `messages` messages together, if those are fewer.
 
     Args:
@@ -43,7 +43,7 @@ class Past(Generic[T]):
 
     def __init__(self, n: int, messages: int = MESSAGES):
         self._n, self._most, self._messages, self._dispatches = n, messages, 0, 0
-        self._chunks: deque[tuple[int, Together[T]]] = (
+        self._chunks: deque[tuple[int, DecidedTogether[T]]] = (
             deque()
         )  # what came together goes together: a step for each chunk, not for each dispatch
 
@@ -51,13 +51,13 @@ class Past(Generic[T]):
         """Remembers a dispatch, and forgets the oldest ones."""
         self._add(dispatch.n_messages, (dispatch,))
 
-    def extend(self, dispatches: Together[T]) -> None:
+    def extend(self, dispatches: DecidedTogether[T]) -> None:
         """Remembers dispatches, and forgets the oldest ones; nobody may change them afterwards."""
         if len(dispatches):
             messages = getattr(dispatches, "n_messages", None)
             self._add(sum([d.n_messages for d in dispatches]) if messages is None else messages, dispatches)
 
-    def _add(self, messages: int, dispatches: Together[T]) -> None:
+    def _add(self, messages: int, dispatches: DecidedTogether[T]) -> None:
         chunks = self._chunks
         chunks.append((messages, dispatches))
         self._messages += messages

@@ -13,14 +13,16 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.unfold.rules.message_columns import spread
 
-PHASES = WAITING, READY, GOING, GONE, ANSWERED, COMING, ENDED = range(7)
+PHASES = LACKS_INPUTS, QUEUED_FORWARD, RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD, RUNS_BACKWARD, LIFE_OVER = (
+    range(7)
+)
 """How far a message has come: inputs are missing; it is in a queue; its dispatch forward is under way; it has travelled on and is owed gradients;
 all who consume it have answered, and it is in a queue; its dispatch backward is under way; its life has ended."""
 
-HERE = WAITING, READY, GOING
+NOT_TRAVELLED = LACKS_INPUTS, QUEUED_FORWARD, RUNS_FORWARD
 """Those that have not travelled on."""
 
-UNKNOWN = -1
+NOT_IN_FLIGHT = -1
 
 
 class InFlight:
@@ -30,9 +32,9 @@ class InFlight:
       s: The scheduler's parts.
 
     Attributes:
-      slots: `[k]`: the instances' slots.
+      handles: `[k]`: the instances' handles.
       messages: `[m]`: the messages, as lines of `live`, instance by instance.
-      slot: `[m]`: each one's instance.
+      handle: `[m]`: each one's instance.
       lines: `[m]`: their program lines.
       stage: `[m]`: what makes them; `-1 - p` for pump `p`.
       kind: `[m]`: what that is: `COMPUTES`, `ENDS`, `GROUPS` or `PUMPS`.
@@ -42,31 +44,31 @@ class InFlight:
         self._s, self.t = s, s.tables
         t = self.t
         free = np.concatenate([t.vacant, t.ended])
-        self.slots = np.setdiff1d(np.arange(len(t.instances)), free)
-        own = t.instances[self.slots]
-        lengths = np.maximum(own[:, c.LENGTH_OF], 0)
-        self.messages = spread(own[:, c.LIVE], lengths)
-        self.slot = np.repeat(self.slots, lengths)
-        self.lines = spread(own[:, c.LINE], lengths)
+        self.handles = np.setdiff1d(np.arange(len(t.instances)), free)
+        own = t.instances[self.handles]
+        lengths = np.maximum(own[:, c.N_INVOCATIONS], 0)
+        self.messages = spread(own[:, c.FIRST_LIVE], lengths)
+        self.handle = np.repeat(self.handles, lengths)
+        self.lines = spread(own[:, c.FIRST_LINE], lengths)
         self.stage = t.lines[self.lines, c.STAGE].astype(np.int64)
         self.kind = t.stages[self.stage, c.KIND]
 
     @functools.cached_property
     def place(self) -> np.ndarray:
         """For each line of `live` its message's place here; -1 for none."""
-        place = np.full(len(self.t.live), UNKNOWN, np.int64)
+        place = np.full(len(self.t.live), NOT_IN_FLIGHT, np.int64)
         place[self.messages] = np.arange(len(self.messages))
         return place
 
     @functools.cached_property
     def need(self) -> np.ndarray:
         """`[m]`: inputs that are missing; -1 of what has travelled on."""
-        return self.t.live[self.messages, c.NEED].astype(np.int64)
+        return self.t.live[self.messages, c.N_MISSING].astype(np.int64)
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
         """`[m]`: the numbers of their instances."""
-        return self.t.instances[self.slot, c.ID]
+        return self.t.instances[self.handle, c.ID]
 
     def states(self, places: np.ndarray) -> np.ndarray:
         """The states `[n, width]` of messages."""
@@ -79,23 +81,23 @@ class InFlight:
     @functools.cached_property
     def left(self) -> np.ndarray:
         """`[m]`: gradients that are owed."""
-        return self.t.live[self.messages, c.LEFT].astype(np.int64)
+        return self.t.live[self.messages, c.N_OWED].astype(np.int64)
 
     @functools.cached_property
     def trains(self) -> np.ndarray:
         """`[m]`: whether the instance trains."""
-        return self.t.instances[self.slot, c.TRAIN] != 0
+        return self.t.instances[self.handle, c.TRAIN] != 0
 
     @functools.cached_property
     def phase(self) -> np.ndarray:
         """`[m]`: how far each has come."""
-        phase = np.where(self.left > 0, GONE, ENDED)
-        phase[self.need > 0] = WAITING
+        phase = np.where(self.left > 0, AWAITS_GRADIENTS, LIFE_OVER)
+        phase[self.need > 0] = LACKS_INPUTS
         for q, own in self.queued.items():
-            phase[self.place[own]] = ANSWERED if q % 3 == c.BACKWARD else READY
+            phase[self.place[own]] = QUEUED_BACKWARD if q % c.N_DIRECTIONS == c.BACKWARD else QUEUED_FORWARD
         for d in self._s.under_way:
             if d.stage >= 0:
-                phase[self.place[d.messages]] = COMING if d.direction == DIRECTIONS[c.BACKWARD] else GOING
+                phase[self.place[d.messages]] = RUNS_BACKWARD if d.direction == DIRECTIONS[c.BACKWARD] else RUNS_FORWARD
         return phase
 
     @functools.cached_property
@@ -115,12 +117,12 @@ class InFlight:
         """All inputs, message by message: whose they are and whose rows they hold, as places here, and their numbers among the consumer's, `[e]` each."""
         counts = self.t.lines[self.lines, c.N_IN].astype(np.int64)
         consumer = np.repeat(np.arange(len(self.lines)), counts)
-        entries = spread(self.t.lines[self.lines, c.IN].astype(np.int64), counts)
-        base = self.t.instances[self.slot[consumer], c.LIVE]
+        entries = spread(self.t.lines[self.lines, c.FIRST_INPUT].astype(np.int64), counts)
+        base = self.t.instances[self.handle[consumer], c.FIRST_LIVE]
         number = np.arange(len(entries)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return consumer, self.place[base + self.t.inputs[entries, c.FROM]], number
+        return consumer, self.place[base + self.t.inputs[entries, c.PRODUCER]], number
 
     @functools.cached_property
     def missing(self) -> np.ndarray:
         """`[e]`: whether each of the inputs has yet to come: what makes it has not travelled on."""
-        return np.isin(self.phase[self.inputs[1]], HERE)
+        return np.isin(self.phase[self.inputs[1]], NOT_TRAVELLED)

@@ -9,17 +9,22 @@ import numpy as np
 from ampjax.errors import InvariantError
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
-from ampjax.sched.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, HERE, InFlight
+from ampjax.sched.diagnose.inflight import (
+    AWAITS_GRADIENTS,
+    LIFE_OVER,
+    NOT_TRAVELLED,
+    QUEUED_BACKWARD,
+    RUNS_BACKWARD,
+    RUNS_FORWARD,
+    InFlight,
+)
 from ampjax.sched.diagnose.snapshot import Snapshot
-from ampjax.sched.diagnose.story import LATELY, story
+from ampjax.sched.diagnose.story import STORY_LINES, story
 from ampjax.unfold.rules.message_columns import spread
 
 REPORT = "This is a mistake in ampjax: please report it."
 
-TRAVELLED = -1
-"""What a message lacks that has travelled on."""
-
-NONE = np.zeros(0, np.int64)
+NO_MESSAGES = np.zeros(0, np.int64)
 
 
 def check(s: Snapshot) -> None:
@@ -45,16 +50,16 @@ def _queues(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
         for q in t.active_queues(worker).tolist():
             workers.setdefault(q, []).append(worker)
     for q in sorted({*found.queued, *workers}):
-        own, stage = found.queued.get(q, NONE), q // 3
+        own, stage = found.queued.get(q, NO_MESSAGES), q // c.N_DIRECTIONS
         place = found.place[own]
         is_right = (place >= 0).all() and (found.stage[place] == stage).all()
-        rows = int(t.lines[found.lines[place], c.ROWS].sum())
+        rows = int(t.lines[found.lines[place], c.IN_ROWS].sum())
         expected = len(own), rows, True, [int(t.stages[stage, c.WORKER])] if len(own) else []
-        got = int(t.queues[q, c.ITEMS]), int(t.queues[q, c.WAITING]), bool(is_right), workers.get(q, [])
+        got = int(t.queues[q, c.ITEMS]), int(t.queues[q, c.ITEM_ROWS]), bool(is_right), workers.get(q, [])
         if got != expected:
             what = f"messages, rows, all of this stage, workers: {expected}"
-            yield _broken(f"{DIRECTIONS[q % 3]} queue of `{s.plan.stages[stage].name}`", what, f"{got}")
-    together = np.concatenate([NONE, *found.queued.values()])
+            yield _broken(f"{DIRECTIONS[q % c.N_DIRECTIONS]} queue of `{s.plan.stages[stage].name}`", what, f"{got}")
+    together = np.concatenate([NO_MESSAGES, *found.queued.values()])
     if len(np.unique(together)) < len(together):
         yield _broken("queues", "each message once", f"{len(together) - len(np.unique(together))} of them again")
 
@@ -63,15 +68,17 @@ def _inputs(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """A message lacks the inputs whose messages have not travelled on; one that has done so itself says so."""
     consumer, _, _ = found.inputs
     missing = np.bincount(consumer, found.missing, len(found.lines)).astype(np.int64)
-    missing[(found.kind != c.ENDS) & ~np.isin(found.phase, HERE)] = TRAVELLED
+    missing[(found.kind != c.ENDS) & ~np.isin(found.phase, NOT_TRAVELLED)] = c.TRAVELLED
     yield from _differing(s, found, missing, found.need, "inputs that are missing")
 
 
 def _gradients(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """A message is owed a gradient by each consumer that has not answered, and for what waits for ever."""
     consumer, producer, _ = found.inputs
-    answered = found.phase == ENDED
-    answered |= ~found.trains & (found.phase == GONE) & (found.kind != c.GROUPS)  # inference answers on the way forth
+    answered = found.phase == LIFE_OVER
+    answered |= (
+        ~found.trains & (found.phase == AWAITS_GRADIENTS) & (found.kind != c.GROUPS)
+    )  # inference answers on the way forth
     given = np.bincount(producer, answered[consumer], len(found.lines)).astype(np.int64)
     owed = s.tables.lines[found.lines, c.OWED] - given
     yield from _differing(s, found, owed, found.left, "gradients that are owed")
@@ -79,20 +86,24 @@ def _gradients(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 def _alive(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """An instance is in flight while messages of it are that have rows."""
-    alive = (found.kind != c.ENDS) & (found.phase != ENDED)
-    counted = np.bincount(found.slot, alive, len(s.tables.instances)).astype(np.int64)
-    for i in found.slots.tolist():
-        alive, name = int(s.tables.instances[i, c.ALIVE]), f"instance {s.tables.instances[i, c.ID]}"
+    alive = (found.kind != c.ENDS) & (found.phase != LIFE_OVER)
+    counted = np.bincount(found.handle, alive, len(s.tables.instances)).astype(np.int64)
+    for i in found.handles.tolist():
+        alive, name = int(s.tables.instances[i, c.N_ALIVE]), f"instance {s.tables.instances[i, c.ID]}"
         if alive - counted[i] not in (0, 1) or not alive:  # one more while it is pumped to
             yield _broken(name, f"{counted[i]} messages that have not ended, at least one, or one more", f"{alive}")
 
 
 def _under_way(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """Of a stage so many messages are between their dispatches forth and back as its queue says."""
-    between = found.trains & (found.kind == c.COMPUTES) & np.isin(found.phase, (GOING, GONE, ANSWERED))
+    between = (
+        found.trains
+        & (found.kind == c.COMPUTES)
+        & np.isin(found.phase, (RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD))
+    )
     counts = np.bincount(found.stage[between], minlength=len(s.plan.stages))
     for stage in s.plan.stages:
-        told = s.tables.queues[3 * stage.number + c.FORWARD, c.UNDER_WAY]
+        told = s.tables.queues[c.N_DIRECTIONS * stage.number + c.FORWARD, c.UNDER_WAY]
         if told != counts[stage.number]:
             yield _broken(f"`{stage.name}`", f"{counts[stage.number]} messages under way", f"{told}")
 
@@ -100,13 +111,15 @@ def _under_way(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 def _slots(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """Each slot of an arena is free or one row's."""
     t = s.tables
-    holds = np.isin(found.phase, (GOING, GONE, ANSWERED, COMING)) & (found.kind != c.GROUPS)
+    holds = np.isin(found.phase, (RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD, RUNS_BACKWARD)) & (
+        found.kind != c.GROUPS
+    )
     taken: list[list[np.ndarray]] = [[t.free[a, c.FREE : c.FREE + n]] for a, n in enumerate(t.n_free.tolist())]
     for number in np.unique(found.stage[holds]).tolist():
         own = np.flatnonzero(holds & (found.stage == number))
-        sizes = t.lines[found.lines[own], c.SIZE].astype(np.int64)
+        sizes = t.lines[found.lines[own], c.OUT_ROWS].astype(np.int64)
         for o in range(t.stages[number, c.N_OUTPUTS]):
-            first = t.instances[found.slot[own], c.ROWS_AT] + t.lines[found.lines[own], c.ROW] + o * sizes
+            first = t.instances[found.handle[own], c.FIRST_SLOT] + t.lines[found.lines[own], c.ROW] + o * sizes
             taken[t.stages[number, c.ARENA + o]].append(t.slots[spread(first, sizes)])
     for arena, parts in enumerate(taken):
         every = np.sort(np.concatenate(parts))
@@ -120,7 +133,7 @@ def _slots(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 def _throttle(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """No more instances are in flight than may be, and as many as the clock says."""
-    trains = s.tables.instances[found.slots, c.TRAIN] != 0
+    trains = s.tables.instances[found.handles, c.TRAIN] != 0
     counts = int(trains.sum()), int((~trains).sum())
     told = tuple(s.tables.clock[[c.N_TRAIN, c.N_INFER]].tolist())
     if told != counts or max(counts) > s.settings.max_active_keys:
@@ -150,7 +163,7 @@ def _differing(
     for v in np.flatnonzero(expected != got).tolist():
         number = int(found.stage[v])
         state = found.state(v)
-        lines = story(s, int(state.instance[0]), {})[-LATELY:]
+        lines = story(s, int(state.instance[0]), {})[-STORY_LINES:]
         told = "\n  ".join([REPORT, *(["Its instance's story:", *lines] if lines else [])])
         yield InvariantError(f"{s.name(number)} with {state!r}", f"{expected[v]} {what}", f"{got[v]}", told)
 

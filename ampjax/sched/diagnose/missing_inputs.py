@@ -10,11 +10,11 @@ import numpy as np
 from ampjax.ir.state import State
 from ampjax.plan.stages import Stage
 from ampjax.sched import columns as c
-from ampjax.sched.diagnose.inflight import COMING, GOING, READY, InFlight
+from ampjax.sched.diagnose.inflight import QUEUED_FORWARD, RUNS_BACKWARD, RUNS_FORWARD, InFlight
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.unfold.incomplete import Waiting, missing_members, missing_ports
 
-SHOWN = 8
+MOST_LISTED = 8
 """Who waits, at most, in an error's sentence."""
 
 EXAMINED = 3
@@ -39,8 +39,8 @@ class Lacking:
 
 def shown(lines: list[str]) -> str:
     """Lines as one sentence, not too long."""
-    more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
-    return "; ".join(lines[:SHOWN]) + more
+    more = f"; and {len(lines) - MOST_LISTED} more" if len(lines) > MOST_LISTED else ""
+    return "; ".join(lines[:MOST_LISTED]) + more
 
 
 def find_lacking(s: Snapshot, found: InFlight) -> list[Lacking]:
@@ -68,7 +68,7 @@ def _join(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarr
 def _group(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray) -> Waiting:
     """That some members of a group, or its opener, have come, and what it waits for."""
     stage = s.plan.stages[found.stage[v]]
-    n, size = len(lacks) + len(has), int(s.tables.lines[found.lines[v], c.ROWS])
+    n, size = len(lacks) + len(has), int(s.tables.lines[found.lines[v], c.IN_ROWS])
     opens = n > size and n - 1 in lacks  # the opener stands last
     what = missing_members(len(lacks), None if opens else size)
     port = 0 if len(has[has < size]) else 1
@@ -96,9 +96,9 @@ def told(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
     number = int(found.stage[v])
     who = f"{s.name(number)} with {found.state(v)!r}"
     phase = found.phase[v]
-    if phase == READY:
+    if phase == QUEUED_FORWARD:
         return f"{who}, which waits in its queue"
-    if phase in (GOING, COMING):
+    if phase in (RUNS_FORWARD, RUNS_BACKWARD):
         return f"{who}, which is under way"
     if steps >= MOST_STEPS:
         return f"{who}, which lacks something, too"

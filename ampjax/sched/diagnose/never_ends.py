@@ -8,15 +8,15 @@ import numpy as np
 
 from ampjax.errors import DeadlockError
 from ampjax.ir.nodes import Node
-from ampjax.ir.state import SLOT, State
+from ampjax.ir.state import HANDLE, State
 from ampjax.plan.planner import Plan
-from ampjax.sched.diagnose.missing_inputs import EXAMINED, SHOWN, shown
+from ampjax.sched.diagnose.missing_inputs import EXAMINED, MOST_LISTED, shown
 from ampjax.sched.diagnose.origins import numbers_of, origins, strangers
 from ampjax.unfold.incomplete import Waiting, find_waiting
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.unfolding import Unfolding
 
-LATELY = 5
+LAST_STAGES = 5
 """Stages that ran last for an instance."""
 
 
@@ -33,7 +33,7 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
     """
     if int(programs.owed.sum()) == len(programs.out_to):  # nobody is owed a gradient by others than consumers
         return
-    found = find_waiting(plan, unfolding.space.joins, unfolding.space.groups)
+    found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
     told = _Report(plan, unfolding, programs)
     ids = sorted({int(one.state.instance[0]) for one in found})
     raise DeadlockError(
@@ -54,13 +54,13 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
 
 def fed_by(plan: Plan, unfolding: Unfolding, programs: Programs) -> list[str]:
     """Where what an unfolding's messages wait for should come from, a line each: what feeds the port, what of that waits elsewhere, how often it has run."""
-    found = find_waiting(plan, unfolding.space.joins, unfolding.space.groups)
+    found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
     return _Report(plan, unfolding, programs).missing(found) if found else []
 
 
 def _listed(ids: list[int]) -> str:
-    more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
-    return ", ".join(map(str, ids[:SHOWN])) + more
+    more = f" and {len(ids) - MOST_LISTED} more" if len(ids) > MOST_LISTED else ""
+    return ", ".join(map(str, ids[:MOST_LISTED])) + more
 
 
 class _Report:
@@ -79,7 +79,7 @@ class _Report:
     def missing(self, found: list[Waiting]) -> list[str]:
         """Where what the first few wait for should come from, a line each, and which keys do not meet."""
         lines = dict.fromkeys(line for one in found[:EXAMINED] for line in self._missing(one))
-        return [*lines, *strangers(found[:SHOWN])]
+        return [*lines, *strangers(found[:MOST_LISTED])]
 
     def _missing(self, one: Waiting) -> Iterator[str]:
         """Where the messages that one waits for should come from, and what these nodes do."""
@@ -97,7 +97,7 @@ class _Report:
         nothing = f"nothing of instance {int(of.instance[0])} from it waits anywhere"
         waits = f"{states[0]!r}{more} from it waits" if states else nothing
         kinds = {n: self._plan.stages[n].kind for n in numbers if n >= 0}
-        own = [n for n in numbers if n in kinds and not (kinds[n].is_control or kinds[n].is_transfer)]
+        own = [n for n in numbers if n in kinds and kinds[n].is_dispatched and not kinds[n].is_transfer]
         if not own:
             return waits
         runs = [line for line in self._lines(of) if self._programs.stage[line] == own[0]]
@@ -108,9 +108,9 @@ class _Report:
     def comes_to(self, of: State) -> Iterator[str]:
         """How far an instance comes: the last stages that run for it."""
         stages = self._programs.stage
-        runs = [n for n in self._lines(of) if stages[n] >= 0 and not self._plan.stages[stages[n]].kind.is_control]
+        runs = [n for n in self._lines(of) if stages[n] >= 0 and self._plan.stages[stages[n]].kind.is_dispatched]
         yield f"instance {int(of.instance[0])} " + ("comes to:" if runs else "comes to no stage")
-        yield from (f"  `{self._plan.stages[stages[n]].name}`, {self._state(n, of)!r}" for n in runs[-LATELY:])
+        yield from (f"  `{self._plan.stages[stages[n]].name}`, {self._state(n, of)!r}" for n in runs[-LAST_STAGES:])
 
     def _lines(self, of: State) -> range:
         """An instance's invocations."""
@@ -126,17 +126,19 @@ class _Report:
 
 def _slot(state: State) -> int:
     """The place of a message's instance among those that are unfolded."""
-    return int(state.array[0, SLOT])
+    return int(state.array[0, HANDLE])
 
 
 def _held(plan: Plan, unfolding: Unfolding) -> Iterator[tuple[int, State]]:
     """The messages that wait in joins and groups: what made each (a stage, or `-1 - p` for pump `p`), and its state."""
-    waiting = [(j, p, state, cell) for j, join in unfolding.space.joins.items() for p, state, cell in join.pending()]
-    for g, groups in unfolding.space.groups.items():
+    waiting = [
+        (j, p, state, message) for j, join in unfolding.workspace.joins.items() for p, state, message in join.pending()
+    ]
+    for g, groups in unfolding.workspace.groups.items():
         for group in groups.open.values():
-            waiting += [(g, 0, state, cell) for state, cell in group.members]
+            waiting += [(g, 0, state, message) for state, message in group.members]
             waiting += [(g, 1, group.state, group.opener)] if group.state is not None else []
-    producers = unfolding.producers(np.array([cell for *_, cell in waiting], np.int64)).tolist()
+    producers = unfolding.invocations.producers(np.array([message for *_, message in waiting], np.int64)).tolist()
     for producer, (stage, port, state, _) in zip(producers, waiting, strict=True):
         fields = plan.stages[stage].ports[port].type.fields
         yield producer, State(state[None], plan.layout, fields)

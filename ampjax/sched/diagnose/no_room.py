@@ -10,9 +10,9 @@ from ampjax.sched.diagnose.snapshot import Snapshot
 
 def no_room(s: Snapshot, q: int) -> LimitError:
     """That the first message of a queue has no room for its results, and nothing else can move."""
-    t, stage = s.tables, s.plan.stages[q // 3]
+    t, stage = s.tables, s.plan.stages[q // c.N_DIRECTIONS]
     in_flight = int(t.clock[c.N_TRAIN] + t.clock[c.N_INFER])
-    instance = int(t.instances[t.live[t.queues[q, c.HEAD], c.SLOT], c.ID])
+    instance = int(t.instances[t.live[t.queues[q, c.HEAD], c.HANDLE], c.ID])
     _, used, key = min(_room(s, int(arena), key) for arena, key in zip(_arenas(s, q), stage.arenas, strict=True))
     return LimitError(
         f"instance {instance}, stage `{stage.name}`",
@@ -24,7 +24,7 @@ def no_room(s: Snapshot, q: int) -> LimitError:
 
 def _arenas(s: Snapshot, q: int) -> list[int]:
     """The arena of each output of a queue's stage."""
-    stage = s.tables.stages[q // 3]
+    stage = s.tables.stages[q // c.N_DIRECTIONS]
     return stage[c.ARENA : c.ARENA + stage[c.N_OUTPUTS]].tolist()
 
 

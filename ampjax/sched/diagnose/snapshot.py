@@ -13,14 +13,14 @@ from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.sched.tables.program_store import Store
+from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.unfold.unfolding import Unfolding
 
-UNKNOWN = np.iinfo(np.int64).min
+UNKNOWN_VALUE = np.iinfo(np.int64).min
 """The value of state fields that nobody knows any more."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Snapshot:
     """What diagnoses are read from.
 
@@ -38,14 +38,14 @@ class Snapshot:
     plan: Plan
     settings: SchedulerSettings
     tables: Tables
-    store: Store
+    store: ProgramStore
     capacities: np.ndarray
     log: Iterable[Dispatch]
     under_way: Collection[Dispatch]
     unfoldings: Collection[Unfolding] = ()
 
     def states(self, ids: np.ndarray, lines: np.ndarray) -> np.ndarray:
-        """The states `[n, width]` of invocations, given their instances' numbers and their program lines; the column of slots is 0."""
+        """The states `[n, width]` of invocations, given their instances' numbers and their program lines; the column of handles is 0."""
         states = np.zeros((len(lines), self.plan.layout.width), np.int64)
         states[:, INSTANCE], states[:, 2:] = ids, self.store.states(lines)
         return states
@@ -53,23 +53,23 @@ class Snapshot:
     def states_of(self, d: Dispatch) -> np.ndarray:
         """The states `[n, width]` of a dispatch's messages; of those whose programs have been given up since only the instance is known."""
         states, places = self.states(d.ids, d.lines), self.store.find(d.lines)[0]
-        states[(places < 0) | (self.store.programs[places, c.P_SINCE] >= d.number), 2:] = UNKNOWN
+        states[(places < 0) | (self.store.programs[places, c.P_SINCE] >= d.number), 2:] = UNKNOWN_VALUE
         return states
 
     def first_of(self, d: Dispatch, states: np.ndarray) -> State:
         """The first of some states of a dispatch's messages, with the fields that are known."""
-        return State(states[:1], self.plan.layout, () if UNKNOWN in states[0] else self.fields(d.stage))
+        return State(states[:1], self.plan.layout, () if UNKNOWN_VALUE in states[0] else self.fields(d.stage))
 
     def fields(self, number: int) -> tuple[str, ...]:
         """The state fields of a stage's invocations, or of what a pump pumps."""
         if number < 0:
             return list(self.plan.graph.pumps.values())[-1 - number].op.type.fields
         stage = self.plan.stages[number]
-        return stage.outputs[0].fields if stage.kind.is_control else stage.ports[0].type.fields
+        return stage.outputs[0].fields if not stage.kind.is_dispatched else stage.ports[0].type.fields
 
     def name(self, number: int) -> str:
         """A stage or a pump, in words."""
         if number < 0:
             return f"Pump `{list(self.plan.graph.pumps)[-1 - number]}`"
         stage = self.plan.stages[number]
-        return f"group `{stage.name}`" if stage.kind.is_control else f"`{stage.name}`"
+        return f"group `{stage.name}`" if not stage.kind.is_dispatched else f"`{stage.name}`"

@@ -9,11 +9,11 @@ import numpy as np
 
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class StageStats:
     """Counts for one stage."""
 
@@ -43,7 +43,7 @@ class NodeStats:
     updates: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
-    histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.BINS, np.int64))
+    histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.N_BINS, np.int64))
 
     @property
     def gradients(self) -> int:
@@ -113,30 +113,40 @@ class Statistics:
         return "\n".join(lines)
 
 
-def statistics(plan: Plan, nodes: Sequence[str], t: Tables) -> Statistics:
-    """Everything counted since the last `reset`.
+class RunCounts:
+    """Reads what the loops count, and starts to count anew.
 
     Args:
       plan: The plan.
-      nodes: The parameterised nodes, by number.
-      t: The tables.
+      tables: The tables.
     """
-    found = {stage.name: StageStats() for stage in plan.stages if not stage.kind.is_control}
-    for q in t.queues[:, c.DISPATCHES].nonzero()[0].tolist():
-        _add(found[plan.stages[q // 3].name], DIRECTIONS[q % 3], t.queues[q].tolist())
-    return Statistics(
-        found,
-        {node: _node(t.nodes[number]) for number, node in enumerate(nodes)},
-        int(t.clock[c.N_FINISHED]),
-        int(t.clock[c.MOST_IN_FLIGHT]),
-    )
 
+    def __init__(self, plan: Plan, tables: SchedulerTables):
+        self._plan, self._tables = plan, tables
 
-def reset(t: Tables) -> None:
-    """Starts counting anew."""
-    t.queues[:, [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_ROWS]] = 0
-    t.nodes[:, c.UPDATES :] = 0
-    t.clock[[c.N_FINISHED, c.MOST_IN_FLIGHT]] = 0
+    def read(self) -> Statistics:
+        """Gives everything that was counted since the last `reset`.
+
+        Returns:
+          The counts, as a copy.
+        """
+        t, stages = self._tables.t, self._plan.stages
+        found = {stage.name: StageStats() for stage in stages if stage.kind.is_dispatched}
+        for q in t.queues[:, c.DISPATCHES].nonzero()[0].tolist():
+            _add(found[stages[q // c.N_DIRECTIONS].name], DIRECTIONS[q % c.N_DIRECTIONS], t.queues[q].tolist())
+        return Statistics(
+            found,
+            {node: _node(t.nodes[number]) for number, node in enumerate(self._plan.graph.parameterised)},
+            int(t.clock[c.N_FINISHED]),
+            int(t.clock[c.MOST_IN_FLIGHT]),
+        )
+
+    def reset(self) -> None:
+        """Starts to count anew."""
+        t = self._tables.t
+        t.queues[:, [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_TAKEN_ROWS]] = 0
+        t.nodes[:, c.UPDATES :] = 0
+        t.clock[[c.N_FINISHED, c.MOST_IN_FLIGHT]] = 0
 
 
 def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:
@@ -144,7 +154,7 @@ def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:
     setattr(stage, direction, getattr(stage, direction) + queue[c.TAKEN])
     stage.dispatches += queue[c.DISPATCHES]
     stage.rows += queue[c.TAKEN_ROWS]
-    stage.largest_dispatch = max(stage.largest_dispatch, queue[c.MOST_ROWS])
+    stage.largest_dispatch = max(stage.largest_dispatch, queue[c.MOST_TAKEN_ROWS])
     stage.most_messages = max(stage.most_messages, queue[c.MOST_TAKEN])
     stage.longest_queue = max(stage.longest_queue, queue[c.LONGEST])
 

@@ -7,20 +7,29 @@ from collections.abc import Mapping
 
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.diagnose.inflight import ANSWERED, COMING, ENDED, GOING, GONE, READY, WAITING, InFlight
+from ampjax.sched.diagnose.inflight import (
+    AWAITS_GRADIENTS,
+    LACKS_INPUTS,
+    LIFE_OVER,
+    QUEUED_BACKWARD,
+    QUEUED_FORWARD,
+    RUNS_BACKWARD,
+    RUNS_FORWARD,
+    InFlight,
+)
 from ampjax.sched.diagnose.snapshot import Snapshot
 
-LATELY = 6
+STORY_LINES = 6
 """Lines of the story that an error tells."""
 
-PHASES = {
-    ENDED: "ended",
-    COMING: "on the way back",
-    ANSWERED: "in queues, backward",
-    GONE: "owed gradients",
-    GOING: "on the way forth",
-    READY: "in queues, forward",
-    WAITING: "without all inputs",
+PHASE_WORDS = {
+    LIFE_OVER: "ended",
+    RUNS_BACKWARD: "on the way back",
+    QUEUED_BACKWARD: "in queues, backward",
+    AWAITS_GRADIENTS: "owed gradients",
+    RUNS_FORWARD: "on the way forth",
+    QUEUED_FORWARD: "in queues, forward",
+    LACKS_INPUTS: "without all inputs",
 }
 """How far messages have come, in words, the furthest first."""
 
@@ -54,7 +63,7 @@ def describe(s: Snapshot, d: Dispatch) -> str:
     if d.stage < 0:
         return f"in {d!r}"
     first = s.first_of(d, s.states_of(d))
-    lines = story(s, int(first.instance[0]), {}, until=d.number)[-LATELY:]
+    lines = story(s, int(first.instance[0]), {}, until=d.number)[-STORY_LINES:]
     head = f"in {d.told(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
@@ -62,10 +71,10 @@ def describe(s: Snapshot, d: Dispatch) -> str:
 def standing(s: Snapshot, found: InFlight, instance: int) -> list[str]:
     """How many of an instance's messages have come how far: a line for each time that it is in flight."""
     told = []
-    for slot in found.slots[s.tables.instances[found.slots, c.ID] == instance].tolist():
-        counts = Counter(found.phase[found.slot == slot].tolist())
+    for handle in found.handles[s.tables.instances[found.handles, c.ID] == instance].tolist():
+        counts = Counter(found.phase[found.handle == handle].tolist())
         if not counts:
             continue
-        parts = ", ".join(f"{counts[phase]} {words}" for phase, words in PHASES.items() if counts[phase])
+        parts = ", ".join(f"{counts[phase]} {words}" for phase, words in PHASE_WORDS.items() if counts[phase])
         told.append(f"of instance {instance}'s {counts.total()} invocations and pumped messages are {parts}")
     return told

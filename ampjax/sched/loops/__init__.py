@@ -2,7 +2,7 @@
 
 Who imports this package imports Numba, so a scheduler does when it is made, not before. With `NUMBA_DISABLE_JIT=1` the same functions run uncompiled.
 Messages are lines of `Tables.live`; `t` is always the `Tables`. What Python calls takes them one by one,
-which Numba unpacks in a third of the time of a tuple with names.
+which Numba unpacks in a third of the time of a tuple with names; that is why some have more than six parameters. Each is called in one place.
 """
 
 from ampjax.sched.loops.admit import admit, close, finish, open_all, start

@@ -8,12 +8,12 @@ from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
-from ampjax.sched.loops.queues import leave, line_of, oldest_first, put_alike_first, slot_of, space_for
+from ampjax.sched.loops.queues import handle_of, leave, line_of, oldest_first, put_alike_first, space_for
 from ampjax.sched.loops.travel import travel
 
 
 @entry
-def decide(worker, chosen, policy, ahead, spare, told, pack, due, *tables):
+def decide(worker, chosen, policy, ahead, spare, decided, pack, due, *tables):
     """Decides on a worker's next dispatch, or on several that are done as soon as they have been decided.
 
     It stops where the caller must see to something: an instance has ended, a payload must be read, replicas meet, nothing is ready, an arena or a buffer has no room.
@@ -24,7 +24,7 @@ def decide(worker, chosen, policy, ahead, spare, told, pack, due, *tables):
       policy: Its number.
       ahead: At most so many that are done at once, but for one that reads payloads; 0 for one that is not.
       spare: `[arenas]`: slots that each may still get; empty where nothing is limited.
-      told: `[max(1, ahead) + 1, columns]` int64, to be written: a line for each dispatch, then one in whose column `Q` is why there are no more:
+      decided: `[max(1, ahead) + 1, columns]` int64, to be written: a line for each dispatch, then one in whose column `Q` is why there are no more:
         0 or a reason, with an arena in `N_MESSAGES`, and what must be had in `N_ROWS_IN`.
       pack: int32, to be written: what each dispatch brings, as `packs` says.
       due: `[d, 3]` int64, to be written: node, gradient rows and summed staleness of updates.
@@ -37,44 +37,44 @@ def decide(worker, chosen, policy, ahead, spare, told, pack, due, *tables):
     n, at, n_due, goes_on = 0, 0, 0, True
     while goes_on and n < max(1, ahead) and (n == 0 or t.clock[c.N_ENDED] == 0):
         q = chosen if chosen >= 0 and n == 0 else choose(t, worker, policy, spare)
-        told[n, c.Q] = q
-        if q < 0 or not built(t, q, spare, told[n], pack[at:], due[n_due:]):
+        decided[n, c.QUEUE] = q
+        if q < 0 or not try_build(t, q, spare, decided[n], pack[at:], due[n_due:]):
             return n
-        told[n, c.PACK], told[n, c.DUE] = at, n_due
-        if t.stages[q // 3, c.ASKS] and q % 3 != c.BACKWARD:
+        decided[n, c.PACK], decided[n, c.DUE] = at, n_due
+        if t.stages[q // c.N_DIRECTIONS, c.ASKS] and q % c.N_DIRECTIONS != c.BACKWARD:
             goes_on = False
         elif ahead:
-            travel(t, pack[at : at + told[n, c.N_MESSAGES]], q % 3)
-        for k in range(n_due, n_due + told[n, c.N_DUE]):
+            travel(t, pack[at : at + decided[n, c.N_MESSAGES]], q % c.N_DIRECTIONS)
+        for k in range(n_due, n_due + decided[n, c.N_DUE]):
             goes_on = goes_on and t.nodes[due[k, 0], c.MEETS] == 0
-        at += told[n, c.N_PACK]
-        n_due += told[n, c.N_DUE]
+        at += decided[n, c.N_PACK]
+        n_due += decided[n, c.N_DUE]
         n += 1
-    told[n, c.Q] = 0
+    decided[n, c.QUEUE] = 0
     return n
 
 
 @inlined
-def built(t, q, spare, told, pack, due):
+def try_build(t, q, spare, decision, pack, due):
     """Takes the next dispatch from a queue and writes it down; says whether there is room for it. If not, nothing has been taken.
 
     Args:
       t: The tables.
       q: The queue.
       spare: See `decide`.
-      told: A line for it.
+      decision: A line for it.
       pack: See `decide`.
       due: See `decide`.
     """
-    stage, direction = q // 3, q % 3
-    if t.queues[q, c.WAITING] > t.queues[q, c.MAX_ROWS]:
+    stage, direction = q // c.N_DIRECTIONS, q % c.N_DIRECTIONS
+    if t.queues[q, c.ITEM_ROWS] > t.queues[q, c.MAX_ROWS]:
         oldest_first(t, q)
     goes_forth = direction != c.BACKWARD and t.stages[stage, c.KIND] != c.ENDS
-    most, space = t.queues[q, c.MAX_ITEMS], space_for(t, stage, spare) if goes_forth else np.int64(c.NO_LIMIT)
+    most, space = t.queues[q, c.MAX_ITEMS], space_for(t, stage, spare) if goes_forth else np.int64(c.UNLIMITED)
     if direction == c.BACKWARD and t.stages[stage, c.STASHES]:
         most = put_alike_first(t, q)
     n, rows, out, inputs, follower = fitting(t, q, most, space, pack)
-    if goes_forth and lacks_slots(t, stage, out, told):
+    if goes_forth and lacks_slots(t, stage, out, decision):
         return False
     n_ports, n_outputs = t.stages[stage, c.N_PORTS], t.stages[stage, c.N_OUTPUTS]
     size, need = np.int64(0), c.N_HEAD * n + n_ports + n_outputs + inputs + out * n_outputs
@@ -85,14 +85,14 @@ def built(t, q, spare, told, pack, due):
     while need % c.ALIGNED:
         need += max(1, size)
     if need > len(pack) or len(due) < t.stages[stage, c.N_PARAMS]:
-        told[c.Q], told[c.N_ROWS_IN] = c.NO_ROOM, need
+        decision[c.QUEUE], decision[c.N_ROWS_IN] = c.BUFFER_FULL, need
         return False
     unlink(t, q, n, rows, follower)
     width = max(n, size)
     messages, lines = pack[:n], pack[width : width + n]
     for k in range(n):
         lines[k] = line_of(t, messages[k])
-        pack[2 * width + k] = t.instances[slot_of(t, messages[k]), c.ID]
+        pack[2 * width + k] = t.instances[handle_of(t, messages[k]), c.ID]
     if goes_forth:
         give_slots(t, stage, messages)
     if direction == c.BACKWARD:
@@ -101,13 +101,18 @@ def built(t, q, spare, told, pack, due):
         t.queues[q, c.UNDER_WAY] += n
         see(t, stage, messages)
     write_slots(t, stage, messages, lines, pack[c.N_HEAD * width :], size)
-    told[c.N_DUE] = 0
+    decision[c.N_DUE] = 0
     if direction == c.BACKWARD or (direction == c.FORWARD and not goes_forth):
-        told[c.N_DUE] = gradients(t, stage, messages, lines, direction == c.BACKWARD, due)
+        decision[c.N_DUE] = gradients(t, stage, messages, lines, direction == c.BACKWARD, due)
     count(t, q, n, rows)
     t.clock[c.NOW] += 1
-    told[c.NUMBER], told[c.N_MESSAGES], told[c.N_ROWS_IN], told[c.N_PACK] = t.clock[c.NOW], n, rows, need
-    told[c.PADDED] = size
+    decision[c.NUMBER], decision[c.N_MESSAGES], decision[c.N_ROWS_IN], decision[c.N_PACK] = (
+        t.clock[c.NOW],
+        n,
+        rows,
+        need,
+    )
+    decision[c.PADDED_SIZE] = size
     return True
 
 
@@ -138,12 +143,12 @@ def fitting(t, q, most, space, pack):
     most_rows, most_out = t.queues[q, c.MAX_IN], min(t.queues[q, c.MAX_OUT], space)
     while v >= 0:
         line = line_of(t, v)
-        more_rows, more_out = rows + t.lines[line, c.ROWS], out + t.lines[line, c.SIZE]
+        more_rows, more_out = rows + t.lines[line, c.IN_ROWS], out + t.lines[line, c.OUT_ROWS]
         if n > 0 and (more_rows > most_rows or n == most or more_out > most_out):
             break
         if n < len(pack):
             pack[n] = v
-        for e in range(t.lines[line, c.IN], t.lines[line, c.IN] + t.lines[line, c.N_IN]):
+        for e in range(t.lines[line, c.FIRST_INPUT], t.lines[line, c.FIRST_INPUT] + t.lines[line, c.N_IN]):
             inputs += t.inputs[e, c.LENGTH]
         n, rows, out, v = n + 1, more_rows, more_out, np.int64(t.live[v, c.NEXT])
     return n, rows, out, inputs, v
@@ -156,18 +161,18 @@ def count(t, q, n, rows):
     t.queues[q, c.TAKEN] += n
     t.queues[q, c.TAKEN_ROWS] += rows
     t.queues[q, c.MOST_TAKEN] = max(t.queues[q, c.MOST_TAKEN], n)
-    t.queues[q, c.MOST_ROWS] = max(t.queues[q, c.MOST_ROWS], rows)
+    t.queues[q, c.MOST_TAKEN_ROWS] = max(t.queues[q, c.MOST_TAKEN_ROWS], rows)
 
 
 @inlined
-def lacks_slots(t, stage, out, told):
-    """Whether an arena has too few free slots for `out` rows of each of a stage's outputs; then it is told which, and how many it needs."""
+def lacks_slots(t, stage, out, decision):
+    """Whether an arena has too few free slots for `out` rows of each of a stage's outputs; then it is decision which, and how many it needs."""
     for o in range(t.stages[stage, c.N_OUTPUTS]):
         arena, need = t.stages[stage, c.ARENA + o], np.int64(0)
         for other in range(t.stages[stage, c.N_OUTPUTS]):
             need += out if t.stages[stage, c.ARENA + other] == arena else 0
         if need > t.free[arena, c.N_FREE]:
-            told[c.Q], told[c.N_MESSAGES], told[c.N_ROWS_IN] = c.NO_SLOTS, arena, need
+            decision[c.QUEUE], decision[c.N_MESSAGES], decision[c.N_ROWS_IN] = c.ARENA_FULL, arena, need
             return True
     return False
 
@@ -177,7 +182,7 @@ def unlink(t, q, n, rows, follower):
     """Takes the first `n` messages of a queue, which hold so many rows; who stands behind them is its first now."""
     t.queues[q, c.HEAD] = follower
     t.queues[q, c.ITEMS] -= n
-    t.queues[q, c.WAITING] -= rows
+    t.queues[q, c.ITEM_ROWS] -= rows
     t.queues[q, c.N_SORTED] = max(0, t.queues[q, c.N_SORTED] - n)
     if t.queues[q, c.ITEMS] == 0:
         leave(t, q)
@@ -191,8 +196,8 @@ def give_slots(t, stage, messages):
         n = np.int64(t.free[arena, c.N_FREE])
         for v in messages:
             line = line_of(t, v)
-            size = np.int64(t.lines[line, c.SIZE])
-            at = t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW] + o * size
+            size = np.int64(t.lines[line, c.OUT_ROWS])
+            at = t.instances[handle_of(t, v), c.FIRST_SLOT] + t.lines[line, c.ROW] + o * size
             for r in range(size):
                 n -= 1
                 t.slots[at + r] = t.free[arena, c.FREE + n]
@@ -216,13 +221,13 @@ def write_slots(t, stage, messages, lines, pack, size):
     for p in range(n_ports):
         start = at
         for k in range(len(messages)):
-            i, e = slot_of(t, messages[k]), t.lines[np.uint32(lines[k]), c.IN] + p
-            base, first = t.instances[i, c.ROWS_AT], t.inputs[e, c.FIRST]
+            i, e = handle_of(t, messages[k]), t.lines[np.uint32(lines[k]), c.FIRST_INPUT] + p
+            base, first = t.instances[i, c.FIRST_SLOT], t.inputs[e, c.FIRST_ROW]
             if first >= 0:
                 for r in range(t.inputs[e, c.LENGTH]):
                     pack[at + r] = t.slots[base + first + r]
             else:
-                picks = t.instances[i, c.PICK] - first - 1
+                picks = t.instances[i, c.FIRST_PICK] - first - 1
                 for r in range(t.inputs[e, c.LENGTH]):
                     pack[at + r] = t.slots[base + t.picks[picks + r]]
             at += t.inputs[e, c.LENGTH]
@@ -234,8 +239,8 @@ def write_slots(t, stage, messages, lines, pack, size):
     for o in range(n_outputs):
         start = at
         for k in range(len(messages)):
-            rows = t.lines[lines[k], c.SIZE]
-            row = t.instances[slot_of(t, messages[k]), c.ROWS_AT] + t.lines[lines[k], c.ROW] + o * rows
+            rows = t.lines[lines[k], c.OUT_ROWS]
+            row = t.instances[handle_of(t, messages[k]), c.FIRST_SLOT] + t.lines[lines[k], c.ROW] + o * rows
             for r in range(rows):
                 pack[at + r] = t.slots[row + r]
             at += rows
@@ -263,13 +268,13 @@ def gradients(t, stage, messages, lines, seen, due):
     n_due, n_params = 0, t.stages[stage, c.N_PARAMS]
     for p in range(n_params):
         param = t.stages[stage, c.PARAMS] + p
-        node, way = t.params[param, c.NODE], t.params[param, c.WAY]
+        node, edge_type = t.params[param, c.NODE], t.params[param, c.EDGE_TYPE]
         version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
         for k in range(len(messages)):
             v = messages[k]
-            rows = np.int64(t.lines[lines[k], c.SIZE if way == c.OF_OUTPUT else c.ROWS])
-            if way >= 0:
-                rows = np.int64(t.edges[t.instances[slot_of(t, v), c.PLACE], way])
+            rows = np.int64(t.lines[lines[k], c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS])
+            if edge_type >= 0:
+                rows = np.int64(t.edges[t.instances[handle_of(t, v), c.PROGRAM], edge_type])
             if seen and version - t.live[v, c.SEEN + p] != age:
                 count_rows(t, node, age, alike)
                 age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
@@ -294,4 +299,4 @@ def count_rows(t, node, age, rows):
     t.nodes[node, c.STALENESS] += rows * age
     t.nodes[node, c.STALE_SUM] += rows * age
     t.nodes[node, c.STALE_MAX] = max(t.nodes[node, c.STALE_MAX], age)
-    t.nodes[node, c.HISTOGRAM + min(age, c.BINS - 1)] += rows
+    t.nodes[node, c.HISTOGRAM + min(age, c.N_BINS - 1)] += rows

@@ -13,16 +13,16 @@ from ampjax.sched.loops.queues import has_room
 @inlined
 def rank(t, q, policy):
     """What the policies of these numbers compare: the lowest goes first (`sched.decisions.policy`); of equal ones that which has waited longest."""
-    stage, direction = q // 3, q % 3
+    stage, direction = q // c.N_DIRECTIONS, q % c.N_DIRECTIONS
     back = direction == c.BACKWARD or (direction == c.FORWARD and t.stages[stage, c.KIND] == c.ENDS)
-    ready = min(t.queues[q, c.WAITING], t.queues[q, c.MAX_ROWS])
+    ready = min(t.queues[q, c.ITEM_ROWS], t.queues[q, c.MAX_ROWS])
     born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[t.queues[q, c.HEAD], c.BORN])
     second = np.int64(0 if back else 1)
-    if policy == 1:
+    if policy == c.LARGEST:
         first = -ready
-    elif policy == 2:
-        first = born - ready * (6 if back else 4)
-    elif policy == 3:
+    elif policy == c.BALANCED:
+        first = born - ready * (c.BACKWARD_ROW_WEIGHT if back else c.ROW_WEIGHT)
+    elif policy == c.WAVEFRONT:
         first, second = 1 - second, -stage if back else stage
     else:
         first = 1 - t.stages[stage, c.IS_TRANSFER]
@@ -38,8 +38,12 @@ def choose(t, worker, policy, spare):
         q = np.int64(t.active[worker, c.QUEUES + k])
         if not has_room(t, q, spare):
             continue
-        goes_forth = q % 3 == c.FORWARD and t.stages[q // 3, c.KIND] != c.ENDS
-        if policy == 4 and goes_forth and t.queues[q, c.UNDER_WAY] >= t.stages[q // 3, c.AHEAD]:
+        goes_forth = q % c.N_DIRECTIONS == c.FORWARD and t.stages[q // c.N_DIRECTIONS, c.KIND] != c.ENDS
+        if (
+            policy == c.ONE_FORWARD_ONE_BACKWARD
+            and goes_forth
+            and t.queues[q, c.UNDER_WAY] >= t.stages[q // c.N_DIRECTIONS, c.WORKERS_AHEAD]
+        ):
             best = np.int64(c.WAITS) if best < 0 else best
             continue
         own = rank(t, q, policy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ampjax.sched import columns as c
 from ampjax.sched.loops.compiled import entry, inlined
-from ampjax.unfold.program_keys import PLACE, PUMP
+from ampjax.unfold.program_keys import POSITION, PUMP
 
 A = 0x2127599BF4325C37, 0x165667B19E3779F9, 0x27D4EB2F165667C5
 B = 0x1B03738712FAD5C9, 0x369DEA0F31A53F85, 0x3C6EF372FE94F82B
@@ -35,7 +35,7 @@ def find(numbers, ids, salt, programs, table, keys, places):
       numbers: `[m, columns]`: what is pumped for them (`unfold.program_keys`).
       ids: `[k]`: what else tells them apart.
       salt: A number for what is the same for all of them.
-      programs: `Store.programs`.
+      programs: `ProgramStore.programs`.
       table: `[2 ** n]` int64: the places of programs, by their keys; not full.
       keys: `[k, 2]` int64, to be written: the instances' keys.
       places: `[k]` int64, to be written: the places of their programs, or -1.
@@ -47,7 +47,7 @@ def find(numbers, ids, salt, programs, table, keys, places):
     for k in range(len(ids)):
         keys[k, 0], keys[k, 1] = mixed(salt, ids[k], A), mixed(salt, ids[k], B)
     for j in range(len(numbers)):
-        k = numbers[j, PLACE]
+        k = numbers[j, POSITION]
         a, b = keys[k, 0], keys[k, 1]
         for column in range(PUMP, numbers.shape[1]):
             a, b = mixed(a, numbers[j, column], A), mixed(b, numbers[j, column], B)

@@ -15,15 +15,15 @@ def line_of(t, v):
 
 
 @inlined
-def slot_of(t, v):
-    """The slot of a message's instance."""
-    return np.int64(np.uint32(t.live[v, c.SLOT]))
+def handle_of(t, v):
+    """The handle of a message's instance."""
+    return np.int64(np.uint32(t.live[v, c.HANDLE]))
 
 
 @inlined
 def age_of(t, v):
     """When a message's instance was admitted."""
-    return t.instances[slot_of(t, v), c.AGE]
+    return t.instances[handle_of(t, v), c.AGE]
 
 
 @inlined
@@ -37,18 +37,18 @@ def push(t, q, first, last, n, rows):
         t.live[t.queues[q, c.TAIL], c.NEXT] = first
     t.queues[q, c.TAIL] = last
     t.queues[q, c.ITEMS] += n
-    t.queues[q, c.WAITING] += rows
+    t.queues[q, c.ITEM_ROWS] += rows
     t.queues[q, c.LONGEST] = max(t.queues[q, c.LONGEST], t.queues[q, c.ITEMS])
-    t.clock[c.STIRRED + t.stages[q // 3, c.WORKER]] = 1
+    t.clock[c.WOKEN + t.stages[q // c.N_DIRECTIONS, c.WORKER]] = 1
 
 
 @inlined
 def enter(t, q):
     """A queue is no longer empty: its worker has one more."""
-    worker = t.stages[q // 3, c.WORKER]
+    worker = t.stages[q // c.N_DIRECTIONS, c.WORKER]
     t.clock[c.ENTERED] += 1
     t.queues[q, c.SINCE] = t.clock[c.ENTERED]
-    t.queues[q, c.AT] = t.active[worker, c.N_ACTIVE]
+    t.queues[q, c.ACTIVE_AT] = t.active[worker, c.N_ACTIVE]
     t.active[worker, c.QUEUES + t.active[worker, c.N_ACTIVE]] = q
     t.active[worker, c.N_ACTIVE] += 1
 
@@ -56,12 +56,12 @@ def enter(t, q):
 @inlined
 def leave(t, q):
     """A queue is empty: its worker has one less."""
-    worker, at = t.stages[q // 3, c.WORKER], t.queues[q, c.AT]
+    worker, at = t.stages[q // c.N_DIRECTIONS, c.WORKER], t.queues[q, c.ACTIVE_AT]
     t.active[worker, c.N_ACTIVE] -= 1
     last = np.int64(t.active[worker, c.QUEUES + t.active[worker, c.N_ACTIVE]])
     t.active[worker, c.QUEUES + at] = last
-    t.queues[last, c.AT] = at
-    t.queues[q, c.AT] = -1
+    t.queues[last, c.ACTIVE_AT] = at
+    t.queues[q, c.ACTIVE_AT] = -1
 
 
 @inner
@@ -139,7 +139,7 @@ def oldest_first(t, q):
 @inner
 def space_for(t, stage, spare):
     """Rows that every output of a stage can get now, arenas' growth included; `spare` `[arenas]` is empty where they have no limits."""
-    space = np.int64(c.NO_LIMIT)
+    space = np.int64(c.UNLIMITED)
     if len(spare) == 0:
         return space
     for o in range(t.stages[stage, c.N_OUTPUTS]):
@@ -153,15 +153,15 @@ def space_for(t, stage, spare):
 @inner
 def has_room(t, q, spare):
     """Whether what the first message of a queue makes has room."""
-    stage = q // 3
-    if len(spare) == 0 or q % 3 == c.BACKWARD or t.stages[stage, c.N_OUTPUTS] == 0:
+    stage = q // c.N_DIRECTIONS
+    if len(spare) == 0 or q % c.N_DIRECTIONS == c.BACKWARD or t.stages[stage, c.N_OUTPUTS] == 0:
         return True
     space = space_for(t, stage, spare)
     if space >= t.queues[q, c.MAX_ROWS] and not t.stages[stage, c.RAGGED]:
         return True
-    if t.queues[q, c.WAITING] > t.queues[q, c.MAX_ROWS]:
+    if t.queues[q, c.ITEM_ROWS] > t.queues[q, c.MAX_ROWS]:
         oldest_first(t, q)
-    return t.lines[t.live[t.queues[q, c.HEAD], c.INVOCATION], c.SIZE] <= space
+    return t.lines[t.live[t.queues[q, c.HEAD], c.INVOCATION], c.OUT_ROWS] <= space
 
 
 @inner
@@ -175,15 +175,15 @@ def put_alike_first(t, q):
     """
     head = np.int64(t.queues[q, c.HEAD])
     born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[head, c.BORN])
-    n_params = t.stages[q // 3, c.N_PARAMS]
-    n, rows, last = 1, np.int64(t.lines[line_of(t, head), c.ROWS]), head
+    n_params = t.stages[q // c.N_DIRECTIONS, c.N_PARAMS]
+    n, rows, last = 1, np.int64(t.lines[line_of(t, head), c.IN_ROWS]), head
     first_other = last_other = np.int64(-1)
     fits, v = True, np.int64(t.live[head, c.NEXT])
     while v >= 0:
         follower, alike = np.int64(t.live[v, c.NEXT]), fits
         for p in range(n_params):
             alike = alike and t.live[v, c.SEEN + p] == t.live[head, c.SEEN + p]
-        own = np.int64(t.lines[line_of(t, v), c.ROWS])
+        own = np.int64(t.lines[line_of(t, v), c.IN_ROWS])
         if alike and rows + own <= t.queues[q, c.MAX_ROWS]:
             t.live[last, c.NEXT] = v
             last, n, rows = v, n + 1, rows + own

@@ -61,37 +61,37 @@ def give_rows(t, begin, length):
 
 
 @entry
-def widen(slots, lengths, rows, moved, *tables):
+def widen(handles, lengths, rows, moved, *tables):
     """Instances get longer programs: their messages move to longer ranges where they must, and with them their places in queues.
 
     Args:
-      slots: `[n]`: their slots.
+      handles: `[n]`: their handles.
       lengths: `[n]`: invocations that they have now.
       rows: `[n]`: rows that they have now.
       moved: `[n, 3]`, to be written: where each one's messages began, how many there were, and where they begin now.
       *tables: The tables, which have room.
     """
     t = Tables(*tables)
-    for k in range(len(slots)):
-        i = slots[k]
-        old, n = t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF]
+    for k in range(len(handles)):
+        i = handles[k]
+        old, n = t.instances[i, c.FIRST_LIVE], t.instances[i, c.N_INVOCATIONS]
         moved[k, 0], moved[k, 1] = old, max(0, n)
         if n < 0 or power_of(lengths[k]) != power_of(n):
-            t.instances[i, c.LIVE] = take_live(t, lengths[k])
+            t.instances[i, c.FIRST_LIVE] = take_live(t, lengths[k])
             if n >= 0:
-                move(t, old, n, t.instances[i, c.LIVE])
+                move(t, old, n, t.instances[i, c.FIRST_LIVE])
                 give_live(t, old, n)
-        old, n_rows = t.instances[i, c.ROWS_AT], t.instances[i, c.N_ROWS]
+        old, n_rows = t.instances[i, c.FIRST_SLOT], t.instances[i, c.N_OUT_ROWS]
         if n < 0 or power_of(rows[k]) != power_of(n_rows):
-            t.instances[i, c.ROWS_AT] = take_rows(t, rows[k])
+            t.instances[i, c.FIRST_SLOT] = take_rows(t, rows[k])
             if n >= 0:
                 for r in range(n_rows):
-                    t.slots[t.instances[i, c.ROWS_AT] + r] = t.slots[old + r]
+                    t.slots[t.instances[i, c.FIRST_SLOT] + r] = t.slots[old + r]
                 give_rows(t, old, n_rows)
-        t.instances[i, c.LENGTH_OF], t.instances[i, c.N_ROWS] = lengths[k], rows[k]
-        moved[k, 2] = t.instances[i, c.LIVE]
+        t.instances[i, c.N_INVOCATIONS], t.instances[i, c.N_OUT_ROWS] = lengths[k], rows[k]
+        moved[k, 2] = t.instances[i, c.FIRST_LIVE]
         for v in range(max(0, n)):
-            t.live[moved[k, 2] + v, c.INVOCATION] = t.instances[i, c.LINE] + v
+            t.live[moved[k, 2] + v, c.INVOCATION] = t.instances[i, c.FIRST_LINE] + v
 
 
 @inner
@@ -100,7 +100,7 @@ def move(t, old, n, new):
     for k in range(n):
         for column in range(t.live.shape[1]):
             t.live[new + k, column] = t.live[old + k, column]
-        t.live[old + k, c.NEED] = t.live[old + k, c.LEFT] = 0
+        t.live[old + k, c.N_MISSING] = t.live[old + k, c.N_OWED] = 0
     for q in range(len(t.queues)):
         if t.queues[q, c.ITEMS] == 0:
             continue

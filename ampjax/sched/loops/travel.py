@@ -10,11 +10,8 @@ import numpy as np
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.loops.compiled import entry, inlined, inner
-from ampjax.sched.loops.queues import line_of, push, slot_of
+from ampjax.sched.loops.queues import handle_of, line_of, push
 from ampjax.sched.loops.ranges import give_live, give_rows
-
-GONE = -1
-"""What a message needs that has travelled on: of one that consumes it and becomes known later it is no missing input."""
 
 NO_RANK = 1 << 30
 """More than any rank."""
@@ -48,7 +45,7 @@ def linked(t, messages):
     """Messages as a list: its first."""
     head = np.int64(-1)
     for k in range(len(messages) - 1, -1, -1):
-        t.live[messages[k], c.TOGETHER] = head
+        t.live[messages[k], c.NEXT_TOGETHER] = head
         head = np.int64(messages[k])
     return head
 
@@ -58,12 +55,12 @@ def emit(t, head):
     """A list of messages travels on, port by port: whoever has all of its inputs is ready, and groups that are complete travel on themselves; who is owed nothing is answered."""
     rank, consumed, v = np.int64(NO_RANK), True, head
     while v >= 0:
-        t.live[v, c.NEED] = GONE
+        t.live[v, c.N_MISSING] = c.TRAVELLED
         line = line_of(t, v)
         consumed = consumed and t.lines[line, c.OWED] > 0
         if t.lines[line, c.N_OUT] > 0:
-            rank = min(rank, np.int64(t.outputs[t.lines[line, c.OUT], c.RANK]))
-        v = np.int64(t.live[v, c.TOGETHER])
+            rank = min(rank, np.int64(t.outputs[t.lines[line, c.FIRST_OUTPUT], c.RANK]))
+        v = np.int64(t.live[v, c.NEXT_TOGETHER])
     while rank < NO_RANK:
         rank, complete = reach(t, head, rank)
         if complete >= 0:
@@ -79,9 +76,9 @@ def reach(t, head, rank):
     following, groups, last_group, v = np.int64(NO_RANK), np.int64(-1), np.int64(-1), head
     q, first, last, n, rows = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(0), np.int64(0)  # who is ready
     while v >= 0:
-        line, i = line_of(t, v), slot_of(t, v)
-        base, direction = t.instances[i, c.LIVE], np.int64(c.FORWARD if t.instances[i, c.TRAIN] else c.INFER)
-        begin = np.int64(t.lines[line, c.OUT])
+        line, i = line_of(t, v), handle_of(t, v)
+        base, direction = t.instances[i, c.FIRST_LIVE], np.int64(c.FORWARD if t.instances[i, c.TRAIN] else c.INFER)
+        begin = np.int64(t.lines[line, c.FIRST_OUTPUT])
         for e in range(begin, begin + t.lines[line, c.N_OUT]):  # by rank
             own = np.int64(t.outputs[e, c.RANK])
             if own > rank:
@@ -89,29 +86,29 @@ def reach(t, head, rank):
                 break
             if own < rank:
                 continue
-            to = base + t.outputs[e, c.TO]
-            t.live[to, c.NEED] -= 1
-            if t.live[to, c.NEED] > 0:
+            to = base + t.outputs[e, c.CONSUMER]
+            t.live[to, c.N_MISSING] -= 1
+            if t.live[to, c.N_MISSING] > 0:
                 continue
             at = line_of(t, to)
             stage = np.int64(t.lines[at, c.STAGE])
             if t.stages[stage, c.KIND] == c.GROUPS:
-                t.live[to, c.TOGETHER] = -1
+                t.live[to, c.NEXT_TOGETHER] = -1
                 if groups < 0:
                     groups = to
                 else:
-                    t.live[last_group, c.TOGETHER] = to
+                    t.live[last_group, c.NEXT_TOGETHER] = to
                 last_group = to
                 continue
-            if 3 * stage + direction != q:
+            if c.N_DIRECTIONS * stage + direction != q:
                 if n > 0:
                     push(t, q, first, last, n, rows)
-                q, first, n, rows = 3 * stage + direction, to, np.int64(0), np.int64(0)
+                q, first, n, rows = c.N_DIRECTIONS * stage + direction, to, np.int64(0), np.int64(0)
             else:
                 t.live[last, c.NEXT] = to
             t.live[to, c.BORN] = t.clock[c.NOW]
-            last, n, rows = to, n + 1, rows + t.lines[at, c.ROWS]
-        v = np.int64(t.live[v, c.TOGETHER])
+            last, n, rows = to, n + 1, rows + t.lines[at, c.IN_ROWS]
+        v = np.int64(t.live[v, c.NEXT_TOGETHER])
     if n > 0:
         push(t, q, first, last, n, rows)
     return following, groups
@@ -124,7 +121,7 @@ def unconsumed(t, head):
     while v >= 0:
         if t.lines[line_of(t, v), c.OWED] == 0:
             first, last = appended(t, first, last, v)
-        v = np.int64(t.live[v, c.TOGETHER])
+        v = np.int64(t.live[v, c.NEXT_TOGETHER])
     return closed(t, first, last)
 
 
@@ -151,10 +148,10 @@ def answer(t, messages):
     for p in range(t.lines[line_of(t, messages[0]), c.N_IN]):
         first = last = np.int64(-1)
         for v in messages:
-            e = t.lines[line_of(t, v), c.IN] + p
-            owner = t.instances[slot_of(t, v), c.LIVE] + t.inputs[e, c.FROM]
-            t.live[owner, c.LEFT] -= 1
-            if t.live[owner, c.LEFT] == 0:
+            e = t.lines[line_of(t, v), c.FIRST_INPUT] + p
+            owner = t.instances[handle_of(t, v), c.FIRST_LIVE] + t.inputs[e, c.PRODUCER]
+            t.live[owner, c.N_OWED] -= 1
+            if t.live[owner, c.N_OWED] == 0:
                 first, last = appended(t, first, last, owner)
         if first >= 0:
             settle(t, closed(t, first, last))
@@ -175,13 +172,13 @@ def settle(t, head):
                 if last >= 0:
                     t.live[last, c.NEXT] = head
                 t.live[head, c.BORN] = t.clock[c.NOW]
-                last, n, rows = head, n + 1, rows + t.lines[line, c.ROWS]
+                last, n, rows = head, n + 1, rows + t.lines[line, c.IN_ROWS]
             head = follower
         others = closed(t, others, last_other)
         if t.stages[stage, c.KIND] == c.GROUPS:
             settle(t, members_of(t, closed(t, first, last)))
-        elif t.stages[stage, c.KIND] == c.COMPUTES and t.instances[slot_of(t, first), c.TRAIN] != 0:
-            push(t, 3 * stage + c.BACKWARD, first, last, n, rows)
+        elif t.stages[stage, c.KIND] == c.COMPUTES and t.instances[handle_of(t, first), c.TRAIN] != 0:
+            push(t, c.N_DIRECTIONS * stage + c.BACKWARD, first, last, n, rows)
         else:
             end_all(t, closed(t, first, last))
         head = others
@@ -193,12 +190,12 @@ def members_of(t, head):
     """A list of groups ends: who is in them is owed one gradient less. Returns those that are owed none now."""
     first, last, v = np.int64(-1), np.int64(-1), head
     while v >= 0:
-        line, base = line_of(t, v), t.instances[slot_of(t, v), c.LIVE]
-        begin = np.int64(t.lines[line, c.IN])
+        line, base = line_of(t, v), t.instances[handle_of(t, v), c.FIRST_LIVE]
+        begin = np.int64(t.lines[line, c.FIRST_INPUT])
         for e in range(begin, begin + t.lines[line, c.N_IN]):
-            owner = base + t.inputs[e, c.FROM]
-            t.live[owner, c.LEFT] -= 1
-            if t.live[owner, c.LEFT] == 0:
+            owner = base + t.inputs[e, c.PRODUCER]
+            t.live[owner, c.N_OWED] -= 1
+            if t.live[owner, c.N_OWED] == 0:
                 first, last = appended(t, first, last, owner)
         v = np.int64(t.live[v, c.NEXT])
     end_all(t, head)
@@ -214,17 +211,17 @@ def end_all(t, head):
         n, v = np.int64(t.free[arena, c.N_FREE]), head
         while v >= 0:
             line = line_of(t, v)
-            size = np.int64(t.lines[line, c.SIZE])
-            at = t.instances[slot_of(t, v), c.ROWS_AT] + t.lines[line, c.ROW] + o * size
+            size = np.int64(t.lines[line, c.OUT_ROWS])
+            at = t.instances[handle_of(t, v), c.FIRST_SLOT] + t.lines[line, c.ROW] + o * size
             for r in range(size):
                 t.free[arena, c.FREE + n] = t.slots[at + r]
                 n += 1
             v = np.int64(t.live[v, c.NEXT])
         t.free[arena, c.N_FREE] = n
     while head >= 0:
-        follower, i = np.int64(t.live[head, c.NEXT]), slot_of(t, head)
-        t.instances[i, c.ALIVE] -= 1
-        if t.instances[i, c.ALIVE] == 0:
+        follower, i = np.int64(t.live[head, c.NEXT]), handle_of(t, head)
+        t.instances[i, c.N_ALIVE] -= 1
+        if t.instances[i, c.N_ALIVE] == 0:
             end_instance(t, i)
         head = follower
 
@@ -232,9 +229,9 @@ def end_all(t, head):
 @inlined
 def end_instance(t, i):
     """An instance has ended: what it held can be given to another."""
-    if t.instances[i, c.LENGTH_OF] >= 0:  # one for which nothing was ever pumped holds none
-        give_live(t, t.instances[i, c.LIVE], t.instances[i, c.LENGTH_OF])
-        give_rows(t, t.instances[i, c.ROWS_AT], t.instances[i, c.N_ROWS])
+    if t.instances[i, c.N_INVOCATIONS] >= 0:  # one for which nothing was ever pumped holds none
+        give_live(t, t.instances[i, c.FIRST_LIVE], t.instances[i, c.N_INVOCATIONS])
+        give_rows(t, t.instances[i, c.FIRST_SLOT], t.instances[i, c.N_OUT_ROWS])
     t.clock[c.N_TRAIN if t.instances[i, c.TRAIN] else c.N_INFER] -= 1
     t.idle[c.ENDED, t.clock[c.N_ENDED]] = i
     t.clock[c.N_ENDED] += 1

@@ -8,30 +8,32 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.sched import columns as c
-from ampjax.sched.columns import Tables
-from ampjax.sched.loops.build_dispatch import built
+from ampjax.sched.columns import Rates, Tables
+from ampjax.sched.loops.build_dispatch import try_build
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
-from ampjax.sched.loops.queues import slot_of
+from ampjax.sched.loops.queues import handle_of
 from ampjax.sched.loops.travel import travel
 
 
 @entry
-def advance(most, chosen, policy, rates, terms, updates, machine, moments, workers, spare, told, pack, due, *tables):
+def advance(
+    most, chosen, policy, queues, terms, updates, machine, moments, workers, spare, decided, pack, due, *tables
+):
     """Lets time go on until so many dispatches have been decided, or the caller must see to something, as after `decide`.
 
     Args:
       most: Dispatches.
       chosen: The queue that the next worker takes; `WAITS` lets it wait, -1 lets the policy choose.
       policy: Its number.
-      rates: What dispatches cost (`virtual.Rates`): a line for each queue;
-      terms: for each of their terms;
-      updates: operations of an update of each node;
-      machine: operations and bytes in a second.
+      queues: What dispatches cost: `Rates.queues`.
+      terms: `Rates.terms`.
+      updates: `Rates.updates`.
+      machine: `Rates.machine`.
       moments: The time, and who is asked; see `columns`.
       workers: What workers do.
       spare: See `decide`.
-      told: `[most + 1, columns]` int64, to be written: as for `decide`, workers among it. The reason `NOTHING` says that no worker has anything to do,
+      decided: `[most + 1, columns]` int64, to be written: as for `decide`, workers among it. The reason `NOTHING` says that no worker has anything to do,
         `WAITS` that the policy wants the next one to wait, though no other has anything to do.
       pack: See `decide`.
       due: See `decide`.
@@ -40,7 +42,7 @@ def advance(most, chosen, policy, rates, terms, updates, machine, moments, worke
     Returns:
       How many dispatches there are.
     """
-    t = Tables(*tables)
+    t, rates = Tables(*tables), Rates(queues, terms, updates, machine)
     n, at, n_due, goes_on = 0, 0, 0, True
     while goes_on and n < most:
         if moments[c.NEXT_ASKED] == moments[c.N_ASKED]:
@@ -48,97 +50,98 @@ def advance(most, chosen, policy, rates, terms, updates, machine, moments, worke
                 look_who_asks(t, moments, workers)
                 continue
             if moments[c.N_BUSY] == 0:
-                told[n, c.Q] = c.NOTHING
+                decided[n, c.QUEUE] = c.NOTHING
                 return n
             first = workers[c.HEAP, 0]
-            if at + workers[c.N_OF, first] > len(pack):
+            if at + workers[c.RUNS_MESSAGES, first] > len(pack):
                 break
             end_first(t, moments, workers)
-            messages = pack[at : at + workers[c.N_OF, first]]
-            unroll(t, workers[c.FIRST_OF, first], messages)
-            travel(t, messages, workers[c.DOES, first] % 3)
+            messages = pack[at : at + workers[c.RUNS_MESSAGES, first]]
+            unroll(t, workers[c.RUNS_FIRST, first], messages)
+            travel(t, messages, workers[c.RUNS_QUEUE, first] % c.N_DIRECTIONS)
             if t.clock[c.N_ENDED]:
                 break
             continue
         worker = workers[c.TO_ASK, moments[c.NEXT_ASKED]]
         q = np.int64(chosen) if chosen != -1 and n == 0 else choose(t, worker, policy, spare)
         if q == c.WAITS and moments[c.N_BUSY] == 0 and (chosen != c.WAITS or n > 0):
-            told[n, c.Q], told[n, c.ASKER] = c.WAITS, worker
+            decided[n, c.QUEUE], decided[n, c.DECIDED_FOR] = c.WAITS, worker
             return n
         chosen = -1
         if q < 0:
-            ask_in_vain(t, moments, workers, worker)
+            note_blocked(t, moments, workers, worker)
             continue
-        told[n, c.Q] = q
-        if not built(t, q, spare, told[n], pack[at:], due[n_due:]):
+        decided[n, c.QUEUE] = q
+        if not try_build(t, q, spare, decided[n], pack[at:], due[n_due:]):
             return n
-        told[n, c.PACK], told[n, c.DUE], told[n, c.ASKER] = at, n_due, worker
-        new = due[n_due : n_due + told[n, c.N_DUE]]
-        costs = cost_ns(t, told[n], pack[at:], new, rates, terms, updates, machine)
-        begin_dispatch(moments, workers, worker, told[n], pack[at], costs)
+        decided[n, c.PACK], decided[n, c.DUE], decided[n, c.DECIDED_FOR] = at, n_due, worker
+        new = due[n_due : n_due + decided[n, c.N_DUE]]
+        costs = cost_ns(t, decided[n], pack[at:], new, rates)
+        begin_dispatch(moments, workers, worker, decided[n], pack[at], costs)
         for k in range(len(new)):
             goes_on = goes_on and t.nodes[new[k, 0], c.MEETS] == 0
-        at += told[n, c.N_PACK]
+        at += decided[n, c.N_PACK]
         n_due += len(new)
         n += 1
-    told[n, c.Q] = 0
+    decided[n, c.QUEUE] = 0
     return n
 
 
 @inlined
 def look_who_asks(t, moments, workers):
     """Idle workers are asked for which something has come, or for which something waited when they were last asked."""
-    for k in range(moments[c.N_IN_VAIN]):
-        t.clock[c.STIRRED + workers[c.TO_ASK, k]] = 1
+    for k in range(moments[c.N_BLOCKED]):
+        t.clock[c.WOKEN + workers[c.TO_ASK, k]] = 1
     n = 0
     for worker in range(workers.shape[1]):
-        if t.clock[c.STIRRED + worker]:
-            t.clock[c.STIRRED + worker] = 0
+        if t.clock[c.WOKEN + worker]:
+            t.clock[c.WOKEN + worker] = 0
             if workers[c.END_NS, worker] == c.IDLE:
                 workers[c.TO_ASK, n] = worker
                 n += 1
-    moments[c.N_ASKED], moments[c.NEXT_ASKED], moments[c.N_IN_VAIN], moments[c.LOOKS] = n, 0, 0, 0
+    moments[c.N_ASKED], moments[c.NEXT_ASKED], moments[c.N_BLOCKED], moments[c.LOOKS] = n, 0, 0, 0
 
 
 @inlined
-def ask_in_vain(t, moments, workers, worker):
+def note_blocked(t, moments, workers, worker):
     """A worker starts nothing now; one for which something waits is asked again at the next event."""
     if t.active[worker, c.N_ACTIVE]:
-        workers[c.TO_ASK, moments[c.N_IN_VAIN]] = worker
-        moments[c.N_IN_VAIN] += 1
+        workers[c.TO_ASK, moments[c.N_BLOCKED]] = worker
+        moments[c.N_BLOCKED] += 1
     moments[c.NEXT_ASKED] += 1
 
 
 @inlined
-def cost_ns(t, told, pack, due, rates, terms, updates, machine):
+def cost_ns(t, decision, pack, due, rates):
     """What a dispatch takes: `FlopsCost` operation by operation, so that both round alike.
 
     Args:
       t: The tables.
-      told: The dispatch.
+      decision: The dispatch.
       pack: The same.
       due: `[d, 3]`: its updates.
-      rates: See `advance`.
-      terms: See `advance`.
-      updates: See `advance`.
-      machine: See `advance`.
+      rates: What dispatches cost.
     """
-    q, n, operations = told[c.Q], told[c.N_MESSAGES], 0.0
-    first = np.int64(rates[q, c.FIRST_TERM])
-    for k in range(first, first + np.int64(rates[q, c.N_TERMS])):
-        way, rows = np.int64(terms[k, c.OF_WHAT]), told[c.N_ROWS_IN]
-        if way == c.OF_OUTPUT:
-            rows = n if told[c.PADDED] else np.int64(pack[c.N_HEAD * n + t.stages[q // 3, c.N_PORTS]])
-        elif way >= 0:
+    q, n, operations = decision[c.QUEUE], decision[c.N_MESSAGES], 0.0
+    first = np.int64(rates.queues[q, c.FIRST_TERM])
+    for k in range(first, first + np.int64(rates.queues[q, c.N_TERMS])):
+        edge_type, rows = np.int64(rates.terms[k, c.OF_WHAT]), decision[c.N_ROWS_IN]
+        if edge_type == c.OF_OUTPUT:
+            rows = (
+                n
+                if decision[c.PADDED_SIZE]
+                else np.int64(pack[c.N_HEAD * n + t.stages[q // c.N_DIRECTIONS, c.N_PORTS]])
+            )
+        elif edge_type >= 0:
             rows = np.int64(0)
             for v in pack[:n]:
-                rows += t.edges[t.instances[slot_of(t, v), c.PLACE], way]
-        operations += terms[k, c.PER_ROW] * rows
+                rows += t.edges[t.instances[handle_of(t, v), c.PROGRAM], edge_type]
+        operations += rates.terms[k, c.PER_ROW] * rows
     for k in range(len(due)):
-        operations += updates[due[k, 0]]
-    costs = whole_ns(operations / machine[c.PER_S]) + np.int64(rates[q, c.FIXED_NS])
-    if rates[q, c.ROW_BYTES] > 0:
-        costs += whole_ns(told[c.N_ROWS_IN] * rates[q, c.ROW_BYTES] / machine[c.BYTES_PER_S])
+        operations += rates.updates[due[k, 0]]
+    costs = whole_ns(operations / rates.machine[c.PER_S]) + np.int64(rates.queues[q, c.FIXED_NS])
+    if rates.queues[q, c.ROW_BYTES] > 0:
+        costs += whole_ns(decision[c.N_ROWS_IN] * rates.queues[q, c.ROW_BYTES] / rates.machine[c.BYTES_PER_S])
     return costs
 
 
@@ -149,10 +152,17 @@ def whole_ns(seconds):
 
 
 @inlined
-def begin_dispatch(moments, workers, worker, told, first, costs):
+def begin_dispatch(moments, workers, worker, decision, first, costs):
     """A worker, which was asked, starts a dispatch, whose first message is `first`: it goes into the heap."""
-    workers[c.END_NS, worker], workers[c.BY, worker] = moments[c.NOW_NS] + max(np.int64(0), costs), told[c.NUMBER]
-    workers[c.DOES, worker], workers[c.FIRST_OF, worker], workers[c.N_OF, worker] = told[c.Q], first, told[c.N_MESSAGES]
+    workers[c.END_NS, worker], workers[c.RUNS_NUMBER, worker] = (
+        moments[c.NOW_NS] + max(np.int64(0), costs),
+        decision[c.NUMBER],
+    )
+    workers[c.RUNS_QUEUE, worker], workers[c.RUNS_FIRST, worker], workers[c.RUNS_MESSAGES, worker] = (
+        decision[c.QUEUE],
+        first,
+        decision[c.N_MESSAGES],
+    )
     k = moments[c.N_BUSY]
     while k > 0 and ends_before(workers, worker, workers[c.HEAP, (k - 1) // 2]):
         workers[c.HEAP, k] = workers[c.HEAP, (k - 1) // 2]
@@ -179,14 +189,14 @@ def end_first(t, moments, workers):
         k, child = child, 2 * child + 1
     workers[c.HEAP, k] = last
     workers[c.END_NS, worker] = c.IDLE
-    t.clock[c.STIRRED + worker] = moments[c.LOOKS] = 1
+    t.clock[c.WOKEN + worker] = moments[c.LOOKS] = 1
 
 
 @inlined
 def ends_before(workers, a, b):
     """Whether one worker's dispatch ends before another's; of two that end together the one that was decided first."""
     ends, others = workers[c.END_NS, a], workers[c.END_NS, b]
-    return ends < others or (ends == others and workers[c.BY, a] < workers[c.BY, b])
+    return ends < others or (ends == others and workers[c.RUNS_NUMBER, a] < workers[c.RUNS_NUMBER, b])
 
 
 @inlined

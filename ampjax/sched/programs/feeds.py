@@ -11,7 +11,7 @@ from ampjax.errors import MessageError
 from ampjax.ir.instances import Messages
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
-from ampjax.sched.tables.space import Space
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Feeds:
 
     Args:
       plan: The plan.
-      space: The tables, for the arenas' sizes.
+      tables: The tables, for the arenas' sizes.
     """
 
-    def __init__(self, plan: Plan, space: Space):
-        self._space, arenas = space, space.arenas
+    def __init__(self, plan: Plan, tables: SchedulerTables):
+        self._tables, arenas = tables, tables.arenas
         pumps = zip(plan.graph.pumps.items(), arenas.of_pump, strict=True)
         self._pumps = {
             name: (node.op.type.ragged, arena, arenas.keys[arena])
@@ -56,7 +56,7 @@ class Feeds:
                 continue
             ragged, arena, key = self._pumps[name]
             stop = start + (int(np.asarray(messages.sizes).sum()) if ragged else len(messages.instance))
-            capacity = int(self._space.capacities[arena]) + 1
+            capacity = int(self._tables.capacities[arena]) + 1
             feeds.append(Feed(name, key, slots[start:stop], messages.payload, capacity))
             start = stop
         return feeds

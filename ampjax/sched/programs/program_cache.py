@@ -14,8 +14,9 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.diagnose.never_ends import require_ends
-from ampjax.sched.tables.program_store import Store
-from ampjax.unfold.demand import Rows, demand
+from ampjax.sched.tables.plan_tables import Arenas
+from ampjax.sched.tables.program_store import ProgramStore
+from ampjax.unfold.demand import ArenaRows, demand
 from ampjax.unfold.program_keys import topologies_of
 from ampjax.unfold.unfolder import Unfolder, of_some
 
@@ -46,16 +47,18 @@ class ProgramCache:
 
     Args:
       plan: The plan.
-      store: Where programs stand.
+      arenas: The plan's arenas.
       most_bytes: Bytes of programs that are kept; those of instances in flight are kept in any case.
       loops: The compiled loops.
 
     Attributes:
+      store: Where programs stand.
       n_unfolded: Programs that have been unfolded.
     """
 
-    def __init__(self, plan: Plan, store: Store, most_bytes: int, loops: ModuleType):
-        self._plan, self._store, self._most, self._loops = plan, store, most_bytes, loops
+    def __init__(self, plan: Plan, arenas: Arenas, most_bytes: int, loops: ModuleType):
+        self._plan, self._most, self._loops = plan, most_bytes, loops
+        self.store = ProgramStore(plan, arenas)
         self.unfolder = Unfolder(plan)
         self._by_id = False
         self._table, self._entered = np.full(64, c.NOBODY, np.int64), 0
@@ -80,7 +83,7 @@ class ProgramCache:
         """
         keys, places = np.empty((len(ids), 2), np.int64), np.empty(len(ids), np.int64)
         salts = ids if self._by_id else np.zeros(len(ids), np.int64)
-        missing = self._loops.find(numbers, salts, 1 + purpose, self._store.programs, self._table, keys, places)
+        missing = self._loops.find(numbers, salts, 1 + purpose, self.store.programs, self._table, keys, places)
         if missing:
             by_id = self._by_id
             t = self._find_missing(t, ids, batch, PURPOSES[purpose], keys, places)
@@ -89,7 +92,7 @@ class ProgramCache:
         self._hits += len(ids) - missing
         return t, places
 
-    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[Rows]:
+    def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[ArenaRows]:
         """For each of some instances the rows that it needs of each device arena, if nothing is freed before it has ended; for the guard of memory limits.
 
         Args:
@@ -105,12 +108,12 @@ class ProgramCache:
 
     def release_all(self) -> None:
         """Notes that nothing is in flight."""
-        self._store.uses[:, c.USERS] = 0
+        self.store.uses[:, c.USERS] = 0
         self.make_room()
 
     def make_room(self) -> None:
         """Drops the programs that have been used least lately until the others have room."""
-        store = self._store
+        store = self.store
         if store.nbytes <= self._most:
             return
         for number in store.unused:
@@ -127,7 +130,7 @@ class ProgramCache:
     def statistics(self) -> CacheStatistics:
         """What has become of programs so far."""
         return CacheStatistics(
-            self._hits, self.n_unfolded, self._dropped, self.n_unfolded - self._dropped, self._store.nbytes
+            self._hits, self.n_unfolded, self._dropped, self.n_unfolded - self._dropped, self.store.nbytes
         )
 
     def _find_missing(
@@ -146,14 +149,14 @@ class ProgramCache:
         wanted = missing[np.unique(of, return_index=True)[1]]
         own = batch if len(wanted) == len(ids) else {pump: of_some(m, wanted.tolist()) for pump, m in batch.items()}
         unfolding = self.unfolder.unfold([own], ids[wanted], purpose)
-        by_id = unfolding.space.reads_instance and not self._by_id
+        by_id = unfolding.workspace.reads_instance and not self._by_id
         programs = self.unfolder.programs(unfolding)
         require_ends(self._plan, unfolding, programs)
         self.unfolder.give_up(unfolding)
         if by_id:
             self._by_id = True
             return t
-        store, known = self._store, places[places >= 0]
+        store, known = self.store, places[places >= 0]
         t, number = store.add(t, programs, keys[wanted])
         wave = store.waves[number]
         places[missing] = np.array(wave.places)[of]
@@ -176,5 +179,5 @@ class ProgramCache:
             kept = self._table[self._table >= 0]
             self._entered = len(kept) + len(places)
             self._table = np.full(1 << (4 * self._entered).bit_length(), c.NOBODY, np.int64)
-            self._loops.insert(self._store.programs, kept, self._table)
-        self._loops.insert(self._store.programs, np.arange(places.start, places.stop), self._table)
+            self._loops.insert(self.store.programs, kept, self._table)
+        self._loops.insert(self.store.programs, np.arange(places.start, places.stop), self._table)

@@ -13,11 +13,8 @@ from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 
-FIRST = 1024
+FIRST_LENGTH = 1024
 """Lines that tables have at first."""
-
-NEVER = -1
-"""The interval of nodes that only the controller updates."""
 
 
 class Arenas:
@@ -37,14 +34,14 @@ class Arenas:
         types = [node.op.type for node in plan.graph.pumps.values()]
         pumps: list[ArenaKey] = [(HOST, t.shape, t.dtype.name) for t in types]
         self.of_pump = [numbers.setdefault(key, len(numbers)) for key in pumps]
-        outputs = [stage.arenas if not stage.kind.is_control else () for stage in plan.stages]
+        outputs = [stage.arenas if stage.kind.is_dispatched else () for stage in plan.stages]
         self.of_stage = [[numbers.setdefault(key, len(numbers)) for key in own] for own in outputs]
         self.keys = list(numbers)
 
 
 def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tables:
     """Tables without programs, with nothing in flight."""
-    params, starts, ways = _params(plan)
+    params, starts, edge_types = _params(plan)
     width = max((len(stage.parameterised) for stage in plan.stages), default=0)
     return Tables(
         stages=_stages(plan, settings, arenas, starts),
@@ -53,15 +50,15 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         lines=np.zeros((0, c.OWED + 1), np.int32),
         inputs=np.zeros((0, c.LENGTH + 1), np.int32),
         outputs=np.zeros((0, c.RANK + 1), np.int32),
-        edges=np.zeros((0, ways), np.int32),
+        edges=np.zeros((0, edge_types), np.int32),
         picks=np.zeros(0, np.int32),
         live=np.zeros((0, c.SEEN + width), np.int32),
         instances=np.zeros((0, c.PURPOSE + 1), np.int64),
         queues=_queues(plan, settings),
-        clock=np.zeros(c.STIRRED + plan.workers, np.int64),
+        clock=np.zeros(c.WOKEN + plan.workers, np.int64),
         slots=np.zeros(0, np.int32),
         free=np.zeros((len(arenas.keys), c.FREE), np.int32),
-        active=np.zeros((plan.workers, c.QUEUES + 3 * len(plan.stages)), np.int32),
+        active=np.zeros((plan.workers, c.QUEUES + c.N_DIRECTIONS * len(plan.stages)), np.int32),
         idle=np.zeros((2, 0), np.int32),
         ranges=np.full((4, 64), -1, np.int64),
     )
@@ -72,7 +69,7 @@ def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Map
     width = max((len(own) for own in arenas.of_stage), default=0)
     table = np.zeros((n_stages + n_pumps, c.ARENA + max(width, 1)), np.int64)
     for stage, own in zip(plan.stages, arenas.of_stage, strict=True):
-        kind = c.GROUPS if stage.kind.is_control else c.COMPUTES if stage.outputs else c.ENDS
+        kind = c.GROUPS if not stage.kind.is_dispatched else c.COMPUTES if stage.outputs else c.ENDS
         head = kind, stage.worker, len(stage.ports), len(own), stage.kind.is_transfer, stage.workers_ahead
         stashes = any(node in settings.stashed for node in stage.params)
         traits = stashes, stage.route_by is not None, stage.ragged
@@ -85,40 +82,50 @@ def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Map
 
 
 def _params(plan: Plan) -> tuple[np.ndarray, dict[int, int], int]:
-    """The parameterised nodes of all stages `[p, 2]`, those that share parameters side by side, where each stage's begin, and how many ways chains have together."""
+    """The parameterised nodes of all stages `[p, 2]`, those that share parameters side by side, where each stage's begin, and how many edge types chains have together."""
     numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
     rows: list[tuple[int, int]] = []
-    starts, ways = {}, 0
+    starts, edge_types = {}, 0
     for stage in plan.stages:
         starts[stage.number] = len(rows)
         for node in stage.parameterised:
-            way = stage.way_of.get(node.name)
+            edge_type = stage.edge_type_of.get(node.name)
             others = c.OF_INPUT if stage.chain is None else c.OF_OUTPUT
-            rows.append((numbers[node.params_name], others if way is None else ways + way))
-        ways += n_ways(stage)
-    return np.array(rows, np.int64).reshape(-1, 2), starts, ways
+            rows.append((numbers[node.params_name], others if edge_type is None else edge_types + edge_type))
+        edge_types += n_edge_types(stage)
+    return np.array(rows, np.int64).reshape(-1, 2), starts, edge_types
 
 
-def n_ways(stage: Stage) -> int:
-    """The ways of a stage's chain."""
-    return 0 if stage.chain is None else len(stage.chain.ways)
+def n_edge_types(stage: Stage) -> int:
+    """Counts the edge types of a stage's chain.
+
+    Args:
+      stage: The stage.
+
+    Returns:
+      How many; 0 for a stage without a chain.
+    """
+    return 0 if stage.chain is None else len(stage.chain.edge_types)
 
 
 def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    nodes = np.zeros((len(plan.graph.parameterised), c.HISTOGRAM + c.BINS), np.int64)
+    nodes = np.zeros((len(plan.graph.parameterised), c.HISTOGRAM + c.N_BINS), np.int64)
     for number, node in enumerate(plan.graph.parameterised):
-        nodes[number, c.INTERVAL] = NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
+        nodes[number, c.INTERVAL] = c.NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
         nodes[number, c.MEETS] = bool(settings.sync.every) and bool(plan.graph.parameterised[node].options.replica_of)
     return nodes
 
 
 def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    queues = np.zeros((3 * len(plan.stages), c.MOST_ROWS + 1), np.int64)
-    queues[:, c.AT] = -1
+    queues = np.zeros((c.N_DIRECTIONS * len(plan.stages), c.MOST_TAKEN_ROWS + 1), np.int64)
+    queues[:, c.ACTIVE_AT] = -1
     for stage in plan.stages:
         for direction in (c.FORWARD, c.BACKWARD, c.INFER):
             limit_queue(
-                queues[3 * stage.number + direction], stage, direction, size_of(stage, settings.max_dispatch_size)
+                queues[c.N_DIRECTIONS * stage.number + direction],
+                stage,
+                direction,
+                size_of(stage, settings.max_dispatch_size),
             )
     return queues
 
@@ -134,9 +141,9 @@ def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> N
     collects = forth and stage.kind.collects
     makes_rows = collects or (forth and stage.kind.by_topology and not stage.aligned)
     queue[c.MAX_ROWS] = most
-    queue[c.MAX_IN] = c.NO_LIMIT if collects else most
-    queue[c.MAX_ITEMS] = most if forth and stage.kind.reduces else c.NO_LIMIT
-    queue[c.MAX_OUT] = most if makes_rows else c.NO_LIMIT
+    queue[c.MAX_IN] = c.UNLIMITED if collects else most
+    queue[c.MAX_ITEMS] = most if forth and stage.kind.reduces else c.UNLIMITED
+    queue[c.MAX_OUT] = most if makes_rows else c.UNLIMITED
 
 
 def longer(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:
@@ -144,7 +151,7 @@ def longer(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:
     if n <= array.shape[axis]:
         return array
     shape = list(array.shape)
-    shape[axis] = max(n, 2 * array.shape[axis], FIRST)
+    shape[axis] = max(n, 2 * array.shape[axis], FIRST_LENGTH)
     new = np.zeros(shape, array.dtype)
     new[tuple(slice(0, size) for size in array.shape)] = array
     return new

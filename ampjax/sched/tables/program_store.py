@@ -10,15 +10,11 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.tables.extents import Extents
-from ampjax.sched.tables.plan_tables import Arenas, longer, n_ways
+from ampjax.sched.tables.plan_tables import Arenas, longer, n_edge_types
 from ampjax.unfold.programs import Programs
 
 Parts = list[tuple[str, int, int]]
 """Lines of tables: the table, where they begin, how many."""
-
-
-GONE = -1
-"""The place of lines that are nobody's, and the wave of programs that came alone."""
 
 
 @dataclass(eq=False, slots=True)
@@ -36,7 +32,7 @@ class Wave:
     places: range
 
 
-class Store:
+class ProgramStore:
     """Where each program stands in the tables.
 
     Args:
@@ -73,21 +69,25 @@ class Store:
         for column, values in (
             (c.STAGE, programs.stage),
             (c.ROW, programs.row),
-            (c.SIZE, programs.size),
-            (c.ROWS, programs.rows),
-            (c.IN, programs.in_start[:-1] + begin["inputs"]),
+            (c.OUT_ROWS, programs.size),
+            (c.IN_ROWS, programs.rows),
+            (c.FIRST_INPUT, programs.in_start[:-1] + begin["inputs"]),
             (c.N_IN, np.diff(programs.in_start)),
-            (c.OUT, programs.out_start[:-1] + begin["outputs"]),
+            (c.FIRST_OUTPUT, programs.out_start[:-1] + begin["outputs"]),
             (c.N_OUT, np.diff(programs.out_start)),
             (c.OWED, programs.owed),
         ):
             own[:, column] = values
         inputs = t.inputs[begin["inputs"] : begin["inputs"] + e]
-        inputs[:, c.FROM], inputs[:, c.FIRST], inputs[:, c.LENGTH] = programs.in_from, programs.in_row, programs.in_size
+        inputs[:, c.PRODUCER], inputs[:, c.FIRST_ROW], inputs[:, c.LENGTH] = (
+            programs.in_from,
+            programs.in_row,
+            programs.in_size,
+        )
         outputs = t.outputs[begin["outputs"] : begin["outputs"] + len(programs.out_to)]
-        outputs[:, c.TO], outputs[:, c.RANK] = programs.out_to, programs.out_rank
+        outputs[:, c.CONSUMER], outputs[:, c.RANK] = programs.out_to, programs.out_rank
         t.picks[begin["picks"] : begin["picks"] + len(programs.picks)] = programs.picks
-        chains = [programs.edges[stage.number] for stage in self._plan.stages if n_ways(stage)]
+        chains = [programs.edges[stage.number] for stage in self._plan.stages if n_edge_types(stage)]
         places = range(begin["places"], begin["places"] + k)
         if chains:
             t.edges[places.start : places.stop] = np.concatenate(chains, axis=1)
@@ -129,14 +129,14 @@ class Store:
         for table, start, n in parts:
             self._extents[table].give(start, n)
             if table == "lines":
-                self._places[start : start + n] = GONE
+                self._places[start : start + n] = c.NO_PLACE
 
     def take_places(self, t: Tables, ids: np.ndarray, parts: Parts) -> tuple[Tables, np.ndarray]:
         """Places `[n]` for programs that are still empty, of these instances."""
         start = self.take("places", len(ids), parts)
         t = self.with_room(t, self._states.dtype)
         own = self.programs[start : start + len(ids)]
-        own[:], own[:, c.P_ID], own[:, c.WAVE], own[:, c.P_SINCE] = 0, ids, GONE, t.clock[c.NOW]
+        own[:], own[:, c.P_ID], own[:, c.WAVE], own[:, c.P_SINCE] = 0, ids, c.NO_WAVE, t.clock[c.NOW]
         t.edges[start : start + len(ids)] = 0
         return t, np.arange(start, start + len(ids))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,22 +12,23 @@ from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
-from ampjax.sched.decisions.parameter_changes import Change, Update
-from ampjax.sched.tables.plan_tables import n_ways
-from ampjax.sched.updates.replica_sync import Replicas
+from ampjax.sched.decisions.parameter_changes import Update
+from ampjax.sched.tables.plan_tables import n_edge_types
+from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 
-class Counters:
+class UpdateCounters:
     """Versions of the parameterised nodes, and the gradient rows that wait for their next updates.
 
     Args:
-      names: The nodes, by number.
+      plan: The plan.
       table: `Tables.nodes`, which stays the same array.
       replicas: Which replicas meet when.
     """
 
-    def __init__(self, names: Sequence[str], table: np.ndarray, replicas: Replicas):
-        self._names, self._table, self._replicas = names, table, replicas
+    def __init__(self, plan: Plan, table: np.ndarray, replicas: ReplicaGroups):
+        self._stages, self._names = plan.stages, list(plan.graph.parameterised)
+        self._table, self._replicas = table, replicas
 
     @property
     def versions(self) -> dict[str, int]:
@@ -58,20 +59,20 @@ class Counters:
             self._table[:, column] = [state[part][name] for name in self._names]
         self._replicas.resume(state["since"])
 
-    def take_back(self, dispatches: Iterable[tuple[Mapping[str, int], Sequence[Change]]]) -> None:
+    def take_back(self, dispatches: Iterable[Dispatch]) -> None:
         """Uncounts gradients and updates of the latest dispatches, which were never carried out: nodes have counted what they have accumulated.
 
         Versions stay what they are, so that none means two things.
 
         Args:
-          dispatches: Of each, in order: the gradient rows that it brought, by node, and its parameter changes.
+          dispatches: The dispatches, in order.
         """
         brought: dict[str, int] = {}
         held: dict[str, tuple[int, float]] = {}
-        for rows, changes in dispatches:
-            for node, n in rows.items():
+        for dispatch in dispatches:
+            for node, n in gradient_rows(self._stages[dispatch.stage], dispatch).items():
                 brought[node] = brought.get(node, 0) + n
-            for change in changes:
+            for change in dispatch.changes:
                 if isinstance(change, Update):
                     held.setdefault(change.node, (change.count - brought.get(change.node, 0), change.mean_staleness))
         for number, node in enumerate(self._names):
@@ -86,13 +87,20 @@ class Counters:
         return dict(zip(self._names, self._table[:, column].tolist(), strict=True))
 
 
-def ways_of(plan: Plan) -> dict[int, slice]:
-    """The columns of `Tables.edges` that are each chain's, by the number of its stage."""
+def edge_columns(plan: Plan) -> dict[int, slice]:
+    """Finds the columns of `Tables.edges` that belong to each chain.
+
+    Args:
+      plan: The plan.
+
+    Returns:
+      For each stage that is a chain, by its number, a slice of columns.
+    """
     found, begin = {}, 0
     for stage in plan.stages:
-        if n_ways(stage):
-            found[stage.number] = slice(begin, begin + n_ways(stage))
-            begin += n_ways(stage)
+        if n_edge_types(stage):
+            found[stage.number] = slice(begin, begin + n_edge_types(stage))
+            begin += n_edge_types(stage)
     return found
 
 

@@ -11,9 +11,9 @@ from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
-from ampjax.sched.updates.replica_sync import Replicas
+from ampjax.sched.updates.replica_sync import ReplicaGroups
 
-NO_ROWS = np.zeros(0, np.int32)
+EMPTY_PACK = np.zeros(0, np.int32)
 
 
 class PendingChanges:
@@ -25,7 +25,7 @@ class PendingChanges:
       replicas: Which replicas meet when.
     """
 
-    def __init__(self, nodes: Sequence[str], worker_of: Mapping[str, int], replicas: Replicas):
+    def __init__(self, nodes: Sequence[str], worker_of: Mapping[str, int], replicas: ReplicaGroups):
         self._nodes, self._worker_of, self._replicas = nodes, worker_of, replicas
         self._waiting: dict[int, deque[tuple[Change, ...]]] = {}
 
@@ -39,7 +39,7 @@ class PendingChanges:
         """Changes that wait for a worker."""
         if changes:
             self._waiting.setdefault(worker, deque()).append(tuple(changes))
-            t.clock[c.STIRRED + worker] = 1
+            t.clock[c.WOKEN + worker] = 1
 
     def flush(self, t: Tables) -> None:
         """Updates every node from what it has accumulated, whatever its interval."""
@@ -72,4 +72,4 @@ class PendingChanges:
 
 
 def _dispatch(number: int, worker: int, changes: tuple[Change, ...]) -> Dispatch:
-    return Dispatch(number, worker, -1, "update", 0, 0, 0, NO_ROWS, changes=changes)
+    return Dispatch(number, worker, -1, "update", 0, 0, 0, EMPTY_PACK, changes=changes)

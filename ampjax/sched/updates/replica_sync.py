@@ -21,7 +21,7 @@ class _Group:
     triggered: bool = False
 
 
-class Replicas:
+class ReplicaGroups:
     """The groups of replicas.
 
     Args:

@@ -7,7 +7,7 @@ from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 
 
-class Stashes:
+class WeightStashes:
     """Counts the messages that have gone forth with each combination of versions."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Stashes:
         """Forgets all of them."""
         self._held.clear()
 
-    def told(self, t: Tables, d: Dispatch) -> Dispatch:
+    def with_versions(self, t: Tables, d: Dispatch) -> Dispatch:
         """A dispatch of a stage with stashed weights, with its versions, and with what can be dropped after it."""
         seen = t.live[d.messages[0], c.SEEN : c.SEEN + t.stages[d.stage, c.N_PARAMS]]
         if d.direction == DIRECTIONS[c.INFER]:

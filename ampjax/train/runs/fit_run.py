@@ -111,7 +111,7 @@ class FitRun:
         session = self.session
         order = session.orders.training_order(self.data, session.position.rng)
         await session.passes.run(session.training_pass(self.data, order), name, self.reporter, self.trace)
-        session.scheduler.end_of_epoch()
+        session.scheduler.rounds.end_of_epoch()
         await session.passes.run(session.training_pass(self.data, order[:0]), "")
         return metrics_of(session.executor.losses.take(True))
 

@@ -13,7 +13,7 @@ from ampjax.drivers.run import Loop
 from ampjax.engine.executor import Executor
 from ampjax.plan.passes import Pass
 from ampjax.sched.diagnose.deadlock import report
-from ampjax.sched.memory_limits import Guard
+from ampjax.sched.memory_limits import MemoryGuard
 from ampjax.sched.scheduler import Scheduler
 from ampjax.trace.instruments import Ended
 from ampjax.trace.journal import Journal
@@ -43,7 +43,9 @@ class PassRunner:
       left_over: What was in flight when a run was last interrupted, a line each.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, pace: Pace, guard: Callable[[Pass], Guard | None]):
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, pace: Pace, guard: Callable[[Pass], MemoryGuard | None]
+    ):
         self._scheduler, self._executor, self._guard = scheduler, executor, guard
         self._turns = Turns("trainer")
         self._pace, self._journal = pace, None

@@ -35,7 +35,7 @@ def recorded(session: Session, path: str | Path | None, epochs: int, history: Hi
         return
     recorder, reason = Recorder(path, {"epochs": epochs, **_provenance(session)}), FAILED
     try:
-        with session.passes.journalled(Journal(recorder.take, session.scheduler.messages_of)):
+        with session.passes.journalled(Journal(recorder.take, session.scheduler.contents.messages_of)):
             yield
         reason = INTERRUPTED if history.interrupted else FINISHED
     finally:
@@ -56,7 +56,7 @@ async def follow(recording: Recording, fit: FitRun, callbacks: Sequence[Callable
     """
     session, now = fit.session, _provenance(fit.session)
     require_same(recording.path, recording.header, now)
-    follower = Follower(recording, session.scheduler.messages_of, differences(recording.header, now))
+    follower = Follower(recording, session.scheduler.contents.messages_of, differences(recording.header, now))
     pace = Recorded(follower, session.settings.run_ahead)
     with session.passes.journalled(follower.journal, pace):
         called_off = await fit.run(recording.header["epochs"], callbacks)

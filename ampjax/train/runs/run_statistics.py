@@ -30,19 +30,19 @@ class RunStatistics:
           name: What `Statistics.run` calls it.
         """
         self._keep()
-        self._scheduler.reset_statistics()
+        self._scheduler.counts.reset()
         self._latest = train, name
 
     @property
     def latest(self) -> Statistics:
         """Counts of the run that was begun last, so far."""
-        return self._scheduler.stats
+        return self._scheduler.counts.read()
 
     @property
     def training(self) -> Statistics:
         """Counts of the last run of training; of the last run if nothing has been trained."""
         self._keep()
-        return self._kept.get(True) or self._kept.get(False) or self._scheduler.stats
+        return self._kept.get(True) or self._kept.get(False) or self._scheduler.counts.read()
 
     @property
     def inference(self) -> Statistics:
@@ -53,4 +53,4 @@ class RunStatistics:
     def _keep(self) -> None:
         if self._latest is not None:
             train, name = self._latest
-            self._kept[train] = replace(self._scheduler.stats, run=name)
+            self._kept[train] = replace(self._scheduler.counts.read(), run=name)

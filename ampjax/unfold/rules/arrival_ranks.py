@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ampjax.plan.planner import Plan
-from ampjax.plan.stages import Leaf, Targets
+from ampjax.plan.stages import StagePort, Targets
 
-UNKNOWN = -1
+UNRANKED = -1
 
 
 class Ranks:
@@ -27,14 +27,14 @@ class Ranks:
         self.plan, self._pumps = plan, list(plan.graph.pumps)
         ports = [len(stage.ports) for stage in plan.stages]
         self._first_port = np.cumsum([0, *ports])
-        self._table = np.full((len(self._pumps) + len(plan.stages), sum(ports) + 1), UNKNOWN, np.int16)
+        self._table = np.full((len(self._pumps) + len(plan.stages), sum(ports) + 1), UNRANKED, np.int16)
 
     def of(self, producers: np.ndarray, consumers: np.ndarray, ports: np.ndarray) -> np.ndarray:
         """The ranks `[n]` of ports `(consumers, ports)` among those that messages of `producers` (stages, or `-1 - p` for pumps) reach."""
         lines, columns = producers + len(self._pumps), self._first_port[consumers] + ports
         ranks = self._table[lines, columns]
-        if ranks.min(initial=0) == UNKNOWN:
-            for producer in np.unique(producers[ranks == UNKNOWN]).tolist():
+        if ranks.min(initial=0) == UNRANKED:
+            for producer in np.unique(producers[ranks == UNRANKED]).tolist():
                 self._find(producer)
             ranks = self._table[lines, columns]
         return ranks
@@ -47,9 +47,9 @@ class Ranks:
             self._table[producer + len(self._pumps), self._first_port[leaf.stage] + leaf.port] = rank
 
 
-def in_order(routes: Sequence[Targets]) -> dict[Leaf, int]:
+def in_order(routes: Sequence[Targets]) -> dict[StagePort, int]:
     """The ports that messages reach along some routes, numbered in the order in which the router comes to them."""
-    ranks: dict[Leaf, int] = {}
+    ranks: dict[StagePort, int] = {}
     for route in routes:
         stack, seen = [route], set[int]()
         while stack:
@@ -58,7 +58,7 @@ def in_order(routes: Sequence[Targets]) -> dict[Leaf, int]:
                 continue
             seen.add(id(targets))
             for target in targets:
-                if isinstance(target, Leaf):
+                if isinstance(target, StagePort):
                     ranks.setdefault(target, len(ranks))
                 else:
                     stack.extend(target.targets)

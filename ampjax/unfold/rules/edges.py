@@ -1,7 +1,7 @@
 """The edges of a dispatch: where its rows are sent and added up, by the topologies of its instances.
 
 A topology is indexed once, however often its instance comes by; a dispatch of instances that were together before finds its edges ready.
-All edges of a way that leave the same row carry the same, unless bodies on the way are random: it is computed once for them, as one *sent* row.
+All edges of a type that leave the same row carry the same, unless bodies on them are random: it is computed once for them, as one *sent* row.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ REMEMBERED = 8
 
 
 class Sent(NamedTuple):
-    """What travels over some edges: a row for each way and sender, or where bodies on a way are random for each edge; way by way.
+    """What travels over some edges: a row for each type and sender, or for each edge where bodies on its type are random; type by type.
 
     Args:
       senders: `[sent]`: the row of the dispatch's input that each is made of.
-      totals: `[ways]`: how many there are of each way.
+      totals: `[edge types]`: how many there are of each type.
       of_edge: `[edges]`: the place of what each edge carries.
     """
 
@@ -38,14 +38,14 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """The edges of some messages, those of the first way before those of the second, and so on.
+    """The edges of some messages, those of the first type before those of the second, and so on.
 
     Args:
       senders: `[edges]`: rows of the dispatch's input.
       receivers: `[edges]`: rows of its output.
-      counts: `[messages, ways]`: how many each message has.
+      counts: `[messages, edge types]`: how many each message has.
       n_rows: `[messages]`: rows that are collected for each.
-      random: Whether a body on a way is random, so that each edge carries something else.
+      random: Whether a body on an edge is random, so that each edge carries something else.
     """
 
     senders: np.ndarray
@@ -56,7 +56,7 @@ class Edges:
 
     @cached_property
     def totals(self) -> np.ndarray:
-        """`[ways]`: the edges of each way."""
+        """`[edge types]`: the edges of each type."""
         return self.counts.sum(axis=0)
 
     @cached_property
@@ -64,19 +64,19 @@ class Edges:
         """What travels over them."""
         if self.random:
             return Sent(self.senders, self.totals, np.arange(len(self.senders)))
-        way = np.repeat(np.arange(len(self.totals)), self.totals)
+        edge_type = np.repeat(np.arange(len(self.totals)), self.totals)
         there = np.zeros((len(self.totals), int(self.senders.max(initial=-1)) + 1), bool)
-        there[way, self.senders] = True
+        there[edge_type, self.senders] = True
         place = (np.cumsum(there) - 1).reshape(there.shape)
-        return Sent(np.nonzero(there)[1], there.sum(axis=1), place[way, self.senders])
+        return Sent(np.nonzero(there)[1], there.sum(axis=1), place[edge_type, self.senders])
 
     def loads(self, sizes: np.ndarray) -> np.ndarray:
-        """`[messages, ways + 1]`: for each message, what it sends on each way, and its edges; `sizes` `[messages]` are its rows."""
+        """`[messages, edge types + 1]`: for each message, what it sends over each type, and its edges; `sizes` `[messages]` are its rows."""
         n, sent = len(sizes), self.sent
-        way = np.repeat(np.arange(len(sent.totals)), sent.totals)
+        edge_type = np.repeat(np.arange(len(sent.totals)), sent.totals)
         message = np.searchsorted(np.cumsum(sizes), sent.senders, side="right")
-        by_way = np.bincount(message * len(sent.totals) + way, minlength=n * len(sent.totals))
-        return np.column_stack([by_way.reshape(n, -1), self.counts.sum(axis=1)])
+        by_type = np.bincount(message * len(sent.totals) + edge_type, minlength=n * len(sent.totals))
+        return np.column_stack([by_type.reshape(n, -1), self.counts.sum(axis=1)])
 
 
 class EdgeIndex:
@@ -84,45 +84,45 @@ class EdgeIndex:
 
     Args:
       stage: An `edges` stage.
-      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
+      topologies: Maps of the instances in flight: pump name to instance handle to `Topology`.
     """
 
     def __init__(self, stage: Stage, topologies: Mapping[str, Mapping[int, Topology]]):
         assert stage.chain is not None
         self._stage, self._topologies = stage, topologies
         self._collect, self._distribute = stage.chain.collect, stage.chain.distribute
-        self._outputs = tuple(way.output for way in stage.chain.ways)
-        self._random = any(way.random for way in stage.chain.ways)
+        self._outputs = tuple(edge_type.output for edge_type in stage.chain.edge_types)
+        self._random = any(edge_type.random for edge_type in stage.chain.edge_types)
         self._known: dict[int, tuple[Topology, EdgeList]] = {}
         self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[Topology | None], Edges]] = {}
 
-    def of(self, slots: np.ndarray, sizes: np.ndarray) -> Edges:
-        """The edges of messages of the instances in the slots `[n]`, of so many rows `[n]`.
+    def of(self, handles: np.ndarray, sizes: np.ndarray) -> Edges:
+        """The edges of messages of the instances with the handles `[n]`, of so many rows `[n]`.
 
         Raises:
           MessageError: If a topology does not fit the graph, or the rows of its message.
         """
         maps = self._topologies.get(str(self._stage.topology), {})
-        topologies = [*map(maps.get, slots.tolist())]
+        topologies = [*map(maps.get, handles.tolist())]
         key = (tuple(map(id, topologies)), sizes.tobytes())
         found = self._joined.get(key)  # holds the topologies, so that no others have their numbers
         if found is None:
-            parts = [self._find(slot) for slot in slots.tolist()]
+            parts = [self._find(handle) for handle in handles.tolist()]
             self._check_rows(parts, sizes)
             if len(self._joined) == REMEMBERED:
                 del self._joined[next(iter(self._joined))]
             found = self._joined[key] = topologies, _joined(parts, sizes, self._random)
         return found[1]
 
-    def n_rows(self, slots: np.ndarray) -> np.ndarray:
-        """`[n]`: the rows that are collected for messages of the instances in the slots `[n]`."""
-        return np.array([self._find(slot).n_rows for slot in slots.tolist()], np.int64)
+    def n_rows(self, handles: np.ndarray) -> np.ndarray:
+        """`[n]`: the rows that are collected for messages of the instances with the handles `[n]`."""
+        return np.array([self._find(handle).n_rows for handle in handles.tolist()], np.int64)
 
-    def _find(self, slot: int) -> EdgeList:
-        topology = find_topology(self._distribute, str(self._stage.topology), self._topologies, slot)
-        known = self._known.get(slot)
+    def _find(self, handle: int) -> EdgeList:
+        topology = find_topology(self._distribute, str(self._stage.topology), self._topologies, handle)
+        known = self._known.get(handle)
         if known is None or known[0] is not topology:
-            known = self._known[slot] = topology, self._indexed(topology)
+            known = self._known[handle] = topology, self._indexed(topology)
         return known[1]
 
     def _indexed(self, topology: Topology) -> EdgeList:
@@ -166,14 +166,14 @@ class EdgeIndex:
 
 
 def _joined(parts: list[EdgeList], sizes: np.ndarray, random: bool) -> Edges:
-    """The edges of several messages side by side: from message by message to way by way."""
+    """The edges of several messages side by side: from message by message to type by type."""
     counts = np.stack([part.counts for part in parts])
     n_rows = np.array([part.n_rows for part in parts], np.int64)
     ends = np.concatenate([part.ends for part in parts], axis=1)
     first = np.stack([np.cumsum(sizes) - sizes, np.cumsum(n_rows) - n_rows]).astype(np.int32)
     ends += np.repeat(first, counts.sum(axis=1), axis=1)
-    by_way = counts.T.reshape(-1)
-    starts = (np.cumsum(by_way) - by_way).reshape(counts.shape[::-1]).T.reshape(-1)
+    by_type = counts.T.reshape(-1)
+    starts = (np.cumsum(by_type) - by_type).reshape(counts.shape[::-1]).T.reshape(-1)
     own = counts.reshape(-1)
     places = np.arange(len(ends[0])) + np.repeat(starts - (np.cumsum(own) - own), own)
     ordered = np.empty_like(ends)

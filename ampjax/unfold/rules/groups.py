@@ -8,13 +8,13 @@ import numpy as np
 
 from ampjax.errors import MessageError
 from ampjax.ir.control_nodes import Group
-from ampjax.ir.state import INSTANCE, SLOT, Layout, State, apply, column
+from ampjax.ir.state import HANDLE, INSTANCE, Layout, State, apply, column
 from ampjax.plan.stages import Stage
 from ampjax.unfold.rules.key_numbers import KeyNumbers
 
 
 @dataclass(eq=False, slots=True)
-class Open:
+class OpenGroup:
     """A group that is not complete yet."""
 
     size: int | None = None
@@ -24,8 +24,8 @@ class Open:
 
 
 @dataclass(eq=False, slots=True)
-class Closed:
-    """A complete group: its state `[width]`, its members' cells in row order, and its opener's cell (0 for none)."""
+class CompleteGroup:
+    """A complete group: its state `[width]`, its members' messages in row order, and its opener's message (0 for none)."""
 
     state: np.ndarray
     members: np.ndarray
@@ -46,14 +46,14 @@ class Groups:
         self._where = f"node `{stage.name}`"
         self._fields = tuple(port.type.fields for port in stage.ports)
         self._keys = KeyNumbers(self._op.by, self._fields[0], layout, stage.name)
-        self.open: dict[tuple[int, ...], Open] = {}
+        self.open: dict[tuple[int, ...], OpenGroup] = {}
 
     @property
     def waiting(self) -> int:
         """Messages that wait in open groups."""
         return sum(len(g.members) + (g.opener > 0) for g in self.open.values())
 
-    def put(self, port: int, states: np.ndarray, cells: np.ndarray) -> list[Closed]:
+    def put(self, port: int, states: np.ndarray, messages: np.ndarray) -> list[CompleteGroup]:
         """Takes messages at a port (0: members, 1: openers); returns the groups that are complete now.
 
         Raises:
@@ -63,17 +63,17 @@ class Groups:
         if port == 1 or not self._op.opened:
             where = f"{self._where}, size"
             state = State(states, self._layout, self._fields[port])
-            sizes = column(where, apply(where, self._op.size, state), len(cells)).tolist()
+            sizes = column(where, apply(where, self._op.size, state), len(messages)).tolist()
         closed = []
         keys = self._keys.values(states, self._fields[port])
-        for i, (key, cell) in enumerate(zip(map(tuple, keys.tolist()), cells.tolist(), strict=True)):
-            group = self.open.setdefault(key, Open())
+        for i, (key, message) in enumerate(zip(map(tuple, keys.tolist()), messages.tolist(), strict=True)):
+            group = self.open.setdefault(key, OpenGroup())
             if port == 1:
                 if group.opener:
                     raise self._error(port, states[i], "one opener per key", "a second one")
-                group.opener, group.state = cell, states[i]
+                group.opener, group.state = message, states[i]
             else:
-                group.members.append((states[i], cell))
+                group.members.append((states[i], message))
             if sizes is not None:
                 if sizes[i] < 0 or (group.size not in (None, sizes[i])):
                     raise self._error(
@@ -90,24 +90,26 @@ class Groups:
                 closed.append(self._close(group))
         return closed
 
-    def _close(self, group: Open) -> Closed:
-        cells = np.array([cell for _, cell in group.members], np.int64)
-        states = np.array([state for state, _ in group.members], np.int64).reshape(len(cells), self._layout.width)
-        if self._op.order is not None and len(cells):
+    def _close(self, group: OpenGroup) -> CompleteGroup:
+        messages = np.array([message for _, message in group.members], np.int64)
+        states = np.array([state for state, _ in group.members], np.int64).reshape(len(messages), self._layout.width)
+        if self._op.order is not None and len(messages):
             where = f"{self._where}, order"
-            by = column(where, apply(where, self._op.order, State(states, self._layout, self._fields[0])), len(cells))
+            by = column(
+                where, apply(where, self._op.order, State(states, self._layout, self._fields[0])), len(messages)
+            )
             rows = np.argsort(by, kind="stable")
         else:
             rows = np.lexsort(states.T[::-1])
         if group.state is not None:
             state = group.state
         elif isinstance(self._op.by, tuple):
-            keep = [INSTANCE, SLOT, *(self._layout.column(f) for f in self._op.by if f != "instance")]
+            keep = [INSTANCE, HANDLE, *(self._layout.column(f) for f in self._op.by if f != "instance")]
             state = np.zeros(self._layout.width, np.int64)
             state[keep] = states[0, keep]
         else:
             state = states[rows[0]]
-        return Closed(state, cells[rows], group.opener)
+        return CompleteGroup(state, messages[rows], group.opener)
 
     def _error(self, port: int, state: np.ndarray, expected: str, got: str) -> MessageError:
         shown = State(state[None], self._layout, self._fields[port])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class Chunk:
     states: np.ndarray
     n_ports: int
     inputs: np.ndarray
+    _: KW_ONLY
     fan_in: np.ndarray | None = None
     opened: np.ndarray | None = None
     rows: np.ndarray | None = None
@@ -53,4 +54,5 @@ def groups(stage: int, states: np.ndarray, members: Sequence[np.ndarray], opener
     parts = [np.append(own, opener) if opener else own for own, opener in zip(members, openers, strict=True)]
     fan_in = np.fromiter(map(len, parts), np.int64, len(parts))
     opened, none = openers > 0, np.zeros(len(parts), np.int64)
-    return Chunk(stage, states, 2, np.concatenate(parts), fan_in, opened, fan_in - opened, none)
+    inputs = np.concatenate(parts)
+    return Chunk(stage, states, 2, inputs, fan_in=fan_in, opened=opened, rows=fan_in - opened, sizes=none)

@@ -12,11 +12,11 @@ from ampjax.ir.state import Layout, State
 from ampjax.plan.stages import Stage
 from ampjax.unfold.rules.key_numbers import KeyNumbers
 
-Waiting = tuple[np.ndarray, np.ndarray]
+WaitingMessages = tuple[np.ndarray, np.ndarray]
 """States `[n, width]` and messages `[n]` that have come to a port and had to wait; some of them may be gone."""
 
 
-class WaveJoin:
+class JoinTable:
     """What waits at one stage's ports.
 
     Args:
@@ -37,14 +37,14 @@ class WaveJoin:
         """Forgets states; nothing may wait."""
         self._states = np.zeros((0, self._layout.width), np.int64)
         self._n_states = 0
-        self._waiting: list[list[Waiting]] = [[] for _ in range(self._n)]
+        self._waiting: list[list[WaitingMessages]] = [[] for _ in range(self._n)]
 
     @property
     def waiting(self) -> int:
         """Messages that wait."""
         return sum(int(np.count_nonzero(here)) for here in self._here)
 
-    def put(self, port: int, states: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def put(self, port: int, states: np.ndarray, messages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Takes messages at a port; returns those that are complete now: port 0's states `[m, width]`, the messages of all ports `[m, ports]`.
 
         Raises:
@@ -54,28 +54,28 @@ class WaveJoin:
         here = self._here[port]
         if np.count_nonzero(occupied := here.take(numbers)):
             self._refuse(port, states[occupied != 0])
-        if len(cells) > 1:  # by place: copies of one message share its number
-            places = np.arange(len(cells), dtype=np.int32)
+        if len(messages) > 1:  # by place: copies of one message share its number
+            places = np.arange(len(messages), dtype=np.int32)
             here[numbers] = places
             double = here.take(numbers) != places
             if np.count_nonzero(double):
                 here[numbers] = 0
                 self._refuse(port, states[double])
-        here[numbers] = cells
-        inputs = np.empty((len(cells), self._n), np.int64)
+        here[numbers] = messages
+        inputs = np.empty((len(messages), self._n), np.int64)
         complete: np.ndarray | None = None
         for other in range(self._n):
-            inputs[:, other] = found = cells if other == port else self._here[other].take(numbers)
+            inputs[:, other] = found = messages if other == port else self._here[other].take(numbers)
             if other != port:
                 complete = found != 0 if complete is None else complete & (found != 0)
         assert complete is not None
         n_complete = np.count_nonzero(complete)
         if n_complete == 0:
-            self._keep(port, numbers, states, cells)
+            self._keep(port, numbers, states, messages)
             return states[:0], inputs[:0]
-        if n_complete < len(cells):
+        if n_complete < len(messages):
             waits = ~complete
-            self._keep(port, numbers[waits], states.compress(waits, axis=0), cells[waits])
+            self._keep(port, numbers[waits], states.compress(waits, axis=0), messages[waits])
             states, numbers = states.compress(complete, axis=0), numbers[complete]
             inputs = inputs.compress(complete, axis=0)
         for here in self._here:
@@ -88,18 +88,18 @@ class WaveJoin:
         """What waits: `(port, state [width], message)`, by port and key."""
         found = []
         for port in range(self._n):
-            states, cells = self._still_here(port)
+            states, messages = self._still_here(port)
             order = np.lexsort(self._keys.values(states, self._fields[port]).T[::-1])
-            found += [(port, states[i], int(cells[i])) for i in order.tolist()]
+            found += [(port, states[i], int(messages[i])) for i in order.tolist()]
         return found
 
     def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
         """The key of a message at a port."""
         return tuple(self._keys.values(state[None], self._fields[port])[0].tolist())
 
-    def _keep(self, port: int, numbers: np.ndarray, states: np.ndarray, cells: np.ndarray) -> None:
+    def _keep(self, port: int, numbers: np.ndarray, states: np.ndarray, messages: np.ndarray) -> None:
         """Notes messages that wait."""
-        self._waiting[port].append((states, cells))
+        self._waiting[port].append((states, messages))
         if port:
             return
         end = self._n_states + len(states)
@@ -111,17 +111,17 @@ class WaveJoin:
         self._place[numbers] = np.arange(self._n_states, end)
         self._n_states = end
 
-    def _still_here(self, port: int) -> Waiting:
+    def _still_here(self, port: int) -> WaitingMessages:
         """The messages that wait at a port, in the order in which they came."""
         kept = [(np.zeros((0, self._layout.width), np.int64), np.zeros(0, np.int64)), *self._waiting[port]]
-        states, cells = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-        if not len(cells):
-            return states, cells
+        states, messages = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+        if not len(messages):
+            return states, messages
         numbers = self._numbers(port, states)
         here = (
-            self._here[port][numbers] == cells
+            self._here[port][numbers] == messages
         )  # by key: copies of one message share its number, and some may be gone
-        return states[here], cells[here]
+        return states[here], messages[here]
 
     def _numbers(self, port: int, states: np.ndarray) -> np.ndarray:
         """The numbers of the messages' keys, within the tables."""
@@ -143,11 +143,11 @@ class WaveJoin:
         for table in (*self._here, self._place):
             table[:] = 0
         self.forget()
-        for port, (states, cells) in enumerate(waiting):
-            if len(cells):
+        for port, (states, messages) in enumerate(waiting):
+            if len(messages):
                 numbers = self._numbers(port, states)
-                self._here[port][numbers] = cells
-                self._keep(port, numbers, states, cells)
+                self._here[port][numbers] = messages
+                self._keep(port, numbers, states, messages)
 
     def _grow(self, size: int) -> None:
         """Makes the tables `size` lines long."""

@@ -1,6 +1,6 @@
 """Numbers of keys: what makes messages belong together, as small integers that index tables.
 
-There are three ways, from fast to general. *Direct*: the instance's slot times the ranges of the key's fields as seen so far. *Coded*: where these
+There are three ways, from fast to general. *Direct*: the instance's handle times the ranges of the key's fields as seen so far. *Coded*: where these
 multiply beyond a bound, the combinations of fields that have come are counted (a sequence of 10 steps has 54 pairs of step and length, not 256),
 and instances times combinations make the number. *Dictionary*: where even that is too much, a dictionary numbers the keys one by one.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ampjax.ir.control_nodes import Key
-from ampjax.ir.state import SLOT, Layout, State, apply, column
+from ampjax.ir.state import HANDLE, Layout, State, apply, column
 
 DIRECT_LIMIT = 1 << 18
 """Numbers that the ranges of fields may make, and combinations of fields that may be looked up."""
@@ -21,10 +21,77 @@ CODED_LIMIT = 1 << 20
 FEWEST_CODES = 32
 """Combinations for which there must be room, if there may be as many: with less it would have to be made again and again."""
 
-FIRST = 64
+FIRST_DICTIONARY_SIZE = 64
 """Numbers that a dictionary has room for at first."""
 
-UNKNOWN = -1
+NO_CODE = -1
+
+
+class KeyColumns:
+    """Finds the columns that make the keys of states.
+
+    Args:
+      by: The key's fields, a keying function of the state, or None for the whole state; the instance is always part of it.
+      fields: The state fields of the messages.
+      layout: Where the fields stand.
+      where: The node's name, for messages.
+    """
+
+    def __init__(self, by: Key, fields: tuple[str, ...], layout: Layout, where: str):
+        self._function = by if callable(by) else None
+        self._layout, self._where = layout, where
+        names = by if isinstance(by, tuple) else fields
+        columns = sorted({HANDLE, *(layout.column(f) for f in names if f != "instance")})
+        together = columns == list(range(columns[0], columns[-1] + 1))
+        self._columns: slice | list[int] = slice(columns[0], columns[-1] + 1) if together else columns
+
+    def values(self, states: np.ndarray, fields: tuple[str, ...]) -> np.ndarray:
+        """Gives the keys of states.
+
+        Args:
+          states: `[n, width]`.
+          fields: The state fields that they carry.
+
+        Returns:
+          `[n, k]` int64: the key's columns; the first is the instance's handle.
+
+        Raises:
+          MessageError: If the keying function fails, or gives something else than integers.
+        """
+        if self._function is None:
+            return states[:, self._columns]
+        where = f"node `{self._where}`, key"
+        result = apply(where, self._function, State(states, self._layout, fields))
+        parts = result if isinstance(result, tuple) else (result,)
+        return np.stack([states[:, HANDLE], *(column(where, part, len(states)) for part in parts)], axis=1)
+
+
+class _Dictionary:
+    """Numbers keys one by one, however large they are."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, int] = {}
+        self._free = list(range(FIRST_DICTIONARY_SIZE - 1, -1, -1))
+        self.size = FIRST_DICTIONARY_SIZE
+
+    def numbers(self, values: np.ndarray) -> np.ndarray:
+        """The numbers `[n]` of keys `[n, k]`."""
+        out = np.empty(len(values), np.int64)
+        for i, value in enumerate(np.ascontiguousarray(values)):
+            key = value.tobytes()
+            number = self._known.get(key)
+            if number is None:
+                if not self._free:
+                    self._free = list(range(2 * self.size - 1, self.size - 1, -1))
+                    self.size *= 2
+                number = self._known[key] = self._free.pop()
+            out[i] = number
+        return out
+
+    def forget(self, values: np.ndarray) -> None:
+        """Lets the numbers of keys `[n, k]` be used again."""
+        for value in np.ascontiguousarray(values):
+            self._free.append(self._known.pop(value.tobytes()))
 
 
 class KeyNumbers:
@@ -41,34 +108,38 @@ class KeyNumbers:
     def __init__(self, by: Key, fields: tuple[str, ...], layout: Layout, where: str, room: int = CODED_LIMIT):
         room = 1 << (room.bit_length() - 1) if room else 0  # sizes are powers of two
         self._direct_limit, self._coded_limit = min(DIRECT_LIMIT, room), min(CODED_LIMIT, room)
-        self._function = by if callable(by) else None
-        self._layout, self._where = layout, where
-        names = by if isinstance(by, tuple) else fields
-        columns = sorted({SLOT, *(layout.column(f) for f in names if f != "instance")})
-        together = columns == list(range(columns[0], columns[-1] + 1))
-        self._columns: slice | list[int] = slice(columns[0], columns[-1] + 1) if together else columns
+        self._columns = KeyColumns(by, fields, layout, where)
         self._low = self._outside = self._strides = np.zeros(0, np.int64)
         self._codes: np.ndarray | None = None
-        self._n_codes = self._n_slots = 0
-        self._dictionary: dict[bytes, int] | None = None
-        self._free: list[int] = []
+        self._n_codes = self._n_handles = self._size = 0
+        self._dictionary: _Dictionary | None = None
         self._negative = False
-        self.size = 0
+
+    @property
+    def size(self) -> int:
+        """All numbers are below it; 0 before `fit`."""
+        return self._size if self._dictionary is None else self._dictionary.size
 
     def values(self, states: np.ndarray, fields: tuple[str, ...]) -> np.ndarray:
-        """The key columns `[n, k]` of states; the first is the instance's slot."""
-        if self._function is None:
-            return states[:, self._columns]
-        where = f"node `{self._where}`, key"
-        result = apply(where, self._function, State(states, self._layout, fields))
-        parts = result if isinstance(result, tuple) else (result,)
-        return np.stack([states[:, SLOT], *(column(where, part, len(states)) for part in parts)], axis=1)
+        """Gives the keys of states; see `KeyColumns.values`.
+
+        Args:
+          states: `[n, width]`.
+          fields: The state fields that they carry.
+
+        Returns:
+          `[n, k]` int64: the key's columns; the first is the instance's handle.
+
+        Raises:
+          MessageError: As `KeyColumns.values` does.
+        """
+        return self._columns.values(states, fields)
 
     def numbers(self, values: np.ndarray) -> np.ndarray | None:
         """The numbers `[n]`, below `size`, of key columns; None if there is no room for a value, which `fit` makes."""
         if self._dictionary is not None:
-            return self._from_dictionary(values)
-        if not self.size:
+            return self._dictionary.numbers(values)
+        if not self._size:
             return None
         shifted = values - self._low if self._negative else values
         if np.count_nonzero(shifted & self._outside):
@@ -81,7 +152,7 @@ class KeyNumbers:
             if not self._add_codes(places[codes < 0]):
                 return None
             codes = self._codes.take(places)
-        return codes * self._n_slots + values[:, 0]
+        return codes * self._n_handles + values[:, 0]
 
     @property
     def in_dictionary(self) -> bool:
@@ -91,64 +162,50 @@ class KeyNumbers:
     def fit(self, values: np.ndarray) -> None:
         """Makes room for all of `values` `[n, k]`; all numbers given before become invalid."""
         low, high = values.min(axis=0), values.max(axis=0)
-        if self.size:
+        if self._size:
             low, high = np.minimum(low, self._low), np.maximum(high, self._low + ~self._outside)
         low = np.where(low >= 0, 0, low)
         # Python's integers: the span of a column can exceed 64 bits.
         spans = [1 << (top - bottom).bit_length() for top, bottom in zip(high.tolist(), low.tolist(), strict=True)]
         self._negative = bool(low.any())
         self._low = low
-        n_slots, combinations = spans[0], float(np.prod([float(span) for span in spans[1:]]))
-        if n_slots * combinations > self._direct_limit:
-            few = combinations <= self._direct_limit and n_slots * min(combinations, FEWEST_CODES) <= self._coded_limit
-            if not (few and self._fit_codes(values - low, n_slots, int(combinations), spans)):
-                self._codes, self._dictionary, self.size = None, {}, FIRST
-                self._free = list(range(FIRST - 1, -1, -1))
+        n_handles, combinations = spans[0], float(np.prod([float(span) for span in spans[1:]]))
+        if n_handles * combinations > self._direct_limit:
+            few = (
+                combinations <= self._direct_limit and n_handles * min(combinations, FEWEST_CODES) <= self._coded_limit
+            )
+            if not (few and self._fit_codes(values - low, n_handles, int(combinations), spans)):
+                self._codes, self._dictionary = None, _Dictionary()
             return
         self._outside = ~(np.array(spans, np.int64) - 1)
-        # The instances' slots vary fastest: messages that travel together stand together, and lines of keys that never come are never touched.
+        # The instances' handles vary fastest: messages that travel together stand together, and lines of keys that never come are never touched.
         self._strides = np.cumprod([1, *spans[:-1]], dtype=np.int64)
-        self.size = int(np.prod(spans))
+        self._size = int(np.prod(spans))
 
     def forget(self, values: np.ndarray) -> None:
         """Lets a dictionary's numbers of keys that are done be used again."""
         assert self._dictionary is not None
-        for value in np.ascontiguousarray(values):
-            self._free.append(self._dictionary.pop(value.tobytes()))
+        self._dictionary.forget(values)
 
-    def _fit_codes(self, values: np.ndarray, n_slots: int, combinations: int, spans: list[int]) -> bool:
+    def _fit_codes(self, values: np.ndarray, n_handles: int, combinations: int, spans: list[int]) -> bool:
         """Counts the combinations of `values`, from which the lowest values have been taken; False if there are too many."""
         self._outside = ~(np.array(spans, np.int64) - 1)
         self._strides = np.cumprod([1, *spans[:0:-1]], dtype=np.int64)[::-1].copy()
         self._strides[0] = 0
-        self._n_slots, self._n_codes = n_slots, 0
-        self._codes, self.size = np.full(combinations, UNKNOWN, np.int64), n_slots
+        self._n_handles, self._n_codes = n_handles, 0
+        self._codes, self._size = np.full(combinations, NO_CODE, np.int64), n_handles
         fits = self._add_codes(values @ self._strides)
         # Half of the room is kept for combinations to come: else it would soon have to be fitted again, and again.
-        return fits and 2 * self._n_codes * n_slots <= self._coded_limit
+        return fits and 2 * self._n_codes * n_handles <= self._coded_limit
 
     def _add_codes(self, places: np.ndarray) -> bool:
         """Gives combinations that are new their codes; False if there is no room for them."""
         assert self._codes is not None
         new = np.unique(places)
         n_codes = self._n_codes + len(new)
-        if n_codes * self._n_slots > self._coded_limit:
+        if n_codes * self._n_handles > self._coded_limit:
             return False
         self._codes[new] = np.arange(self._n_codes, n_codes)
         self._n_codes = n_codes
-        self.size = self._n_slots * (1 << (n_codes - 1).bit_length())
+        self._size = self._n_handles * (1 << (n_codes - 1).bit_length())
         return True
-
-    def _from_dictionary(self, values: np.ndarray) -> np.ndarray:
-        assert self._dictionary is not None
-        known, out = self._dictionary, np.empty(len(values), np.int64)
-        for i, value in enumerate(np.ascontiguousarray(values)):
-            key = value.tobytes()
-            number = known.get(key)
-            if number is None:
-                if not self._free:
-                    self._free = list(range(2 * self.size - 1, self.size - 1, -1))
-                    self.size *= 2
-                number = known[key] = self._free.pop()
-            out[i] = number
-        return out

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-class Numbers:
+class IntColumn:
     """A column of integers that grows at its end.
 
     Args:
@@ -57,7 +57,7 @@ class MessageTable:
     """
 
     def __init__(self) -> None:
-        self._owner, self._first, self._size, self._picks = Numbers(0), Numbers(0), Numbers(0), Numbers()
+        self._owner, self._first, self._size, self._picks = IntColumn(0), IntColumn(0), IntColumn(0), IntColumn()
 
     @property
     def owner(self) -> np.ndarray:
@@ -102,33 +102,33 @@ class MessageTable:
         self._size.extend(n, sizes)
         return np.arange(start, start + n)
 
-    def view(self, of: np.ndarray, slots: np.ndarray | None) -> np.ndarray:
-        """New messages `[n]` whose payloads are the rows `slots` of the messages `of`, or rows that are set later."""
-        return self.emit(self.owner[of], 0 if slots is None else slots, 1)
+    def view(self, of: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        """New messages `[n]` whose payloads are the rows `rows` of the messages `of`, or rows that are set later."""
+        return self.emit(self.owner[of], 0 if rows is None else rows, 1)
 
-    def set_rows(self, cells: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> None:
+    def set_rows(self, messages: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> None:
         """Gives ragged messages their rows: `rows` one after the other, `sizes[i]` for message `i`."""
-        self.first[cells] = ~(len(self._picks) + np.cumsum(sizes) - sizes)
-        self.size[cells] = sizes
+        self.first[messages] = ~(len(self._picks) + np.cumsum(sizes) - sizes)
+        self.size[messages] = sizes
         self._picks.extend(len(rows), rows)
 
-    def set_parts(self, cells: np.ndarray, rows: Sequence[np.ndarray]) -> None:
+    def set_parts(self, messages: np.ndarray, rows: Sequence[np.ndarray]) -> None:
         """Gives ragged messages their rows, `rows[i]` for message `i`."""
         sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-        self.set_rows(cells, np.concatenate(rows) if rows else sizes, sizes)
+        self.set_rows(messages, np.concatenate(rows) if rows else sizes, sizes)
 
-    def rows_of(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def rows_of(self, messages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows of ragged messages, one after the other, and each message's number of them."""
-        sizes = self.size[cells]
-        return resolve(self.first[cells], sizes, self.picks), sizes
+        sizes = self.size[messages]
+        return resolve(self.first[messages], sizes, self.picks), sizes
 
 
 class _RowsOfOne:
     def __init__(self, table: MessageTable):
         self._table = table
 
-    def __getitem__(self, cell: int, /) -> np.ndarray:
-        first, size = int(self._table.first[cell]), int(self._table.size[cell])
+    def __getitem__(self, message: int, /) -> np.ndarray:
+        first, size = int(self._table.first[message]), int(self._table.size[message])
         return np.arange(first, first + size) if first >= 0 else self._table.picks[~first : ~first + size]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.errors import MessageError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Messages
-from ampjax.ir.state import INSTANCE, SLOT, Layout
+from ampjax.ir.state import HANDLE, INSTANCE, Layout
 from ampjax.ir.wires import WireType
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class PumpedStates:
         return find_pump(self._pumps, name)
 
     def states(self, name: str, messages: Messages) -> np.ndarray:
-        """The states `[m, width]` of messages; an instance's slot is its place among the instances.
+        """The states `[m, width]` of messages; an instance's handle is its place among the instances.
 
         Raises:
           MessageError: If a state field is missing or not known, or a ragged pump's sizes are missing.
@@ -66,7 +66,7 @@ class PumpedStates:
         _, wire = self.find(name)
         require_fields(name, wire, frozenset(wire.fields), messages)
         states = np.zeros((len(messages.instance), self._layout.width), np.int64)
-        states[:, SLOT] = messages.instance
+        states[:, HANDLE] = messages.instance
         states[:, INSTANCE] = self._ids[messages.instance]
         for field, values in messages.fields.items():
             states[:, self._layout.column(field)] = values

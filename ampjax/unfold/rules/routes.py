@@ -11,34 +11,34 @@ from ampjax.errors import MessageError
 from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Relabel, Repeat, Ungroup
 from ampjax.ir.instances import Topology
 from ampjax.ir.nodes import Node
-from ampjax.ir.state import SLOT, Layout, State, apply, column, columns_of
-from ampjax.plan.stages import Leaf, Step, Targets
+from ampjax.ir.state import HANDLE, Layout, State, apply, column, columns_of
+from ampjax.plan.stages import ControlStep, StagePort, Targets
 from ampjax.unfold.rules.message_columns import MessageTable
 
 
 @dataclass(eq=False, slots=True)
-class Batch:
+class MessageBatch:
     """Messages on their way, as columns.
 
     Args:
       states: `[n, width]` integers.
-      cells: `[n]`: the messages, by their numbers in the table.
+      messages: `[n]`: the messages, by their numbers in the table.
     """
 
     states: np.ndarray
-    cells: np.ndarray
+    messages: np.ndarray
 
-    def take(self, mask: np.ndarray) -> Batch:
+    def take(self, mask: np.ndarray) -> MessageBatch:
         """Those of the messages for which `mask` `[n]` is true."""
-        return Batch(self.states.compress(mask, axis=0), self.cells[mask])
+        return MessageBatch(self.states.compress(mask, axis=0), self.messages[mask])
 
 
-ENDLESS = 100_000
+MOST_CONTROL_NODES = 100_000
 """Control nodes, one after the other, from which on a message is said to be in a loop that it never leaves."""
 
-Deliver = Callable[[Leaf, Batch], None]
+Deliver = Callable[[StagePort, MessageBatch], None]
 
-Parts = list[tuple[int, Batch]]
+Parts = list[tuple[int, MessageBatch]]
 """What comes out of a control node: outputs, and the messages there."""
 
 
@@ -47,16 +47,16 @@ class Router:
 
     Args:
       layout: Where state fields stand.
-      cells: The table of messages; ungrouping, repeating and distributing make views in it.
-      topologies: Maps of the instances in flight: pump name to instance slot to `Topology`.
+      table: The table of messages; ungrouping, repeating and distributing make views in it.
+      topologies: Maps of the instances in flight: pump name to instance handle to `Topology`.
       deliver: Gets what arrives at each stage's port.
     """
 
     def __init__(
-        self, layout: Layout, cells: MessageTable, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
+        self, layout: Layout, table: MessageTable, topologies: Mapping[str, Mapping[int, Topology]], deliver: Deliver
     ):
-        self._layout, self._cells, self._topologies, self._deliver = layout, cells, topologies, deliver
-        self._apply: dict[type, Callable[[Step, Batch], Parts]] = {
+        self._layout, self._table, self._topologies, self._deliver = layout, table, topologies, deliver
+        self.handlers: dict[type, Callable[[ControlStep, MessageBatch], Parts]] = {
             Cond: self._cond,
             Phi: lambda step, batch: [(0, batch)],
             Isu: self._change_state,
@@ -68,7 +68,7 @@ class Router:
             Distribute: self._distribute,
         }
 
-    def route(self, targets: Targets, batch: Batch) -> None:
+    def route(self, targets: Targets, batch: MessageBatch) -> None:
         """Sends a batch along a route.
 
         Raises:
@@ -78,29 +78,29 @@ class Router:
         while stack:
             targets, batch = stack.pop()
             passed += 1
-            if passed > ENDLESS and isinstance(targets[0], Step):
+            if passed > MOST_CONTROL_NODES and isinstance(targets[0], ControlStep):
                 self._refuse(targets[0], batch)
             for target in targets:
-                if isinstance(target, Leaf):
+                if isinstance(target, StagePort):
                     self._deliver(target, batch)
                     continue
-                for output, part in self._apply[target.kind](target, batch):
-                    if len(part.cells):
+                for output, part in self.handlers[target.kind](target, batch):
+                    if len(part.messages):
                         stack.append((target.targets[output], part))
 
-    def _refuse(self, step: Step, batch: Batch) -> None:
+    def _refuse(self, step: ControlStep, batch: MessageBatch) -> None:
         state = State(batch.states[:1], self._layout, step.fields)
         raise MessageError(
             f"node `{step.node.name}`",
             "messages that reach a payload node, a group or a sink",
-            f"one that has passed {ENDLESS} control nodes, {state!r}",
+            f"one that has passed {MOST_CONTROL_NODES} control nodes, {state!r}",
             "Mend the condition that should let it out of the loop.",
         )
 
-    def _state(self, step: Step, batch: Batch) -> State:
+    def _state(self, step: ControlStep, batch: MessageBatch) -> State:
         return State(batch.states, self._layout, step.fields)
 
-    def _cond(self, step: Step, batch: Batch) -> Parts:
+    def _cond(self, step: ControlStep, batch: MessageBatch) -> Parts:
         op = step.node.op
         chosen = op.choose(step.where, self._state(step, batch))
         first = int(chosen[0])
@@ -110,39 +110,39 @@ class Router:
             return [(output, batch.take(chosen == output)) for output in range(op.n)]
         return _dealt_out(batch, chosen)
 
-    def _change_state(self, step: Step, batch: Batch) -> Parts:
+    def _change_state(self, step: ControlStep, batch: MessageBatch) -> Parts:
         after = apply(step.where, step.node.op.function, self._state(step, batch))
-        return [(0, Batch(self._checked(step, after, batch.states), batch.cells))]
+        return [(0, MessageBatch(self._checked(step, after, batch.states), batch.messages))]
 
-    def _flatmap(self, step: Step, batch: Batch) -> Parts:
+    def _flatmap(self, step: ControlStep, batch: MessageBatch) -> Parts:
         of, i = self._counted(step, batch)
-        return [(0, Batch(self._new_states(step, batch.states[of], i), batch.cells[of]))]
+        return [(0, MessageBatch(self._new_states(step, batch.states[of], i), batch.messages[of]))]
 
-    def _repeat(self, step: Step, batch: Batch) -> Parts:
+    def _repeat(self, step: ControlStep, batch: MessageBatch) -> Parts:
         of, _ = self._counted(step, batch)
-        slots = self._cells.row[batch.cells]
-        views = self._cells.view(batch.cells, None)
+        rows = self._table.row[batch.messages]
+        views = self._table.view(batch.messages, None)
         sizes = np.bincount(of, minlength=len(views))
-        self._cells.set_rows(views, np.repeat(slots, sizes), sizes)
-        return [(0, Batch(batch.states, views))]
+        self._table.set_rows(views, np.repeat(rows, sizes), sizes)
+        return [(0, MessageBatch(batch.states, views))]
 
-    def _ungroup(self, step: Step, batch: Batch) -> Parts:
-        slots, sizes = self._cells.rows_of(batch.cells)
-        if not len(slots):
+    def _ungroup(self, step: ControlStep, batch: MessageBatch) -> Parts:
+        rows, sizes = self._table.rows_of(batch.messages)
+        if not len(rows):
             return []
         of = np.repeat(np.arange(len(sizes)), sizes)
-        i = np.arange(len(slots)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        i = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         states = self._new_states(step, batch.states[of], i)
-        return [(0, Batch(states, self._cells.view(batch.cells[of], slots)))]
+        return [(0, MessageBatch(states, self._table.view(batch.messages[of], rows)))]
 
-    def _distribute(self, step: Step, batch: Batch) -> Parts:
+    def _distribute(self, step: ControlStep, batch: MessageBatch) -> Parts:
         node = step.node
         wire = node.inputs[1]
         assert wire is not None
         outputs: list[list[np.ndarray]] = [[] for _ in range(node.op.n)]
-        for cell, slot in zip(batch.cells.tolist(), batch.states[:, SLOT].tolist(), strict=True):
-            rows = self._cells.rows[cell]
-            maps = find_topology(node, wire.source.name, self._topologies, slot).gather
+        for message, handle in zip(batch.messages.tolist(), batch.states[:, HANDLE].tolist(), strict=True):
+            rows = self._table.rows[message]
+            maps = find_topology(node, wire.source.name, self._topologies, handle).gather
             if len(maps) != node.op.n:
                 raise MessageError(
                     f"node `{node.name}`, topology `{wire.name}`",
@@ -161,15 +161,15 @@ class Router:
                 outputs[output].append(rows[picks])
         result = []
         for output, parts in enumerate(outputs):
-            views = self._cells.view(batch.cells, None)
-            self._cells.set_parts(views, parts)
-            result.append((output, Batch(batch.states, views)))
+            views = self._table.view(batch.messages, None)
+            self._table.set_parts(views, parts)
+            result.append((output, MessageBatch(batch.states, views)))
         return result
 
-    def _counted(self, step: Step, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    def _counted(self, step: ControlStep, batch: MessageBatch) -> tuple[np.ndarray, np.ndarray]:
         """For `count(s)` copies of each message: which message each copy is of, and its number among them."""
         where, state = f"node `{step.node.name}`, count", self._state(step, batch)
-        counts = column(where, apply(where, step.node.op.count, state), len(batch.cells)).astype(np.int64)
+        counts = column(where, apply(where, step.node.op.count, state), len(batch.messages)).astype(np.int64)
         if (counts < 0).any():
             bad = state.take(np.flatnonzero(counts < 0)[:1])
             raise MessageError(
@@ -178,11 +178,11 @@ class Router:
         of = np.repeat(np.arange(len(counts)), counts)
         return of, np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
 
-    def _new_states(self, step: Step, states: np.ndarray, i: np.ndarray) -> np.ndarray:
+    def _new_states(self, step: ControlStep, states: np.ndarray, i: np.ndarray) -> np.ndarray:
         before = State(states, self._layout, step.fields)
         return self._checked(step, apply(step.where, lambda s: step.node.op.state(s, i), before), states)
 
-    def _checked(self, step: Step, after: State, before: np.ndarray) -> np.ndarray:
+    def _checked(self, step: ControlStep, after: State, before: np.ndarray) -> np.ndarray:
         if (
             not isinstance(after, State)
             or columns_of(after).shape != before.shape
@@ -197,7 +197,7 @@ class Router:
         return columns_of(after)
 
 
-def _dealt_out(batch: Batch, chosen: np.ndarray) -> Parts:
+def _dealt_out(batch: MessageBatch, chosen: np.ndarray) -> Parts:
     """What goes to each output that any message has chosen, however many outputs there are."""
     order = np.argsort(chosen, kind="stable")
     chosen = chosen[order]
@@ -205,17 +205,17 @@ def _dealt_out(batch: Batch, chosen: np.ndarray) -> Parts:
     parts = []
     for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
         rows = order[start:end]
-        parts.append((int(chosen[start]), Batch(batch.states.take(rows, axis=0), batch.cells[rows])))
+        parts.append((int(chosen[start]), MessageBatch(batch.states.take(rows, axis=0), batch.messages[rows])))
     return parts
 
 
-def find_topology(node: Node, pump: str, topologies: Mapping[str, Mapping[int, Topology]], slot: int) -> Topology:
-    """The topology of the instance in a slot.
+def find_topology(node: Node, pump: str, topologies: Mapping[str, Mapping[int, Topology]], handle: int) -> Topology:
+    """The topology of the instance with a handle.
 
     Raises:
       MessageError: If it has not been pumped.
     """
-    found = topologies.get(pump, {}).get(slot)
+    found = topologies.get(pump, {}).get(handle)
     if found is None:
         raise MessageError(
             f"node `{node.name}`",

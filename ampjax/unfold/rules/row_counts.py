@@ -8,7 +8,7 @@ import numpy as np
 
 from ampjax.errors import MessageError
 from ampjax.ir.instances import Topology
-from ampjax.ir.state import SLOT, Layout, State
+from ampjax.ir.state import HANDLE, Layout, State
 from ampjax.plan.stages import Stage
 from ampjax.unfold.rules.edges import EdgeIndex
 from ampjax.unfold.rules.message_columns import MessageTable
@@ -24,7 +24,7 @@ class OutputSizes:
       stage: The stage.
       layout: Where state fields stand.
       table: The messages.
-      topologies: Maps of the instances: pump name to instance slot to `Topology`.
+      topologies: Maps of the instances: pump name to instance handle to `Topology`.
     """
 
     def __init__(self, stage: Stage, layout: Layout, table: MessageTable, topologies: Topologies):
@@ -44,7 +44,7 @@ class OutputSizes:
         for port in range(1, len(stage.ports)):
             self._require_equal(states, port, sizes)
         if self._edges is not None:
-            return rows, self._edges.of(states[:, SLOT], rows).n_rows
+            return rows, self._edges.of(states[:, HANDLE], rows).n_rows
         return rows, rows if stage.outputs and stage.outputs[0].ragged else np.ones(len(rows), np.int64)
 
     def _require_equal(self, states: np.ndarray, port: int, sizes: np.ndarray) -> None:
@@ -63,7 +63,7 @@ class OutputSizes:
     def _collected(self, states: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Rows that a collect makes, by each instance's topology."""
         stage, pump = self._stage, str(self._stage.topology)
-        maps = [find_topology(stage.nodes[0], pump, self._topologies, slot) for slot in states[:, SLOT].tolist()]
+        maps = [find_topology(stage.nodes[0], pump, self._topologies, handle) for handle in states[:, HANDLE].tolist()]
         for port in range(len(stage.ports)):
             for topology, size in zip(maps, sizes[:, port].tolist(), strict=True):
                 if port >= len(topology.scatter) or len(topology.scatter[port]) != size:
@@ -81,11 +81,11 @@ class OutputSizes:
 
 
 def edge_counts(stage: Stage, topologies: Topologies, n: int) -> np.ndarray:
-    """The edges `[n, ways]` of each way of a chain, for the instances in slots 0 to `n - 1`; none where no topology was pumped."""
+    """The edges `[n, edge types]` of each type of a chain, for the instances with handles 0 to `n - 1`; none where no topology was pumped."""
     assert stage.chain is not None
-    outputs = [way.output for way in stage.chain.ways]
+    outputs = [edge_type.output for edge_type in stage.chain.edge_types]
     counts = np.zeros((n, len(outputs)), np.int32)
-    for slot, topology in topologies.get(str(stage.topology), {}).items():
+    for handle, topology in topologies.get(str(stage.topology), {}).items():
         if max(outputs) < len(topology.gather):
-            counts[slot] = [len(topology.gather[output]) for output in outputs]
+            counts[handle] = [len(topology.gather[output]) for output in outputs]
     return counts

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data.permutation import Programs, Shuffles
+from ampjax.data.permutation import ShuffledRows, Shuffles
 from ampjax.models.permutation import embed
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
@@ -56,7 +56,7 @@ class Model:
 
     def __init__(self, batch: int = 100, seed: int = 0, **arguments: Any):
         options, task = set_up("permutation", **arguments)
-        self._train, self._valid = (cast(Programs, part).data for part in (task.train, task.valid))
+        self._train, self._valid = (cast(ShuffledRows, part).data for part in (task.train, task.valid))
         self._rng, self._batch = np.random.default_rng(seed), batch
         self._params: Any = jax.tree.map(jnp.asarray, initial_params(task.graph, {}, 0))
         self._tx = optax.adam(options.learning_rate)

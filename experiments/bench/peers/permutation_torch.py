@@ -9,7 +9,7 @@ import jax
 import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
-from ampjax.data.permutation import Programs
+from ampjax.data.permutation import ShuffledRows
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.permutation_jax import Batch, minibatches
@@ -60,7 +60,7 @@ def hits(logits: Any, params: Any, batch: Batch) -> Tensor:
 def program(logits: Any, batch: int = 100, seed: int = 0, threads: int | None = None, **arguments: Any) -> Torch:
     """Trains on minibatches, an Adam step for each; the arguments are those of the peer in JAX."""
     options, task = set_up("permutation", **arguments)
-    train, valid = (cast(Programs, part).data for part in (task.train, task.valid))
+    train, valid = (cast(ShuffledRows, part).data for part in (task.train, task.valid))
     params = tensors(initial_params(task.graph, {}, 0))
     parts = Parts(
         partial(loss, logits, params),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ampjax.data.permutation import N_PLACES, Programs, Shuffles, generate, powers, shuffles
+from ampjax.data.permutation import N_PLACES, ShuffledRows, Shuffles, generate, powers, shuffles
 from ampjax.errors import DataError, SettingsError
 from ampjax.ir.instances import Instances
 
@@ -18,7 +18,7 @@ def test_labels_are_what_the_operations_do_one_by_one():
 
 def test_a_way_spells_its_order():
     data = generate(6, 4)
-    programs = Programs(data)
+    programs = ShuffledRows(data)
     assert isinstance(programs, Instances) and len(programs) == 6
     got = programs.gather(np.array([4, 1]))
     ways = got["digits"].fields["way"]

@@ -63,7 +63,7 @@ def test_training_and_inference_sources_run_at_the_same_time():
     e = engine(graphs.chain(1))
     loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(4)) + e.sources(graphs.chain_data(3), train=False))
     asyncio.run(AsyncioDriver(loop).run())
-    stats = e.scheduler.stats.stages["f0+loss"]
+    stats = e.scheduler.counts.read().stages["f0+loss"]
     assert (stats.forward, stats.infer) == (4, 3)
     assert set(e.metrics(True)) == set(e.metrics(False)) == {"loss"}
 
@@ -138,7 +138,7 @@ def test_a_payload_does_not_take_the_place_of_one_that_is_still_to_be_read(in_fl
     e = engine(sum_of_inputs(), max_active_keys=in_flight)
     e.wall([{"x": np.float32(2**i)} for i in range(12)])
     assert e.gradients["f"] == 2**12 - 1
-    assert e.scheduler.stats.most_in_flight == in_flight
+    assert e.scheduler.counts.read().most_in_flight == in_flight
 
 
 @pytest.mark.parametrize("stops_at", [3, 9, 18])

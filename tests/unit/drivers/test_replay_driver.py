@@ -33,7 +33,7 @@ def decisions(data=DATA):
     """What a run in virtual time decides, its pass included."""
     made = []
     e, sources = chain(data)
-    journal = Journal(made.append, e.scheduler.messages_of)
+    journal = Journal(made.append, e.scheduler.contents.messages_of)
     journal.begins(Pass(data, np.arange(len(data))))
     try:
         VirtualDriver(Loop(e.scheduler, None, sources, [journal]), lambda d: 1).run()
@@ -49,7 +49,7 @@ def follow(path, made, data=DATA, reason=FINISHED, **settings):
         recorder.take(decision)
     recorder.close(reason)
     e, sources = chain(data, **settings)
-    follower = Follower(Recording(path / "run.trace"), e.scheduler.messages_of)
+    follower = Follower(Recording(path / "run.trace"), e.scheduler.contents.messages_of)
     said = []
     loop = Loop(e.scheduler, None, sources, [Told(e.scheduler, lambda d: said.append(tell(d))), follower.journal])
     follower.journal.begins(Pass(data, np.arange(len(data))))
@@ -148,7 +148,7 @@ def test_a_run_that_stood_still_does_so_again(tmp_path):
     data = [{"x": np.float32(1)}]
     e, sources = chain(data)
     made = []
-    journal = Journal(made.append, e.scheduler.messages_of)
+    journal = Journal(made.append, e.scheduler.contents.messages_of)
     journal.begins(Pass(data, np.arange(1)))
     with pytest.raises(DeadlockError) as first:
         VirtualDriver(Loop(e.scheduler, None, sources, [journal]), lambda d: 1).run()

@@ -210,7 +210,7 @@ def traced(trace, n=40, **options):
 def test_slices_of_a_worker_never_overlap_and_lie_within_the_run():
     trace = Trace(every=8)
     e = traced(trace)
-    (begin, end), stats = trace.runs[0], e.scheduler.stats
+    (begin, end), stats = trace.runs[0], e.scheduler.counts.read()
     assert sum(s.kind != "update" for s in trace) == stats.dispatches
     assert sum(s.kind == "update" for s in trace) > 0
     for worker in (0, 1):
@@ -224,7 +224,7 @@ def test_no_more_is_kept_than_asked_for():
     trace = Trace(max_slices=10, every=8)
     e = traced(trace)
     kept = sum(s.kind != "update" for s in trace)
-    assert len(trace) <= 10 and trace.n_dropped >= e.scheduler.stats.dispatches - kept
+    assert len(trace) <= 10 and trace.n_dropped >= e.scheduler.counts.read().dispatches - kept
 
 
 def test_a_run_that_fails_leaves_what_it_has_recorded():

@@ -113,7 +113,7 @@ def test_time_goes_on_from_run_to_run():
 def test_no_more_instances_in_flight_than_allowed():
     e = control_only(graphs.rnn(), max_active_keys=3)
     e.virtual(graphs.rnn_data([3, 1, 4, 1, 5, 9, 2]))
-    assert e.scheduler.stats.most_in_flight == 3
+    assert e.scheduler.counts.read().most_in_flight == 3
 
 
 def test_a_standstill_is_a_deadlock_error():
@@ -149,7 +149,7 @@ def test_where_a_table_tells_costs_no_dispatch_has_a_call_of_its_own(monkeypatch
     loop = Loop(e.scheduler, None, e.sources(graphs.rnn_data([3, 1, 4, 1, 5])))
     monkeypatch.setattr(loop.queue, "add", None)
     assert VirtualDriver(loop, FlopsCost(e.plan)).run() > 0
-    assert e.scheduler.stats.dispatches > 10
+    assert e.scheduler.counts.read().dispatches > 10
 
 
 @pytest.mark.parametrize("policy", [one_forward_one_backward, shortest_queue])
@@ -161,5 +161,5 @@ def test_a_policy_that_waits_does_so_in_virtual_time(policy):
         e.executor = None
         loop = Loop(e.scheduler, None, e.sources(graphs.chain_data(9)))
         assert loop.advances is (policy is one_forward_one_backward and not check)
-        times.append((VirtualDriver(loop, FlopsCost(e.plan, other_ns=7)).run(), repr(e.scheduler.stats)))
+        times.append((VirtualDriver(loop, FlopsCost(e.plan, other_ns=7)).run(), repr(e.scheduler.counts.read())))
     assert times[0] == times[1]

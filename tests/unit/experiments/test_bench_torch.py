@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra
 
 from ampjax.data import babi15, mnist, qm9, sst, wikiner  # noqa: E402
 from ampjax.data.list_reduction import Sequences, generate  # noqa: E402
-from ampjax.data.permutation import Programs  # noqa: E402
+from ampjax.data.permutation import ShuffledRows  # noqa: E402
 from ampjax.data.permutation import generate as shuffled  # noqa: E402
 from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection  # noqa: E402
 from ampjax.models.mlp import mlp  # noqa: E402
@@ -151,7 +151,7 @@ def test_a_minibatch_of_trees_makes_the_update_of_the_peer_in_jax(make: Any, mon
 @pytest.mark.parametrize("logits", [permutation_torch.union, permutation_torch.sorted_])
 def test_permutation(logits: Any) -> None:
     data = shuffled(9, 3)
-    values, *want = ours(permutation(3, 8), Programs(data))
+    values, *want = ours(permutation(3, 8), ShuffledRows(data))
     params, batch = tensors(values), (data.digits, data.orders, data.labels)
     assert_equal(with_gradients(params, 9 * permutation_torch.loss(logits, params, batch)), tuple(want))
 

@@ -7,7 +7,7 @@ import pytest
 from support.parity import assert_equal, ours
 
 import ampjax as amp
-from ampjax.data.permutation import Programs, generate
+from ampjax.data.permutation import ShuffledRows, generate
 from ampjax.errors import SettingsError
 from ampjax.models.permutation import embed, permutation
 from experiments.bench.peers import permutation_jax
@@ -28,12 +28,12 @@ def direct_loss(params, data):
 
 def test_each_instance_takes_its_own_way():
     data = generate(7, 3)
-    params, *got = ours(permutation(3, 8), Programs(data), max_dispatch_size=4, policy="largest")
+    params, *got = ours(permutation(3, 8), ShuffledRows(data), max_dispatch_size=4, policy="largest")
     assert_equal(tuple(got), jax.value_and_grad(direct_loss)(jax.tree.map(jnp.asarray, params), data))
 
 
 def test_replicas_are_kept_together_and_learn():
-    data = Programs(generate(40, 2))
+    data = ShuffledRows(generate(40, 2))
     trainer = amp.Trainer(permutation(2, 8, replicas=2), optax.adam(0.02), workers=2, max_dispatch_size=8)
     assert {"operation0/0", "operation0/1", "operation1/0", "operation1/1"} <= set(trainer.params)
     history = trainer.fit(data, epochs=5, progress=False)
@@ -42,7 +42,7 @@ def test_replicas_are_kept_together_and_learn():
 
 def test_the_union_of_all_paths_computes_the_same():
     data = generate(5, 3)
-    params, *want = ours(permutation(3, 8), Programs(data))
+    params, *want = ours(permutation(3, 8), ShuffledRows(data))
     batch = data.digits, data.orders, data.labels
     loss, grads = jax.value_and_grad(permutation_jax.loss)(jax.tree.map(jnp.asarray, params), *batch)
     assert_equal((5 * loss, jax.tree.map(lambda g: 5 * g, grads)), tuple(want))
@@ -51,7 +51,7 @@ def test_the_union_of_all_paths_computes_the_same():
 def test_dispatches_mix_depths():
     """A dispatch of an operation holds more messages than have it to do at any one depth."""
     data = generate(64, 4)
-    stats = amp.simulate(permutation(4, 8), Programs(data), max_active_keys=64, policy="largest").stats
+    stats = amp.simulate(permutation(4, 8), ShuffledRows(data), max_active_keys=64, policy="largest").stats
     stage = next(s for name, s in stats.stages.items() if name.startswith("operation0"))
     assert stage.most_messages > (data.orders == 0).sum(axis=0).max()
 

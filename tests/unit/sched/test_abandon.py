@@ -56,7 +56,7 @@ def test_what_follows_is_as_before(name, n, done):
     side, other, k = side_of(name), side_of(name), min(5, len(model(name)[1]))
     found = steps(side, n, np.arange(k), done)
     due = side.scheduler.abandon()
-    assert found and due == [] and side.scheduler.idle and side.scheduler.room() == 4
+    assert found and due == [] and side.scheduler.idle and side.scheduler.admission.room() == 4
     check(side.scheduler.snapshot())
     other.scheduler.updates.resume(side.scheduler.updates.state())
     assert first_difference(*([told[1:] for told in rest(one, k)] for one in (side, other))) is None
@@ -69,15 +69,15 @@ def test_nothing_is_left():
     s = side.scheduler
     for _ in range(2):
         rest(side, 5)
-    sizes = [table.shape for table in s._t]
+    sizes = [table.shape for table in s.tables.t]
     for n in (40, 150):
         steps(side, n, np.arange(5), n - 2)
-        assert s.slots_in_use and not s.idle
+        assert s.tables.slots_in_use and not s.idle
         s.abandon()
         check(s.snapshot())
-        assert not len(InFlight(s.snapshot()).slots) and s.slots_in_use == 0 and s.finished == []
+        assert not len(InFlight(s.snapshot()).handles) and s.tables.slots_in_use == 0 and s.admission.take_ended() == []
         rest(side, 5)
-        assert s.slots_in_use == 0 and [table.shape for table in s._t] == sizes
+        assert s.tables.slots_in_use == 0 and [table.shape for table in s.tables.t] == sizes
         check(s.snapshot())
 
 
@@ -94,7 +94,7 @@ def test_updates_that_were_due_are_handed_over():
     chosen = SchedulerSettings(intervals={"f0": 10, "f1": 10})
     one = Scheduled(plan_for(graphs.chain(2)), chosen, InstanceList(graphs.chain_data(3)))
     steps(one, 99, np.arange(3))
-    one.scheduler.flush()
+    one.scheduler.rounds.flush()
     (due,) = one.scheduler.abandon()
     assert [(change.node, change.count) for change in due.changes] == [("f0", 3), ("f1", 3)]
     assert one.scheduler.abandon() == [] and one.scheduler.idle
@@ -116,10 +116,10 @@ def test_what_was_never_carried_out_is_taken_back(name, n, undone, interval):
     for d in done:
         brought.update(gradient_rows(s.plan.stages[d.stage], d))
         used.update({change.node: change.count for change in d.changes})
-    before = s.versions
+    before = s.updates.versions
     assert s.abandon() == []
-    s.take_back(found[len(done) :])
-    assert +Counter(s.updates.counts) == brought - used and s.versions == before
+    s.updates.take_back(found[len(done) :])
+    assert +Counter(s.updates.counts) == brought - used and s.updates.versions == before
 
 
 def test_a_dispatch_of_changes_is_taken_back():
@@ -127,11 +127,11 @@ def test_a_dispatch_of_changes_is_taken_back():
     s = side.scheduler
     steps(side, 999, np.arange(5))
     before = s.updates.counts.copy()
-    s.flush()
+    s.rounds.flush()
     d = s.next(0)
     s.done(d)
     assert not any(s.updates.counts.values()) and d.changes
-    s.take_back([d])
+    s.updates.take_back([d])
     assert s.updates.counts == before
 
 
@@ -145,4 +145,4 @@ def test_another_goes_on():
         other.scheduler.updates.state() == state and any(state["counts"].values()) and any(state["versions"].values())
     )
     assert [told[6] for told in rest(one, 5)] == [told[6] for told in rest(other, 5)]
-    assert one.scheduler.versions == other.scheduler.versions
+    assert one.scheduler.updates.versions == other.scheduler.updates.versions

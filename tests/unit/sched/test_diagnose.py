@@ -67,7 +67,7 @@ def half_way(n_dispatches=9):
 
 
 def spoil_queue(t):
-    t.queues[t.active_queues(0)[0], c.WAITING] += 1
+    t.queues[t.active_queues(0)[0], c.ITEM_ROWS] += 1
 
 
 def spoil_list(t):
@@ -78,17 +78,17 @@ def spoil_list(t):
 
 
 def spoil_inputs(t):
-    v = np.flatnonzero(t.live[:, c.NEED] > 0)[0]
-    t.live[v, c.NEED] += 1
+    v = np.flatnonzero(t.live[:, c.N_MISSING] > 0)[0]
+    t.live[v, c.N_MISSING] += 1
 
 
 def spoil_gradients(t):
-    v = np.flatnonzero((t.live[:, c.LEFT] > 0) & (t.live[:, c.NEED] == 0))[0]
-    t.live[v, c.LEFT] += 1
+    v = np.flatnonzero((t.live[:, c.N_OWED] > 0) & (t.live[:, c.N_MISSING] == 0))[0]
+    t.live[v, c.N_OWED] += 1
 
 
 def spoil_alive(t):
-    t.instances[t.instances[:, c.ALIVE] > 0, c.ALIVE] += 2
+    t.instances[t.instances[:, c.N_ALIVE] > 0, c.N_ALIVE] += 2
 
 
 def spoil_under_way(t):
@@ -225,11 +225,11 @@ def test_nobody_is_admitted_who_would_never_end():
     good, bad = {"x": np.float32(1), "label": np.float32(0)}, {"x": np.float32(1)}
     s = Scheduler(plan_for(graph), SchedulerSettings())
     with pytest.raises(DeadlockError, match=r"^before instance 1 is admitted: "):
-        s.foresee(np.arange(2), columns(graph, [good, bad]))
+        s.admission.foresee(np.arange(2), columns(graph, [good, bad]))
     slots = s.open(np.arange(2))
     with pytest.raises(DeadlockError, match=r"^before instance 1 is admitted: "):
         s.pump(slots, columns(graph, [good, bad]))
-    assert s.next(0) is None and s.stats.messages == 0
+    assert s.next(0) is None and s.counts.read().messages == 0
     s.abandon()
     check(s.snapshot())
     slots = s.open(np.arange(1))
@@ -237,7 +237,7 @@ def test_nobody_is_admitted_who_would_never_end():
     s.close(slots)
     while (d := s.next(0)) is not None:
         s.done(d)
-    assert s.finished == [(0, True)] and s.idle
+    assert s.admission.take_ended() == [(0, True)] and s.idle
 
 
 def test_where_what_is_missing_is():
@@ -308,7 +308,7 @@ def test_when_nothing_fits_it_is_said_who_needs_what(n, advice):
     s = side.scheduler
     while (d := s.next(0)) is not None:
         s.done(d)
-    assert s.held_up(0) == "memory"
+    assert s.queues.why_blocked(0) == "memory"
     error = standstill(s.snapshot())
     assert isinstance(error, LimitError)
     assert re.fullmatch(

@@ -89,7 +89,10 @@ def test_parameters_are_the_same_bit_by_bit(name):
     fed = Fed(several.plan, several.scheduler.settings, InstanceList(data, ragged), several.executor)
     most = run(fed, len(data), 16)
     assert (most > 1) == (name != "chain")  # which is one stage, so each dispatch ends instances
-    assert fed.scheduler.versions == one.scheduler.versions and sum(fed.scheduler.versions.values()) > 1
+    assert (
+        fed.scheduler.updates.versions == one.scheduler.updates.versions
+        and sum(fed.scheduler.updates.versions.values()) > 1
+    )
     params = several.executor.store.params
     jax.tree.map(np.testing.assert_array_equal, params, one.executor.store.params)
     moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), start, jax.tree.map(np.array, params))

@@ -48,9 +48,9 @@ def test_later_epochs_unfold_nothing(name):
     plan, data = planned(name)
     one = Scheduled(plan, SchedulerSettings(max_active_keys=3), data, wave=0)
     list(at_once(one, len(data)))
-    first = one.scheduler.programs.statistics
+    first = one.scheduler.admission.programs.statistics
     list(at_once(one, len(data)))
-    second = one.scheduler.programs.statistics
+    second = one.scheduler.admission.programs.statistics
     assert 0 < first.unfolded == first.programs <= len(data)
     assert second.unfolded == first.unfolded and second.hits == first.hits + len(data)
     assert second.nbytes == first.nbytes > 0 and second.dropped == 0
@@ -64,7 +64,7 @@ def test_instances_for_which_the_same_is_pumped_share_a_program():
     one = Scheduled(plan, settings, data, wave=0)
     told = list(at_once(one, 9))
     assert sorted(i for *_, states, _, _ in told for (i,) in states) == sorted(5 * [*range(9)])
-    assert one.scheduler.programs.statistics.unfolded == 1
+    assert one.scheduler.admission.programs.statistics.unfolded == 1
 
 
 READS = {
@@ -88,9 +88,9 @@ def test_a_state_function_may_read_the_instances_number(read):
         told = list(at_once(one, 5))
         ways = {i: stage for _, _, stage, _, states, *_ in told if stage < 2 for i, _ in states}
         assert ways == {i: i % 2 for i in range(5)}
-        assert one.scheduler.programs.statistics.unfolded >= 5
+        assert one.scheduler.admission.programs.statistics.unfolded >= 5
         list(at_once(one, 5))
-        assert one.scheduler.programs.statistics.programs == 5
+        assert one.scheduler.admission.programs.statistics.programs == 5
 
 
 @pytest.mark.parametrize("bound", [0, 30_000])
@@ -103,20 +103,31 @@ def test_programs_that_nobody_needs_are_given_up(bound):
     for _ in range(4):
         told.append([x[1:] for x in at_once(one, len(data))])
         s = one.scheduler
-        lengths.append([table.shape for table in (s._t.lines, s._t.inputs, s._t.outputs, s._t.picks, s.store.programs)])
-        assert s.programs.statistics.nbytes <= bound
+        lengths.append(
+            [
+                table.shape
+                for table in (
+                    s.tables.t.lines,
+                    s.tables.t.inputs,
+                    s.tables.t.outputs,
+                    s.tables.t.picks,
+                    s.admission.programs.store.programs,
+                )
+            ]
+        )
+        assert s.admission.programs.statistics.nbytes <= bound
     assert told[0] == told[3] and lengths[1] == lengths[3]
-    statistics = one.scheduler.programs.statistics
+    statistics = one.scheduler.admission.programs.statistics
     assert statistics.dropped > 0 and statistics.programs == statistics.unfolded - statistics.dropped
-    assert (one.scheduler.store._extents["lines"].top == 0) == (bound == 0)
+    assert (one.scheduler.admission.programs.store._extents["lines"].top == 0) == (bound == 0)
 
 
 def test_a_program_is_kept_while_an_instance_has_it():
     plan, data = planned("trees")
     one = Scheduled(plan, SchedulerSettings(program_bytes=0), data, wave=0)
     one.admit(np.arange(2))
-    assert one.scheduler.programs.statistics.programs == 2
-    assert len(one.scheduler.store.waves) == 1
+    assert one.scheduler.admission.programs.statistics.programs == 2
+    assert len(one.scheduler.admission.programs.store.waves) == 1
 
 
 def test_what_is_pumped_is_fed_to_slots_in_the_order_of_messages():
@@ -125,13 +136,13 @@ def test_what_is_pumped_is_fed_to_slots_in_the_order_of_messages():
     plan, one = make_plan(graph, assign(graph, 1)), None
     for shuffled in (False, True):
         scheduler = Scheduler(plan, SchedulerSettings())
-        slots, batch = scheduler.open(np.arange(3)), dict(data.gather(np.arange(3)))
+        handles, batch = scheduler.open(np.arange(3)), dict(data.gather(np.arange(3)))
         order = {}
         for name, own in batch.items():
             order[name] = np.argsort(-own.instance, kind="stable") if shuffled else np.arange(len(own.instance))
             fields = {f: np.broadcast_to(v, len(own.instance))[order[name]] for f, v in own.fields.items()}
             batch[name] = type(own)(own.payload[order[name]], own.instance[order[name]], fields, own.sizes)
-        found = {feed.pump: feed.slots for feed in scheduler.pump(slots, batch)}
+        found = {feed.pump: feed.slots for feed in scheduler.pump(handles, batch)}
         assert all(len(set(own.tolist())) == len(own) and 0 not in own for own in found.values())
         if one is None:
             one = found
@@ -142,22 +153,22 @@ def test_what_is_pumped_is_fed_to_slots_in_the_order_of_messages():
 def test_an_instance_is_pumped_once_unless_it_grows():
     graph = graphs.chain(1)
     scheduler = Scheduler(plan_for(graph), SchedulerSettings())
-    slots = scheduler.open(np.arange(1))
+    handles = scheduler.open(np.arange(1))
     batch = InstanceList(graphs.chain_data(1)).gather(np.arange(1))
-    scheduler.pump(slots, batch)
+    scheduler.pump(handles, batch)
     with pytest.raises(InvariantError, match="one batch with all messages of an instance, got another"):
-        scheduler.pump(slots, batch)
+        scheduler.pump(handles, batch)
 
 
 @pytest.mark.parametrize("name", ["trees", "pondering"])
 def test_programs_of_instances_that_are_given_up_are_free_for_others(name):
     plan, data = planned(name)
     scheduler = Scheduler(plan, SchedulerSettings(program_bytes=0))
-    slots = scheduler.open(np.arange(2))
-    scheduler.pump(slots, data.gather(np.arange(2)))
+    handles = scheduler.open(np.arange(2))
+    scheduler.pump(handles, data.gather(np.arange(2)))
     for _ in range(3):
         scheduler.next(0)
-    assert scheduler.store._extents["lines"].top > 0
-    scheduler._admission.forget_all()
-    assert all(extents.top == 0 for extents in scheduler.store._extents.values())
-    assert scheduler.programs.statistics.nbytes == 0 and not scheduler._admission.under_way
+    assert scheduler.admission.programs.store._extents["lines"].top > 0
+    scheduler.admission.forget_all()
+    assert all(extents.top == 0 for extents in scheduler.admission.programs.store._extents.values())
+    assert scheduler.admission.programs.statistics.nbytes == 0 and not scheduler.admission.under_way

@@ -40,7 +40,7 @@ def test_replicas_are_averaged_at_the_end_of_an_epoch():
     plan = make_plan(graph, assign(graph, 1))
     one = Scheduled(plan, SchedulerSettings(), data)
     list(at_once(one, len(data)))
-    one.scheduler.end_of_epoch()
+    one.scheduler.rounds.end_of_epoch()
     d = one.scheduler.next(0)
     one.scheduler.done(d)
     assert one.scheduler.idle and d.direction == "update" and d.changes
@@ -56,9 +56,9 @@ def test_dispatches_are_capped():
         if rows is None:
             s.resize(settings)
         else:
-            s.cap(0, "forward", rows)
+            s.tables.cap(0, "forward", rows)
         told = [told for told in at_once(one, 9) if told[2:4] == (0, "forward")]
-        found.append((s.cap_of(0, "forward"), max(n_rows for *_, n_rows, _ in told)))
+        found.append((s.tables.cap_of(0, "forward"), max(n_rows for *_, n_rows, _ in told)))
     assert found == [(3, 3), (3, 3), (9, 5), (0, 5)]
 
 
@@ -67,16 +67,16 @@ def test_a_pass_that_may_not_update_counts_all_the_same():
     scheduler = Scheduler(plan_for(graph), SchedulerSettings(max_active_keys=9))
     data, changes = InstanceList(graphs.chain_data(4)), []
     for may_update in (False, True):
-        slots = scheduler.open(np.arange(2), "train", may_update)
-        scheduler.pump(slots, data.gather(np.arange(2)))
-        scheduler.close(slots)
+        handles = scheduler.open(np.arange(2), "train", may_update)
+        scheduler.pump(handles, data.gather(np.arange(2)))
+        scheduler.close(handles)
         while (d := scheduler.next(0)) is not None:
             scheduler.done(d)
             changes += d.changes
-        scheduler.finished
+        scheduler.admission.take_ended()
         if not may_update:
-            scheduler.flush()
-            assert not changes and scheduler.versions == {"f0": 0} and scheduler.next(0) is None
+            scheduler.rounds.flush()
+            assert not changes and scheduler.updates.versions == {"f0": 0} and scheduler.next(0) is None
     assert [(change.node, change.count) for change in changes] == [("f0", 4)]
 
 
@@ -86,25 +86,25 @@ def test_who_waits_for_what():
     plan = make_plan(graph, assign(graph, 2), (0, 1))
     side = Scheduled(plan, SchedulerSettings(max_active_keys=2, max_dispatch_size=2), data)
     s, held = side.scheduler, set()
-    assert (s.can_move, s.idle, s.held_up(0), s.stirred()) == (False, True, None, set())
+    assert (s.can_move(), s.idle, s.queues.why_blocked(0), s.queues.woken()) == (False, True, None, set())
     side.admit(np.arange(2))
-    assert s.stirred()
-    while s.can_move:
+    assert s.queues.woken()
+    while s.can_move():
         for worker in range(2):
-            can, waits, d = s.can_move_on(worker), list(s.waiting_for(worker)), s.next(worker)
+            can, waits, d = s.can_move(worker), list(s.queues.waiting_for(worker)), s.next(worker)
             assert can == bool(waits) == (d is not None)
-            held.add(s.held_up(worker))
+            held.add(s.queues.why_blocked(worker))
             if d is not None:
                 s.done(d)
     assert held >= {None, "join"}
-    assert (s.can_move, s.idle, s.held_up(0)) == (False, True, None) and len(s.finished) == 2
+    assert (s.can_move(), s.idle, s.queues.why_blocked(0)) == (False, True, None) and len(s.admission.take_ended()) == 2
 
 
 def test_flush_takes_what_has_accumulated():
     settings = SchedulerSettings(intervals={"f0": 4, "f1": 5}, max_active_keys=7, max_dispatch_size=1)
     one = Scheduled(plan_for(graphs.chain(2)), settings, InstanceList(graphs.chain_data(7)))
     list(at_once(one, 7))
-    one.scheduler.flush()
+    one.scheduler.rounds.flush()
     d = one.scheduler.next(0)
     one.scheduler.done(d)
     assert [(change.node, change.count) for change in d.changes] == [("f0", 3), ("f1", 2)]
@@ -144,9 +144,9 @@ def test_ahead_stops_where_payloads_are_read(name):
     while len(left) or not s.idle:
         left, _ = admit(one, left)
         found = s.ahead(0, 16)
-        assert not any(s.reads(d) for d in found[:-1])
+        assert not any(s.contents.reads(d) for d in found[:-1])
         told += [one.tell(d) for d in found]
-        if s.reads(found[-1]):
+        if s.contents.reads(found[-1]):
             s.done(found[-1])
     assert first_difference(list(at_once(Scheduled(plan, settings, data), len(data))), told) is None
 
@@ -172,8 +172,8 @@ def test_instances_are_admitted_again_and_again_in_the_same_tables():
     lengths, tops = [], []
     for _ in range(4):
         list(at_once(one, len(data)))
-        lengths.append([table.shape for table in one.scheduler._t])
-        tops.append(one.scheduler._t.clock[[c.LIVE_TOP, c.ROWS_TOP]].tolist())
+        lengths.append([table.shape for table in one.scheduler.tables.t])
+        tops.append(one.scheduler.tables.t.clock[[c.LIVE_TOP, c.ROWS_TOP]].tolist())
     assert tops[0] == tops[3] and lengths[1] == lengths[3]
 
 
@@ -184,5 +184,5 @@ def test_an_instance_for_which_nothing_is_pumped_ends_at_once():
 
     one = Scheduled(plan_for(graphs.chain(1)), SchedulerSettings(), Empty([{}, {}]))
     one.admit(np.arange(2))
-    assert one.scheduler.finished == [(0, True), (1, True)]
+    assert one.scheduler.admission.take_ended() == [(0, True), (1, True)]
     assert one.scheduler.idle and one.scheduler.next(0) is None

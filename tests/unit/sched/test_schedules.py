@@ -79,7 +79,7 @@ def test_slots_are_never_shared():
     side = Scheduled(plan, settings_for(graph, max_active_keys=4, max_dispatch_size=6), data)
     s, held, left = side.scheduler, {}, np.arange(len(data))
     while len(left) or not s.idle:
-        n = min(s.room(), len(left))
+        n = min(s.admission.room(), len(left))
         side.admit(left[:n])
         left = left[n:]
         while (d := s.next(0)) is not None:
@@ -97,5 +97,5 @@ def test_slots_are_never_shared():
                 for j, arena in enumerate(stage.arenas):
                     for slot in rows[len(stage.ports) + j].tolist():
                         del held[arena, slot]
-        s.finished
+        s.admission.take_ended()
     assert not held

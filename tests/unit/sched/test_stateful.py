@@ -59,32 +59,32 @@ class IntegerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(plan, chosen, check=True)
         self.under_way = [deque() for _ in range(WORKERS)]
         self.admitted, self.ended, self.next_id = {True: set(), False: set()}, {True: set(), False: set()}, 0
-        self.open_slots = []
+        self.open_handles = []
 
-    @precondition(lambda self: self.scheduler.room(True) or self.scheduler.room(False))
+    @precondition(lambda self: self.scheduler.admission.room(True) or self.scheduler.admission.room(False))
     @rule(size=st.integers(1, 4), n=st.integers(1, 3), train=st.booleans(), close=st.booleans(), grows=st.booleans())
     def admit(self, size, n, train, close, grows):
-        n = min(n, self.scheduler.room(train))
+        n = min(n, self.scheduler.admission.room(train))
         if not n:
             return
         ids = np.arange(self.next_id, self.next_id + n)
         self.next_id += n
         self.admitted[train] |= set(ids.tolist())
-        slots = self.scheduler.open(ids, "train" if train else "both", grows=grows)
-        self.scheduler.pump(slots, columns(self.graph, [self.make(size + i) for i in range(n)]))
+        handles = self.scheduler.open(ids, "train" if train else "both", grows=grows)
+        self.scheduler.pump(handles, columns(self.graph, [self.make(size + i) for i in range(n)]))
         if close:
-            self.scheduler.close(slots)
+            self.scheduler.close(handles)
         else:
-            self.open_slots.append(slots)
+            self.open_handles.append(handles)
 
-    @precondition(lambda self: self.open_slots)
+    @precondition(lambda self: self.open_handles)
     @rule()
     def close(self):
-        self.scheduler.close(self.open_slots.pop(0))
+        self.scheduler.close(self.open_handles.pop(0))
 
     @rule(worker=st.integers(0, WORKERS - 1))
     def issue(self, worker):
-        could = self.scheduler.can_move_on(worker)
+        could = self.scheduler.can_move(worker)
         dispatch = self.scheduler.next(worker)
         assert (dispatch is not None) == could
         if dispatch is not None:
@@ -103,7 +103,7 @@ class IntegerMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self):
-        self.scheduler.flush()
+        self.scheduler.rounds.flush()
 
     @precondition(lambda self: self.next_id > 3)
     @rule()
@@ -114,7 +114,7 @@ class IntegerMachine(RuleBasedStateMachine):
         check(self.scheduler.snapshot())
         for own in self.under_way:
             own.clear()
-        self.open_slots.clear()
+        self.open_handles.clear()
         for train in (True, False):
             self.ended[train] |= self.admitted[train]
 
@@ -122,16 +122,16 @@ class IntegerMachine(RuleBasedStateMachine):
     def instances_end_once(self):
         if not hasattr(self, "scheduler"):
             return
-        for instance, train in self.scheduler.finished:
+        for instance, train in self.scheduler.admission.take_ended():
             assert instance in self.admitted[train] and instance not in self.ended[train]
             self.ended[train].add(instance)
         for train in (True, False):
-            assert len(self.admitted[train]) - len(self.ended[train]) == self.scheduler.in_flight[train] <= 4
+            assert len(self.admitted[train]) - len(self.ended[train]) == self.scheduler.admission.in_flight[train] <= 4
 
     def teardown(self):
         if not hasattr(self, "scheduler"):
             return
-        while self.open_slots:
+        while self.open_handles:
             self.close()
         moved = True
         while moved:
@@ -143,10 +143,10 @@ class IntegerMachine(RuleBasedStateMachine):
                     self.scheduler.done(self.under_way[worker].popleft())
                     moved = True
             if not moved:
-                self.scheduler.end_of_data()
-                moved = self.scheduler.can_move
+                self.scheduler.rounds.end_of_data()
+                moved = self.scheduler.can_move()
         self.instances_end_once()
-        assert self.ended == self.admitted and self.scheduler.idle and self.scheduler.slots_in_use == 0
+        assert self.ended == self.admitted and self.scheduler.idle and self.scheduler.tables.slots_in_use == 0
 
 
 TestIntegers = IntegerMachine.TestCase

@@ -94,7 +94,9 @@ def journal_of(**settings):
     e, made = engine(graphs.chain(1), fuse=False, **settings), []
     e.executor = None
     VirtualDriver(
-        Loop(e.scheduler, None, e.sources(graphs.chain_data(3)), [Journal(made.append, e.scheduler.messages_of)]),
+        Loop(
+            e.scheduler, None, e.sources(graphs.chain_data(3)), [Journal(made.append, e.scheduler.contents.messages_of)]
+        ),
         lambda d: 1,
     ).run()
     return made

@@ -42,9 +42,9 @@ def assert_agrees(plan, data, purpose, **settings):
     unfolder = Unfolder(plan)
     programs = unfolder.end(unfolder.unfold([batch], ids, purpose, assume=True))
     scheduler = Scheduler(plan, SchedulerSettings(max_active_keys=len(ids), **{"max_dispatch_size": 5, **settings}))
-    slots = scheduler.open(ids, purpose)
-    scheduler.pump(slots, batch)
-    scheduler.close(slots)
+    handles = scheduler.open(ids, purpose)
+    scheduler.pump(handles, batch)
+    scheduler.close(handles)
     forth = [d for d in drain(scheduler) if d.stage is not None and d.direction != "backward"]
     made = Counter()
     for d in forth:
@@ -52,7 +52,7 @@ def assert_agrees(plan, data, purpose, **settings):
             made[key] += len(rows)
     assert +Counter({key: int(rows.sum()) for key, rows in demand(plan, programs).items()}) == +made
     assert work(plan, programs).sum() == sum(d.n_rows for d in forth)
-    way_there = {name: own.forward + own.infer for name, own in scheduler.stats.stages.items()}
+    way_there = {name: own.forward + own.infer for name, own in scheduler.counts.read().stages.items()}
     assert messages(plan, programs) == way_there
     assert_well_formed(programs)
 
@@ -264,7 +264,7 @@ def test_who_waits_for_ever_is_owed_for_ever(graph, data, fuse):
     plan, batch = plan_for(graph, fuse=fuse), columns(graph, data)
     unfolder = Unfolder(plan)
     unfolding = unfolder.unfold([batch], numbered(len(data)))
-    programs, space = unfolder.programs(unfolding), unfolding.space
+    programs, space = unfolder.programs(unfolding), unfolding.workspace
     assert unfolding.waiting() != []
     never = programs.owed - np.diff(programs.out_start)
     assert never.sum() == sum(table.waiting for table in (*space.joins.values(), *space.groups.values()))
@@ -368,8 +368,8 @@ def test_of_many_ragged_ones_the_one_at_fault_is_named():
 
 
 def test_a_loop_that_never_ends(monkeypatch):
-    monkeypatch.setattr("ampjax.unfold.unfolding.LONG", 50)
-    monkeypatch.setattr("ampjax.unfold.unfolding.ENDLESS", 200)
+    monkeypatch.setattr("ampjax.unfold.unfolding.WARN_ROUNDS", 50)
+    monkeypatch.setattr("ampjax.unfold.unfolding.MOST_ROUNDS", 200)
     with amp.Graph() as g:
         h = amp.phi("h")
         x = amp.ppt("f", graphs.times, params=graphs.one())(h)

@@ -174,7 +174,7 @@ def test_a_call_that_would_wait_for_itself_is_refused():
 
     async def cells():
         fit = asyncio.create_task(trainer.fit_async(some, **QUIET))
-        while not trainer.session.scheduler.in_flight[True]:
+        while not trainer.session.scheduler.admission.in_flight[True]:
             await asyncio.sleep(0)
         with pytest.raises(SettingsError, match=r"one run at a time.*[\s\S]*predict_async"):
             trainer.predict(some)

@@ -99,7 +99,7 @@ def test_padding_of_an_adjoint_alone_reads_no_activation_that_was_never_recorded
     data = [i | {"x": amp.messages(i["x"][None], t=t)} for t, i in enumerate(rows(3), 1)]
     e = engine(late_graph(body), fuse=False, policy=lambda queues, now: min(queues, key=lambda q: q.backward))
     e.virtual(data)
-    back = e.scheduler.stats.stages["f"]
+    back = e.scheduler.counts.read().stages["f"]
     assert (back.forward, back.backward, back.most_messages, back.dispatches) == (3, 3, 3, 4)
     _, grad = expected(body, rows(3))
     np.testing.assert_allclose(e.gradients["f"], grad, rtol=1e-5)

@@ -25,11 +25,11 @@ class Watching:
 
     def __call__(self, queues, now):
         self.asked += 1
-        lines = self.side.scheduler._t.queues
+        lines = self.side.scheduler.tables.t.queues
         for q in queues:
             line = lines[3 * q.stage.number + DIRECTIONS.index(q.direction)]
             shown = q.items, q.rows, q.max_rows, q.longest, q.under_way
-            assert shown == tuple(line[[c.ITEMS, c.WAITING, c.MAX_ROWS, c.LONGEST, c.UNDER_WAY]].tolist())
+            assert shown == tuple(line[[c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.UNDER_WAY]].tolist())
             assert q.items > 0 and q.ready == min(q.rows, q.max_rows) and q.born <= now
             assert q.backward == (q.direction == "backward" or q.stage.kind.starts_backward)
         if now % 5 == 0:
@@ -97,12 +97,12 @@ def test_views_hold_no_longer_than_their_queue():
     )
     s = side.scheduler
     admit(side, np.arange(2))
-    before = s.waiting_for(0)
+    before = s.queues.waiting_for(0)
     assert [(q.direction, q.items) for q in before] == [("forward", 2)]
     s.done(s.next(0))
     side.admit(np.arange(2, 5))
-    assert [(q.stage.name, q.items) for q in s.waiting_for(0)] == [("f1", 2), ("f0", 3)]
-    assert repr(s.waiting_for(0)[1]) == "Queue(forward of `f0`: 3 messages, 3 rows)"
+    assert [(q.stage.name, q.items) for q in s.queues.waiting_for(0)] == [("f1", 2), ("f0", 3)]
+    assert repr(s.queues.waiting_for(0)[1]) == "Queue(forward of `f0`: 3 messages, 3 rows)"
     assert before[0].items == 3
 
 
@@ -119,7 +119,7 @@ def running(policy, n=3, steps=1, homes=None):
 
 
 def explained(s, worker=0):
-    return explain(s.snapshot(), worker, s.waiting_for(worker))
+    return explain(s.snapshot(), worker, s.queues.waiting_for(worker))
 
 
 def test_why_a_dispatch_is_chosen():
@@ -161,13 +161,13 @@ def patient(queues, now):
 
 def test_a_policy_that_waits():
     s = running(patient, steps=0)
-    assert s.held_up(0) == "policy"
+    assert s.queues.why_blocked(0) == "policy"
     assert explained(s)[0].startswith("`patient` lets worker 0 wait; if nothing else moves, it takes forward of `")
 
 
 def test_a_worker_that_has_nothing():
     s = running(backward_first, steps=0, homes={"f1": 1})
-    assert explained(s, 1) == ["worker 1 has nothing to take"] and s.held_up(1) is None
+    assert explained(s, 1) == ["worker 1 has nothing to take"] and s.queues.why_blocked(1) is None
 
 
 def test_a_worker_whose_messages_lack_partners():
@@ -178,7 +178,7 @@ def test_a_worker_whose_messages_lack_partners():
     admit(side, np.arange(1))
     s = side.scheduler
     d = s.next(0)
-    while s.held_up(0) != "join":
+    while s.queues.why_blocked(0) != "join":
         s.done(d)
         d = s.next(0)
     told = explained(s)

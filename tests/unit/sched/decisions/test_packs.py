@@ -27,12 +27,12 @@ def dispatches(name):
     scheduler, left = scheduler_for(graph, **settings), len(data)
     found = []
     while left or not scheduler.idle:
-        n = min(left, scheduler.room())
+        n = min(left, scheduler.admission.room())
         if n:
             admit(scheduler, data[len(data) - left :][:n], range(len(data) - left, len(data) - left + n))
         left -= n
         more = scheduler.ahead(0, 16)
-        assert more or scheduler.finished, "something can't move"
+        assert more or scheduler.admission.take_ended(), "something can't move"
         found += more
     return scheduler.plan.stages, found
 

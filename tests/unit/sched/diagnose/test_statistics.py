@@ -18,7 +18,7 @@ from ampjax.sched.diagnose.story import describe, story
 
 def counted(side, told, plan):
     """Compares statistics with what was decided."""
-    stats = side.scheduler.stats
+    stats = side.scheduler.counts.read()
     names, forth = [stage.name for stage in plan.stages], Counter()
     dispatches, rows, updates = Counter(), Counter(), Counter()
     for _, _, number, direction, states, n_rows, changes in told:
@@ -45,7 +45,7 @@ def test_what_was_decided_is_counted(name, train):
     plan, settings = planned(graph, 2), settings_for(graph, max_active_keys=4, max_dispatch_size=5, policy=policy)
     side = Scheduled(plan, settings, data, train)
     told = list(in_virtual_time(side, len(data), 2))
-    side.scheduler.finished
+    side.scheduler.admission.take_ended()
     stats = counted(side, told, plan)
     assert stats.instances == len(data) and 0 < stats.most_in_flight <= 4
     rows = sum(node.gradients for node in stats.nodes.values())
@@ -85,13 +85,13 @@ def test_counting_starts_anew():
     side = Scheduled(planned(graph), settings_for(graph, max_active_keys=4, max_dispatch_size=5), data)
     list(at_once(side, len(data)))
     s = side.scheduler
-    s.finished
-    s.reset_statistics()
-    assert s.stats.messages == s.stats.updates == s.stats.instances == 0
-    s.flush()
+    s.admission.take_ended()
+    s.counts.reset()
+    assert s.counts.read().messages == s.counts.read().updates == s.counts.read().instances == 0
+    s.rounds.flush()
     while (d := s.next(0)) is not None:
         s.done(d)
-    assert repr(s.stats).startswith("0 instances, 0 messages, 0 dispatches, ") and s.stats.updates > 0
+    assert repr(s.counts.read()).startswith("0 instances, 0 messages, 0 dispatches, ") and s.counts.read().updates > 0
 
 
 def test_a_histogram_ends_with_all_that_is_staler():
@@ -101,7 +101,7 @@ def test_a_histogram_ends_with_all_that_is_staler():
     side.admit(np.arange(140))
     while (d := side.scheduler.next(0)) is not None:
         side.scheduler.done(d)
-    node = side.scheduler.stats.nodes["f0"]
+    node = side.scheduler.counts.read().nodes["f0"]
     assert node.staleness_max == 139 and node.histogram[126:].tolist() == [1, 13]
     assert node.staleness_sum == sum(range(140))
 
@@ -112,7 +112,7 @@ def test_dispatches_of_changes_are_described():
     )
     list(at_once(one, 3))
     assert one.scheduler.updates.are_due_after(["f0"], 9) and not one.scheduler.updates.are_due_after(["f0"], 8)
-    one.scheduler.flush()
+    one.scheduler.rounds.flush()
     d = one.scheduler.next(0)
     assert describe(one.scheduler.snapshot(), d) == f"in Dispatch 4 on worker 0: changes only, then {d.changes[0]}"
     assert repr(d._replace(stage=3)).startswith(

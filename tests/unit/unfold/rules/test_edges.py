@@ -62,10 +62,10 @@ def test_no_edges_send_nothing(random):
 def test_remembered_edges_are_those_of_the_topologies_not_of_the_slots():
     (stage,) = (s for s in plan_for(chains.propagation(), fuse=True).stages if s.kind is EDGES)
     first, other = (chains.instance(np.random.default_rng(seed), 3, 5)["edges"] for seed in (0, 1))
-    maps, slots, sizes = {0: first, 1: other}, np.array([0]), np.array([3])
+    maps, handles, sizes = {0: first, 1: other}, np.array([0]), np.array([3])
     index = EdgeIndex(stage, {"edges": maps})
-    found = index.of(slots, sizes)
-    assert index.of(slots, sizes) is found
+    found = index.of(handles, sizes)
+    assert index.of(handles, sizes) is found
     maps[0] = other
-    assert np.array_equal(index.of(slots, sizes).senders, index.of(np.array([1]), sizes).senders)
-    assert index.of(slots, sizes) is not found
+    assert np.array_equal(index.of(handles, sizes).senders, index.of(np.array([1]), sizes).senders)
+    assert index.of(handles, sizes) is not found

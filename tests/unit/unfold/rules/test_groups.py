@@ -8,7 +8,7 @@ from support.control import plan_for
 
 import ampjax as amp
 from ampjax.errors import MessageError
-from ampjax.ir.state import SLOT
+from ampjax.ir.state import HANDLE
 from ampjax.unfold.rules.groups import Groups
 
 WITH_OPENER = ("n", "k", "i")
@@ -27,29 +27,29 @@ class Bench:
 
     def __init__(self, **options):
         self.graph = graph(**options)
-        stage = next(s for s in plan_for(self.graph).stages if s.kind.is_control)
+        stage = next(s for s in plan_for(self.graph).stages if not s.kind.is_dispatched)
         self.groups, self.cell, self.of = Groups(stage, self.graph.layout), 0, {}
 
-    def states(self, slot, **columns):
+    def states(self, handle, **columns):
         n = max(np.size(v) for v in columns.values())
         states = np.zeros((n, self.graph.layout.width), np.int64)
-        states[:, SLOT] = slot
+        states[:, HANDLE] = handle
         for name, value in columns.items():
             states[:, self.graph.layout.column(name)] = value
         return states
 
-    def put(self, port, slot=0, **columns):
-        states = self.states(slot, **columns)
+    def put(self, port, handle=0, **columns):
+        states = self.states(handle, **columns)
         cells = np.arange(self.cell + 1, self.cell + 1 + len(states))
         self.cell += len(states)
         closed = self.groups.put(port, states, cells)
         return [(c.members.tolist(), c.opener) for c in closed]
 
-    def members(self, slot=0, **columns):
-        return self.put(0, slot, **columns)
+    def members(self, handle=0, **columns):
+        return self.put(0, handle, **columns)
 
-    def open(self, slot=0, **columns):
-        return self.put(1, slot, **columns)
+    def open(self, handle=0, **columns):
+        return self.put(1, handle, **columns)
 
 
 def test_a_group_of_size_0_is_emitted_at_once():
@@ -78,9 +78,9 @@ def test_without_an_opener_the_members_tell_the_size():
 
 def test_instances_and_keys_are_kept_apart():
     bench = Bench(opened=False)
-    assert bench.members(slot=0, k=[1, 2], i=0, n=2) == []
-    assert bench.members(slot=1, k=[1], i=0, n=2) == []
-    assert bench.members(slot=0, k=[2, 1], i=1, n=2) == [([2, 4], 0), ([1, 5], 0)]
+    assert bench.members(handle=0, k=[1, 2], i=0, n=2) == []
+    assert bench.members(handle=1, k=[1], i=0, n=2) == []
+    assert bench.members(handle=0, k=[2, 1], i=1, n=2) == [([2, 4], 0), ([1, 5], 0)]
     assert bench.groups.waiting == 1
 
 
@@ -100,7 +100,7 @@ def test_or_as_the_order_function_says(arrival):
 
 def test_the_state_is_the_openers_or_the_keys():
     opened, keyed = Bench(), Bench(opened=False)
-    opened.members(slot=4, k=7, i=[9])
+    opened.members(handle=4, k=7, i=[9])
     (closed,) = opened.groups.put(1, opened.states(4, k=[7], n=[1]), np.array([2]))
     assert closed.state.tolist() == opened.states(4, k=7, n=1)[0].tolist()
     (closed,) = keyed.groups.put(0, keyed.states(4, k=[7], n=[1], i=[9]), np.array([1]))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampjax.ir.state import Layout
-from ampjax.unfold.rules.joins import WaveJoin
+from ampjax.unfold.rules.joins import JoinTable
 
 LAYOUT = Layout(("a", "b"))
 
@@ -16,11 +16,11 @@ LAYOUT = Layout(("a", "b"))
 def join(n=2, by=None):
     ports = tuple(SimpleNamespace(name=str(i), type=SimpleNamespace(fields=("a", "b"))) for i in range(n))
     stage = SimpleNamespace(name="node", ports=ports, join=by)
-    return WaveJoin(stage, LAYOUT)
+    return JoinTable(stage, LAYOUT)
 
 
 def states(keys):
-    """Instance and slot are the key's first number; `a` and `b` its others."""
+    """Instance and handle are the key's first number; `a` and `b` its others."""
     return np.array([[7 + s, s, a, b] for s, a, b in keys], np.int64).reshape(-1, 4)
 
 

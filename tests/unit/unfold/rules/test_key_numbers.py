@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ampjax as amp
-from ampjax.ir.state import SLOT, Layout
+from ampjax.ir.state import HANDLE, Layout
 from ampjax.testing.random_graphs.random_case import random_case
-from ampjax.unfold.rules.joins import WaveJoin
+from ampjax.unfold.rules.joins import JoinTable
 from ampjax.unfold.rules.key_numbers import CODED_LIMIT, DIRECT_LIMIT, FEWEST_CODES, KeyNumbers
 
 LAYOUT = Layout(("t", "k"))
@@ -20,14 +20,14 @@ LAYOUT = Layout(("t", "k"))
 def join_of(room):
     """A join of two ports whose keys have so many numbers at most."""
     ports = tuple(SimpleNamespace(name=name, type=SimpleNamespace(fields=("t", "k"))) for name in "ab")
-    found = WaveJoin(SimpleNamespace(name="node", ports=ports, join=None), LAYOUT)
+    found = JoinTable(SimpleNamespace(name="node", ports=ports, join=None), LAYOUT)
     found._keys = KeyNumbers(None, ("t", "k"), LAYOUT, "node", room)
     return found
 
 
 def states(keys):
     found = np.zeros((len(keys), LAYOUT.width), np.int64)
-    found[:, [SLOT, 2, 3]] = keys
+    found[:, [HANDLE, 2, 3]] = keys
     return found
 
 
@@ -45,7 +45,7 @@ def states(keys):
 )
 @settings(max_examples=60)
 def test_many_instances_times_few_combinations(batches):
-    """5000 slots times 32 times 16 are too many to number directly: combinations are coded as they come."""
+    """5000 handles times 32 times 16 are too many to number directly: combinations are coded as they come."""
     keys, known = KeyNumbers(None, ("t", "k"), LAYOUT, "node"), []
     for batch in batches:
         values = keys.values(states(batch), ("t", "k"))
@@ -75,36 +75,36 @@ def test_too_many_combinations_go_into_a_dictionary():
     assert keys.in_dictionary
 
 
-@pytest.mark.parametrize("slot", [DIRECT_LIMIT - 1, DIRECT_LIMIT, CODED_LIMIT // 2, CODED_LIMIT])
-def test_keys_of_instances_alone_have_numbers_however_many_there_are(slot):
+@pytest.mark.parametrize("handle", [DIRECT_LIMIT - 1, DIRECT_LIMIT, CODED_LIMIT // 2, CODED_LIMIT])
+def test_keys_of_instances_alone_have_numbers_however_many_there_are(handle):
     """From few to many they are direct, coded and in a dictionary."""
-    keys, values = KeyNumbers((), ("t", "k"), LAYOUT, "node"), states([(0, 1, 1), (slot, 2, 2)])[:, [SLOT]]
+    keys, values = KeyNumbers((), ("t", "k"), LAYOUT, "node"), states([(0, 1, 1), (handle, 2, 2)])[:, [HANDLE]]
     keys.fit(values)
     numbers = keys.numbers(values)
     assert len(set(numbers.tolist())) == 2 and numbers.min() >= 0 and numbers.max() < keys.size
-    assert keys.in_dictionary == (slot >= CODED_LIMIT // 2)
+    assert keys.in_dictionary == (handle >= CODED_LIMIT // 2)
 
 
-@pytest.mark.parametrize(("slots", "room"), [(4, CODED_LIMIT), (4096, CODED_LIMIT), (4, 8), (4096, 8192), (4096, 0)])
-def test_a_join_of_many_instances_is_as_of_few(slots, room):
+@pytest.mark.parametrize(("handles", "room"), [(4, CODED_LIMIT), (4096, CODED_LIMIT), (4, 8), (4096, 8192), (4096, 0)])
+def test_a_join_of_many_instances_is_as_of_few(handles, room):
     """Each instance's messages of ten steps come wave by wave, at one port in rising and at the other in falling order."""
-    join, cells = join_of(room), np.arange(1, slots + 1)
+    join, cells = join_of(room), np.arange(1, handles + 1)
     for k in range(10):
-        keys = [(slot, k, 10) for slot in range(slots)]
+        keys = [(handle, k, 10) for handle in range(handles)]
         assert len(join.put(0, states(keys), cells)[0]) == 0
-    assert join.waiting == 10 * slots
+    assert join.waiting == 10 * handles
     for k in reversed(range(10)):
-        found, inputs = join.put(1, states([(slot, k, 10) for slot in range(slots)]), cells)
-        assert found[:, 2].tolist() == [k] * slots and (inputs[:, 0] == cells).all()
+        found, inputs = join.put(1, states([(handle, k, 10) for handle in range(handles)]), cells)
+        assert found[:, 2].tolist() == [k] * handles and (inputs[:, 0] == cells).all()
     assert join.waiting == 0
 
 
 @pytest.mark.parametrize("copies", [1, 10, 40, 1000])
 def test_joins_share_their_lines(copies):
     """A thousand joins for as many instances in flight would need a line for each pair; what is coded grows until its part is full."""
-    total, slots = 1 << 20, 1000
+    total, handles = 1 << 20, 1000
     keys = KeyNumbers(None, ("t", "k"), LAYOUT, "node", total // copies)
-    keys.fit(states([(0, 0, 0), (slots - 1, 255, 15)])[:, 1:])
+    keys.fit(states([(0, 0, 0), (handles - 1, 255, 15)])[:, 1:])
     for t in range(256):
         if keys.in_dictionary or keys.numbers(states([(0, t, t % 16)])[:, 1:]) is None:
             break

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampjax.unfold.assemble_programs import stable_order
-from ampjax.unfold.rules.message_columns import MessageTable, Numbers, resolve, spread
+from ampjax.unfold.rules.message_columns import IntColumn, MessageTable, resolve, spread
 
 SIZES = st.lists(st.integers(0, 5), max_size=8)
 
@@ -31,7 +31,7 @@ def test_sorting_by_digits_keeps_the_order_of_equals(keys):
 
 
 def test_numbers_grow_and_are_cleared():
-    numbers = Numbers(7)
+    numbers = IntColumn(7)
     numbers.extend(2000, np.arange(2000))
     numbers.extend(2, 5)
     assert len(numbers) == 2003 and numbers.values[[0, 1, 2000, 2001, 2002]].tolist() == [7, 0, 1999, 5, 5]

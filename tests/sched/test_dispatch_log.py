@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.diagnose.dispatch_log import Past
+from ampjax.sched.diagnose.dispatch_log import DispatchLog
 
 
 def dispatch(number, messages):
@@ -18,30 +18,30 @@ def remembered(past, sizes):
 
 
 def test_the_last_dispatches_are_remembered():
-    assert remembered(Past(3), [1] * 5) == [2, 3, 4]
+    assert remembered(DispatchLog(3), [1] * 5) == [2, 3, 4]
 
 
 def test_large_ones_are_fewer():
-    past = Past(100, messages=10)
+    past = DispatchLog(100, messages=10)
     assert remembered(past, [4, 4, 4, 2, 0]) == [1, 2, 3, 4] and len(past) == 4
 
 
 def test_the_last_one_is_remembered_however_large():
-    assert remembered(Past(100, messages=10), [1, 50]) == [1]
-    assert remembered(Past(100, messages=10), [50, 1]) == [1]
+    assert remembered(DispatchLog(100, messages=10), [1, 50]) == [1]
+    assert remembered(DispatchLog(100, messages=10), [50, 1]) == [1]
 
 
 @pytest.mark.parametrize("together", [1, 3, 7])
 def test_many_at_once_are_remembered_as_one_by_one(together):
     """As many as asked for; of what came together in large dispatches none is forgotten before all may be."""
-    past = Past(5)
+    past = DispatchLog(5)
     told = [dispatch(number, 1) for number in range(21)]
     for start in range(0, 21, together):
         past.extend(told[start : start + together])
         past.extend([])
         expected = [d.number for d in told[: start + together][-5:]]
         assert [d.number for d in past] == expected and len(past) == len(expected)
-    large = Past(100, messages=10)
+    large = DispatchLog(100, messages=10)
     for start in range(0, 21, together):
         large.extend(told[start : start + together])
     assert [d.number for d in large][-1] == 20 and max(1, 10 - together) <= len(large) <= max(10, together)

@@ -1,4 +1,4 @@
-"""Space: the tables, made longer when they are full, and the slots of arenas, as far as their limits allow."""
+"""The tables of a scheduler, made longer when they are full, and the slots of arenas, as far as their limits allow."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from ampjax.errors import InvariantError
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched import columns as c
-from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.decisions.dispatch import DIRECTIONS
+from ampjax.sched.decisions.scheduler_settings import NO_ROW_LIMIT, SchedulerSettings
 from ampjax.sched.tables.plan_tables import Arenas, limit_queue, longer, make_tables, size_of
 
-NO_LIMIT = 1 << 30
-"""What `SchedulerSettings` has where there is no limit."""
-
-NO_LIMITS = np.zeros(0, np.int64)
+UNLIMITED_SPARE = np.zeros(0, np.int64)
+"""`spare` where no arena has a limit."""
 
 
-class Space:
+class SchedulerTables:
     """The tables of a scheduler.
 
     Args:
@@ -30,12 +29,11 @@ class Space:
       capacities: `[arenas]`: slots that each has now; slot 0 is nobody's and is not counted.
       n_slots: These together.
       limited: Whether some arena has a limit.
-      caps: Rows of a dispatch at most, by stage and direction, where these are capped.
     """
 
     def __init__(self, plan: Plan, settings: SchedulerSettings):
         self._plan, self._most = plan, settings.max_dispatch_size
-        self.caps: dict[tuple[int, int], int] = {}
+        self._caps: dict[tuple[int, int], int] = {}
         self.arenas = Arenas(plan)
         self._numbers = {key: number for number, key in enumerate(self.arenas.keys)}
         self.t = make_tables(plan, settings, self.arenas)
@@ -43,12 +41,12 @@ class Space:
 
     def size_arenas(self, settings: SchedulerSettings) -> None:
         """Gives arenas their first sizes and their limits; nothing may be in flight. Caps are forgotten."""
-        for stage, direction in [*self.caps]:
+        for stage, direction in [*self._caps]:
             own = self._plan.stages[stage]
-            limit_queue(self.t.queues[3 * stage + direction], own, direction, size_of(own, self._most))
-        self.caps.clear()
+            limit_queue(self.t.queues[c.N_DIRECTIONS * stage + direction], own, direction, size_of(own, self._most))
+        self._caps.clear()
         keys = self.arenas.keys
-        self.limited = min([settings.limit, *settings.limits.values()]) < NO_LIMIT
+        self.limited = min([settings.limit, *settings.limits.values()]) < NO_ROW_LIMIT
         limits = [max(2, settings.limits.get(key, settings.limit)) - 1 for key in keys]
         first = [max(2, settings.capacities.get(key, settings.capacity)) - 1 for key in keys]
         self._limits = np.array(limits, np.int64)
@@ -60,20 +58,44 @@ class Space:
     @property
     def spare(self) -> np.ndarray:
         """`[arenas]`: slots that each may still get beyond those that it has; empty where nothing is limited."""
-        return self._limits - self.capacities if self.limited else NO_LIMITS
+        return self._limits - self.capacities if self.limited else UNLIMITED_SPARE
 
     def capacity(self, key: ArenaKey) -> int:
         """Rows of an arena, slot 0 included."""
         return int(self.capacities[self._numbers[key]]) + 1
 
-    def cap(self, stage: int, direction: int, rows: int) -> None:
-        """Lets no dispatch of a stage hold more than `rows` rows; a cap is only ever raised."""
-        self.caps[stage, direction] = most = max(rows, self.caps.get((stage, direction), 0))
+    @property
+    def slots_in_use(self) -> int:
+        """Arena slots that are taken."""
+        return int((self.capacities - self.t.n_free).sum())
+
+    def cap(self, stage: int, direction: str, rows: int) -> None:
+        """Lets no dispatch of a stage hold more than so many rows from now on (a single ragged message may). A cap is only ever raised.
+
+        Args:
+          stage: The stage's number.
+          direction: One of the first three `DIRECTIONS`.
+          rows: How many rows, at most.
+        """
+        number = DIRECTIONS.index(direction)
+        self._caps[stage, number] = most = max(rows, self._caps.get((stage, number), 0))
         own = self._plan.stages[stage]
-        limit_queue(self.t.queues[3 * stage + direction], own, direction, min(most, size_of(own, self._most)))
+        limit_queue(self.t.queues[c.N_DIRECTIONS * stage + number], own, number, min(most, size_of(own, self._most)))
+
+    def cap_of(self, stage: int, direction: str) -> int:
+        """Gives the cap of a stage's dispatches, in rows.
+
+        Args:
+          stage: The stage's number.
+          direction: One of the first three `DIRECTIONS`.
+
+        Returns:
+          The cap; 0 if it has none.
+        """
+        return self._caps.get((stage, DIRECTIONS.index(direction)), 0)
 
     def reserve_instances(self, n: int) -> None:
-        """Makes slots for `n` instances more."""
+        """Makes handles for `n` instances more."""
         vacant = int(self.t.clock[c.N_VACANT])
         if vacant < n:
             self._add_instances(n - vacant)
@@ -119,7 +141,7 @@ class Space:
         self.t = t._replace(free=table)
 
     def _add_instances(self, n: int) -> None:
-        """Makes slots for at least `n` more instances."""
+        """Makes handles for at least `n` more instances."""
         t, old, free = self.t, len(self.t.instances), int(self.t.clock[c.N_VACANT])
         instances = longer(t.instances, old + n)
         new = len(instances)

@@ -1,0 +1,99 @@
+"""Random numbers in a model: drawn in training, and nowhere else."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import GraphError
+from ampjax.frontend.combinators.tracing import Call, bind, dimensions, require_same, trace, type_of, user_line
+
+_KEYS: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("ampjax_keys", default=None)
+
+
+@contextmanager
+def training(key: jax.Array) -> Iterator[None]:
+    """Lets a model that runs as it is draw random numbers, as it does in training.
+
+    Args:
+      key: A PRNG key; each draw gets a new one from it. A compiled model draws other numbers from the same distributions.
+
+    >>> with training(jax.random.key(0)):
+    ...     y = dropout(jnp.ones(4), 0.5)
+    >>> sorted(set(y.tolist())) in ([0.0, 2.0], [0.0], [2.0])
+    True
+    """
+    token = _KEYS.set([key])
+    try:
+        yield
+    finally:
+        _KEYS.reset(token)
+
+
+def stochastic(f: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
+    """`f(key, *operands)` in training, `otherwise(*operands)` elsewhere.
+
+    A compiled model gives every message a key of its own, the same in forward and backward, and another in each epoch.
+
+    Args:
+      f: What is computed in training, with a PRNG key.
+      otherwise: What is computed in `evaluate` and `predict`, and where the model runs as it is outside of `amp.training`.
+      *operands: What both are given, pytrees of arrays. Neither may hold combinators.
+
+    Returns:
+      What they return.
+
+    Raises:
+      GraphError: If the two return different structures, shapes or dtypes.
+    """
+    if dimensions() is None:
+        keys = _KEYS.get()
+        if keys is None:
+            return otherwise(*operands)
+        keys[0], key = jax.random.split(keys[0])
+        return f(key, *operands)
+    line = user_line()
+    leaves, structure = jax.tree.flatten(operands)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    types = structure.unflatten([type_of(leaf) for leaf in leaves])
+    key_type = jax.eval_shape(lambda: jax.random.key(0))
+    first, first_closed, results = trace(lambda key, args: f(key, *args), key_type, types)
+    second, second_closed, others = trace(lambda args: otherwise(*args), types)
+    if first.results != second.results:
+        fix = "Return the same structure from both."
+        raise GraphError(line, f"{first.results}, as in training", f"{second.results} otherwise", fix)
+    require_same(line, "the same types in training and otherwise", results, others)
+    closed = (len(first_closed), len(second_closed))
+    call = Call("stochastic", results, (first, second), closed, line)
+    return first.results.unflatten(bind(call, [*first_closed, *second_closed, *leaves]))
+
+
+def dropout(x: Any, rate: float) -> Any:
+    """Sets entries to zero in training, each with probability `rate`, and scales the others by `1 / (1 - rate)` (Srivastava et al. 2014).
+
+    Args:
+      x: A pytree of float arrays.
+      rate: The probability, at least 0 and below 1.
+
+    Raises:
+      GraphError: If the rate is outside.
+    """
+    if not 0 <= rate < 1:
+        raise GraphError(user_line(), "0 <= rate < 1", f"{rate}", "Give the probability of a zero.")
+    if rate == 0:
+        return x
+
+    def drop(key: jax.Array, x: Any) -> Any:
+        leaves, structure = jax.tree.flatten(x)
+        keys = jax.random.split(key, len(leaves))
+        kept = [jax.random.bernoulli(k, 1 - rate, jnp.shape(leaf)) for k, leaf in zip(keys, leaves, strict=True)]
+        return structure.unflatten(
+            [jnp.where(keep, leaf / (1 - rate), 0) for keep, leaf in zip(kept, leaves, strict=True)]
+        )
+
+    return stochastic(drop, lambda x: x, x)

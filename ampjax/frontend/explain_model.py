@@ -1,0 +1,94 @@
+"""What a model was compiled to, in tables."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from ampjax.frontend.deduction.graph_draft import GraphDraft
+from ampjax.frontend.deduction.index_spaces import IndexSpace
+from ampjax.frontend.instance_columns import CompiledInstances
+from ampjax.ir.graph import Graph
+from ampjax.simulation.simulate import simulate
+from ampjax.utils.text_tables import compact, html_table
+
+_IN_FLIGHT = 64
+
+
+@dataclass(frozen=True)
+class _Report:
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    is_text: bool = True
+
+
+@dataclass(frozen=True)
+class ModelExplanation:
+    """What a model was compiled to; prints as tables, in notebooks too.
+
+    Args:
+      nodes: For each pump and each node that computes: its name, its kind, what there is one message of, and the user's line.
+      fields: For each state field: its name, what it says, and the messages that carry it.
+      dispatches: For each stage: its nodes, its messages and dispatches forward and backward, and rows a dispatch; empty without examples.
+    """
+
+    nodes: Sequence[tuple[str, str, str, str]]
+    fields: Sequence[tuple[str, str, str]]
+    dispatches: Sequence[tuple[str, int, int, float]]
+
+    def __str__(self) -> str:
+        with io.StringIO() as text:
+            console = Console(file=text, width=120, force_jupyter=False, force_terminal=False)
+            for report in self._reports():
+                table = compact(*report.headers, title=report.title)
+                for column in table.columns[1:] if report.is_text else ():
+                    column.justify = "left"
+                for row in report.rows:
+                    table.add_row(*row)
+                console.print(table)
+            return text.getvalue()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return "".join(html_table(report.headers, report.rows, report.title) for report in self._reports())
+
+    def _reports(self) -> Iterator[_Report]:
+        yield _Report("Nodes", ("node", "kind", "one message for", "from"), self.nodes)
+        yield _Report("State fields", ("field", "what it says", "in messages of"), self.fields)
+        if self.dispatches:
+            rows = [(name, f"{n:,}", f"{calls:,}", f"{mean:.1f}") for name, n, calls, mean in self.dispatches]
+            title = f"Computed together, with {_IN_FLIGHT} instances in flight"
+            yield _Report(title, ("stage", "messages", "dispatches", "messages\na dispatch"), rows, False)
+
+
+def explain_model(graph: Graph, draft: GraphDraft, examples: CompiledInstances | None) -> ModelExplanation:
+    """Says what a model was compiled to.
+
+    Args:
+      graph: The graph.
+      draft: How it was made.
+      examples: Some instances; None leaves out what is computed together.
+    """
+    nodes = [
+        (name, node.kind, repr(origin.region), origin.line)
+        for name, node in graph.nodes.items()
+        if (origin := draft.origins.get(name)) is not None
+    ]
+    spaces: dict[IndexSpace, None] = {}
+    for origin in draft.origins.values():
+        spaces |= dict.fromkeys(reversed(origin.region.space.around()))
+    fields = [(name, meaning, repr(space)) for space in spaces for name, meaning in space.meanings.items()]
+    dispatches: list[tuple[str, int, int, float]] = []
+    if examples is not None:
+        stages = simulate(graph, examples, max_active_keys=_IN_FLIGHT).stats.stages
+        for name, stage in stages.items():
+            n = stage.forward + stage.backward + stage.infer
+            if stage.dispatches:
+                dispatches.append((name, n, stage.dispatches, n / stage.dispatches))
+    return ModelExplanation(nodes, fields, dispatches)

@@ -1,0 +1,139 @@
+"""Turns what compiled loops have decided into dispatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
+from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.tables.program_store import ProgramStore
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
+from ampjax.sched.updates.counters import edge_columns
+from ampjax.sched.updates.replica_sync import ReplicaGroups
+from ampjax.sched.updates.stashed_weights import WeightStashes
+
+
+class _Queue(NamedTuple):
+    """What is the same for all dispatches of a queue."""
+
+    stage: int
+    direction: str
+    n_sections: int
+    plain: bool
+    """Whether its dispatches have neither edges nor versions."""
+
+
+class Decided(NamedTuple):
+    """What loops have written about some dispatches.
+
+    Args:
+      lines: `[n, columns]`: a line for each dispatch; see `columns`.
+      packs: int32: memory in which their packs lie, one behind the other.
+      start: Where the first pack begins in `packs`.
+      due: `[d, 3]`: the updates that are due: node, gradient rows, their summed staleness.
+    """
+
+    lines: np.ndarray
+    packs: np.ndarray
+    start: int
+    due: np.ndarray
+
+
+class Decisions:
+    """Dispatches that have been decided together. They are made when somebody asks for them.
+
+    Args:
+      lines: `[n, columns]`: what loops have written about them.
+      make: Makes them.
+    """
+
+    def __init__(self, lines: np.ndarray, make: Callable[[], list[Dispatch]]):
+        self._lines, self._make = lines, make
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[Dispatch]:
+        return iter(self._make())
+
+    @property
+    def n_messages(self) -> int:
+        """Messages in all of them."""
+        return int(self._lines[:, c.N_MESSAGES].sum())
+
+
+class DispatchMaker:
+    """Makes dispatches of what loops have written.
+
+    Args:
+      plan: The plan.
+      tables: The tables.
+      store: The programs.
+      replicas: Which replicas are averaged when.
+
+    Attributes:
+      stashes: The parameter versions that messages in flight still need.
+      has_effects: Whether making a dispatch changes anything, so that it can't be put off.
+    """
+
+    def __init__(self, plan: Plan, tables: SchedulerTables, store: ProgramStore, replicas: ReplicaGroups):
+        self._tables, self._store, self._replicas = tables, store, replicas
+        self._nodes, self._edge_columns, self.stashes = (
+            list(plan.graph.parameterised),
+            edge_columns(plan),
+            WeightStashes(),
+        )
+        stashed = tables.t.stages[:, c.STASHES] * (tables.t.stages[:, c.KIND] == c.COMPUTES)
+        self._stashed = set(np.flatnonzero(stashed).tolist())
+        self._meets = set(np.flatnonzero(tables.t.nodes[:, c.MEETS]).tolist())
+        self._queues: list[_Queue] = []
+        for stage in plan.stages:
+            plain = stage.number not in self._edge_columns and stage.number not in self._stashed
+            sections = len(stage.ports) + len(stage.outputs)
+            self._queues += [
+                _Queue(stage.number, direction, sections, plain) for direction in DIRECTIONS[: c.N_DIRECTIONS]
+            ]
+        self.has_effects = bool(self._meets) or not all(queue.plain for queue in self._queues)
+
+    def make(self, decided: Decided) -> list[Dispatch]:
+        """Makes dispatches.
+
+        Args:
+          decided: What loops have written about them.
+
+        Returns:
+          The dispatches, in the order in which they were decided.
+        """
+        found, updates, packs = list[Dispatch](), decided.due.tolist(), decided.packs
+        for q, number, n, rows, n_due, first, at, length, size, worker in decided.lines.tolist():
+            stage, direction, n_sections, plain = self._queues[q]
+            changes = self._changes(updates[first : first + n_due]) if n_due else ()
+            at += decided.start
+            own = packs[at : at + length]
+            dispatch = Dispatch(number, worker, stage, direction, n, rows, n_sections, own, size, at, changes)
+            found.append(dispatch if plain else self._completed(dispatch))
+        return found
+
+    def _completed(self, dispatch: Dispatch) -> Dispatch:
+        """A dispatch with its edges and versions."""
+        stage = dispatch.stage
+        if stage in self._edge_columns:
+            places = self._store.find(dispatch.lines)[0]
+            edges = self._tables.t.edges[places, self._edge_columns[stage]].sum(axis=0)
+            dispatch = dispatch._replace(edges=tuple(edges.tolist()))
+        return self.stashes.with_versions(self._tables.t, dispatch) if stage in self._stashed else dispatch
+
+    def _changes(self, due: list[list[int]]) -> tuple[Change, ...]:
+        """Updates that are due, and what follows them."""
+        changes: list[Change] = []
+        for number, count, stale in due:
+            node = self._nodes[number]
+            changes.append(Update(node, count, stale / count))
+            if number in self._meets:
+                changes += self._replicas.after(node)
+        return tuple(changes)

@@ -1,0 +1,87 @@
+"""Updates by the controller: synchronous and pipeline training run instances in rounds, after each of which every node is updated."""
+
+from __future__ import annotations
+
+from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
+from ampjax.sched.updates.pending_changes import PendingChanges
+from ampjax.sched.updates.replica_sync import ReplicaGroups
+
+
+class UpdateRounds:
+    """Tells when the controller updates nodes. In asynchronous training it never does: nodes update themselves.
+
+    Args:
+      plan: The plan.
+      settings: How many instances make a round (`flush_every`), and how replicas are kept together.
+      tables: The tables.
+
+    Attributes:
+      changes: The controller's parameter changes that wait for their workers.
+      replicas: Which replicas are averaged when.
+    """
+
+    def __init__(self, plan: Plan, settings: SchedulerSettings, tables: SchedulerTables):
+        self._every, self._tables = settings.flush_every, tables
+        self.replicas = ReplicaGroups(plan, settings.sync, tables.t.nodes)
+        self.changes = PendingChanges(list(plan.graph.parameterised), plan.worker_of, self.replicas)
+        self._intervals = tables.t.nodes[:, c.INTERVAL].copy()
+        self._n_begun, self._may_update = 0, True
+
+    @property
+    def room(self) -> int:
+        """Training instances that the round still takes; without rounds any number."""
+        return c.UNLIMITED if self._every is None else self._every - self._n_begun
+
+    def begin(self, n: int, may_update: bool) -> None:
+        """Notes that training instances are admitted.
+
+        Args:
+          n: How many.
+          may_update: Whether they may change parameters; gradients are counted all the same.
+        """
+        self._tables.t.nodes[:, c.INTERVAL] = self._intervals if may_update else c.NEVER
+        self._may_update = may_update
+        self._n_begun += n
+
+    def settle(self) -> None:
+        """Updates every node if all instances of a full round have ended."""
+        every = self._every
+        if every is None or self._tables.t.clock[c.N_TRAIN] or self.changes or self._n_begun < every:
+            return
+        self._n_begun = 0
+        self.flush()
+
+    def flush(self) -> None:
+        """Updates every node from what it has accumulated, whatever its interval. `Scheduler.next` gives the updates."""
+        if self._may_update:
+            self.changes.flush(self._tables.t)
+
+    def end_of_data(self) -> bool:
+        """Notes that no more training instances come in this epoch: a round that is not full is updated all the same.
+
+        Returns:
+          Whether there are updates; `Scheduler.next` gives them.
+        """
+        if self._every is not None and self._n_begun and not self._tables.t.clock[c.N_TRAIN]:
+            self._n_begun = 0
+            self.flush()
+            return bool(self.changes)
+        return False
+
+    def end_of_epoch(self) -> None:
+        """Averages replicas if that is due at the end of an epoch. `Scheduler.next` gives the changes."""
+        self.changes.add(self._tables.t, 0, self.replicas.end_of_epoch())
+
+    def abandon(self) -> list[Dispatch]:
+        """Forgets the round that has begun.
+
+        Returns:
+          The parameter changes that were due and that nobody has asked for yet.
+        """
+        self.replicas.forget_handed_in()
+        self._n_begun = 0
+        return self.changes.abandon()
