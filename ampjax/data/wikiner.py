@@ -235,7 +235,9 @@ def plain(data: Sentences) -> Stacked:
     """
     sizes = np.diff(data.ptr)
     chars = Ragged(Ragged(data.characters, np.diff(data.char_ptr)), sizes)
-    return Stacked({"words": Ragged(data.words.astype(np.int32), sizes), "chars": chars, "tags": Ragged(data.tags, sizes)})
+    return Stacked(
+        {"words": Ragged(data.words.astype(np.int32), sizes), "chars": chars, "tags": Ragged(data.tags, sizes)}
+    )
 
 
 def _ranges(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

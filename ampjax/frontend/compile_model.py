@@ -32,7 +32,6 @@ _RULES = {
     "sum": sequence_rules.total,
     "max": sequence_rules.largest,
     "take": sequence_rules.take,
-    "read": branch_rules.read,
     "switch": branch_rules.switch,
     "while": branch_rules.while_loop,
     "fold": tree_rules.fold,
@@ -53,11 +52,11 @@ class Compiled:
 
     Attributes:
       graph: The graph, for `Trainer`, `verify`, `simulate`.
-      params: The parameters as they were given.
+      initial_params: The parameters as they were given.
     """
 
     def __init__(self, model: Model, params: Mapping[str, Any], spec: Any):
-        self._model, self.params = model, params
+        self._model, self.initial_params = model, params
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
         root = IndexSpace()

@@ -104,7 +104,9 @@ def tagger(
         (_, spelled), (_, spelled_back) = _both_ways("char", inputs, "c", sizes.char_hidden)
 
         rare, frequent = amp.cond(words, lambda s: s.rare == 1)
-        embed = amp.ppt("embed", look_up, params=random_table(n_words, sizes.word), min_update_interval=embedding_interval)
+        embed = amp.ppt(
+            "embed", look_up, params=random_table(n_words, sizes.word), min_update_interval=embedding_interval
+        )
         spell = amp.npt("spell", _spell, join=("t",))
         vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))
         if sizes.noise > 0:

@@ -180,7 +180,9 @@ def _experiment(name: str, n_train: int, options: FrontEndBench, **arguments: An
 def _sequences(options: FrontEndBench, batch: int | None = None) -> Pair:
     """List reduction, single or in buckets."""
     keys = {} if batch else {"single": True}
-    task = _experiment("list-reduction", 20_000 if batch else 5000, options, max_active_keys=16 if batch else 64, **keys)
+    task = _experiment(
+        "list-reduction", 20_000 if batch else 5000, options, max_active_keys=16 if batch else 64, **keys
+    )
     function = rnn_function
     compiled = amp.compile(function.list_reduction, function.init(KEY), function.spec(batch))
     data = task.train.data
@@ -219,9 +221,7 @@ def _shuffles(options: FrontEndBench) -> Pair:
     best = {"min_admission": 2048, "max_dispatch_size": 1024, "max_active_keys": 8192}
     task = _experiment("permutation", 8192, options, **best)
     data = task.train.data
-    compiled = amp.compile(
-        permutation_function.permutation, permutation_function.init(KEY), permutation_function.SPEC
-    )
+    compiled = amp.compile(permutation_function.permutation, permutation_function.init(KEY), permutation_function.SPEC)
     return _pair(task, compiled, lambda: permutation.plain(data))
 
 

@@ -50,12 +50,14 @@ class Flow:
       region: Where there are messages.
       types: Types of the values, in order.
       is_fresh: Whether the messages' states are those of their place; after a step of a loop some fields tell of the place before.
+      is_late: Whether it is a loop's carry: what does not need it is computed in nodes of its own, before the loop.
       wire: The wire, once it is built.
     """
 
     region: Region
     types: list[Any]
     is_fresh: bool = True
+    is_late: bool = False
     wire: Wire | None = None
 
     @property

@@ -33,7 +33,7 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     rows = [x.element for x in xs if isinstance(x, Elements)]
     ys = {i for i in wanted.values if i >= k}
     if not k:
-        results = low.run(step, [*closed, *rows], inner, Wanted(ys, wanted.losses))
+        results = low.run(step, [*closed, *rows], inner, Wanted(ys, wanted.losses, wanted.groups))
         return [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
     groups = by_dtype(types)
@@ -41,8 +41,8 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     carry: dict[int, Computed] = {}
     for loop, group in zip(loops, groups, strict=True):
         carry |= {i: Computed(loop.state, part) for part, i in enumerate(group)}
-    needs = Wanted(set(range(k)) | ys, wanted.losses)
-    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, needs, groups)
+    needs = Wanted(set(range(k)) | ys, wanted.losses, groups)
+    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, needs)
     final: dict[int, Value] = {}
     for loop, group in zip(loops, groups, strict=True):
         after = low.pack([results[i] for i in group], [types[i] for i in group], inner, f"{name}/carry", call.line)

@@ -19,10 +19,14 @@ def spec(batch: int | None = None) -> dict[str, str]:
     Args:
       batch: Sequences in a bucket; None for single sequences.
     """
-    return {"tokens": "int32[t]", "label": "int32[]"} if batch is None else {
-        "tokens": f"int32[t,{batch}]",
-        "label": f"int32[{batch}]",
-    }
+    return (
+        {"tokens": "int32[t]", "label": "int32[]"}
+        if batch is None
+        else {
+            "tokens": f"int32[t,{batch}]",
+            "label": f"int32[{batch}]",
+        }
+    )
 
 
 def init(key: jax.Array, hidden: int = 128) -> dict[str, Any]:

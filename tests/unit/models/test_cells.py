@@ -84,7 +84,13 @@ GRAPH = "makes a graph, whose nodes' bodies have cases"
 PROGRAM = "a whole program of cells that have cases: `experiments numerics` compares it with itself in float64, without fusions"
 RECIPE = "how a program is trained; no layer"
 START = "gives initial parameters, or a spec"
-STARTS = "tagger.glorot", "tagger.init_gates", "tagger.random_table", "tree_lstm.uniform_table", "permutation.digit_tables"
+STARTS = (
+    "tagger.glorot",
+    "tagger.init_gates",
+    "tagger.random_table",
+    "tree_lstm.uniform_table",
+    "permutation.digit_tables",
+)
 FUNCTION = "a whole model; unit/models/functions compares it with the graph whose nodes' bodies have cases"
 FUNCTIONS = (
     "act_function.act_rnn",

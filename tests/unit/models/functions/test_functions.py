@@ -4,11 +4,12 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 import ampjax as amp
 from ampjax.data import list_reduction, permutation, sst, wikiner
-from ampjax.data.permutation import Programs
+from ampjax.data.permutation import ShuffledRows
 from ampjax.ir.instances import Instances
 from ampjax.models import act, mixture, rnn, tree_lstm
 from ampjax.models import permutation as permutation_graph
@@ -21,7 +22,6 @@ from ampjax.models.functions import (
     tagger_function,
     tree_lstm_function,
 )
-from ampjax.testing.engine_run import EngineRun, run_engine
 from ampjax.train.settings import Settings
 
 KEY = jax.random.key(0)
@@ -59,9 +59,7 @@ def sentences() -> Any:
     data, _ = wikiner.synthetic(4, 1, seed=2)
     sizes = tagger_graph.Sizes(3, 4, 5, 6, noise=0)
     counts = len(data.vocabulary.words) or 1, len(data.vocabulary.characters)
-    compiled = amp.compile(
-        tagger_function.tagger, tagger_function.init(KEY, *counts, sizes), tagger_function.SPEC
-    )
+    compiled = amp.compile(tagger_function.tagger, tagger_function.init(KEY, *counts, sizes), tagger_function.SPEC)
     return compiled, wikiner.plain(data), tagger_graph.tagger(*counts, sizes), wikiner.SentenceInstances(data)
 
 
@@ -74,7 +72,10 @@ def experts(top: int) -> Any:
     params["gate"] = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params["gate"])
     compiled = amp.compile(mixture_function.mixture_of_experts(sizes), params, mixture_function.spec(sizes))
     columns = [
-        {name: amp.messages(rows, i=np.arange(len(rows)), n=np.full(len(rows), len(rows))) for name, rows in one.items()}
+        {
+            name: amp.messages(rows, i=np.arange(len(rows)), n=np.full(len(rows), len(rows)))
+            for name, rows in one.items()
+        }
         for one in plain
     ]
     return compiled, plain, mixture.mixture_of_experts(sizes), columns
@@ -91,7 +92,9 @@ def pondering() -> Any:
         start = amp.messages(np.zeros((1, 6), np.float32), t=zero, length=own, step=zero, more=zero)
         steps = amp.messages(x, t=np.arange(length), length=np.full(length, length))
         columns.append({"x": steps, "s0": start, "label": np.int32(number % 2)})
-    params = jax.tree.map(lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32), act_function.init(KEY, sizes))
+    params = jax.tree.map(
+        lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32), act_function.init(KEY, sizes)
+    )
     compiled = amp.compile(act_function.act_rnn(sizes), params, act_function.spec(sizes))
     return compiled, plain, act.act_rnn(sizes), columns
 
@@ -101,7 +104,7 @@ def shuffles() -> Any:
     data = permutation.generate(5, 3)
     params = permutation_function.init(KEY, 3, 6)
     compiled = amp.compile(permutation_function.permutation, params, permutation_function.SPEC)
-    return compiled, permutation.plain(data), permutation_graph.permutation(3, 6), Programs(data)
+    return compiled, permutation.plain(data), permutation_graph.permutation(3, 6), ShuffledRows(data)
 
 
 CASES = {
@@ -120,22 +123,27 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_function_is_its_graph_and_itself(name: str):
     compiled, plain, graph, instances = CASES[name]()
-    params = compiled.params
-    got = run_engine(compiled.graph, compiled.data(plain), {}, SETTINGS)
-    want = run_engine(graph, instances, params, SETTINGS)
-    assert got.loss == pytest.approx(want.loss, rel=TOLERANCE)
-    assert {k: v for k, v in got.training.items() if k != "loss"} == pytest.approx(
-        {k: v for k, v in want.training.items() if k != "loss"}, rel=TOLERANCE
-    )
-    close(got.grads, want.grads)
+    params = compiled.initial_params
+    got = accumulated(compiled.graph, compiled.data(plain), {})
+    want = accumulated(graph, instances, params)
+    close(got, want)
     loss, grads = jax.value_and_grad(compiled.loss)(params, plain)
-    assert got.loss == pytest.approx(float(loss), rel=TOLERANCE)
-    close(got.grads, grads)
+    close((float(loss), got[1], grads), got)
+
+
+def accumulated(graph: amp.Graph, data: Instances, params: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
+    """The summed loss, the metrics and the summed gradients of a pass without updates."""
+    trainer = amp.Trainer(graph, optax.sgd(0.0), params=params, settings=SETTINGS)
+    metrics = trainer.accumulate(data, update=False)
+    means = {name: value for name, value in metrics.items() if name not in ("loss", "loss_sum")}
+    return metrics["loss_sum"], means, {node: grads for node, (grads, _) in trainer.gradients.items()}
 
 
 def close(got: Any, want: Any) -> None:
-    """Gradients by node are the same, within the tolerance of each leaf's largest entry."""
-    assert set(got) == set(want)
-    for node in want:
-        for a, b in zip(jax.tree.leaves(got[node]), jax.tree.leaves(want[node]), strict=True):
+    """Loss, metrics and gradients are the same, gradients within the tolerance of each leaf's largest entry."""
+    assert got[0] == pytest.approx(want[0], rel=TOLERANCE)
+    assert got[1] == pytest.approx(want[1], rel=TOLERANCE)
+    assert set(got[2]) == set(want[2])
+    for node in want[2]:
+        for a, b in zip(jax.tree.leaves(got[2][node]), jax.tree.leaves(want[2][node]), strict=True):
             assert np.abs(a - b).max() <= TOLERANCE * max(np.abs(b).max(), 1e-6), node
