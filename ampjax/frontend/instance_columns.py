@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import DataError
 from ampjax.frontend.deduction.index_spaces import Column
+from ampjax.frontend.deduction.numpy_equations import numpy_results
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
 
@@ -67,17 +69,18 @@ class Columns:
           A column for each result.
         """
         rows = [operand.of(self) if isinstance(operand, Column) else operand for operand in operands]
+        if (direct := numpy_results(source, rows)) is not None:
+            return direct
         n = next(len(row) for row, operand in zip(rows, operands, strict=True) if isinstance(operand, Column))
         size = 1 << max(n - 1, 0).bit_length()  # few sizes, so that few programs are compiled
-        axes = [0 if isinstance(operand, Column) else None for operand in operands]
+        axes = tuple(0 if isinstance(operand, Column) else None for operand in operands)
         padded = [
             np.concatenate([row, np.zeros((size - n, *row.shape[1:]), row.dtype)]).astype(atom.aval.dtype)
             if axis == 0
             else row
             for row, axis, atom in zip(rows, axes, source.invars, strict=True)
         ]
-        results = jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))(*padded)
-        return [np.asarray(result)[:n] for result in results]
+        return [np.asarray(result)[:n] for result in _vectorised(source, axes)(*padded)]
 
     def _same_sizes(self, leaf: LeafSpec, depth: int, sizes: np.ndarray) -> None:
         dimensions = leaf.dimensions[: depth + 1]
@@ -88,6 +91,12 @@ class Columns:
             where = f"instances, dimension `{dimensions[-1]}`"
             fix = "Give both the same length, or the dimension another name in the spec."
             raise DataError(where, f"one length in `{other}` and `{leaf.path}`", got, fix)
+
+
+@functools.lru_cache(maxsize=256)
+def _vectorised(source: Any, axes: tuple[int | None, ...]) -> Callable[..., list[Any]]:
+    """An equation of many rows, compiled once for all data sets."""
+    return jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))
 
 
 class CompiledInstances:
@@ -116,11 +125,18 @@ class CompiledInstances:
         """
         ids = np.asarray(ids, np.int64)
         found: dict[str, Messages] = {}
+        places: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for name, (payload, fields, starts) in self._pumped.items():
-            n = (starts[1:] - starts[:-1])[ids]
-            position = np.repeat(np.arange(len(ids)), n)
-            rows = np.arange(len(position)) + np.repeat(starts[ids] - (np.cumsum(n) - n), n)
-            found[name] = Messages(payload[rows], position, {field: column[rows] for field, column in fields.items()})
+            if id(starts) not in places:
+                places[id(starts)] = _rows_of(starts, ids)
+            rows, position = places[id(starts)]
+            # What is the same for all rows, such as a loop's zeros, is not copied.
+            own = (
+                payload[rows]
+                if payload.strides[0] or not len(rows)
+                else np.broadcast_to(payload[0], (len(rows), *payload.shape[1:]))
+            )
+            found[name] = Messages(own, position, {field: column[rows] for field, column in fields.items()})
         return found
 
     def __repr__(self) -> str:
@@ -142,5 +158,23 @@ class CompiledInstances:
             payload = np.concatenate([part.reshape(n, -1) for part in parts], axis=1)
         fields = {name: pick(column) for name, column in space.columns(columns).items()}
         fields |= {name: np.zeros(n, np.int64) for name in space.fields if name not in fields}
-        counts = np.bincount(pick(space.instances(columns)), minlength=self._n)
-        return payload, fields, np.concatenate([[0], np.cumsum(counts)])
+
+        def starts() -> np.ndarray:
+            counts = np.bincount(pick(space.instances(columns)), minlength=self._n)
+            return np.concatenate([[0], np.cumsum(counts)])
+
+        return payload, fields, columns.once(("starts", plan.region), starts)
+
+
+def _rows_of(starts: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of some instances, and for each the place of its instance among `ids`.
+
+    Args:
+      starts: `[n + 1]`: where each instance's rows begin.
+      ids: The instances.
+    """
+    if starts[-1] == len(starts) - 1 and (starts[1:] > starts[:-1]).all():  # one row each
+        return ids, np.arange(len(ids))
+    n = (starts[1:] - starts[:-1])[ids]
+    position = np.repeat(np.arange(len(ids)), n)
+    return np.arange(len(position)) + np.repeat(starts[ids] - (np.cumsum(n) - n), n), position

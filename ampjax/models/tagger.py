@@ -110,7 +110,7 @@ def tagger(
         spell = amp.npt("spell", _spell, join=("t",))
         vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))
         if sizes.noise > 0:
-            vectors = amp.npt("noise", _Noise(sizes.noise), rng=True)(vectors)
+            vectors = amp.npt("noise", Noise(sizes.noise), rng=True)(vectors)
 
         inputs = _inputs("word_input", vectors, sizes.word, sizes.word_hidden)
         left, right = _both_ways("word", inputs, "t", sizes.word_hidden, replicas)
@@ -265,12 +265,22 @@ def lstm_outputs(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class _Noise:
-    """Gaussian noise; nothing happens without a key, as in inference."""
+class Noise:
+    """Gaussian noise; nothing happens without a key, as in inference.
+
+    Args:
+      deviation: Its standard deviation.
+    """
 
     deviation: float
 
     def __call__(self, x: jax.Array, key: Any = None) -> jax.Array:
+        """`x` with noise.
+
+        Args:
+          x: Features of any shape.
+          key: A PRNG key; None in inference.
+        """
         return x if key is None else x + self.deviation * jax.random.normal(key, x.shape)
 
 

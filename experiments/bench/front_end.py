@@ -212,7 +212,7 @@ def _sentences(options: FrontEndBench) -> Pair:
     sentences = task.train.data
     counts = len(sentences.vocabulary.words) or 1, len(sentences.vocabulary.characters)
     params = tagger_function.init(KEY, *counts, Sizes(noise=0))
-    compiled = amp.compile(tagger_function.tagger, params, tagger_function.SPEC)
+    compiled = amp.compile(tagger_function.tagger(0), params, tagger_function.SPEC)
     return _pair(task, compiled, lambda: wikiner.plain(sentences))
 
 

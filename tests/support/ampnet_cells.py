@@ -344,7 +344,7 @@ def tagger_start(hidden, rows, inputs):
     return Problem(tested, formula, (inputs.like({"forward": width, "backward": width}), inputs.normal(rows, hidden)))
 
 
-@case("tagger._spell", "tagger.lstm_outputs", "tagger._hidden", "tagger._Noise")
+@case("tagger._spell", "tagger.lstm_outputs", "tagger._hidden", "tagger.Noise")
 def tagger_head(hidden, rows, inputs):
     """A word vector from the last states of its characters, with noise and without, and the hidden layer of the classifier."""
     graph = _tagger()

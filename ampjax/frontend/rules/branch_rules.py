@@ -101,12 +101,12 @@ def _rounds(
     results = low.run(turn, [places[i] for i in range(len(given))], inner, Wanted(needed | {n}, groups=together))
     _require_read(results[n], call)
     choice = _alone(low, results[n], inner, call)
+    goes_on = lambda s: getattr(s, index) + 1 < most
     final: dict[int, Computed] = {}
     for group, (first, loop) in zip(groups, loops, strict=True):
         kinds = [types[k] for k in group]
         after = [results[carried[k] - len(closed)] if is_new[k] else places[carried[k]] for k in group]
         flow = low.draft.fresh(low.pack(after, kinds, inner, f"{name}/carry", call.line), name, call.line)
-        goes_on = lambda s: getattr(s, index) + 1 < most
         flow = _route_by(low, flow, choice, field, lambda s: goes_on(s).astype(np.int64), call)
         again, out = low.draft.split(
             flow, lambda s: (getattr(s, field) == 1) & goes_on(s), [inner, inner], f"{name}/again"
@@ -158,7 +158,11 @@ def routed(
             guard = guards[0]
             assert guard.column is not None
             field = guard.column.space.fact(guard.field, guard.column, f"which function is chosen ({line})")
-            fresh = low.draft.fresh(flow, name, line)
+            if flow.foresees is not None and guard.column.space is flow.region.space:
+                flow.foresees(field, guard.column)
+                fresh = flow
+            else:
+                fresh = low.draft.fresh(flow, name, line)
             regions = [flow.region.where(g) for g in guards]
             flows[id(flow)] = low.draft.split(fresh, lambda s: getattr(s, field), regions, name)
         return Computed(flows[id(flow)][branch], value.part, value.was_read)

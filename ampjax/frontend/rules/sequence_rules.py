@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value
 from ampjax.ir.builders import ragged_builders
 from ampjax.ir.state import State
+
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
 
 
 def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -85,11 +88,39 @@ class _Loop:
         start = low.draft.fresh(low.pack(init, types, region, f"{name}/init", call.line), f"{name}/init", call.line)
         some, self._none = low.draft.split(start, lambda s: getattr(s, size) > 0, [region, region], f"{name}/any")
 
+        self._ahead: dict[str, tuple[str, str]] = {}
+
         def begin(s: State) -> State:
-            return s.replace(**dict.fromkeys(space.facts, 0), **{index: getattr(s, size) - 1 if back else 0})
+            known = {field: getattr(s, first) for field, (first, _) in self._ahead.items()}
+            return s.replace(**{**dict.fromkeys(space.facts, 0), **known, index: getattr(s, size) - 1 if back else 0})
 
         self._enter = low.draft.relabel(some, region.within(space), begin, f"{name}/first", is_fresh=False)
         self.state = low.draft.loop(region.within(space), types, name)
+        self.state.foresees = self._foresee
+
+    def _foresee(self, field: str, column: Column) -> None:
+        """Lets messages carry a field of the element that they come to: of the first when they enter, of the next at each step."""
+        space, back = self._space, self._back
+
+        def of_first(data: Columns) -> np.ndarray:
+            n = space.lengths(data)
+            found, some = np.zeros(len(n), np.int64), np.flatnonzero(n > 0)
+            found[some] = column.of(data)[(space.starts(data) + (n - 1 if back else 0))[some]]
+            return found
+
+        def of_next(data: Columns) -> np.ndarray:
+            values, n = column.of(data), space.n_rows(data)
+            moved = np.roll(values, 1 if back else -1)
+            at, size = space.numbers(data), space.lengths(data)[space.parents(data)]
+            return np.where(at == 0 if back else at + 1 == size, 0, moved) if n else values
+
+        way, around = "last" if back else "first", self._region.space
+        first = around.fact(f"{field}_{way}", Column(around, of_first), f"`{field}` of the {way} element")
+        way = "previous" if back else "next"
+        self._ahead[field] = (
+            first,
+            space.fact(f"{field}_{way}", Column(space, of_next), f"`{field}` of the {way} element"),
+        )
 
     def close(self, after: Flow) -> Flow:
         """Sends what the body gave on to the next element, or out.
@@ -106,11 +137,16 @@ class _Loop:
             (lambda s: getattr(s, index) == 0) if back else (lambda s: getattr(s, index) + 1 == getattr(s, size))
         )
         inner = self._region.within(space)
+        if self._ahead:
+            after = draft.fresh(after, f"{name}/carry", "")
         last, more = draft.split(after, ends, [inner, inner], f"{name}/end")
         step = -1 if back else 1
-        again = draft.relabel(
-            more, inner, lambda s: s.replace(**{index: getattr(s, index) + step}), f"{name}/next", False
-        )
+
+        def go_on(s: State) -> State:
+            known = {field: getattr(s, coming) for field, (_, coming) in self._ahead.items()}
+            return s.replace(**{index: getattr(s, index) + step}, **known)
+
+        again = draft.relabel(more, inner, go_on, f"{name}/next", False)
         draft.close_loop(self.state, self._enter, again)
         left = leave(self._low, last, space, self._region, f"{name}/leave")
         return draft.merge(self._region, [left, self._none], f"{name}/result")

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
+from ampjax.models.functions.drawing import drawing
 from ampjax.models.layers.losses import labelled_cross_entropy
 from ampjax.models.mixture import Experts
 
@@ -47,10 +48,10 @@ def mixture_of_experts(experts: Experts) -> Callable[[Any, Any], jax.Array]:
 
     def model(p: Any, s: Any) -> jax.Array:
         def classify(x: jax.Array, label: jax.Array) -> tuple[jax.Array, jax.Array]:
-            weights, chosen, everywhere = experts.gate(p["gate"], x)
+            weights, chosen, everywhere = drawing(experts.noisy, experts.gate, p["gate"], x)
             choices = [lambda k=k: experts.expert(p[f"expert{k}"], x) for k in range(experts.n)]
             visits = [amp.switch(amp.read(choice), choices) for choice in jnp.reshape(chosen, (experts.top,))]
-            logits = sum((weight * visit for weight, visit in zip(weights.reshape(-1), visits)), start=jnp.zeros(()))
+            logits = jnp.dot(weights.reshape(-1), jnp.stack(visits))
             amp.output("logits", logits)
             loss, metrics = labelled_cross_entropy(logits, label)
             amp.metric("accuracy", *metrics["accuracy"])

@@ -11,7 +11,8 @@ import optax
 
 import ampjax as amp
 from ampjax.data.wikiner import N_TAGS, OUTSIDE
-from ampjax.models.tagger import Sizes, glorot, init_gates, input_gates, lstm_cell, lstm_outputs, random_table
+from ampjax.models.functions.drawing import drawing
+from ampjax.models.tagger import Noise, Sizes, glorot, init_gates, input_gates, lstm_cell, lstm_outputs, random_table
 from ampjax.models.tree_lstm import look_up
 from ampjax.nn import Linear
 
@@ -19,7 +20,7 @@ SPEC = {"words": "int32[w]", "chars": "int32[w,c]", "tags": "int32[w]"}
 """What an instance looks like: a rare word is -1 and spelled, a frequent one has no characters."""
 
 
-def init(key: jax.Array, n_words: int, n_characters: int, sizes: Sizes = Sizes()) -> dict[str, Any]:
+def init(key: jax.Array, n_words: int, n_characters: int, sizes: Sizes) -> dict[str, Any]:
     """Makes the parameters.
 
     Args:
@@ -45,42 +46,42 @@ def init(key: jax.Array, n_words: int, n_characters: int, sizes: Sizes = Sizes()
     return {name: make(one) for (name, make), one in zip(makers.items(), keys, strict=True)}
 
 
-def tagger(p: Any, s: Any) -> jax.Array:
-    """Two LSTMs over a sentence's words, one each way; a rare word's vector comes from two LSTMs over its characters.
+def tagger(noise: float = 0.1) -> Callable[[Any, Any], jax.Array]:
+    """The model: two LSTMs over a sentence's words, one each way; a rare word's vector comes from two LSTMs over its characters.
 
     Args:
-      p: The parameters.
-      s: `words` `[w]`, `chars` `[w, c]` and `tags` `[w]`.
+      noise: Standard deviation of the Gaussian noise on word vectors, in training only.
 
     Returns:
-      The summed cross entropy of all words, in nats.
+      A function of parameters and an instance to the summed cross entropy of all words, in nats.
     """
 
-    def lstm(name: str, gates: Any, reverse: bool) -> tuple[jax.Array, Any]:
-        def step(state: jax.Array, gate: jax.Array) -> tuple[jax.Array, jax.Array]:
-            state = lstm_cell(p[name], gate, state)
-            return state, state
+    def model(p: Any, s: Any) -> jax.Array:
+        def lstm(name: str, gates: Any, reverse: bool) -> tuple[jax.Array, Any]:
+            step = lambda state, gate: (lstm_cell(p[name], gate, state),) * 2
+            return amp.scan(step, jnp.zeros(2 * p[name].shape[0]), gates, reverse=reverse)
 
-        return amp.scan(step, jnp.zeros(2 * p[name].shape[0]), gates, reverse=reverse)
+        def both_ways(name: str, vectors: Callable[..., Any], *xs: Any) -> Any:
+            left, right = amp.map(lambda *x: input_gates(p[f"{name}_input"], vectors(*x)), *xs)
+            return lstm(f"{name}_forward", left, False), lstm(f"{name}_backward", right, True)
 
-    def both_ways(name: str, vectors: Callable[..., Any], *xs: Any) -> Any:
-        left, right = amp.map(lambda *x: input_gates(p[f"{name}_input"], vectors(*x)), *xs)
-        return lstm(f"{name}_forward", left, False), lstm(f"{name}_backward", right, True)
+        def word(number: jax.Array, chars: Any) -> jax.Array:
+            def spell() -> jax.Array:
+                (left, _), (right, _) = both_ways("char", lambda c: look_up(p["char_embed"], c), chars)
+                return lstm_outputs(left, right)
 
-    def word(number: jax.Array, chars: Any) -> jax.Array:
-        def spell() -> jax.Array:
-            (left, _), (right, _) = both_ways("char", lambda c: look_up(p["char_embed"], c), chars)
-            return lstm_outputs(left, right)
+            vector = amp.cond(number < 0, spell, lambda: look_up(p["embed"], number))
+            return drawing(noise > 0, Noise(noise), vector)
 
-        return amp.cond(number < 0, spell, lambda: look_up(p["embed"], number))
+        def score(left: jax.Array, right: jax.Array, tag: jax.Array) -> jax.Array:
+            logits = jnp.tanh(lstm_outputs(left, right) @ p["hidden"]) @ p["output"]["w"]
+            amp.output("logits", logits)
+            hit, inside = jnp.argmax(logits) == tag, tag != OUTSIDE
+            amp.metric("accuracy", hit)
+            amp.metric("accuracy_without_o", hit & inside, inside)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, tag)
 
-    def score(left: jax.Array, right: jax.Array, tag: jax.Array) -> jax.Array:
-        logits = jnp.tanh(lstm_outputs(left, right) @ p["hidden"]) @ p["output"]["w"]
-        amp.output("logits", logits)
-        hit, inside = jnp.argmax(logits) == tag, tag != OUTSIDE
-        amp.metric("accuracy", hit)
-        amp.metric("accuracy_without_o", hit & inside, inside)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, tag)
+        (_, left), (_, right) = both_ways("word", word, s["words"], s["chars"])
+        return amp.sum(amp.map(score, left, right, s["tags"]))
 
-    (_, left), (_, right) = both_ways("word", word, s["words"], s["chars"])
-    return amp.sum(amp.map(score, left, right, s["tags"]))
+    return model

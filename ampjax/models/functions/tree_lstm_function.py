@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 import ampjax as amp
+from ampjax.models.functions.drawing import drawing
 from ampjax.models.tree_lstm import Cells, look_up, uniform_table
 
 SPEC = {"tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]", "label": "int32[v]"})}
@@ -19,7 +20,7 @@ SPEC = {"tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]", "label": "
 def init(
     key: jax.Array,
     n_words: int,
-    cells: Cells = Cells(),
+    cells: Cells,
     vectors: Callable[[jax.Array], jax.Array] | None = None,
 ) -> dict[str, Any]:
     """Makes the parameters.
@@ -39,7 +40,7 @@ def init(
     }
 
 
-def tree_lstm(cells: Cells = Cells()) -> Callable[[Any, Any], jax.Array]:
+def tree_lstm(cells: Cells) -> Callable[[Any, Any], jax.Array]:
     """The model: classifies every node of a tree.
 
     Args:
@@ -53,13 +54,13 @@ def tree_lstm(cells: Cells = Cells()) -> Callable[[Any, Any], jax.Array]:
         tree = s["tree"]
 
         def leaf(node: Any) -> jax.Array:
-            return cells.leaf(p["leaf"], look_up(p["embed"], node["word"]))
+            return drawing(cells.keep < 1, cells.leaf, p["leaf"], look_up(p["embed"], node["word"]))
 
         def branch(_: Any, left: jax.Array, right: jax.Array) -> jax.Array:
-            return cells.branch(p["branch"], None, left, right)
+            return drawing(cells.keep < 1, cells.branch, p["branch"], 0, left, right)
 
         def score(state: jax.Array, node: Any, parent: jax.Array) -> jax.Array:
-            logits = cells.classify(p["classify"], state)
+            logits = drawing(cells.keep < 1, cells.classify, p["classify"], state)
             amp.output("logits", logits)
             hit, is_root = (jnp.argmax(logits) == node["label"]).astype(jnp.float32), parent < 0
             amp.metric("accuracy", hit)

@@ -94,6 +94,7 @@ STARTS = (
 FUNCTION = "a whole model; unit/models/functions compares it with the graph whose nodes' bodies have cases"
 FUNCTIONS = (
     "act_function.act_rnn",
+    "drawing.drawing",
     "mixture_function.mixture_of_experts",
     "permutation_function.permutation",
     "rnn_function.list_reduction",

@@ -59,7 +59,7 @@ def sentences() -> Any:
     data, _ = wikiner.synthetic(4, 1, seed=2)
     sizes = tagger_graph.Sizes(3, 4, 5, 6, noise=0)
     counts = len(data.vocabulary.words) or 1, len(data.vocabulary.characters)
-    compiled = amp.compile(tagger_function.tagger, tagger_function.init(KEY, *counts, sizes), tagger_function.SPEC)
+    compiled = amp.compile(tagger_function.tagger(0), tagger_function.init(KEY, *counts, sizes), tagger_function.SPEC)
     return compiled, wikiner.plain(data), tagger_graph.tagger(*counts, sizes), wikiner.SentenceInstances(data)
 
 
