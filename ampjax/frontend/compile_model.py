@@ -34,7 +34,6 @@ _RULES = {
     "max": sequence_rules.largest,
     "logsumexp": sequence_rules.log_sum_exp,
     "take": sequence_rules.take,
-    "read": branch_rules.read,
     "switch": branch_rules.switch,
     "while": branch_rules.while_loop,
     "fold": tree_rules.fold,
@@ -56,10 +55,11 @@ class Compiled:
 
     Attributes:
       graph: The graph, for `Trainer`, `verify`, `simulate`.
+      initial_params: The parameters as they were given.
     """
 
     def __init__(self, model: Model, params: Mapping[str, Any], spec: Any):
-        self._model, self._params = model, params
+        self._model, self.initial_params = model, params
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
         root = IndexSpace()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
@@ -56,9 +57,15 @@ class Equation:
 
     @property
     def call(self) -> Call | None:
-        """The combinator that it uses; None for what is computed inside a node: an operation of JAX, or a random draw."""
+        """The combinator that it uses; None for what is computed inside a node: an operation of JAX, a random draw, or what is read back."""
         used = self._used
-        return None if used is None or used.kind == "stochastic" else used
+        return None if used is None or used.kind in ("stochastic", "read") else used
+
+    @property
+    def reads(self) -> int | None:
+        """Where it says that its operand is read back, what is to be assumed for it; else None."""
+        used = self._used
+        return used.options["assume"] if used is not None and used.kind == "read" else None
 
     @property
     def draws(self) -> bool:
@@ -81,6 +88,8 @@ class Equation:
           key: A PRNG key in training, where it draws; else None.
           operands: Values of its operands.
         """
+        if self.reads is not None:
+            return [jax.lax.stop_gradient(operands[0])]
         if not self.draws:
             return bind(self.source, operands)
         call = self.source.params["call"]

@@ -95,6 +95,7 @@ class GraphDraft:
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
         self._names: set[str] = set()
+        self._pumped: dict[Any, Flow] = {}
 
     def name(self, wanted: str) -> str:
         """A free name: the wanted one, with a number where it is taken."""
@@ -118,7 +119,7 @@ class GraphDraft:
         return graph
 
     def pump(self, name: str, region: Region, payload: Sequence[Column], types: list[Any], line: str) -> Flow:
-        """Notes a pump.
+        """Notes a pump; what is pumped already serves again.
 
         Args:
           name: Its name.
@@ -137,7 +138,11 @@ class GraphDraft:
                 f"one of the instance's ({name})",
                 "Use the instance's value before the choice, or pass it in what is carried.",
             )
+        key = (region, tuple(payload), np.dtype(types[0].dtype), tuple(tuple(kind.shape) for kind in types))
+        if key in self._pumped:
+            return self._pumped[key]
         flow, called = Flow(region, types), self.name(name)
+        self._pumped[key] = flow
         self.origins[called] = Origin(line, region)
         self.pumps[called] = PumpPlan(region, payload, flow.dtype)
         self.then(lambda: self._build_pump(called, flow))
@@ -190,7 +195,8 @@ class GraphDraft:
           regions: Where each output's messages are.
           name: The node's name.
         """
-        flows, called = [Flow(region, flow.types, flow.is_fresh) for region in regions], self.name(name)
+        flows = [Flow(region, flow.types, flow.is_fresh, flow.is_late) for region in regions]
+        called = self.name(name)
 
         def step() -> None:
             for out, wire in zip(
@@ -227,7 +233,9 @@ class GraphDraft:
           is_fresh: Whether their states will be those of their place.
         """
         called = self.name(name)
-        return self.control(region, types, lambda: control_builders.phi(called), is_fresh)
+        flow = self.control(region, types, lambda: control_builders.phi(called), is_fresh)
+        flow.is_late = True
+        return flow
 
     def close_loop(self, loop: Flow, *flows: Flow) -> None:
         """Notes the inputs of a loop's Phi."""
@@ -250,7 +258,9 @@ class GraphDraft:
             return flow
         parts = [Computed(flow, i) for i in range(len(flow.types))]
         note = NodeNote(name, flow.region, parts, flow.types, _as_it_is, flow.types, [range(len(parts))], line)
-        return self.compute(note)[0]
+        copy = self.compute(note)[0]
+        copy.is_late = flow.is_late
+        return copy
 
     def owner(self, leaves: frozenset[Leaf], name: str | None, line: str) -> ParamsNode:
         """The node that owns some leaves; they become its own at first use.
@@ -457,7 +467,9 @@ class GraphDraft:
             numbers = {id(flow): port for port, flow in enumerate(entries)}
             where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
             body = PackedBody(replace(note, inputs=values), [flow.types for flow in entries], where)
-            join = (region.space.key or ("instance",)) if len(entries) > 1 else None
+            # Messages with the same states meet by all of them, so that nodes can be fused; others by what tells rows apart.
+            is_same = region.space.is_set and all(flow.is_fresh for flow in entries)
+            join = None if len(entries) < 2 or is_same else region.space.key or ("instance",)
             connect(builder(name, body, join)(*(built(flow) for flow in entries)))
 
         self.then(step)
