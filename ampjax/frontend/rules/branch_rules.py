@@ -19,8 +19,6 @@ from ampjax.frontend.rules.sequence_rules import leave
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
-_INT = jax.ShapeDtypeStruct((), np.int64)
-
 
 def read(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """The same value, on which control may depend."""
@@ -37,9 +35,15 @@ def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     index, shared = operands[n_closed], operands[n_closed + 1 :]
     ends = np.cumsum(call.n_closed).tolist()
     given = [[*operands[end - n : end], *shared] for end, n in zip(ends, call.n_closed, strict=True)]
+    if isinstance(index, Constant):
+        chosen = int(index.value)
+        return low.run(call.functions[chosen], given[chosen], region, wanted)
     field = low.number("if")
-    if isinstance(index, Static | Constant):
-        guards = [Guard(field, i, low.column(index, region, _INT)) for i in range(len(given))]
+    if isinstance(index, Static):
+        column = index.column.inside(region.space) if region.space.is_known else index.column
+        guards = [Guard(field, i, column) for i in range(len(given))]
+        if region in low.draft.anchors:
+            _route_anchor(low, region, guards, call)
         inputs = routed(low, call.functions, given, guards, call.options["word"], call.line)
     elif isinstance(index, Computed) and index.was_read is not None:
         guards = [Guard(field, i, None) for i in range(len(given))]
@@ -88,6 +92,7 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
         own = [carry[carried.index(i)] if i in carried else closed[i] for i in range(start, start + n)]
         return [*own, *(carry[len(carried) + i] for i in range(len(call.results)))]
 
+    low.draft.anchors[inner] = loops[0][1]
     (answer,) = low.run(test, values_of(0, n_test, places), inner, Wanted({0}))
     if not isinstance(answer, Computed) or answer.was_read is None:
         fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
@@ -102,6 +107,7 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
         on, out = low.draft.split(read_flow, more, [inner.where(goes), inner.where(ended)], f"{name}/more")
         inside |= {i: Computed(on, part) for part, i in enumerate(group)}
         exits.append(out)
+        low.draft.anchors[inner.where(goes)] = on
     every = Wanted(set(range(len(call.results))))
     results = low.run(body, values_of(n_test, n_body, inside), inner.where(goes), every)
     after = {**{i: inside[i] for i in range(len(carried))}, **{len(carried) + i: r for i, r in enumerate(results)}}
@@ -195,6 +201,7 @@ def _routed_by_value(
         sent = _route_by(low, flow, choice, field, _always(index.was_read), call)
         regions = [region.where(guard) for guard in guards]
         outputs.append(low.draft.split(sent, lambda s: getattr(s, field), regions, call.options["word"]))
+        low.draft.anchors |= dict(zip(regions, outputs[-1], strict=True))
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
 
     def to(value: Value, branch: int) -> Value:
@@ -211,6 +218,17 @@ def _routed_by_value(
         for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
     ]
     return inputs
+
+
+def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: Call) -> None:
+    """Gives each branch of a choice by the instance a wire that has its rows, where a value that was read decides around it."""
+    column = guards[0].column
+    assert column is not None
+    field = column.space.fact(guards[0].field, column, f"which function is chosen ({call.line})")
+    flow = low.draft.fresh(low.draft.anchors[region], call.options["word"], call.line)
+    regions = [region.where(guard) for guard in guards]
+    sent = low.draft.split(flow, lambda s: getattr(s, field), regions, call.options["word"])
+    low.draft.anchors |= dict(zip(regions, sent, strict=True))
 
 
 def _always(choice: int | None) -> Callable[[State], Any]:
