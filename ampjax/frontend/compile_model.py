@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import trace, tracing
+from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering, Wanted
@@ -76,6 +77,7 @@ class Compiled:
                     "Pass them.",
                 )
             metrics = _metrics_of(function.results, results)
+            low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
             given = [*map(Constant, constants), *values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
             told = low.run(function, given, region, Wanted(set(range(1, len(results))), {0: ()}))

@@ -67,7 +67,7 @@ class Clusters:
 
         An operation that reads parameters joins its owner's cluster, or takes over the one before it if that reads none. Any other joins
         the cluster that made its operands, unless it brings in a wire that is not there yet: what needs only a loop's input stays outside
-        the loop's node. Where the loop's carry is there already, other wires may come.
+        the loop's node. Where the loop's carry is there already, other wires may come. Without such a cluster it joins one that reads the same wires.
 
         Args:
           equation: The operation.
@@ -79,7 +79,8 @@ class Clusters:
         last = self._last(producers)
         if owner is None:
             joins = last is not None and last.call is None and (entries <= last.entries or last.is_late)
-            cluster = last if joins and last is not None else self._new()
+            beside = [c for c in self._all if not producers and not c.call and not c.owner and c.entries == entries]
+            cluster = last if joins and last is not None else beside[0] if beside else self._new()
         else:
             same = [c for c in self._all if c.owner == owner and not self._would_loop(c, producers)]
             is_free = last is not None and last.call is None and last.owner is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,20 +166,27 @@ def needed(equations: Sequence[Equation], wanted: Sequence[Atom]) -> list[Equati
     return kept[::-1]
 
 
+def calls(jaxpr: Any) -> Iterator[Call]:
+    """All uses of combinators, also inside of functions that combinators were given.
+
+    Args:
+      jaxpr: An open jaxpr.
+    """
+    for equation in jaxpr.eqns:
+        call = equation.params["call"] if equation.primitive is COMBINATOR else None
+        if call is not None:
+            yield call
+        for body in [function.jaxpr for function in call.functions] if call is not None else inner(equation):
+            yield from calls(body)
+
+
 def _run(function: Traced, values: Sequence[Any]) -> list[Any]:
     n = len(function.jaxpr.constvars)
     return evaluate(function.jaxpr, values[:n], values[n:], bind)
 
 
 def _has_report(jaxpr: Any) -> bool:
-    for equation in jaxpr.eqns:
-        if equation.primitive is COMBINATOR:
-            call = equation.params["call"]
-            if call.kind in ("metric", "output") or any(_has_report(function.jaxpr) for function in call.functions):
-                return True
-        elif any(_has_report(body) for body in inner(equation)):
-            return True
-    return False
+    return any(call.kind in ("metric", "output") for call in calls(jaxpr))
 
 
 def _has_combinator(jaxpr: Any) -> bool:

@@ -96,6 +96,7 @@ class GraphDraft:
         self._steps: list[Callable[[], None]] = []
         self._names: set[str] = set()
         self._pumped: dict[Any, Flow] = {}
+        self._sinks: set[str] = set()
 
     def name(self, wanted: str) -> str:
         """A free name: the wanted one, with a number where it is taken."""
@@ -247,10 +248,30 @@ class GraphDraft:
 
         self.then(step)
 
-    def sink(self, flow: Flow, name: str) -> None:
-        """Notes an output of `predict`."""
-        called = self.name(name)
-        self.then(lambda: (pump_builders.sink(called, built(flow)), None)[1])
+    def reserve_outputs(self, names: Sequence[str]) -> None:
+        """Keeps names for outputs of `predict`, so that no node takes one.
+
+        Args:
+          names: The names.
+        """
+        self._names |= {*names}
+
+    def sink(self, flow: Flow, name: str, line: str) -> None:
+        """Notes an output of `predict`.
+
+        Args:
+          flow: The messages.
+          name: Its name.
+          line: The user's line.
+
+        Raises:
+          GraphError: If another output or a node with parameters has this name.
+        """
+        if name in self._sinks or name in self.params:
+            taken = "an output" if name in self._sinks else "a key of the parameters"
+            raise GraphError(line, "a name of its own for each output", f"`{name}`, as {taken} is called", "Rename it.")
+        self._sinks.add(name)
+        self.then(lambda: (pump_builders.sink(name, built(flow)), None)[1])
 
     def fresh(self, flow: Flow, name: str, line: str) -> Flow:
         """The same messages with the states of their place."""
