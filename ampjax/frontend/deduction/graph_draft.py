@@ -91,10 +91,15 @@ class GraphDraft:
         self._steps: list[Callable[[], None]] = []
         self._names: set[str] = set()
 
-    def name(self, wanted: str) -> str:
-        """A free name: the wanted one, with a number where it is taken."""
+    def name(self, wanted: str, *, has_params: bool = False) -> str:
+        """A free name: the wanted one, with a number where it is taken.
+
+        Args:
+          wanted: The name.
+          has_params: Whether it is for a node with parameters: their keys are kept for these.
+        """
         free, number = wanted, 2
-        while free in self._names:
+        while free in self._names or (free in self.params and not has_params):
             free, number = f"{wanted}_{number}", number + 1
         self._names.add(free)
         return free
@@ -423,7 +428,7 @@ class GraphDraft:
     def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
         region = note.region
         wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
-        name = self.name(note.named_by or wanted)
+        name = self.name(note.named_by or wanted, has_params=bool(note.leaves or note.named_by))
         self.origins[name] = Origin(note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}

@@ -79,7 +79,8 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
     for group in groups:
         flow = low.pack([init[i] for i in group], [types[i] for i in group], region, f"{name}/init", call.line)
         flow = low.draft.fresh(flow, f"{name}/init", call.line)
-        first = low.draft.relabel(flow, inner, lambda s: s.replace(**{index: 0, field: 0}), f"{name}/first", True)
+        begin = lambda s: s.replace(**dict.fromkeys(space.facts, 0), **{index: 0})
+        first = low.draft.relabel(flow, inner, begin, f"{name}/first", True)
         loop = low.draft.loop(inner, flow.types, name, is_fresh=True)
         loops.append((first, loop))
         places |= {i: Computed(loop, part) for part, i in enumerate(group)}

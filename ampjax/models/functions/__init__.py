@@ -1,0 +1,1 @@
+"""The papers' models as plain JAX functions of one instance, for `ampjax.compile`: states, counters and keys are deduced."""

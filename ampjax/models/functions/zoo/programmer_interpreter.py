@@ -1,0 +1,82 @@
+"""A small neural programmer-interpreter (Reed and de Freitas 2016): one core LSTM runs programs that call programs, until each halts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import ampjax as amp
+
+from ampjax.data.generated.additions import CALL, CARRY, HALT, MOST_STEPS, N_COLUMNS, WRITE
+from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, init_tables, linear, lstm
+
+SPEC = {
+    "numbers": f"int32[2,{N_COLUMNS}]",
+    "columns": "int32[]",
+    "operations": f"int32[{MOST_STEPS}]",
+    "digits": f"int32[{MOST_STEPS}]",
+    "label": f"int32[{N_COLUMNS}]",
+}
+"""What an instance looks like: two numbers, and the trace of the program that adds them."""
+ADD, ADD1 = range(2)
+MOST_OF = {ADD: 2 * N_COLUMNS + 1, ADD1: 3}
+"""Steps of a call of each program at most."""
+N_SEEN = 2 + 10 + 10 + 2 + 2
+"""What the core sees: the program, the digits of the column, the carry, and whether the column is one of the numbers'."""
+
+
+def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
+    """Makes the parameters.
+
+    Args:
+      key: A PRNG key.
+      hidden: Features of the core.
+    """
+    sizes = {"see": (N_SEEN, 4 * hidden), "core": (5 * hidden, 4 * hidden), "operate": (hidden, CALL + 1), "say": (hidden, 10)}
+    return init_linears(key, **sizes)
+
+
+def programmer_interpreter(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """In training it does what the trace says (and learns to predict it), elsewhere what it predicts.
+
+    Args:
+      p: The parameters.
+      s: `numbers` `[2, 5]`, `columns` `[]`, `operations` and `digits` `[21]`, and `label` `[5]`.
+
+    Returns:
+      The summed cross entropy of the trace; and how many sums are right.
+    """
+    width = p["say"]["w"].shape[0]
+
+    def run(program: int, env: Any) -> Any:
+        def step(carry: Any) -> Any:
+            _, state, (at, column, carried, written, loss) = carry
+            digits = s["numbers"][:, column]
+            parts = [(program, 2), (digits[0], 10), (digits[1], 10), (carried, 2), (jnp.int32(column < s["columns"]), 2)]
+            seen = jnp.concatenate([jax.nn.one_hot(value, n) for value, n in parts])
+            state = lstm(p["core"], state, jax.nn.relu(linear(p["see"], seen)))
+            scores, says = linear(p["operate"], state[:width]), linear(p["say"], state[:width])
+            given, own = (s["operations"][at], s["digits"][at]), (jnp.argmax(scores), jnp.argmax(says))
+            operation, digit = amp.stochastic(lambda _, own, given: given, lambda own, given: own, own, given)
+            has_digit = (given[0] == WRITE) | (given[0] == CARRY)
+            loss = loss + cross_entropy(scores, given[0]) + jnp.where(has_digit, cross_entropy(says, given[1]), 0.0)
+            at, right = jnp.minimum(at + 1, MOST_STEPS - 1), jnp.minimum(column + 1, N_COLUMNS - 1)
+            env = at, column, carried, written, loss
+            choices = [
+                lambda: env,
+                lambda: (at, column, carried, written.at[column].set(digit), loss),
+                lambda: (at, column, digit, written, loss),
+                lambda: (at, right, carried, written, loss),
+                *([lambda: run(ADD1, env)] if program == ADD else []),
+            ]
+            env = amp.switch(amp.read(operation), choices)
+            return (operation != HALT).astype(jnp.int32), state, env
+
+        begin = jnp.int32(1), jnp.zeros(2 * width), env
+        return amp.while_loop(lambda carry: amp.read(carry[0]) == 1, step, begin, most=MOST_OF[program])[2]
+
+    start = jnp.int32(0), jnp.int32(0), jnp.int32(0), jnp.zeros(N_COLUMNS, jnp.int32), jnp.zeros(())
+    *_, written, loss = run(ADD, start)
+    return loss, {"accuracy": jnp.all(written == s["label"])}
