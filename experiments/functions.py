@@ -91,7 +91,7 @@ class FunctionsOptions(Options):
     max_active_keys: int = 64
     policy: str = "largest"
     min_admission: int = 32
-    max_dispatch_size: int = 256
+    max_dispatch_size: int = 64
 
 
 def main(options: FunctionsOptions) -> list[History]:

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-
 from ampjax.data.generated.priorities import N_PRIORITIES, N_VALUES
 from ampjax.models.functions.zoo.small_cells import init_linears, init_tables, linear, scored
 

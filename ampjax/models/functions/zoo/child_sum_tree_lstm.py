@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-
 from ampjax.data.generated.dependency_trees import N_CLASSES, N_WORDS
 from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, init_tables, linear
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-
 from ampjax.data.generated.circuits import MOST_NODES, N_GATES
 from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, init_tables, linear
 

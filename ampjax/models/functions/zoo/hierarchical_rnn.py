@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-
 from ampjax.data.generated.documents import N_CHARACTERS, N_CLASSES
 from ampjax.models.functions.zoo.small_cells import init_linears, init_tables, linear, lstm, scored
 

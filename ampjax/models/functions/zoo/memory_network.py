@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-
 from ampjax.data.generated.pointer_facts import N_PLACES
 from ampjax.models.functions.zoo.small_cells import init_linears, init_tables, linear, scored
 

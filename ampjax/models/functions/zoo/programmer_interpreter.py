@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-
 from ampjax.data.generated.additions import CALL, CARRY, HALT, MOST_STEPS, N_COLUMNS, WRITE
-from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, init_tables, linear, lstm
+from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, linear, lstm
 
 SPEC = {
     "numbers": f"int32[2,{N_COLUMNS}]",
@@ -34,7 +33,12 @@ def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
       key: A PRNG key.
       hidden: Features of the core.
     """
-    sizes = {"see": (N_SEEN, 4 * hidden), "core": (5 * hidden, 4 * hidden), "operate": (hidden, CALL + 1), "say": (hidden, 10)}
+    sizes = {
+        "see": (N_SEEN, 4 * hidden),
+        "core": (5 * hidden, 4 * hidden),
+        "operate": (hidden, CALL + 1),
+        "say": (hidden, 10),
+    }
     return init_linears(key, **sizes)
 
 
@@ -54,7 +58,13 @@ def programmer_interpreter(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Arr
         def step(carry: Any) -> Any:
             _, state, (at, column, carried, written, loss) = carry
             digits = s["numbers"][:, column]
-            parts = [(program, 2), (digits[0], 10), (digits[1], 10), (carried, 2), (jnp.int32(column < s["columns"]), 2)]
+            parts = [
+                (program, 2),
+                (digits[0], 10),
+                (digits[1], 10),
+                (carried, 2),
+                (jnp.int32(column < s["columns"]), 2),
+            ]
             seen = jnp.concatenate([jax.nn.one_hot(value, n) for value, n in parts])
             state = lstm(p["core"], state, jax.nn.relu(linear(p["see"], seen)))
             scores, says = linear(p["operate"], state[:width]), linear(p["say"], state[:width])

@@ -31,7 +31,8 @@ def init_linears(key: jax.Array, **sizes: tuple[int, int]) -> dict[str, Any]:
     """
     keys = jax.random.split(key, len(sizes))
     return {
-        name: Linear(*size, init_scale="glorot").init(one) for (name, size), one in zip(sizes.items(), keys, strict=True)
+        name: Linear(*size, init_scale="glorot").init(one)
+        for (name, size), one in zip(sizes.items(), keys, strict=True)
     }
 
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-
 from ampjax.models.functions.zoo.small_cells import init_linears, linear, scored
 
 SPEC = {"x": "float32[2]", "label": "int32[]"}

@@ -1,0 +1,38 @@
+"""What models once stumbled over: names that nodes took from one another, and choices inside a loop that reads a value."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from support.parity import assert_equal, ours
+
+import ampjax as amp
+
+
+def test_a_function_that_is_called_like_a_key_of_the_params_leaves_the_name_to_the_node_with_parameters() -> None:
+    def model(p: Any, s: Any) -> jax.Array:
+        def cell(_: Any, h: jax.Array) -> jax.Array:
+            return jnp.sum(amp.sum(amp.map(lambda x: x * h, s["x"]))) * p["cell"]["w"]
+
+        return amp.fori_loop(2, cell, jnp.ones(()))
+
+    compiled = amp.compile(model, {"cell": {"w": jnp.float32(2)}}, {"x": "float32[t]"})
+    assert set(compiled.graph.parameterised) == {"cell"}
+
+
+def test_a_choice_by_a_value_inside_a_loop_that_reads_one() -> None:
+    def model(p: Any, s: Any) -> jax.Array:
+        def body(carry: Any) -> Any:
+            h, _ = carry
+            h = h * p["scale"]["w"]
+            h = amp.switch(amp.read(jnp.int32(h > 2)), [lambda: h + 1, lambda: h - 1])
+            return h, jnp.int32(h < 5)
+
+        return amp.while_loop(lambda carry: amp.read(carry[1]) == 1, body, (s["x"], jnp.int32(1)), most=4)[0]
+
+    params = {"scale": {"w": jnp.float32(1.5)}}
+    compiled = amp.compile(model, params, {"x": "float32[]"})
+    instances = [{"x": np.float32(x)} for x in (0.3, 1.0, 3.0, 7.0)]
+    _, loss, grads = ours(compiled.graph, compiled.data(instances))
+    assert_equal((loss, grads), jax.value_and_grad(lambda p: compiled.loss(p, instances))(params))
