@@ -42,7 +42,7 @@ RECIPES: Mapping[str, Recipe] = {
     "listops": Recipe("operation_trees", 0.6),
     "attention-classifier": Recipe("priorities", 0.95),
     "child-sum-tree-lstm": Recipe("dependency_trees", 0.9),
-    "spinn": Recipe("formulas", 0.8),
+    "spinn": Recipe("formulas", 0.9),
     "hierarchical-rnn": Recipe("documents", 0.95),
     "dag-lstm": Recipe("circuits", 0.95),
     "stochastic-depth": Recipe("spirals", 0.95),

@@ -21,12 +21,13 @@ def test_a_function_that_is_called_like_a_key_of_the_params_leaves_the_name_to_t
     assert set(compiled.graph.parameterised) == {"cell"}
 
 
-def test_a_choice_by_a_value_inside_a_loop_that_reads_one() -> None:
+def test_a_loop_in_a_choice_in_a_loop_all_by_values_that_are_read() -> None:
     def model(p: Any, s: Any) -> jax.Array:
         def body(carry: Any) -> Any:
             h, _ = carry
             h = h * p["scale"]["w"]
-            h = amp.switch(amp.read(jnp.int32(h > 2)), [lambda: h + 1, lambda: h - 1])
+            grow = lambda: amp.while_loop(lambda y: amp.read(y < 2), lambda y: y * y + 1, h, most=2)
+            h = amp.switch(amp.read(jnp.int32(h > 2)), [grow, lambda: h - 1])
             return h, jnp.int32(h < 5)
 
         return amp.while_loop(lambda carry: amp.read(carry[1]) == 1, body, (s["x"], jnp.int32(1)), most=4)[0]

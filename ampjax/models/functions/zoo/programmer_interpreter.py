@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,8 +23,8 @@ SPEC = {
 ADD, ADD1 = range(2)
 MOST_OF = {ADD: 2 * N_COLUMNS + 1, ADD1: 3}
 """Steps of a call of each program at most."""
-N_SEEN = 2 + 10 + 10 + 2 + 2
-"""What the core sees: the program, the digits of the column, the carry, and whether the column is one of the numbers'."""
+SEEN = (2, 10, 10, 2, 2)
+"""What the core sees, as one-hot vectors of these lengths: the program, the column's two digits, the carry, and whether a column is left."""
 
 
 def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
@@ -34,12 +35,29 @@ def init(key: jax.Array, hidden: int = 32) -> dict[str, Any]:
       hidden: Features of the core.
     """
     sizes = {
-        "see": (N_SEEN, 4 * hidden),
+        "see": (sum(SEEN), 4 * hidden),
         "core": (5 * hidden, 4 * hidden),
         "operate": (hidden, CALL + 1),
         "say": (hidden, 10),
     }
     return init_linears(key, **sizes)
+
+
+def core(p: Any, state: jax.Array, seen: Sequence[Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The core: an LSTM with two outputs.
+
+    Args:
+      p: The parameters.
+      state: `[2 H]`.
+      seen: What it sees: five numbers.
+
+    Returns:
+      The next state, and logits of the operation `[5]` and of the digit that goes with it `[10]`.
+    """
+    x = jnp.concatenate([jax.nn.one_hot(value, n) for value, n in zip(seen, SEEN, strict=True)])
+    state = lstm(p["core"], state, jax.nn.relu(linear(p["see"], x)))
+    h, _ = jnp.split(state, 2)
+    return state, linear(p["operate"], h), linear(p["say"], h)
 
 
 def programmer_interpreter(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -52,22 +70,12 @@ def programmer_interpreter(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Arr
     Returns:
       The summed cross entropy of the trace; and how many sums are right.
     """
-    width = p["say"]["w"].shape[0]
 
     def run(program: int, env: Any) -> Any:
         def step(carry: Any) -> Any:
             _, state, (at, column, carried, written, loss) = carry
-            digits = s["numbers"][:, column]
-            parts = [
-                (program, 2),
-                (digits[0], 10),
-                (digits[1], 10),
-                (carried, 2),
-                (jnp.int32(column < s["columns"]), 2),
-            ]
-            seen = jnp.concatenate([jax.nn.one_hot(value, n) for value, n in parts])
-            state = lstm(p["core"], state, jax.nn.relu(linear(p["see"], seen)))
-            scores, says = linear(p["operate"], state[:width]), linear(p["say"], state[:width])
+            seen = program, *s["numbers"][:, column], carried, jnp.int32(column < s["columns"])
+            state, scores, says = core(p, state, seen)
             given, own = (s["operations"][at], s["digits"][at]), (jnp.argmax(scores), jnp.argmax(says))
             operation, digit = amp.stochastic(lambda _, own, given: given, lambda own, given: own, own, given)
             has_digit = (given[0] == WRITE) | (given[0] == CARRY)
@@ -84,9 +92,9 @@ def programmer_interpreter(p: Any, s: Any) -> tuple[jax.Array, dict[str, jax.Arr
             env = amp.switch(amp.read(operation), choices)
             return (operation != HALT).astype(jnp.int32), state, env
 
-        begin = jnp.int32(1), jnp.zeros(2 * width), env
+        begin = jnp.int32(1), jnp.zeros(2 * p["say"]["w"].shape[0]), env
         return amp.while_loop(lambda carry: amp.read(carry[0]) == 1, step, begin, most=MOST_OF[program])[2]
 
-    start = jnp.int32(0), jnp.int32(0), jnp.int32(0), jnp.zeros(N_COLUMNS, jnp.int32), jnp.zeros(())
+    start = *(jnp.int32(0),) * 3, jnp.zeros(N_COLUMNS, jnp.int32), jnp.zeros(())
     *_, written, loss = run(ADD, start)
     return loss, {"accuracy": jnp.all(written == s["label"])}

@@ -1,5 +1,7 @@
 """Generated data: same seed, same instances; and what each label says."""
 
+import itertools
+from collections.abc import Callable
 from functools import reduce
 from importlib import import_module
 from typing import Any
@@ -177,3 +179,48 @@ def test_columns_list_the_root_first_and_children_in_order() -> None:
     tree = as_columns(Node(5, 0, [Node(1, 1), Node(6, 2, [Node(2, 3)]), Node(3, 4)]))
     assert tree.value["word"].tolist() == [5, 1, 6, 2, 3] and tree.value["label"].tolist() == [0, 1, 2, 3, 4]
     assert tree.parent.tolist() == [-1, 0, 0, 2, 0] and tree.side.tolist() == [0, 0, 1, 0, 2]
+
+
+def without_precedence(instance: Any) -> int:
+    """A formula's value from left to right."""
+    words = instance["words"].tolist()
+    step = lambda value, pair: (value + pair[1] // 3 if pair[0] % 3 == 1 else value * (pair[1] // 3)) % 5
+    return reduce(step, itertools.pairwise(words), words[0] // 3)
+
+
+def most_common(instance: Any) -> int:
+    """The value that most items have."""
+    return int(np.bincount(instance["value"]).argmax())
+
+
+def without_negation(instance: Any) -> int:
+    """The class of a bag of words."""
+    return int(np.sign(np.sum(instance["tree"].value["word"] % 3 - 1))) + 1
+
+
+def all_sentences(instance: Any) -> int:
+    """How many sentences have a marked word anywhere."""
+    text = instance["text"]
+    return sum(any(text[i][j][0] == documents.MARK for j in range(len(text[i]))) for i in range(len(text)))
+
+
+def one_hop(instance: Any) -> int:
+    """Where the first fact leads."""
+    return int(instance["target"][instance["source"].tolist().index(int(instance["start"]))])
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("spinn", without_precedence),
+        ("attention-classifier", most_common),
+        ("child-sum-tree-lstm", without_negation),
+        ("hierarchical-rnn", all_sentences),
+        ("memory-network", one_hop),
+    ],
+)
+def test_a_rule_without_the_structure_misses_the_target(name: str, rule: Callable[[Any], int]) -> None:
+    instances = import_module(f"ampjax.data.generated.{RECIPES[name].data}").generate(500, seed=1)
+    hits = np.mean([rule(instance) == instance["label"] for instance in instances])
+    print(name, hits)
+    assert hits < RECIPES[name].target - 0.1
