@@ -39,7 +39,7 @@ class Recipe:
 
 
 RECIPES: Mapping[str, Recipe] = {
-    "listops": Recipe("operation_trees", 0.6),
+    "listops": Recipe("operation_trees", 0.8, n_train=4000, epochs=40),
     "attention-classifier": Recipe("priorities", 0.95),
     "child-sum-tree-lstm": Recipe("dependency_trees", 0.9),
     "spinn": Recipe("formulas", 0.9),

@@ -80,12 +80,14 @@ class GraphDraft:
     Attributes:
       pumps: What each pump gets, by name.
       origins: Where each pump and each node that computes comes from, by name.
+      anchors: For regions of which only the run tells the rows, messages that there are: what needs no value begins at them.
     """
 
     def __init__(self, params: Mapping[str, Any]):
         self.params = params
         self.pumps: dict[str, PumpPlan] = {}
         self.origins: dict[str, Origin] = {}
+        self.anchors: dict[Region, Flow] = {}
         self.owners: dict[Leaf, ParamsNode] = {}
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
@@ -130,13 +132,7 @@ class GraphDraft:
         Raises:
           GraphError: If only the run can tell which rows there are.
         """
-        if not region.is_known:
-            raise GraphError(
-                line,
-                "values that are computed, where a value that was read decides what runs",
-                f"one of the instance's ({name})",
-                "Use the instance's value before the choice, or pass it in what is carried.",
-            )
+        _require_known(region, name, line)
         flow, called = Flow(region, types), self.name(name)
         self.origins[called] = Origin(line, region)
         self.pumps[called] = PumpPlan(region, payload, flow.dtype)
@@ -446,6 +442,10 @@ class GraphDraft:
             ports.append(flow)
             places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
         ports += sorted(computed.values(), key=lambda flow: not flow.is_fresh)
+        if not ports and region in self.anchors:
+            ports.append(self.anchors[region])
+        elif not ports:
+            _require_known(region, name, note.line)
 
         def step() -> None:
             entries = list(ports)
@@ -503,6 +503,17 @@ def built(flow: Flow) -> Wire:
     """A flow's wire, once it is built."""
     assert flow.wire is not None
     return flow.wire
+
+
+def _require_known(region: Region, name: str, line: str) -> None:
+    """Refuses what is pumped where only the run can tell which rows there are."""
+    if not region.is_known:
+        raise GraphError(
+            line,
+            "values that are computed, where a value that was read decides what runs",
+            f"one of the instance's ({name})",
+            "Use the instance's value before the choice, or pass it in what is carried.",
+        )
 
 
 def _set(flow: Flow, wire: Wire) -> None:

@@ -173,7 +173,8 @@ class Lowering:
             if isinstance(value, Elements):
                 raise GraphError(line, "an array", "a sequence", "Carry what has a fixed shape: a sum, or one element.")
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        if not leaves and all(isinstance(value, Static | Constant) for value in values):
+        is_static = any(isinstance(value, Static) for value in values)
+        if all(isinstance(value, Static | Constant) for value in values) and (is_static or region.is_known):
             columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
             return self.draft.pump(name, region, columns, list(types), line)
         note = NodeNote(name, region, values, types, lambda _, *xs: xs, types, [range(len(values))], line, leaves)

@@ -83,6 +83,7 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
         first = low.draft.relabel(flow, inner, begin, f"{name}/first", True)
         loop = low.draft.loop(inner, flow.types, name, is_fresh=True)
         loops.append((first, loop))
+        low.draft.anchors.setdefault(inner, loop)
         places |= {i: Computed(loop, part) for part, i in enumerate(group)}
 
     def values_of(start: int, n: int, carry: Mapping[int, Value]) -> list[Value]:
@@ -101,6 +102,7 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
         read_flow = _route_by(low, loop, choice, field, lambda s: (getattr(s, index) < most).astype(np.int64), call)
         more = lambda s: (getattr(s, field) == 1) & (getattr(s, index) < most)
         on, out = low.draft.split(read_flow, more, [inner.where(goes), inner.where(ended)], f"{name}/more")
+        low.draft.anchors.setdefault(on.region, on)
         inside |= {i: Computed(on, part) for part, i in enumerate(group)}
         exits.append(out)
     every = Wanted(set(range(len(call.results))))
@@ -197,6 +199,7 @@ def _routed_by_value(
         regions = [region.where(guard) for guard in guards]
         outputs.append(low.draft.split(sent, lambda s: getattr(s, field), regions, call.options["word"]))
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
+    low.draft.anchors |= {flow.region: flow for flow in outputs[0]}
 
     def to(value: Value, branch: int) -> Value:
         if id(value) not in places:

@@ -1,4 +1,4 @@
-"""What models once stumbled over: names that nodes took from one another, and choices inside a loop that reads a value."""
+"""What models once stumbled over: names that nodes took from one another, loops that read a value, and what is constant in them."""
 
 from typing import Any
 
@@ -35,5 +35,19 @@ def test_a_loop_in_a_choice_in_a_loop_all_by_values_that_are_read() -> None:
     params = {"scale": {"w": jnp.float32(1.5)}}
     compiled = amp.compile(model, params, {"x": "float32[]"})
     instances = [{"x": np.float32(x)} for x in (0.3, 1.0, 3.0, 7.0)]
+    _, loss, grads = ours(compiled.graph, compiled.data(instances))
+    assert_equal((loss, grads), jax.value_and_grad(lambda p: compiled.loss(p, instances))(params))
+
+
+def test_what_needs_no_value_is_computed_where_a_value_that_was_read_decides() -> None:
+    def model(p: Any, s: Any) -> jax.Array:
+        choices = [lambda: jnp.float32(3), lambda: p["other"]["w"], lambda: s["x"]]
+        y = amp.switch(amp.read(jnp.int32(s["x"] * p["scale"]["w"])), choices)
+        z = amp.while_loop(lambda c: amp.read(c < 4), lambda _: p["other"]["w"], y, most=2)
+        return y * z * p["scale"]["w"]
+
+    params = {"scale": {"w": jnp.float32(1)}, "other": {"w": jnp.float32(5)}}
+    compiled = amp.compile(model, params, {"x": "float32[]"})
+    instances = [{"x": np.float32(x)} for x in (0.5, 1.5, 2.5)]
     _, loss, grads = ours(compiled.graph, compiled.data(instances))
     assert_equal((loss, grads), jax.value_and_grad(lambda p: compiled.loss(p, instances))(params))
