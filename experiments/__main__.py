@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, Command] = {
     "qm9": Command("qm9", "Qm9Options"),
     "babi15": Command("babi15", "Babi15Options"),
     "permutation": Command("permutation", "PermutationOptions"),
+    "functions": Command("functions", "FunctionsOptions"),
     "virtual-replicas": Command("virtual", "VirtualOptions"),
     "table3": Command("table3", "Table3Options"),
     "appendix-c": Command("appendix_c", "AppendixCOptions"),

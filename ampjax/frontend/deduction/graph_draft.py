@@ -98,10 +98,15 @@ class GraphDraft:
         self._pumped: dict[Any, Flow] = {}
         self._sinks: set[str] = set()
 
-    def name(self, wanted: str) -> str:
-        """A free name: the wanted one, with a number where it is taken."""
+    def name(self, wanted: str, *, has_params: bool = False) -> str:
+        """A free name: the wanted one, with a number where it is taken.
+
+        Args:
+          wanted: The name.
+          has_params: Whether it is for a node with parameters: their keys are kept for these.
+        """
         free, number = wanted, 2
-        while free in self._names:
+        while free in self._names or (free in self.params and not has_params):
             free, number = f"{wanted}_{number}", number + 1
         self._names.add(free)
         return free
@@ -132,13 +137,7 @@ class GraphDraft:
         Raises:
           GraphError: If only the run can tell which rows there are.
         """
-        if not region.is_known:
-            raise GraphError(
-                line,
-                "values that are computed, where a value that was read decides what runs",
-                f"one of the instance's ({name})",
-                "Use the instance's value before the choice, or pass it in what is carried.",
-            )
+        _require_known(region, name, line)
         key = (region, tuple(payload), np.dtype(types[0].dtype), tuple(tuple(kind.shape) for kind in types))
         if key in self._pumped:
             return self._pumped[key]
@@ -459,7 +458,7 @@ class GraphDraft:
     def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
         region = note.region
         wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
-        name = self.name(note.named_by or wanted)
+        name = self.name(note.named_by or wanted, has_params=bool(note.leaves or note.named_by))
         self.origins[name] = Origin(note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}
@@ -477,13 +476,15 @@ class GraphDraft:
             ports.append(flow)
             places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
         ports += sorted(computed.values(), key=lambda flow: not flow.is_fresh)
+        if not ports and region in self.anchors:
+            ports.append(self.anchors[region])
+        elif not ports:
+            _require_known(region, name, note.line)
 
         def step() -> None:
             entries = list(ports)
             has_facts = any(column is not None for column in region.space.facts.values())
-            if not entries and not region.is_known:
-                entries = [self.anchors[region]]
-            elif not entries or (has_facts and not entries[0].is_fresh):
+            if not entries or (has_facts and not entries[0].is_fresh):
                 entries = [self._place_now(region, name, note.line), *entries]
             numbers = {id(flow): port for port, flow in enumerate(entries)}
             where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
@@ -546,6 +547,17 @@ def built(flow: Flow) -> Wire:
     """A flow's wire, once it is built."""
     assert flow.wire is not None
     return flow.wire
+
+
+def _require_known(region: Region, name: str, line: str) -> None:
+    """Refuses what is pumped where only the run can tell which rows there are."""
+    if not region.is_known:
+        raise GraphError(
+            line,
+            "values that are computed, where a value that was read decides what runs",
+            f"one of the instance's ({name})",
+            "Use the instance's value before the choice, or pass it in what is carried.",
+        )
 
 
 def _set(flow: Flow, wire: Wire) -> None:

@@ -96,7 +96,8 @@ def _rounds(
             [given[carried[k]] for k in group], [types[k] for k in group], region, f"{name}/init", call.line
         )
         start = low.draft.fresh(start, f"{name}/init", call.line)
-        first = low.draft.relabel(start, inner, lambda s: s.replace(**{index: 0, field: 0}), f"{name}/first", True)
+        begin = lambda s: s.replace(**dict.fromkeys(space.facts, 0), **{index: 0})
+        first = low.draft.relabel(start, inner, begin, f"{name}/first", True)
         loop = low.draft.loop(inner, start.types, name, is_fresh=True)
         loops.append((first, loop))
         places |= {carried[k]: Computed(loop, part) for part, k in enumerate(group)}
