@@ -68,7 +68,8 @@ class Admission:
         Returns:
           How many; 0 if there is room for fewer than `min_admission`.
         """
-        room = self._settings.max_active_keys - self.in_flight[train]
+        clock = self._tables.t.clock
+        room = self._settings.max_active_keys - int(clock[c.N_TRAIN if train else c.N_INFER])
         if room < self._settings.min_admission:
             return 0
         return max(0, min(room, self._rounds.room) if train else room)
