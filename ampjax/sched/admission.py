@@ -162,7 +162,7 @@ class Admission:
                 self._growing.end(handle)
             for maps in self.topologies.values():
                 maps.pop(handle, None)
-        self._loops.finish(ended, store.programs, store.uses, *t)
+        self._loops.report_ended(ended, store.programs, store.uses, *t)
         self.programs.make_room()
         return list(zip(ended[:, 0].tolist(), ended[:, 1].astype(bool).tolist(), strict=True))
 
