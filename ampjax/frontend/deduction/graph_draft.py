@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import type_of
+from ampjax.frontend.deduction.edge_plans import EdgePlan
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, unpack
 from ampjax.frontend.deduction.values import Computed, Flow, Leaf, Static, Value
@@ -79,17 +80,22 @@ class GraphDraft:
 
     Attributes:
       pumps: What each pump gets, by name.
+      topologies: Likewise what each topology pump gets.
       origins: Where each pump and each node that computes comes from, by name.
+      anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
     """
 
     def __init__(self, params: Mapping[str, Any]):
         self.params = params
         self.pumps: dict[str, PumpPlan] = {}
+        self.topologies: dict[str, EdgePlan] = {}
         self.origins: dict[str, Origin] = {}
+        self.anchors: dict[Region, Flow] = {}
         self.owners: dict[Leaf, ParamsNode] = {}
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
-        self._names: set[str] = set()
+        self._names: set[str] = set(params)  # nodes with parameters are called after them
+        self._owned: set[str] = set()
         self._pumped: dict[Any, Flow] = {}
 
     def name(self, wanted: str) -> str:
@@ -140,7 +146,7 @@ class GraphDraft:
         self._pumped[key] = flow
         self.origins[called] = Origin(line, region)
         self.pumps[called] = PumpPlan(region, payload, flow.dtype)
-        self.then(lambda: _set(flow, pump_builders.pump(called, flow.shape, flow.dtype, region.space.fields)))
+        self.then(lambda: self._build_pump(called, flow))
         return flow
 
     def place(self, region: Region, name: str, line: str) -> Flow:
@@ -432,8 +438,13 @@ class GraphDraft:
 
     def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
         region = note.region
-        wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
-        name = self.name(note.named_by or wanted)
+        own = note.named_by or next(iter({key for key, _ in note.leaves}), None)
+        if own is not None and own not in self._owned:
+            self._owned.add(own)
+            self._names.add(own)
+            name = own
+        else:
+            name = self.name(own or note.name)
         self.origins[name] = Origin(note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}
@@ -455,7 +466,9 @@ class GraphDraft:
         def step() -> None:
             entries = list(ports)
             has_facts = any(column is not None for column in region.space.facts.values())
-            if not entries or (has_facts and not entries[0].is_fresh):
+            if not entries and not region.is_known:
+                entries = [self.anchors[region]]
+            elif not entries or (has_facts and not entries[0].is_fresh):
                 entries = [self._place_now(region, name, note.line), *entries]
             numbers = {id(flow): port for port, flow in enumerate(entries)}
             where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
@@ -472,8 +485,12 @@ class GraphDraft:
         place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)])
         called = self.name(f"{name}/place")
         self.pumps[called], self.origins[called] = PumpPlan(region, (), place.dtype), Origin(line, region)
-        place.wire = pump_builders.pump(called, (), place.dtype, region.space.fields)
+        self._build_pump(called, place)
         return place
+
+    def _build_pump(self, name: str, flow: Flow) -> None:
+        space = flow.region.space
+        flow.wire = pump_builders.pump(name, flow.shape, flow.dtype, space.fields, space.is_ragged)
 
     def _sent_in(self, value: Value, kind: Any, note: NodeNote) -> Value:
         """A large value of an outer space is pumped once for each of its own rows and sent in from there."""
@@ -496,6 +513,10 @@ class GraphDraft:
         """
         flow = self.fresh(flow, name, "")
         size, index, called = space.size, space.index, self.name(f"{name}/each")
+        inner = flow.region.within(space)
+        if space.is_ragged:
+            repeat = lambda: ragged_builders.repeat(built(flow), lambda s: getattr(s, size), called)
+            return self.control(inner, flow.types, repeat)
 
         def make() -> Wire:
             facts = dict.fromkeys(space.facts, 0)
@@ -503,7 +524,7 @@ class GraphDraft:
                 built(flow), lambda s: getattr(s, size), lambda s, i: s.replace(**{index: i}, **facts), name=called
             )
 
-        return self.control(flow.region.within(space), flow.types, make, is_fresh=False)
+        return self.control(inner, flow.types, make, is_fresh=False)
 
 
 def built(flow: Flow) -> Wire:

@@ -14,25 +14,25 @@ from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, LossTerm, OfParams, Value
 
-_NUMBER = jax.ShapeDtypeStruct((), np.dtype(np.float32))
 
-
-def note_losses(low: Lowering) -> None:
+def note_losses(low: Lowering, dtype: Any) -> None:
     """Notes the losses.
 
     Args:
       low: The lowering, with all summands and metrics.
+      dtype: The loss's dtype.
     """
+    number = jax.ShapeDtypeStruct((), np.dtype(dtype))
     by_region: dict[Region, list[LossTerm]] = {}
     for term in low.terms:
         value = term.value
         region = value.flow.region if isinstance(value, Computed) else term.region
         by_region.setdefault(region, []).append(term)
     for region, terms in by_region.items():
-        _note(low, region, terms)
+        _note(low, region, terms, number)
 
 
-def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
+def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -> None:
     inputs: list[Value] = []
     types: list[Any] = []
     parts: list[tuple[NodeNote, list[int]]] = []
@@ -48,13 +48,13 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
     def source(value: Any) -> _Source:
         """Where a number comes from: an input of the node, or a result of what the loss computes itself."""
         if not isinstance(value, LossPart):
-            return None, number(value, _NUMBER)
+            return None, number(value, kind)
         if all(value.note is not note for note, _ in parts):
             note = value.note
-            parts.append((note, [number(x, kind) for x, kind in zip(note.inputs, note.types, strict=True)]))
+            parts.append((note, [number(x, own) for x, own in zip(note.inputs, note.types, strict=True)]))
         return next(i for i, (note, _) in enumerate(parts) if note is value.note), value.result
 
-    values = [_plain(low, term.value, region, term.line) for term in terms]
+    values = [_plain(low, term.value, region, kind, term.line) for term in terms]
     summands = [
         (source(value), [source(weight) for weight in term.weights])
         for value, term in zip(values, terms, strict=True)
@@ -70,7 +70,7 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
     def function(_: Any, *given: Any) -> list[Any]:
         computed = [note.function(None, *(given[i] for i in own)) for note, own in parts]
         get = lambda place: given[place[1]] if place[0] is None else computed[place[0]][place[1]]
-        total = jnp.zeros((), jnp.float32)
+        total = jnp.zeros((), kind.dtype)
         for value, weights in summands:
             part = get(value)
             for weight in weights:
@@ -80,18 +80,18 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
         return [total, *told]
 
     n = 1 + 2 * len(metrics)
-    note = NodeNote("loss", region, inputs, types, function, [_NUMBER] * n, [range(n)], terms[0].line)
+    note = NodeNote("loss", region, inputs, types, function, [kind] * n, [range(n)], terms[0].line)
     low.draft.loss(note, [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)])
 
 
 _Source = tuple[int | None, int]
 
 
-def _plain(low: Lowering, value: Value, region: Region, line: str) -> Value:
+def _plain(low: Lowering, value: Value, region: Region, kind: Any, line: str) -> Value:
     """A value that a node without parameters can read."""
     if not isinstance(value, OfParams):
         return value
-    return low.packed([value], [_NUMBER], region, "loss", line)[0]
+    return low.packed([value], [kind], region, "loss", line)[0]
 
 
 def _is_same_part(one: Value, other: Value) -> bool:

@@ -102,11 +102,15 @@ class Lowering:
         """
         call = equation.call
         assert call is not None
+        if region.space.is_ragged and call.kind not in ("metric", "output", "node", "length"):
+            word = call.options.get("word", call.kind)
+            fix = "Choose with `jnp.where`; put what has a length, or rounds, outside of the `map` over the nodes."
+            raise GraphError(call.line, "arrays alone in what is computed for each node of a graph", f"`{word}`", fix)
         return self._rules[call.kind](self, call, operands, region, wanted)
 
     # -- values in another place
 
-    def into(self, value: Value, region: Region, space: IndexSpace, name: str) -> Value:
+    def into(self, value: Value, region: Region, space: IndexSpace, name: str, line: str) -> Value:
         """A value of a region, in a space of elements inside it.
 
         Args:
@@ -114,13 +118,18 @@ class Lowering:
           region: Where it is.
           space: The elements' space; its parent is the region's space.
           name: What new nodes are called after.
+          line: The user's line.
+
+        Raises:
+          GraphError: If it is a sequence of sequences that is computed.
         """
         if isinstance(value, Computed):
             return Computed(self.draft.send_in(value.flow, space, name), value.part, value.was_read)
         if isinstance(value, Elements):
-            sizes = value.space.sizes
-            inner = space.along(value.space.dimension, None if sizes is None else sizes.inside(space))
-            return Elements(inner, self._element_into(value, region, space, inner, name))
+            outer = region.space
+            return self._copied(
+                value, region, space, lambda data: space.rows_of(data, outer, np.arange(outer.n_rows(data))), line
+            )
         return value
 
     def length_of(self, dimension: str, line: str) -> Column:
@@ -178,7 +187,10 @@ class Lowering:
             if isinstance(value, Elements):
                 raise GraphError(line, "an array", "a sequence", "Carry what has a fixed shape: a sum, or one element.")
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        if not leaves and all(isinstance(value, Static | Constant) for value in values):
+        is_pumped = all(
+            isinstance(value, Static) or (isinstance(value, Constant) and region.is_known) for value in values
+        )
+        if not leaves and is_pumped:
             columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
             return self.draft.pump(name, region, columns, list(types), line)
         note = NodeNote(name, region, values, types, lambda _, *xs: xs, types, [range(len(values))], line, leaves)
@@ -203,24 +215,53 @@ class Lowering:
             self._constants[key] = make()
         return self._constants[key]
 
-    def _element_into(self, value: Elements, region: Region, space: IndexSpace, inner: IndexSpace, name: str) -> Value:
-        """An element of an outer sequence, in the space of that sequence's elements for each element of `space`."""
-        element = value.element
-        if isinstance(element, Static):
-            outer = value.space
+    def _copied(
+        self, value: Elements, region: Region, around: IndexSpace, origin: Callable[[Any], np.ndarray], line: str
+    ) -> Elements:
+        """A sequence from outside, once more for each row of a space.
 
-            def compute(data: Any) -> np.ndarray:
-                rows = inner.rows_of(data, region.space, np.arange(region.space.n_rows(data)))
-                return element.column.inside(outer).of(data)[outer.starts(data)[rows] + inner.numbers(data)]
-
-            return Static(Column(inner, compute))
-        if isinstance(element, Computed):
-            flow = self.draft.fresh(element.flow, name, "")
-            size, index, own, called = space.size, space.index, value.space.index, self.draft.name(f"{name}/each")
-            return Computed(self.draft.pair(flow, region.within(inner), (size, index, own), called), element.part)
-        raise GraphError(
-            name, "sequences of arrays", "a sequence of sequences from outside", "Pass it to `map` as an argument."
+        Args:
+          value: The sequence.
+          region: Where it is.
+          around: The space that each row of has a copy.
+          origin: For each of its rows, the row of the sequence's own surrounding space.
+          line: The user's line.
+        """
+        outer, sizes = value.space, value.space.sizes
+        inner = around.along(
+            outer.dimension,
+            None if sizes is None else Column(around, lambda data: sizes.of(data)[origin(data)], _still(sizes, around)),
+            outer.is_ragged,
         )
+        element = value.element
+
+        def origin_of_elements(data: Any) -> np.ndarray:
+            return outer.starts(data)[origin(data)[inner.parents(data)]] + inner.numbers(data)
+
+        if isinstance(element, Static):
+            column = element.column.inside(outer)
+            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], _still(column, inner))
+            return Elements(inner, Static(copied))
+        if isinstance(element, Computed):
+            if outer.parent is not region.space:
+                fix = "Pass it to `map` as an argument, or sum the inner sequences before."
+                raise GraphError(line, "sequences of arrays from outside", "a computed sequence of sequences", fix)
+            if inner.is_ragged:
+                sent = self.draft.send_in(element.flow, around, outer.dimension)
+                sent.region = region.within(inner)
+                return Elements(inner, Computed(sent, element.part))
+            flow, name = (
+                self.draft.fresh(element.flow, outer.dimension, line),
+                self.draft.name(f"{outer.dimension}/each"),
+            )
+            pairs = self.draft.pair(flow, region.within(inner), (around.size, around.index, outer.index), name)
+            return Elements(inner, Computed(pairs, element.part))
+        return Elements(inner, self._copied(element, region, inner, origin_of_elements, line))
+
+
+def _still(column: Column, space: IndexSpace) -> Column | None:
+    """What a copied column repeats, if that is a column of a space around the copy."""
+    return column.origin if column.origin.space in space.around() else None
 
 
 class _Body:
@@ -254,7 +295,7 @@ class _Body:
                 self._call(cluster.call, outside, readers)
             elif cluster.is_loss:
                 self._leave_to_losses(cluster, kept)
-            else:
+            if cluster.call is None and not cluster.is_loss:
                 self._compute(cluster, set(read), readers, wanted.groups)
         self._note_losses()
         return [self._value(atom) if i in wanted.values else None for i, atom in enumerate(self.results)]
@@ -384,6 +425,9 @@ class _Body:
         results = [name for name in made if name in told or name in self.losses]
         results += [name for name in dict.fromkeys(static)]
         steps, roots = self._steps(cluster.equations, results)
+        if any(isinstance(self.env[name], OfParams) for name in roots):
+            cluster.is_loss = False  # a combinator has given what follows from parameters alone: a loss has none
+            return
         note = NodeNote(
             name="loss",
             region=self.region,
@@ -584,10 +628,22 @@ def read_of(value: Value) -> int | None:
 
 
 def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
-    """Whether a combinator gives something that the instance says."""
+    """Whether a combinator gives something that the instance says, and is to be computed on the host."""
     if call.kind in ("count", "length"):
         return True
-    return call.kind in ("sum", "max", "take") and all(_is_static(value) for value in values)
+    return _has_static_rule(call) and all(_is_static(value) for value in values)
+
+
+def _has_static_rule(call: Call) -> bool:
+    is_simple = call.kind in ("count", "length", "sum", "max", "logsumexp", "take", "read", "switch")
+    if not is_simple and (call.kind != "scan" or call.options["n_carry"]):
+        return False
+    equations = [
+        equation
+        for function in call.functions
+        for equation in flatten(function.jaxpr, dict.fromkeys(function.variables, Known(None)))[0]
+    ]
+    return all(not e.draws and (e.call is None or _has_static_rule(e.call)) for e in equations)
 
 
 def _can_lose(equation: Equation, number: int) -> bool:

@@ -20,8 +20,6 @@ from ampjax.frontend.rules.sequence_rules import leave
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
-_INT = jax.ShapeDtypeStruct((), np.int64)
-
 
 def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """The branches, each where its number is chosen."""
@@ -29,9 +27,15 @@ def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     index, shared = operands[n_closed], operands[n_closed + 1 :]
     ends = np.cumsum(call.n_closed).tolist()
     given = [[*operands[end - n : end], *shared] for end, n in zip(ends, call.n_closed, strict=True)]
+    if isinstance(index, Constant):
+        chosen = int(index.value)
+        return low.run(call.functions[chosen], given[chosen], region, wanted)
     field = low.number("if")
-    if isinstance(index, Static | Constant):
-        guards = [Guard(field, i, low.column(index, region, _INT)) for i in range(len(given))]
+    if isinstance(index, Static):
+        column = index.column.inside(region.space) if region.space.is_known else index.column
+        guards = [Guard(field, i, column) for i in range(len(given))]
+        if region in low.draft.anchors:
+            _route_anchor(low, region, guards, call)
         inputs = routed(low, call.functions, given, guards, call.options["word"], call.line)
     elif isinstance(index, Computed) and index.was_read is not None:
         guards = [Guard(field, i, None) for i in range(len(given))]
@@ -79,6 +83,7 @@ def _rounds(
         if (i >= len(closed) and i - len(closed) in wanted.values)
         or (variable in turn.used and (i >= len(closed) or _must_be_carried(value, call)))
     ]
+    carried = carried or [len(closed)]  # something must go around
     types = [turn.variables[i].aval for i in carried]
     space = region.space.along(low.number("round"), None)
     inner, name, index = region.within(space), space.dimension, space.index
@@ -96,6 +101,7 @@ def _rounds(
         loop = low.draft.loop(inner, start.types, name, is_fresh=True)
         loops.append((first, loop))
         places |= {carried[k]: Computed(loop, part) for part, k in enumerate(group)}
+    low.draft.anchors[inner] = loops[0][1]
     needed = {carried[k] - len(closed) for k in range(len(carried)) if is_new[k]}
     together = [[carried[k] - len(closed) for k in group] for group in groups if is_new[group[0]]]
     results = low.run(turn, [places[i] for i in range(len(given))], inner, Wanted(needed | {n}, groups=together))
@@ -205,6 +211,7 @@ def _routed_by_value(
         sent = _route_by(low, flow, choice, field, _always(index.was_read), call)
         regions = [region.where(guard) for guard in guards]
         outputs.append(low.draft.split(sent, lambda s: getattr(s, field), regions, call.options["word"]))
+        low.draft.anchors |= dict(zip(regions, outputs[-1], strict=True))
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
 
     def to(value: Value, branch: int) -> Value:
@@ -221,6 +228,17 @@ def _routed_by_value(
         for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
     ]
     return inputs
+
+
+def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: Call) -> None:
+    """Gives each branch of a choice by the instance a wire that has its rows, where a value that was read decides around it."""
+    column = guards[0].column
+    assert column is not None
+    field = column.space.fact(guards[0].field, column, f"which function is chosen ({call.line})")
+    flow = low.draft.fresh(low.draft.anchors[region], call.options["word"], call.line)
+    regions = [region.where(guard) for guard in guards]
+    sent = low.draft.split(flow, lambda s: getattr(s, field), regions, call.options["word"])
+    low.draft.anchors |= dict(zip(regions, sent, strict=True))
 
 
 def _always(choice: int | None) -> Callable[[State], Any]:
