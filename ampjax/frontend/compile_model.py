@@ -77,6 +77,7 @@ class Compiled:
                     "Pass them.",
                 )
             metrics = _metrics_of(function.results, results)
+            low.draft.reserve(c.options["name"] for c in calls(function.jaxpr) if c.kind == "node")
             low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
             given = [*map(Constant, constants), *values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -76,14 +75,15 @@ class Columns:
             return direct
         n = next(len(row) for row, operand in zip(rows, operands, strict=True) if isinstance(operand, Column))
         size = 1 << max(n - 1, 0).bit_length()  # few sizes, so that few programs are compiled
-        axes = tuple(0 if isinstance(operand, Column) else None for operand in operands)
+        axes = [0 if isinstance(operand, Column) else None for operand in operands]
         padded = [
             np.concatenate([row, np.zeros((size - n, *row.shape[1:]), row.dtype)]).astype(atom.aval.dtype)
             if axis == 0
             else row
             for row, axis, atom in zip(rows, axes, source.invars, strict=True)
         ]
-        return [np.asarray(result)[:n] for result in _vectorised(source, axes)(*padded)]
+        results = jax.vmap(lambda *values: bind(source, values), in_axes=axes)(*padded)
+        return [np.asarray(result)[:n] for result in results]
 
     def _same_sizes(self, leaf: LeafSpec, depth: int, sizes: np.ndarray) -> None:
         dimensions = leaf.dimensions[: depth + 1]
@@ -112,26 +112,18 @@ class _PumpColumns:
     starts: np.ndarray
     row_starts: np.ndarray | None
 
-    def of(self, messages: np.ndarray, position: np.ndarray) -> Messages:
-        """Some messages; what is the same for all of them, such as a loop's zeros, is not copied.
+    def of(self, position: np.ndarray, messages: np.ndarray) -> Messages:
+        """Some messages.
 
         Args:
-          messages: `[n]`: which.
-          position: `[n]`: the place of each one's instance in the batch.
+          position: `[n]`: for each, the place of its instance among those that are asked for.
+          messages: `[n]`: their numbers.
         """
         fields = {name: column[messages] for name, column in self.fields.items()}
-        if self.row_starts is not None:
-            sizes = self.row_starts[messages + 1] - self.row_starts[messages]
-            return Messages(self.payload[_ranges(self.row_starts, messages)[1]], position, fields, sizes)
-        if self.payload.strides[0] or not len(messages):
-            return Messages(self.payload[messages], position, fields)
-        return Messages(np.broadcast_to(self.payload[0], (len(messages), *self.payload.shape[1:])), position, fields)
-
-
-@functools.lru_cache(maxsize=256)
-def _vectorised(source: Any, axes: tuple[int | None, ...]) -> Callable[..., list[Any]]:
-    """An equation of many rows, compiled once for all data sets."""
-    return jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))
+        if self.row_starts is None:
+            return Messages(_taken(self.payload, messages), position, fields)
+        sizes = self.row_starts[messages + 1] - self.row_starts[messages]
+        return Messages(self.payload[_ranges(self.row_starts, messages)[1]], position, fields, sizes)
 
 
 class CompiledInstances:
@@ -161,12 +153,9 @@ class CompiledInstances:
           By pump, the messages of all these instances as columns.
         """
         ids = np.asarray(ids, np.int64)
-        found: dict[str, Messages] = {}
-        places: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for name, pump in self._pumped.items():
-            if id(pump.starts) not in places:
-                places[id(pump.starts)] = _messages_of(pump.starts, ids)
-            found[name] = pump.of(*places[id(pump.starts)])
+        places = {id(columns.starts): columns.starts for columns in self._pumped.values()}
+        chosen = {place: _ranges(starts, ids) for place, starts in places.items()}
+        found = {name: columns.of(*chosen[id(columns.starts)]) for name, columns in self._pumped.items()}
         each = np.arange(len(ids))
         return found | {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
 
@@ -188,11 +177,16 @@ class CompiledInstances:
         fields = {name: of_message(column) for name, column in carrier.columns(columns).items()}
         fields |= {name: np.zeros(n_messages, np.int64) for name in space.fields if name not in fields}
         row_starts = _starts(of_message(space.lengths(columns))) if space.is_ragged else None
+        count = lambda: np.bincount(of_message(carrier.instances(columns)), minlength=self._n)
+        starts = columns.once(("starts", plan.region.carrier), lambda: _starts(count()))
+        return _PumpColumns(payload, fields, starts, row_starts)
 
-        def starts() -> np.ndarray:
-            return _starts(np.bincount(of_message(carrier.instances(columns)), minlength=self._n))
 
-        return _PumpColumns(payload, fields, columns.once(("starts", plan.region.carrier), starts), row_starts)
+def _taken(payload: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Some rows. What is the same for all rows, such as a loop's zeros, is not copied."""
+    if len(rows) and not payload.strides[0]:
+        return np.broadcast_to(payload[0], (len(rows), *payload.shape[1:]))
+    return payload[rows]
 
 
 def _picked(region: Region, columns: Columns) -> tuple[Callable[[np.ndarray], np.ndarray], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,22 +94,22 @@ class GraphDraft:
         self.owners: dict[Leaf, ParamsNode] = {}
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
-        self._names: set[str] = set()
+        self._names: set[str] = set(params)  # nodes with parameters are called after them
+        self._owned: set[str] = set()
         self._pumped: dict[Any, Flow] = {}
         self._sinks: set[str] = set()
 
-    def name(self, wanted: str, *, has_params: bool = False) -> str:
-        """A free name: the wanted one, with a number where it is taken.
-
-        Args:
-          wanted: The name.
-          has_params: Whether it is for a node with parameters: their keys are kept for these.
-        """
+    def name(self, wanted: str) -> str:
+        """A free name: the wanted one, with a number where it is taken."""
         free, number = wanted, 2
-        while free in self._names or (free in self.params and not has_params):
+        while free in self._names:
             free, number = f"{wanted}_{number}", number + 1
         self._names.add(free)
         return free
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keeps names for the nodes that `amp.node` makes."""
+        self._names |= set(names)
 
     def then(self, step: Callable[[], None]) -> None:
         """Notes a step of building."""
@@ -457,8 +457,12 @@ class GraphDraft:
 
     def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
         region = note.region
-        wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
-        name = self.name(note.named_by or wanted, has_params=bool(note.leaves or note.named_by))
+        own = note.named_by or next(iter({key for key, _ in note.leaves}), None)
+        if own is not None and own not in self._owned:
+            self._owned.add(own)
+            name = own
+        else:
+            name = self.name(own or note.name)
         self.origins[name] = Origin(note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}

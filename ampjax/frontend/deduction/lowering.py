@@ -277,7 +277,7 @@ class _Body:
         self.statics: dict[Name, Equation] = {}
         self.losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
-        self.of_losses: dict[Atom, LossPart] = {}
+        self.of_losses: dict[Atom, Any] = {}
 
     def lower(self, wanted: Wanted) -> list[Any]:
         """Lowers it; see `Lowering.run`."""
@@ -295,7 +295,7 @@ class _Body:
                 self._call(cluster.call, outside, readers)
             elif cluster.is_loss:
                 self._leave_to_losses(cluster, kept)
-            else:
+            if cluster.call is None and not cluster.is_loss:
                 self._compute(cluster, set(read), readers, wanted.groups)
         self._note_losses()
         return [self._value(atom) if i in wanted.values else None for i, atom in enumerate(self.results)]
@@ -425,6 +425,9 @@ class _Body:
         results = [name for name in made if name in told or name in self.losses]
         results += [name for name in dict.fromkeys(static)]
         steps, roots = self._steps(cluster.equations, results)
+        if any(isinstance(self.env[name], OfParams) for name in roots):
+            cluster.is_loss = False  # a combinator has given what follows from parameters alone: a loss has none
+            return
         note = NodeNote(
             name="loss",
             region=self.region,
@@ -483,11 +486,11 @@ class _Body:
         }
         read |= {i for i, name in enumerate(equation.outputs) if name in self.element_losses and i not in losses}
         names = [equation.outputs[i] for i in sorted(read)]
-        bundles = together(names, lambda name: readers.get(name, set()) or {name})
+        bundles = together(names, lambda name: set(readers.get(name, ())) or {name})
         wanted = Wanted(read, losses, [[equation.outputs.index(name) for name in bundle] for bundle in bundles])
         operands = [self._value(atom) for atom in equation.inputs]
         if equation.call is not None and equation.call.kind == "metric":
-            operands = [self.of_losses.get(a, v) for a, v in zip(equation.inputs, operands, strict=True)]  # type: ignore[arg-type]
+            operands = [self.of_losses.get(a, v) for a, v in zip(equation.inputs, operands, strict=True)]
         results = self.lowering.call(equation, operands, self.region, wanted)
         self.env |= {name: value for name, value in zip(equation.outputs, results, strict=True) if value is not None}
 
@@ -499,7 +502,7 @@ class _Body:
         def readers_of(name: Name) -> set[Any]:
             """Who reads a result: other clusters, losses, and whoever gets it from the function."""
             loss, out = {OUTSIDE} if name in self.losses else set(), {name} if name in read else set()
-            return readers.get(name, set()) | loss | out
+            return {*readers.get(name, ()), *loss, *out}
 
         own = [name for equation in cluster.equations for name in equation.outputs if readers_of(name)]
         if not own:
@@ -604,7 +607,7 @@ def by_dtype(types: Sequence[Any]) -> list[list[int]]:
     return list(found.values())
 
 
-def together(names: Sequence[Name], readers: Callable[[Name], set[int]]) -> list[list[Name]]:
+def together(names: Sequence[Name], readers: Callable[[Name], set[Any]]) -> list[list[Name]]:
     """Results that travel in one message: of one dtype, and with a reader in common."""
     waiting, found = list(names), []
     while waiting:

@@ -58,13 +58,12 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
     (test, turn, same), (n_test, n_turn, _) = call.functions, call.n_closed
     closed, init = list(operands[n_test : n_test + n_turn]), list(operands[n_test + n_turn :])
     asked = [*operands[:n_test], *init]
-    if all(isinstance(v, Constant) for v, x in zip(asked, test.variables, strict=True) if x in test.used):
-        (answer,) = low.run(test, asked, region, Wanted({0}))
-        return _rounds(low, call, closed, init, region, wanted) if answer.value else init
     (answer,) = low.run(test, asked, region, Wanted({0}))
+    if isinstance(answer, Constant):
+        return _rounds(low, call, closed, init, region, wanted) if answer.value else init
     _require_read(answer, call)
-    guards = [Guard(low.number("if"), value, None) for value in (0, 1)]
-    guards = [Guard(guards[0].field, guard.value, None) for guard in guards]
+    field = low.number("if")
+    guards = [Guard(field, value, None) for value in (0, 1)]
     functions = replace(call, functions=(same, turn))
     ended, goes = _routed_by_value(low, functions, [init, [*closed, *init]], guards, region, answer)
     after = _rounds(low, call, goes[:n_turn], goes[n_turn:], region.where(guards[1]), wanted)
@@ -83,10 +82,11 @@ def _rounds(
         if (i >= len(closed) and i - len(closed) in wanted.values)
         or (variable in turn.used and (i >= len(closed) or _must_be_carried(value, call)))
     ]
+    carried = carried or [len(closed)]  # something must go around
     types = [turn.variables[i].aval for i in carried]
     space = region.space.along(low.number("round"), None)
     inner, name, index = region.within(space), space.dimension, space.index
-    field = space.fact(low.number("go_on"), None, "whether what was read goes on")
+    field = space.fact(low.number("go_on"), None, f"whether the loop goes on ({call.line})")
     is_new = [i >= len(closed) for i in carried]
     groups = [[k for k in group if is_new[k] == new] for new in (False, True) for group in by_dtype(types)]
     groups = [group for group in groups if group]
@@ -101,6 +101,7 @@ def _rounds(
         loop = low.draft.loop(inner, start.types, name, is_fresh=True)
         loops.append((first, loop))
         places |= {carried[k]: Computed(loop, part) for part, k in enumerate(group)}
+    low.draft.anchors[inner] = loops[0][1]
     needed = {carried[k] - len(closed) for k in range(len(carried)) if is_new[k]}
     together = [[carried[k] - len(closed) for k in group] for group in groups if is_new[group[0]]]
     low.draft.anchors[inner] = loops[0][1]

@@ -34,6 +34,8 @@ def propagate(low: Lowering, call: Call, operands: Sequence[Value], region: Regi
         for own, out in zip(given, outputs, strict=True):
             own |= {i: Computed(out, part) for part, i in enumerate(group)}
     sent: list[list[Any]] = []
+    members, kinds = sorted(wanted.values), [variable.aval for variable in call.functions[0].jaxpr.outvars]
+    together = [[members[j] for j in group] for group in by_dtype([kinds[i] for i in members])]
     start = 0
     for function, n, there, own in zip(call.functions, call.n_closed, regions, given, strict=True):
         closed = [
@@ -42,7 +44,7 @@ def propagate(low: Lowering, call: Call, operands: Sequence[Value], region: Regi
         ]
         start += n
         inputs = [*closed, *(own[i] for i in range(len(rows)))]
-        sent.append(low.run(function, inputs, there, Wanted(set(wanted.values))))
+        sent.append(low.run(function, inputs, there, Wanted(wanted.values, groups=together)))
     return _received(low, call, sent, plan, (regions, region.within(nodes)), wanted)
 
 

@@ -134,9 +134,9 @@ class _Loop:
 
         self._enter = low.draft.relabel(some, self._inner, begin, f"{name}/first", is_fresh=False)
         self._state = low.draft.loop(self._inner, own.types, name)
-        self.carry = own.named(self._state, self._nodes)
         if self._nodes is None:
             self._state.foresees = self._foresee
+        self.carry = own.named(self._state, self._nodes)
 
     def _foresee(self, field: str, column: Column) -> None:
         """Lets messages carry a field of the element that they come to: of the first when they enter, of the next at each step."""
@@ -181,7 +181,7 @@ class _Loop:
             values = [value.element for value in values]
         after = self._low.pack(values, self.own.types, inner, f"{name}/carry", self._call.line)
         if self._ahead:
-            after = draft.fresh(after, f"{name}/carry", "")
+            after = draft.fresh(after, f"{name}/carry", self._call.line)
         last, more = draft.split(after, ends, [inner, inner], f"{name}/end")
         step = -1 if back else 1
 

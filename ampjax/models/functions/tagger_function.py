@@ -58,7 +58,10 @@ def tagger(noise: float = 0.1) -> Callable[[Any, Any], jax.Array]:
 
     def model(p: Any, s: Any) -> jax.Array:
         def lstm(name: str, gates: Any, reverse: bool) -> tuple[jax.Array, Any]:
-            step = lambda state, gate: (lstm_cell(p[name], gate, state),) * 2
+            def step(state: jax.Array, gate: jax.Array) -> tuple[jax.Array, jax.Array]:
+                state = lstm_cell(p[name], gate, state)
+                return state, state
+
             return amp.scan(step, jnp.zeros(2 * p[name].shape[0]), gates, reverse=reverse)
 
         def both_ways(name: str, vectors: Callable[..., Any], *xs: Any) -> Any:
