@@ -122,12 +122,22 @@ def trace(function: Callable[..., Any], *args: Any) -> tuple[Traced, list[Any], 
 
     Returns:
       The traced function, the values that it closes over, and the types of its results.
+
+    Raises:
+      GraphError: If it takes other arguments.
     """
     leaves, structure = jax.tree.flatten(args)
     result: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
-        out, tree = jax.tree.flatten(function(*structure.unflatten(values)))
+        try:
+            returned = function(*structure.unflatten(values))
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # a mistake inside of it
+            fix = "Mend its arguments."
+            raise GraphError(user_line(), f"a function of {len(args)} arguments", str(error), fix) from None
+        out, tree = jax.tree.flatten(returned)
         result[:] = [tree]
         return [jnp.asarray(x) for x in out]
 

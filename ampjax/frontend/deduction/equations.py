@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +155,22 @@ def needed(equations: Sequence[Equation], wanted: Sequence[Atom]) -> list[Equati
             kept.append(equation)
             alive |= {atom for atom in equation.inputs if isinstance(atom, Name)}
     return kept[::-1]
+
+
+def node_names(jaxpr: Any) -> Iterator[str]:
+    """Yields the names that `amp.node` gave, in a function and in those that its combinators were given.
+
+    Args:
+      jaxpr: The function's open jaxpr.
+    """
+    for equation in jaxpr.eqns:
+        if equation.primitive is COMBINATOR:
+            call = equation.params["call"]
+            yield from [call.options["name"]] if call.kind == "node" else ()
+            for function in call.functions:
+                yield from node_names(function.jaxpr)
+        for body in inner(equation):
+            yield from node_names(body)
 
 
 def _run(function: Traced, values: Sequence[Any]) -> list[Any]:

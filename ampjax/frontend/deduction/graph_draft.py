@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,6 +19,9 @@ from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire
+
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
 
 _MOST_COPIED = 16
 """Entries of a value of an outer space that are pumped anew for each element at most; larger ones are pumped once and sent to each."""
@@ -81,20 +84,37 @@ class GraphDraft:
       pumps: What each pump gets, by name.
       origins: Where each pump and each node that computes comes from, by name.
       anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
+      checks: What data must fulfil beside the spec: each raises a `DataError` if columns do not.
     """
 
     def __init__(self, params: Mapping[str, Any]):
         self.params = params
+        self.checks: list[Callable[[Columns], None]] = []
         self.pumps: dict[str, PumpPlan] = {}
         self.origins: dict[str, Origin] = {}
         self.anchors: dict[Region, Flow] = {}
         self.owners: dict[Leaf, ParamsNode] = {}
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
-        self._names: set[str] = set()
+        self._reserved = set(params)
+        self._names = set(params)
 
-    def name(self, wanted: str) -> str:
-        """A free name: the wanted one, with a number where it is taken."""
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keeps names for the nodes that the user has named."""
+        found = set(names)
+        self._reserved |= found
+        self._names |= found
+
+    def name(self, wanted: str, is_users: bool = False) -> str:
+        """A free name: the wanted one, with a number where it is taken.
+
+        Args:
+          wanted: The name.
+          is_users: Whether the user gave it: as a key of the parameters, or to `amp.node`.
+        """
+        if is_users and wanted in self._reserved:
+            self._reserved.remove(wanted)
+            return wanted
         free, number = wanted, 2
         while free in self._names:
             free, number = f"{wanted}_{number}", number + 1
@@ -425,7 +445,7 @@ class GraphDraft:
     def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
         region = note.region
         wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
-        name = self.name(note.named_by or wanted)
+        name = self.name(note.named_by or wanted, is_users=bool(note.leaves or note.named_by))
         self.origins[name] = Origin(note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}

@@ -45,13 +45,13 @@ class Lowering:
     Attributes:
       draft: The graph to be.
       terms: The summands of the loss, and the metrics.
-      outputs: What `predict` returns: names, with the wires.
+      outputs: The names of what `predict` returns, with the lines that tell them.
     """
 
     def __init__(self, params: Mapping[str, Any], rules: Mapping[str, Rule]):
         self.draft = GraphDraft(params)
         self.terms: list[LossTerm] = []
-        self.outputs: list[tuple[str, Value, Any, Region, str]] = []
+        self.outputs: dict[str, str] = {}
         self.lengths: dict[str, Column] = {}
         self._rules = rules
         self._numbers: dict[str, int] = {}
@@ -118,7 +118,9 @@ class Lowering:
             return Computed(self.draft.send_in(value.flow, space, name), value.part, value.was_read)
         if isinstance(value, Elements):
             outer = region.space
-            return self._copied(value, region, space, lambda data: space.rows_of(data, outer, np.arange(outer.n_rows(data))), line)
+            return self._copied(
+                value, region, space, lambda data: space.rows_of(data, outer, np.arange(outer.n_rows(data))), line
+            )
         return value
 
     def length_of(self, dimension: str, line: str) -> Column:
@@ -176,7 +178,9 @@ class Lowering:
             if isinstance(value, Elements):
                 raise GraphError(line, "an array", "a sequence", "Carry what has a fixed shape: a sum, or one element.")
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        is_pumped = all(isinstance(value, Static) or (isinstance(value, Constant) and region.is_known) for value in values)
+        is_pumped = all(
+            isinstance(value, Static) or (isinstance(value, Constant) and region.is_known) for value in values
+        )
         if not leaves and is_pumped:
             columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
             return self.draft.pump(name, region, columns, list(types), line)
@@ -226,7 +230,10 @@ class Lowering:
             if outer.parent is not region.space:
                 fix = "Pass it to `map` as an argument, or sum the inner sequences before."
                 raise GraphError(line, "sequences of arrays from outside", "a computed sequence of sequences", fix)
-            flow, name = self.draft.fresh(element.flow, outer.dimension, line), self.draft.name(f"{outer.dimension}/each")
+            flow, name = (
+                self.draft.fresh(element.flow, outer.dimension, line),
+                self.draft.name(f"{outer.dimension}/each"),
+            )
             pairs = self.draft.pair(flow, region.within(inner), (around.size, around.index, outer.index), name)
             return Elements(inner, Computed(pairs, element.part))
         return Elements(inner, self._copied(element, region, inner, origin_of_elements, line))
@@ -447,7 +454,7 @@ class _Body:
             function=Equations(steps, roots, flat),
             results=[name.aval for name in flat],
             groups=[range(end - len(bundle), end) for end, bundle in zip(ends, names, strict=True)],
-            line=cluster.equations[-1].line,
+            line=self._line_of(cluster),
             leaves=leaves,
             draws=any(step.draws for step in steps),
         )
@@ -455,6 +462,11 @@ class _Body:
         was_read = reads[0] if reads and not leaves and all(r is not None for r in reads) else None
         for bundle, flow in zip(names, self.lowering.draft.compute(note), strict=True):
             self.env |= {name: Computed(flow, part, was_read) for part, name in enumerate(bundle)}
+
+    def _line_of(self, cluster: Cluster) -> str:
+        """The line that reads parameters; without any, the last one."""
+        reads = [e for e in cluster.equations if any(isinstance(self._known(atom), OfParams) for atom in e.inputs)]
+        return (reads or cluster.equations[-1:])[0].line
 
 
 class Equations:
@@ -519,7 +531,11 @@ def _has_static_rule(call: Call) -> bool:
     is_simple = call.kind in ("count", "length", "sum", "max", "take", "read", "switch")
     if not is_simple and (call.kind != "scan" or call.options["n_carry"]):
         return False
-    equations = [equation for function in call.functions for equation in flatten(function.jaxpr, dict.fromkeys(function.variables, Known(None)))[0]]
+    equations = [
+        equation
+        for function in call.functions
+        for equation in flatten(function.jaxpr, dict.fromkeys(function.variables, Known(None)))[0]
+    ]
     return all(not e.draws and (e.call is None or _has_static_rule(e.call)) for e in equations)
 
 

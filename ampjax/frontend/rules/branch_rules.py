@@ -19,6 +19,7 @@ from ampjax.frontend.rules.sequence_rules import leave
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
+
 def read(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """The same value, on which control may depend."""
     (value,) = operands

@@ -25,6 +25,10 @@ def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     """An output: a sink."""
     (value,) = operands
     name, aval = call.options["name"], call.options["type"]
+    other = low.outputs.setdefault(name, call.line)
+    if other is not call.line:
+        fix = "Give each output a name of its own."
+        raise GraphError(call.line, "different names of outputs", f"`{name}` again, which {other} tells", fix)
     if isinstance(value, Elements):
         value, region, aval = value.element, region.within(value.space), aval.update(shape=aval.shape[1:])
     if isinstance(value, Elements):
