@@ -142,10 +142,10 @@ def _parsed(keys: tuple[Any, ...], text: Any) -> LeafSpec:
         raise GraphError(where, "a type, such as `float32[n,11]`", f"{text!r}", fix)
     try:
         dtype = np.dtype(jnp.dtype(match[1]))
-        if not (jnp.issubdtype(dtype, np.number) or dtype == bool):
-            raise TypeError
     except TypeError:
-        raise GraphError(where, "a dtype of JAX", f"`{match[1]}`", fix) from None
+        dtype = np.dtype(object)
+    if not (jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)):
+        raise GraphError(where, "a dtype of JAX", f"`{match[1]}`", fix)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         hint = 'Use 32 bits, or `jax.config.update("jax_enable_x64", True)`.'
         raise GraphError(where, "a dtype that JAX holds now", f"`{match[1]}`", hint)

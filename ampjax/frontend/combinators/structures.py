@@ -215,8 +215,7 @@ def as_sequence(value: Any) -> Any:
     """A list as an array, or as a `Ragged` if it is one of rows; anything else as it is."""
     if not isinstance(value, list):
         return value
-    return (
-        Ragged.of(value)
-        if value and np.ndim(value[0] if not isinstance(value[0], list) else [0])
-        else np.asarray(value)
-    )
+    if not value:
+        return np.zeros(0, np.int32)  # floats could not be indices, integers can be either
+    is_nested = isinstance(value[0], list | tuple) or np.ndim(value[0])
+    return Ragged.of(value) if is_nested else np.asarray(value)
