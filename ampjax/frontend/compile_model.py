@@ -20,7 +20,7 @@ from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfPar
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
-from ampjax.frontend.rules import branch_rules, report_rules, sequence_rules, tree_rules
+from ampjax.frontend.rules import branch_rules, graph_rules, report_rules, sequence_rules, tree_rules
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
 
@@ -33,12 +33,14 @@ _RULES = {
     "length": sequence_rules.length,
     "sum": sequence_rules.total,
     "max": sequence_rules.largest,
+    "logsumexp": sequence_rules.log_sum_exp,
     "take": sequence_rules.take,
     "read": branch_rules.read,
     "switch": branch_rules.switch,
     "while": branch_rules.while_loop,
     "fold": tree_rules.fold,
     "scan_tree": tree_rules.scan,
+    "propagate": graph_rules.propagate,
     "metric": report_rules.metric,
     "output": report_rules.output,
     "node": report_rules.node,
@@ -84,7 +86,7 @@ class Compiled:
 
         Args:
           instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
-            `amp.Ragged` and `amp.Tree`.
+            `amp.Ragged`, `amp.Tree` and `amp.Edges`.
 
         Returns:
           The data set.
@@ -95,7 +97,7 @@ class Compiled:
         columns = Columns(self._leaves, instances)
         for check in self._draft.checks:
             check(columns)
-        return CompiledInstances(self._draft.pumps, columns)
+        return CompiledInstances(self._draft.pumps, self._draft.topologies, columns)
 
     def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters in the structure of the model's own, so that the model can be run with them as it is.
@@ -185,7 +187,7 @@ def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
         path = leaf.dimensions[: depth + 1]
         sizes = Column(space, lambda data, path=path: data.sizes(path))
         low.lengths.setdefault(name, sizes)
-        space = space.along(name, sizes)
+        space = space.along(name, sizes, leaf.is_of_nodes)
         spaces.append(space)
     value: Value = Static(Column(space, lambda data: data.leaf(leaf.path)))
     for inner in reversed(spaces):

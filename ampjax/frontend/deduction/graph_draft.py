@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import type_of
+from ampjax.frontend.deduction.edge_plans import EdgePlan
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, unpack
 from ampjax.frontend.deduction.values import Computed, Flow, Leaf, Static, Value
@@ -82,6 +83,7 @@ class GraphDraft:
 
     Attributes:
       pumps: What each pump gets, by name.
+      topologies: Likewise what each topology pump gets.
       origins: Where each pump and each node that computes comes from, by name.
       anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
       checks: What data must fulfil beside the spec: each raises a `DataError` if columns do not.
@@ -91,6 +93,7 @@ class GraphDraft:
         self.params = params
         self.checks: list[Callable[[Columns], None]] = []
         self.pumps: dict[str, PumpPlan] = {}
+        self.topologies: dict[str, EdgePlan] = {}
         self.origins: dict[str, Origin] = {}
         self.anchors: dict[Region, Flow] = {}
         self.owners: dict[Leaf, ParamsNode] = {}
@@ -157,7 +160,7 @@ class GraphDraft:
         flow, called = Flow(region, types), self.name(name)
         self.origins[called] = Origin(line, region)
         self.pumps[called] = PumpPlan(region, payload, flow.dtype)
-        self.then(lambda: _set(flow, pump_builders.pump(called, flow.shape, flow.dtype, region.space.fields)))
+        self.then(lambda: self._build_pump(called, flow))
         return flow
 
     def place(self, region: Region, name: str, line: str) -> Flow:
@@ -484,8 +487,12 @@ class GraphDraft:
         place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)])
         called = self.name(f"{name}/place")
         self.pumps[called], self.origins[called] = PumpPlan(region, (), place.dtype), Origin(line, region)
-        place.wire = pump_builders.pump(called, (), place.dtype, region.space.fields)
+        self._build_pump(called, place)
         return place
+
+    def _build_pump(self, name: str, flow: Flow) -> None:
+        space = flow.region.space
+        flow.wire = pump_builders.pump(name, flow.shape, flow.dtype, space.fields, space.is_ragged)
 
     def _sent_in(self, value: Value, kind: Any, note: NodeNote) -> Value:
         """A large value of an outer space is pumped once for each of its own rows and sent in from there."""
@@ -508,6 +515,10 @@ class GraphDraft:
         """
         flow = self.fresh(flow, name, "")
         size, index, called = space.size, space.index, self.name(f"{name}/each")
+        inner = flow.region.within(space)
+        if space.is_ragged:
+            repeat = lambda: ragged_builders.repeat(built(flow), lambda s: getattr(s, size), called)
+            return self.control(inner, flow.types, repeat)
 
         def make() -> Wire:
             facts = dict.fromkeys(space.facts, 0)
@@ -515,7 +526,7 @@ class GraphDraft:
                 built(flow), lambda s: getattr(s, size), lambda s, i: s.replace(**{index: i}, **facts), name=called
             )
 
-        return self.control(flow.region.within(space), flow.types, make, is_fresh=False)
+        return self.control(inner, flow.types, make, is_fresh=False)
 
 
 def built(flow: Flow) -> Wire:

@@ -97,6 +97,10 @@ class Lowering:
         """
         call = equation.call
         assert call is not None
+        if region.space.is_ragged and call.kind not in ("metric", "output", "node", "length"):
+            word = call.options.get("word", call.kind)
+            fix = "Choose with `jnp.where`; put what has a length, or rounds, outside of the `map` over the nodes."
+            raise GraphError(call.line, "arrays alone in what is computed for each node of a graph", f"`{word}`", fix)
         return self._rules[call.kind](self, call, operands, region, wanted)
 
     # -- values in another place
@@ -216,7 +220,9 @@ class Lowering:
         """
         outer, sizes = value.space, value.space.sizes
         inner = around.along(
-            outer.dimension, None if sizes is None else Column(around, lambda data: sizes.of(data)[origin(data)])
+            outer.dimension,
+            None if sizes is None else Column(around, lambda data: sizes.of(data)[origin(data)], _still(sizes, around)),
+            outer.is_ragged,
         )
         element = value.element
 
@@ -225,11 +231,16 @@ class Lowering:
 
         if isinstance(element, Static):
             column = element.column.inside(outer)
-            return Elements(inner, Static(Column(inner, lambda data: column.of(data)[origin_of_elements(data)])))
+            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], _still(column, inner))
+            return Elements(inner, Static(copied))
         if isinstance(element, Computed):
             if outer.parent is not region.space:
                 fix = "Pass it to `map` as an argument, or sum the inner sequences before."
                 raise GraphError(line, "sequences of arrays from outside", "a computed sequence of sequences", fix)
+            if inner.is_ragged:
+                sent = self.draft.send_in(element.flow, around, outer.dimension)
+                sent.region = region.within(inner)
+                return Elements(inner, Computed(sent, element.part))
             flow, name = (
                 self.draft.fresh(element.flow, outer.dimension, line),
                 self.draft.name(f"{outer.dimension}/each"),
@@ -237,6 +248,11 @@ class Lowering:
             pairs = self.draft.pair(flow, region.within(inner), (around.size, around.index, outer.index), name)
             return Elements(inner, Computed(pairs, element.part))
         return Elements(inner, self._copied(element, region, inner, origin_of_elements, line))
+
+
+def _still(column: Column, space: IndexSpace) -> Column | None:
+    """What a copied column repeats, if that is a column of a space around the copy."""
+    return column.origin if column.origin.space in space.around() else None
 
 
 class _Body:
@@ -528,7 +544,7 @@ def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
 
 
 def _has_static_rule(call: Call) -> bool:
-    is_simple = call.kind in ("count", "length", "sum", "max", "take", "read", "switch")
+    is_simple = call.kind in ("count", "length", "sum", "max", "logsumexp", "take", "read", "switch")
     if not is_simple and (call.kind != "scan" or call.options["n_carry"]):
         return False
     equations = [
