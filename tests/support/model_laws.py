@@ -92,7 +92,7 @@ class Compiled64:
         columns = self.columns
         for flow in self.exact:
             region, states = flow.region, seen.get(flow.wire, [])
-            if not region.is_known or flow.wire is None:
+            if not region.is_known or region.space.is_ragged or flow.wire is None:
                 continue
             space, rows = region.space, region.rows(columns)
             fields = {**space.columns(columns), "instance": space.instances(columns)}

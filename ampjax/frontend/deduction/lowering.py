@@ -231,7 +231,7 @@ class Lowering:
 
         if isinstance(element, Static):
             column = element.column.inside(outer)
-            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], _still(column, inner))
+            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], column.origin)
             return Elements(inner, Static(copied))
         if isinstance(element, Computed):
             if outer.parent is not region.space:
