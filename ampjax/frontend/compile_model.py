@@ -12,7 +12,7 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
-from ampjax.frontend.deduction.equations import node_names
+from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering, Wanted
@@ -35,7 +35,6 @@ _RULES = {
     "max": sequence_rules.largest,
     "logsumexp": sequence_rules.log_sum_exp,
     "take": sequence_rules.take,
-    "read": branch_rules.read,
     "switch": branch_rules.switch,
     "while": branch_rules.while_loop,
     "fold": tree_rules.fold,
@@ -57,10 +56,11 @@ class Compiled:
 
     Attributes:
       graph: The graph, for `Trainer`, `verify`, `simulate`.
+      initial_params: The parameters as they were given.
     """
 
     def __init__(self, model: Model, params: Mapping[str, Any], spec: Any):
-        self._model, self._params = model, params
+        self._model, self.initial_params = model, params
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
         root = IndexSpace()
@@ -72,7 +72,8 @@ class Compiled:
                 function, constants, results = trace(model, types, instance)
             refuse_leaks(function.jaxpr, constants)
             metrics = _metrics_of(function.results, results)
-            low.draft.reserve(node_names(function.jaxpr))
+            low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"])
+            low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
             given = [*map(Constant, constants), *values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
             told = low.run(function, given, region, Wanted(set(range(1, len(results))), {0: ()}))

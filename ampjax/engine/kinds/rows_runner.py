@@ -74,7 +74,7 @@ class RowsRunner(StageRunner):
 
     def read(self, launch: Launch) -> Any:
         """The rows that a `route_by` decides on: those of its second port; of its only one, where they go on themselves."""
-        return self._arrays.read(launch, len(self._arrays.stage.ports) - 1)
+        return self._arrays.read(launch, len(self.stage.ports) - 1)
 
     @property
     def n_recorded_bytes(self) -> int:

@@ -135,6 +135,11 @@ class IndexSpace:
         """Whether the instances say which rows it has."""
         return self.parent is None or (self.sizes is not None and self.parent.is_known)
 
+    @property
+    def is_set(self) -> bool:
+        """Whether the instances say the values of all fields, so that all messages of a row have the same."""
+        return all(column is not None for space in self.around() for column in space.facts.values())
+
     def fact(self, name: str, column: Column | None, meaning: str) -> str:
         """Puts a state field into all of its messages.
 

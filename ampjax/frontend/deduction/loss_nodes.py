@@ -11,7 +11,7 @@ import numpy as np
 
 from ampjax.frontend.deduction.index_spaces import Region
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, LossTerm, OfParams, Value
 
 
@@ -35,8 +35,9 @@ def note_losses(low: Lowering, dtype: Any) -> None:
 def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -> None:
     inputs: list[Value] = []
     types: list[Any] = []
+    parts: list[tuple[NodeNote, list[int]]] = []
 
-    def number(value: Value) -> int:
+    def number(value: Value, kind: Any) -> int:
         for i, known in enumerate(inputs):
             if known is value or _is_same_part(known, value):
                 return i
@@ -44,34 +45,48 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -
         types.append(value.flow.types[value.part] if isinstance(value, Computed) else kind)
         return len(inputs) - 1
 
+    def source(value: Any) -> _Source:
+        """Where a number comes from: an input of the node, or a result of what the loss computes itself."""
+        if not isinstance(value, LossPart):
+            return None, number(value, kind)
+        if all(value.note is not note for note, _ in parts):
+            note = value.note
+            parts.append((note, [number(x, one) for x, one in zip(note.inputs, note.types, strict=True)]))
+        return next(i for i, (note, _) in enumerate(parts) if note is value.note), value.result
+
     values = [_plain(low, term.value, region, kind, term.line) for term in terms]
     summands = [
-        (number(value), [number(weight) for weight in term.weights])
+        (source(value), [source(weight) for weight in term.weights])
         for value, term in zip(values, terms, strict=True)
         if term.metric is None
     ]
     metrics = [
-        (term.metric, number(value), number(term.count or Constant(np.float32(1.0))))
+        (term.metric, source(value), source(term.count or Constant(np.float32(1.0))))
         for value, term in zip(values, terms, strict=True)
         if term.metric is not None
     ]
     names = list(dict.fromkeys(name for name, *_ in metrics))
 
     def function(_: Any, *given: Any) -> list[Any]:
+        computed = [note.function(None, *(given[i] for i in own)) for note, own in parts]
+        get = lambda place: given[place[1]] if place[0] is None else computed[place[0]][place[1]]
         total = jnp.zeros((), kind.dtype)
         for value, weights in summands:
-            part = given[value]
+            part = get(value)
             for weight in weights:
-                part = part * given[weight]
+                part = part * get(weight)
             total = total + part
         told = {name: jnp.zeros(2, kind.dtype) for name in names}
         for name, value, count in metrics:  # one that is told at several places is the mean over all of them
-            told[name] += jnp.stack([jnp.asarray(given[i], kind.dtype) for i in (value, count)])
+            told[name] += jnp.stack([jnp.asarray(get(place), kind.dtype) for place in (value, count)])
         return [total, *(x for pair in told.values() for x in pair)]
 
     n = 1 + 2 * len(names)
     note = NodeNote("loss", region, inputs, types, function, [kind] * n, [range(n)], terms[0].line)
     low.draft.loss(note, [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)])
+
+
+_Source = tuple[int | None, int]
 
 
 def _plain(low: Lowering, value: Value, region: Region, kind: Any, line: str) -> Value:

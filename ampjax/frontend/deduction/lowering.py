@@ -15,7 +15,7 @@ from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
 from ampjax.frontend.deduction.graph_draft import GraphDraft
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Leaf, LossTerm, OfParams, Static, Value
 from ampjax.jaxprs.primitives import bind
 
@@ -29,10 +29,16 @@ class Wanted:
     Args:
       values: Numbers of the results that are read.
       losses: By number of a result that is a summand of the loss and nothing else, what it is multiplied with.
+      groups: Results that should travel in one message, since the same nodes read them; any other travels alone.
     """
 
-    def __init__(self, values: set[int], losses: Mapping[int, tuple[Value, ...]] | None = None):
-        self.values, self.losses = values, dict(losses or {})
+    def __init__(
+        self,
+        values: set[int],
+        losses: Mapping[int, tuple[Value, ...]] | None = None,
+        groups: Sequence[Sequence[int]] = (),
+    ):
+        self.values, self.losses, self.groups = values, dict(losses or {}), groups
 
 
 class Lowering:
@@ -45,16 +51,15 @@ class Lowering:
     Attributes:
       draft: The graph to be.
       terms: The summands of the loss, and the metrics.
-      outputs: The names of what `predict` returns, with the lines that tell them.
     """
 
     def __init__(self, params: Mapping[str, Any], rules: Mapping[str, Rule]):
         self.draft = GraphDraft(params)
         self.terms: list[LossTerm] = []
-        self.outputs: dict[str, str] = {}
         self.lengths: dict[str, Column] = {}
         self._rules = rules
         self._numbers: dict[str, int] = {}
+        self._constants: dict[Any, Column] = {}
 
     def number(self, prefix: str) -> str:
         """A name that nothing has, such as `if_2`."""
@@ -67,7 +72,6 @@ class Lowering:
         values: Sequence[Value],
         region: Region,
         wanted: Wanted,
-        groups: Sequence[Sequence[int]] = (),
     ) -> list[Any]:
         """Lowers a function.
 
@@ -76,7 +80,6 @@ class Lowering:
           values: What its variables are.
           region: Where it is computed.
           wanted: What of its results is needed.
-          groups: Which results should travel together.
 
         Returns:
           What each result is; None where it is not wanted.
@@ -84,7 +87,7 @@ class Lowering:
         atoms = {variable: Name(variable.aval) for variable in function.variables}
         equations, results = flatten(function.jaxpr, atoms)
         env: dict[Name, Value] = dict(zip(atoms.values(), values, strict=True))
-        return _Body(self, region, env, equations, results).lower(wanted, groups)
+        return _Body(self, region, env, equations, results).lower(wanted)
 
     def call(self, equation: Equation, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
         """Lowers a combinator.
@@ -204,7 +207,11 @@ class Lowering:
             return value.column.inside(space)
         assert isinstance(value, Constant)
         one = np.asarray(value.value, kind.dtype)
-        return Column(space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
+        make = lambda: Column(space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
+        key = (id(space), one.dtype, kind.shape, one.tobytes())
+        if key not in self._constants:
+            self._constants[key] = make()
+        return self._constants[key]
 
     def _copied(
         self, value: Elements, region: Region, around: IndexSpace, origin: Callable[[Any], np.ndarray], line: str
@@ -268,22 +275,26 @@ class _Body:
         self.statics: dict[Name, Equation] = {}
         self.losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
+        self.of_losses: dict[Atom, LossPart] = {}
 
-    def lower(self, wanted: Wanted, groups: Sequence[Sequence[int]]) -> list[Any]:
+    def lower(self, wanted: Wanted) -> list[Any]:
         """Lowers it; see `Lowering.run`."""
         late = [equation for equation in self.equations if not self._is_early(equation)]
         for i, weights in wanted.losses.items():
             self._loss_terms(self.results[i], weights)
         read = [atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)]
         outside = {*read, *self.losses}
-        clusters = self._clusters(needed(late, [*outside, *self.element_losses]))
+        kept = needed(late, [*outside, *self.element_losses])
+        clusters = self._clusters(kept, self._of_losses(kept, read))
         order = clusters.in_order(outside)
         readers = clusters.readers()
         for cluster in order:
             if cluster.call is not None:
                 self._call(cluster.call, outside, readers)
+            elif cluster.is_loss:
+                self._leave_to_losses(cluster, kept)
             else:
-                self._compute(cluster, outside, readers, groups)
+                self._compute(cluster, set(read), readers, wanted.groups)
         self._note_losses()
         return [self._value(atom) if i in wanted.values else None for i, atom in enumerate(self.results)]
 
@@ -356,25 +367,74 @@ class _Body:
                 self.lowering.length_of(str(equation.source.params["dim"]), equation.line)
             )
             return True
+        if equation.reads is not None and isinstance(values[0], Static | Constant):
+            self.env[equation.outputs[0]] = values[0]
+            return True
         self._refuse_sequences(equation, values)
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        is_computed = equation.draws or any(value is None or isinstance(value, Computed) for value in values)
+        is_computed = (
+            equation.draws
+            or equation.reads is not None
+            or any(value is None or isinstance(value, Computed) for value in values)
+        )
         if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
             return False
         self._early(equation, values, leaves)
         return True
 
-    def _clusters(self, equations: Sequence[Equation]) -> Clusters:
+    def _clusters(self, equations: Sequence[Equation], of_losses: set[Equation]) -> Clusters:
         clusters = Clusters()
         for equation in equations:
             if equation.call is not None:
                 clusters.add_call(equation)
                 continue
-            values = [self._known(atom) for atom in equation.inputs]
-            leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+            if equation in of_losses:
+                clusters.add_loss(equation)
+                continue
+            leaves = self._leaves(equation)
             owner = self.lowering.draft.owner_name(leaves, equation.line) if leaves else None
-            clusters.add(equation, owner, {id(value.flow) for value in values if isinstance(value, Computed)})
+            values = [self._known(atom) for atom in equation.inputs]
+            flows = [value.flow for value in values if isinstance(value, Computed)]
+            clusters.add(equation, owner, set(map(id, flows)), any(flow.is_late for flow in flows))
         return clusters
+
+    def _leaves(self, equation: Equation) -> frozenset[Leaf]:
+        values = [self._known(atom) for atom in equation.inputs]
+        return frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+
+    def _of_losses(self, equations: Sequence[Equation], read: Sequence[Name]) -> set[Equation]:
+        """Operations without parameters that only losses and metrics need: the loss does them itself."""
+        elsewhere, found = set(read), set()
+        for equation in reversed(equations):
+            is_metric = equation.call is not None and equation.call.kind == "metric"
+            if equation.call is None and not (
+                equation.draws or self._leaves(equation) or any(name in elsewhere for name in equation.outputs)
+            ):
+                found.add(equation)
+            elif not is_metric:
+                elsewhere |= {atom for atom in equation.inputs if isinstance(atom, Name)}
+        return found
+
+    def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
+        """What only losses and metrics read; with it goes what metrics know from the instance, such as how much a value counts."""
+        told = [atom for e in equations if e.call is not None and e.call.kind == "metric" for atom in e.inputs]
+        static = [atom for atom in told if isinstance(atom, Name) and isinstance(self.env.get(atom), Static)]
+        made = [name for equation in cluster.equations for name in equation.outputs]
+        results = [name for name in made if name in told or name in self.losses]
+        results += [name for name in dict.fromkeys(static)]
+        steps, roots = self._steps(cluster.equations, results)
+        note = NodeNote(
+            name="loss",
+            region=self.region,
+            inputs=[self.env[name] for name in roots],
+            types=[name.aval for name in roots],
+            function=Equations(steps, roots, results),
+            results=[name.aval for name in results],
+            groups=[],
+            line=cluster.equations[-1].line,
+        )
+        self.of_losses = {name: LossPart(note, number) for number, name in enumerate(results)}
+        self.env |= {name: self.of_losses[name] for name in results if name not in static}
 
     def _known(self, atom: Atom) -> Value | None:
         return Constant(atom.value) if isinstance(atom, Known) else self.env.get(atom)
@@ -420,44 +480,36 @@ class _Body:
             if i not in read and len(self.element_losses.get(name, ())) == 1 and _can_lose(equation, i)
         }
         read |= {i for i, name in enumerate(equation.outputs) if name in self.element_losses and i not in losses}
-        wanted = Wanted(read, losses)
+        names = [equation.outputs[i] for i in sorted(read)]
+        bundles = together(names, lambda name: readers.get(name, set()) or {name})
+        wanted = Wanted(read, losses, [[equation.outputs.index(name) for name in bundle] for bundle in bundles])
         operands = [self._value(atom) for atom in equation.inputs]
+        if equation.call is not None and equation.call.kind == "metric":
+            operands = [self.of_losses.get(a, v) for a, v in zip(equation.inputs, operands, strict=True)]  # type: ignore[arg-type]
         results = self.lowering.call(equation, operands, self.region, wanted)
         self.env |= {name: value for name, value in zip(equation.outputs, results, strict=True) if value is not None}
 
     def _compute(
-        self, cluster: Cluster, outside: set[Name], readers: Mapping[Name, set[int]], groups: Sequence[Sequence[int]]
+        self, cluster: Cluster, read: set[Name], readers: Mapping[Name, set[int]], groups: Sequence[Sequence[int]]
     ) -> None:
         """A node for some equations; what the instance says is computed again in it from the instance's own values."""
-        own = [
-            name for equation in cluster.equations for name in equation.outputs if name in readers or name in outside
-        ]
+
+        def readers_of(name: Name) -> set[Any]:
+            """Who reads a result: other clusters, losses, and whoever gets it from the function."""
+            loss, out = {OUTSIDE} if name in self.losses else set(), {name} if name in read else set()
+            return readers.get(name, set()) | loss | out
+
+        own = [name for equation in cluster.equations for name in equation.outputs if readers_of(name)]
         if not own:
             return
         inside = {name for equation in cluster.equations for name in equation.outputs}
-        steps: list[Equation] = []
-        roots: list[Name] = []
-
-        def need(atom: Atom) -> None:
-            if isinstance(atom, Known) or atom in inside or atom in roots:
-                return
-            maker = self.statics.get(atom)
-            if maker is None:
-                roots.append(atom)
-            elif maker not in steps:
-                for each in maker.inputs:
-                    need(each)
-                steps.append(maker)
-
-        for equation in cluster.equations:
-            for atom in equation.inputs:
-                need(atom)
-            steps.append(equation)
+        steps, roots = self._steps(cluster.equations)
         bundles = [[self.results[i] for i in group] for group in groups]
         bundles = [b for b in bundles if all(isinstance(a, Name) and a in inside for a in b) and len(set(b)) == len(b)]
         names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
         rest = [name for name in own if not any(name in bundle for bundle in names)]
-        names += together(rest, lambda name: readers.get(name, set()) | ({OUTSIDE} if name in outside else set()))
+        reads = self._reads(steps)
+        names += together(rest, lambda name: {name} if name in reads else readers_of(name))
         flat = [name for bundle in names for name in bundle]
         values = [self.env[name] for name in roots]
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
@@ -474,10 +526,49 @@ class _Body:
             leaves=leaves,
             draws=any(step.draws for step in steps),
         )
-        reads = [value.was_read for value in values if isinstance(value, Computed)]
-        was_read = reads[0] if reads and not leaves and all(r is not None for r in reads) else None
         for bundle, flow in zip(names, self.lowering.draft.compute(note), strict=True):
-            self.env |= {name: Computed(flow, part, was_read) for part, name in enumerate(bundle)}
+            self.env |= {name: Computed(flow, part, reads.get(name)) for part, name in enumerate(bundle)}
+
+    def _reads(self, steps: Sequence[Equation]) -> dict[Name, int]:
+        """Results that follow from what `amp.read` reads back, with what is to be assumed for it."""
+        found: dict[Name, int] = {}
+
+        def of(atom: Atom) -> int | None:
+            value = self._known(atom)
+            return found.get(atom) if value is None else read_of(value)  # type: ignore[arg-type]
+
+        for step in steps:
+            values = [of(a) for a in step.inputs if not isinstance(self._known(a), Static | Constant)]
+            if step.reads is not None:
+                found |= dict.fromkeys(step.outputs, step.reads)
+            elif values and all(value is not None for value in values):
+                found |= dict.fromkeys(step.outputs, values[0])  # type: ignore[arg-type]
+        return found
+
+    def _steps(self, equations: Sequence[Equation], results: Sequence[Atom] = ()) -> tuple[list[Equation], list[Name]]:
+        """Equations with those that compute from the instance's own values what they, or results, read; and what all these read."""
+        inside = {name for equation in equations for name in equation.outputs}
+        steps: list[Equation] = []
+        roots: list[Name] = []
+
+        def need(atom: Atom) -> None:
+            if isinstance(atom, Known) or atom in inside or atom in roots:
+                return
+            maker = self.statics.get(atom)
+            if maker is None:
+                roots.append(atom)
+            elif maker not in steps:
+                for each in maker.inputs:
+                    need(each)
+                steps.append(maker)
+
+        for equation in equations:
+            for atom in equation.inputs:
+                need(atom)
+            steps.append(equation)
+        for atom in results:
+            need(atom)
+        return steps, roots
 
     def _line_of(self, cluster: Cluster) -> str:
         """The line that reads parameters; without any, the last one."""

@@ -25,10 +25,6 @@ def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     """An output: a sink."""
     (value,) = operands
     name, aval = call.options["name"], call.options["type"]
-    other = low.outputs.setdefault(name, call.line)
-    if other is not call.line:
-        fix = "Give each output a name of its own."
-        raise GraphError(call.line, "different names of outputs", f"`{name}` again, which {other} tells", fix)
     if isinstance(value, Elements):
         value, region, aval = value.element, region.within(value.space), aval.update(shape=aval.shape[1:])
     if isinstance(value, Elements):
@@ -38,9 +34,9 @@ def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     if isinstance(value, Computed) and len(value.flow.types) == 1:
         flow = value.flow
     else:
-        note = NodeNote(name, region, [value], [aval], _as_it_is, [aval], [[0]], call.line, _leaves([value]))
+        note = NodeNote(f"{name}/value", region, [value], [aval], _as_it_is, [aval], [[0]], call.line, _leaves([value]))
         (flow,) = low.draft.compute(note)
-    low.draft.sink(low.draft.fresh(flow, name, call.line), name)
+    low.draft.sink(low.draft.fresh(flow, f"{name}/value", call.line), name, call.line)
     return []
 
 

@@ -103,8 +103,8 @@ def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
 
     types = [variable.aval for variable in leaf.jaxpr.outvars]
     n, groups = len(types), by_dtype(types)
-    every = Wanted(set(range(n)))
-    of_leaf = low.run(leaf, for_leaf, at_leaf, every, groups)
+    every = Wanted(set(range(n)), groups=groups)
+    of_leaf = low.run(leaf, for_leaf, at_leaf, every)
     nodes, leaves, roots = [], [], []
     children: list[Any] = [None] * (n * (arity or 1))
     for group in groups:
@@ -118,7 +118,7 @@ def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
             for part, i in enumerate(group):
                 value: Value = Computed(flow, part)
                 children[k * n + i] = value if arity else Elements(flow.region.space, value)
-    of_branch = low.run(branch, [*for_branch, *children], at_branch, every, groups)
+    of_branch = low.run(branch, [*for_branch, *children], at_branch, every)
     states: dict[int, Computed] = {}
     final: dict[int, Computed] = {}
     for group, node, first, root in zip(groups, nodes, leaves, roots, strict=True):
@@ -165,7 +165,9 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         above = low.draft.loop(inner, kinds, f"{name}/above")
         loops.append((first, above))
         carry |= {i: Computed(above, part) for part, i in enumerate(group)}
-    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, Wanted(set(range(k))), groups)
+    results = low.run(
+        step, [*closed, *(carry[i] for i in range(k)), *rows], inner, Wanted(set(range(k)), groups=groups)
+    )
     out: dict[int, Computed] = {}
     for group, (first, above) in zip(groups, loops, strict=True):
         flow = low.pack([results[i] for i in group], [types[i] for i in group], inner, f"{name}/below", call.line)
