@@ -220,14 +220,7 @@ def _routed_by_value(
         number, part = places[id(value)]
         return Computed(outputs[number][branch], part)
 
-    inputs = [
-        [
-            to(value, branch) if variable in function.used else value
-            for value, variable in zip(values, function.variables, strict=True)
-        ]
-        for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
-    ]
-    return inputs
+    return [[to(value, branch) for value in values] for branch, values in enumerate(given)]
 
 
 def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: Call) -> None:

@@ -455,9 +455,7 @@ def metric_loss_name(p, s):
     return loss(p["e"][s["k"]]), {"loss": 1.0}
 
 
-@mistake(
-    ", `output_twice`: expected different names of outputs, got `o` again, which …, `output_twice` tells. Give each output a name of its own."
-)
+@mistake(", `output_twice`: expected a name of its own for each output, got `o`, as an output is called. Rename it.")
 def output_twice(p, s):
     amp.output("o", p["e"][s["k"]])
     amp.output("o", s["y"])  # <-
