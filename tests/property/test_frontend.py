@@ -1,7 +1,7 @@
 """Any model of the front end: the graph that it is compiled to computes what the model computes, run as plain JAX.
 
 The generator (`support/random_models.py`) nests combinators, shares weights and values between places, lets the instance and read values choose.
-Most cases run on the synchronous interpreter, in float64: nothing is compiled, so that a thousand take half a minute of a processor.
+Most cases run on the synchronous interpreter, in float64: single operations are compiled alone, and a case takes about 0.1 s of a processor.
 """
 
 import os
@@ -42,7 +42,7 @@ def check(case):
             compiled.check_gradients()
 
 
-@settings(max_examples=examples(3000))
+@settings(max_examples=examples(1500))
 @given(CASES)
 def test_a_graph_computes_what_its_model_computes(case):
     check(case)
@@ -56,6 +56,7 @@ def test_twenty_thousand_models(case):
     check(case)
 
 
+@pytest.mark.full
 @settings(max_examples=examples(12))
 @given(models(2), shapes(), st.integers(0, 1 << 16))
 def test_the_engine_computes_it_in_any_schedule(model, lengths, seed):

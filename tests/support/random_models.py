@@ -223,7 +223,9 @@ def _switch_read(p, env, value, *branches):
 def _while(p, env, init, body, most):
     step = function(body, p, env)
     test = lambda carry: amp.read(_decision(carry[0]))
-    return amp.while_loop(test, lambda carry: (step(carry[0]), carry[1] + 1), (init_of(p, env, init), jnp.int32(0)), most=most)
+    return amp.while_loop(
+        test, lambda carry: (step(carry[0]), carry[1] + 1), (init_of(p, env, init), jnp.int32(0)), most=most
+    )
 
 
 def init_of(p, env, init):
@@ -383,10 +385,18 @@ class Grower:
 
     def shared(self, scope):
         """A loss in which a value is computed once and used at several places."""
-        name, kind = self.fresh(), self.pick([VECTOR, ("sequence", "w", VECTOR), ("sequence", "v", VECTOR), *PAIR_TYPES])
+        name, kind = (
+            self.fresh(),
+            self.pick([VECTOR, ("sequence", "w", VECTOR), ("sequence", "v", VECTOR), *PAIR_TYPES]),
+        )
         value = self.expression(kind, scope.deeper())
         inner = scope.having(**{name: kind})
-        return ("let", name, value, self.pick([self.loss, self.shared])(inner) if scope.budget > 2 else self.loss(inner))
+        return (
+            "let",
+            name,
+            value,
+            self.pick([self.loss, self.shared])(inner) if scope.budget > 2 else self.loss(inner),
+        )
 
     def summand(self, scope):
         kind = self.pick(["square", "sum", "sum", "metric", "weighted"])
@@ -440,7 +450,20 @@ class Grower:
         """A vector that depends on the instance, so that parameters of two nodes never meet by themselves."""
         if is_leaf or scope.budget <= 0:
             return self.simple_vector(scope)
-        plain = ["simple", "dense", "dense", "joined", "named", "mix", "relu", "scaled", "stopped", "where", "cond", "switch"]
+        plain = [
+            "simple",
+            "dense",
+            "dense",
+            "joined",
+            "named",
+            "mix",
+            "relu",
+            "scaled",
+            "stopped",
+            "where",
+            "cond",
+            "switch",
+        ]
         reads = ["cond_read", "switch_read", "while"]
         whole = ["sum", "mean", "max", "take", "scan", "scan", "fori", "fold", "let"]
         kind = self.pick(plain + reads + ([] if scope.decided else whole))
@@ -460,7 +483,9 @@ class Grower:
 
     def start(self, scope):
         """What may start a loop: also constants, or parameters alone."""
-        return self.pick([("zeros",), ("constant", 0.3), ("param", "a"), ("param", "b"), None]) or self.vector(scope.deeper())
+        return self.pick([("zeros",), ("constant", 0.3), ("param", "a"), ("param", "b"), None]) or self.vector(
+            scope.deeper()
+        )
 
     def _dense(self, scope):
         return ("dense", self.pick("abc"), self.vector(scope.deeper()))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
@@ -62,6 +63,9 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
         (answer,) = low.run(test, asked, region, Wanted({0}))
         return _rounds(low, call, closed, init, region, wanted) if answer.value else init
     (answer,) = low.run(test, asked, region, Wanted({0}))
+    if isinstance(answer, Static) and any(used.kind == "read" for used in calls(test.jaxpr)):
+        (known,) = low.packed([answer], [test.jaxpr.outvars[0].aval], region, "while", call.line)
+        answer = replace(known, was_read=0)  # the first round follows from the instance, the others need not
     _require_read(answer, call)
     guards = [Guard(low.number("if"), value, None) for value in (0, 1)]
     guards = [Guard(guards[0].field, guard.value, None) for guard in guards]
