@@ -210,7 +210,9 @@ class GraphDraft:
           regions: Where each output's messages are.
           name: The node's name.
         """
-        flows = [Flow(region, flow.types, flow.is_fresh, flow.is_late) for region in regions]
+        flows = [
+            Flow(region, flow.types, flow.is_fresh, flow.is_late, knows_outer=flow.knows_outer) for region in regions
+        ]
         called = self.name(name)
 
         def step() -> None:
@@ -364,7 +366,9 @@ class GraphDraft:
             return kept.replace(**facts, **{inner.index: getattr(s, own), other: i})
 
         make = lambda: ragged_builders.flatmap(built(flow), lambda s: getattr(s, size), change, name=name)
-        return self.control(region, flow.types, make, is_fresh=False)
+        pairs = self.control(region, flow.types, make, is_fresh=False)
+        pairs.knows_outer = False
+        return pairs
 
     def compute(self, note: NodeNote) -> list[Flow]:
         """Notes a node that computes, and the pumps of what it needs from the instance.
@@ -498,8 +502,7 @@ class GraphDraft:
 
         def step() -> None:
             entries = list(ports)
-            has_facts = any(column is not None for column in region.space.facts.values())
-            if not entries or (has_facts and not entries[0].is_fresh):
+            if not entries or not (entries[0].is_fresh or self._has_no_facts(region.space, entries[0])):
                 entries = [self._place_now(region, name, note.line), *entries]
             numbers = {id(flow): port for port, flow in enumerate(entries)}
             where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
@@ -510,6 +513,11 @@ class GraphDraft:
             connect(builder(name, body, join)(*(built(flow) for flow in entries)))
 
         self.then(step)
+
+    def _has_no_facts(self, space: IndexSpace, flow: Flow) -> bool:
+        """Whether messages whose states are not those of their place lack nothing: there are no facts that they do not know."""
+        spaces = [space] if flow.knows_outer else space.around()
+        return all(column is None for each in spaces for column in each.facts.values())
 
     def _place_now(self, region: Region, name: str, line: str) -> Flow:
         """A pump that is built at once: whether it is needed depends on the fields that there are."""

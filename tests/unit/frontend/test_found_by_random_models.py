@@ -72,6 +72,13 @@ def sequences_of_sequences_from_outside(p, s):
     return jnp.sum(amp.sum(amp.map(lambda w: w["word"] * amp.sum(amp.map(each, s["chars"])), s["tree"].value)))
 
 
+def a_computed_sequence_from_outside_in_a_tree(p, s):
+    v = amp.map(lambda w: p["embed"][w] * p["a"], s["words"])
+    leaf = lambda n: amp.mean(amp.map(lambda x: x * p["b"], v)) + n["word"]
+    _, root = amp.fold_tree(leaf, lambda n, x, y: x * y + p["b"], s["tree"], arity=2)
+    return jnp.sum(root**2)
+
+
 def a_number_that_a_choice_gives_counts(p, s):
     k = amp.cond(s["n"] > 1, lambda: s["n"], lambda: jnp.int32(1))
     long = amp.sum(amp.map(lambda w: (w > 1).astype(jnp.int32), s["words"]))
@@ -117,6 +124,7 @@ CONSTANT = np.array([2.0, 3.0])
         lengths_of_one_sequence_in_two_spaces,
         a_tree_that_is_gone_through_both_ways,
         sequences_of_sequences_from_outside,
+        a_computed_sequence_from_outside_in_a_tree,
         a_number_that_a_choice_gives_counts,
         a_read_value_of_the_instance_chooses,
         names_that_nodes_have_already,
