@@ -66,7 +66,7 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
     if isinstance(answer, Static) and any(used.kind == "read" for used in calls(test.jaxpr)):
         (known,) = low.packed([answer], [test.jaxpr.outvars[0].aval], region, "while", call.line)
         answer = replace(known, was_read=0)  # the first round follows from the instance, the others need not
-    _require_read(answer, call)
+    answer = _require_read(answer, call)
     guards = [Guard(low.number("if"), value, None) for value in (0, 1)]
     guards = [Guard(guards[0].field, guard.value, None) for guard in guards]
     functions = replace(call, functions=(same, turn))
@@ -129,10 +129,11 @@ def _rounds(
     return [final.get(i) if i in wanted.values else None for i in range(n)]
 
 
-def _require_read(answer: Any, call: Call) -> None:
+def _require_read(answer: Any, call: Call) -> Computed:
     if not isinstance(answer, Computed) or answer.was_read is None:
         fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
         raise GraphError(call.line, "a test of a value that is read back", "a test without `amp.read`", fix)
+    return answer
 
 
 def routed(
