@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import trace, tracing
+from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
@@ -68,16 +68,11 @@ class Compiled:
         with tracing() as dimensions:
             types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), dict(params))
             instance = structure.unflatten([leaf.aval(dimensions) for leaf in self._leaves])
-            function, constants, results = trace(model, types, instance)
-            if any(isinstance(value, Tracer) for value in constants):
-                raise GraphError(
-                    "the model",
-                    "parameters and the instance as its arguments",
-                    "traced values of another function",
-                    "Pass them.",
-                )
+            with in_users_words():
+                function, constants, results = trace(model, types, instance)
+            refuse_leaks(function.jaxpr, constants)
             metrics = _metrics_of(function.results, results)
-            low.draft.reserve(c.options["name"] for c in calls(function.jaxpr) if c.kind == "node")
+            low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"])
             low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
             given = [*map(Constant, constants), *values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
@@ -98,9 +93,12 @@ class Compiled:
           The data set.
 
         Raises:
-          DataError: If an instance does not fit the spec.
+          DataError: If an instance does not fit the spec, or the model takes an element that it has not.
         """
-        return CompiledInstances(self._draft.pumps, self._draft.topologies, Columns(self._leaves, instances))
+        columns = Columns(self._leaves, instances)
+        for check in self._draft.checks:
+            check(columns)
+        return CompiledInstances(self._draft.pumps, self._draft.topologies, columns)
 
     def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters in the structure of the model's own, so that the model can be run with them as it is.
@@ -165,6 +163,13 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any) -> Compiled:
             f"{type(params).__name__}",
             "Name the parts.",
         )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(dict(params)):
+        where = f"compile, params, `{jax.tree_util.keystr(path)}`"
+        if not isinstance(path[0].key, str):
+            raise GraphError(where, "keys that are names", f"{path[0].key!r}", "Name the parts: nodes are called so.")
+        if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), np.inexact):
+            fix = "Put what is not trained into the instances, or let the model close over it."
+            raise GraphError(where, "arrays of floats", f"{getattr(leaf, 'dtype', type(leaf).__name__)}", fix)
     return Compiled(model, params, spec)
 
 
@@ -201,6 +206,8 @@ def _metrics_of(structure: Any, results: Sequence[Any]) -> list[tuple[int, str]]
     if not isinstance(returned, int):
         raise GraphError(where, "a loss: one number", f"{structure}", fix)
     for name, i in [("the loss", returned), *metrics.items()]:
+        if name == "loss":
+            raise GraphError(f"{where}, metrics", "other names than `loss`", "`loss`", "The loss is told anyway.")
         if (
             not isinstance(i, int)
             or results[i].shape != ()

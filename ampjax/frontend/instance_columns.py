@@ -34,6 +34,9 @@ class Columns:
     """
 
     def __init__(self, leaves: Sequence[LeafSpec], instances: Sequence[Any]):
+        if isinstance(instances, Mapping) or not hasattr(instances, "__len__"):
+            got, fix = type(instances).__name__, "Give a list, also for a single instance."
+            raise DataError("instances", "a list of instances", f"one {got}", fix)
         self._n = len(instances)
         self._known: dict[Hashable, Any] = {}
         self._values: dict[str, np.ndarray] = {}

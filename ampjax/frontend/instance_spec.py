@@ -98,37 +98,36 @@ class LeafSpec:
 
     def _stacked(self, values: list[Any]) -> np.ndarray:
         """All rows of all values, as one array."""
-        wanted = self.shape
+        where, wanted = f"instances, `{self.path}`", self.shape
         try:
-            if not self.dimensions:
-                out = np.asarray(values) if values else np.zeros((0, *wanted))
-            else:
-                parts = [np.asarray(value).reshape(len(value), *np.shape(value)[1:]) for value in values if len(value)]
-                out = np.concatenate(parts) if parts else np.zeros((0, *wanted))
-        except ValueError:
-            out = None
-        if out is None or out.shape[1:] != wanted:
-            got = sorted({np.shape(v)[1 if self.dimensions else 0 :] for v in values if np.size(v)} - {wanted})
+            parts = [np.asarray(value) for value in values]
+            rows = [part for part in parts if len(part)] if self.dimensions else [part[None] for part in parts]
+            wrong = [part.shape[1:] for part in rows if part.shape[1:] != wanted]
+        except (ValueError, TypeError):
             raise DataError(
-                f"instances, `{self.path}`",
-                f"rows of shape {wanted}",
-                f"{got[:1] or 'none'}",
-                "Mend the data or the spec.",
-            )
-        return self._cast(out)
+                where, f"rows of shape {wanted}", "rows of rows", "Mend the data, or name their lengths in the spec."
+            ) from None
+        if wrong:
+            raise DataError(where, f"rows of shape {wanted}", f"{wrong[0]}", "Mend the data or the spec.")
+        return self._cast(np.concatenate(rows) if rows else np.zeros((0, *wanted), self.dtype))
 
     def _cast(self, out: np.ndarray) -> np.ndarray:
         """The rows in the spec's dtype."""
+        where = f"instances, `{self.path}`"
         if out.shape[1:] != self.shape:
-            fix = "Mend the data or the spec."
-            raise DataError(f"instances, `{self.path}`", f"rows of shape {self.shape}", f"{out.shape[1:]}", fix)
-        if not np.can_cast(out.dtype, self.dtype, "same_kind") and out.size:
-            exact = out.astype(self.dtype)
-            if out.dtype.kind not in "iub" or not np.array_equal(exact, out):
-                raise DataError(
-                    f"instances, `{self.path}`", f"{self.dtype}", f"{out.dtype}", "Cast the data, or change the spec."
-                )
+            raise DataError(where, f"rows of shape {self.shape}", f"{out.shape[1:]}", "Mend the data or the spec.")
+        if out.dtype != self.dtype and out.size and not self._holds(out):
+            fix = "Cast the data, or change the spec."
+            got = f"{out.dtype}" + (f" up to {abs(out).max()}" if out.dtype.kind in "iu" else "")
+            raise DataError(where, f"what {self.dtype} can hold", got, fix)
         return out.astype(self.dtype, copy=False)
+
+    def _holds(self, values: np.ndarray) -> bool:
+        """Whether values of another dtype keep their meaning: floats may be rounded, integers must stay the same."""
+        if values.dtype.kind in "iub" and not jnp.issubdtype(self.dtype, np.inexact):
+            return bool((values.astype(self.dtype) == values).all())
+        is_number = values.dtype.kind in "iubfc" or jnp.issubdtype(values.dtype, np.inexact)
+        return is_number and bool(np.can_cast(values.dtype, self.dtype, "same_kind"))
 
     def _length(self, value: Any) -> int:
         try:
@@ -217,7 +216,9 @@ def _parsed(keys: tuple[Any, ...], text: Any) -> LeafSpec:
     try:
         dtype = np.dtype(jnp.dtype(match[1]))
     except TypeError:
-        raise GraphError(where, "a dtype of JAX", f"`{match[1]}`", fix) from None
+        dtype = np.dtype(object)
+    if not (jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)):
+        raise GraphError(where, "a dtype of JAX", f"`{match[1]}`", fix)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         hint = 'Use 32 bits, or `jax.config.update("jax_enable_x64", True)`.'
         raise GraphError(where, "a dtype that JAX holds now", f"`{match[1]}`", hint)

@@ -1,22 +1,35 @@
 """Any model of the front end: the graph that it is compiled to computes what the model computes, run as plain JAX.
 
 The generator (`support/random_models.py`) nests combinators, shares weights and values between places, lets the instance and read values choose.
+Most cases run on the synchronous interpreter, in float64: single operations are compiled alone, and a case takes about 0.1 s of a processor.
 """
 
 import os
 
 import jax
+import numpy as np
+import optax
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 from support.model_laws import Compiled64
 from support.random_models import instance, models, parameters, shapes, spec
 
+import ampjax as amp
+
 DTYPE = "float64"
 CASES = st.tuples(models(), shapes(), st.integers(0, 1 << 16))
 EVERY_GRADIENT = 8
 """One case in so many compares each gradient, which takes three times as long as the derivative in one random direction."""
+
+CLEAR = 1e-3
+"""In float32 decisions must have this margin, so that rounding can't make them otherwise."""
+
+SCHEDULES = (
+    amp.Settings(max_active_keys=4, max_dispatch_size=64),
+    amp.Settings(max_active_keys=1, max_dispatch_size=1, fuse=False, policy="backward_first"),
+)
 
 
 def check(case):
@@ -29,7 +42,7 @@ def check(case):
             compiled.check_gradients()
 
 
-@settings(max_examples=examples(3000))
+@settings(max_examples=examples(1500))
 @given(CASES)
 def test_a_graph_computes_what_its_model_computes(case):
     check(case)
@@ -41,3 +54,25 @@ def test_a_graph_computes_what_its_model_computes(case):
 def test_twenty_thousand_models(case):
     """Half an hour of one processor; `AMPJAX_CASES` sets another number."""
     check(case)
+
+
+@pytest.mark.full
+@settings(max_examples=examples(12))
+@given(models(2), shapes(), st.integers(0, 1 << 16))
+def test_the_engine_computes_it_in_any_schedule(model, lengths, seed):
+    """Fused and many messages at once, and one message at a time: gradients of float32, to 1e-5 of the largest entry."""
+    params, instances = parameters(seed), [instance(seed + i, shape) for i, shape in enumerate(lengths)]
+    assume(model.margins(params, instances) > CLEAR)
+    compiled = amp.compile(model, params, spec())
+    want_loss, grads = jax.value_and_grad(lambda p: compiled.loss(p, instances))(params)
+    want = compiled.node_params(grads)
+    sizes = [[float(np.abs(x).sum()) for x in jax.tree.leaves(tree)] for tree in (want, grads)]
+    assert sum(sizes[0]) == pytest.approx(sum(sizes[1]))  # what no node reads has no gradient
+    largest = max(1.0, *(float(np.abs(x).max()) for x in jax.tree.leaves(want)))
+    for schedule in SCHEDULES:
+        trainer = amp.Trainer(compiled.graph, optax.sgd(0.0), settings=schedule)
+        loss = trainer.accumulate(compiled.data(instances), update=False)["loss_sum"]
+        assert abs(loss - want_loss) <= 1e-5 * max(1.0, abs(float(want_loss)))
+        for node, (tree, _) in trainer.gradients.items():
+            for one, other in zip(jax.tree.leaves(tree), jax.tree.leaves(want[node]), strict=True):
+                assert np.abs(one - other).max() <= 1e-5 * largest, node

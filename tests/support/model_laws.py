@@ -16,6 +16,7 @@ from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.testing.interpreter import Run
 from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import _unpack as messages_of
+from ampjax.testing.reference import reference
 
 TOLERANCE = 1e-10
 
@@ -65,6 +66,11 @@ class Compiled64:
             losses += [loss for _, loss in run.results.losses]
         return sum(losses, start=jnp.zeros(()))
 
+    def reference(self):
+        """What the interpreter says of loss, metrics and outputs."""
+        own = self.compiled.node_params(self.params)
+        return reference(self.graph, own, self.data, gradients=False, oracle="eager")
+
     def check_direction(self, seed=0):
         """Loss, and its derivative in one random direction: a number in which each entry of each gradient has a weight of its own."""
         rng = np.random.default_rng(seed)
@@ -92,7 +98,7 @@ class Compiled64:
         columns = self.columns
         for flow in self.exact:
             region, states = flow.region, seen.get(flow.wire, [])
-            if not region.is_known or flow.wire is None:
+            if not region.is_known or region.space.is_ragged or flow.wire is None:
                 continue
             space, rows = region.space, region.rows(columns)
             fields = {**space.columns(columns), "instance": space.instances(columns)}

@@ -25,10 +25,12 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
       count: What it counts for, such as 0 for elements that are not to be averaged.
 
     Raises:
-      GraphError: If one of the two is not a single number.
+      GraphError: If one of the two is not a single number, or the name is `loss`.
     """
     if dimensions() is None:
         return
+    if name == "loss":
+        raise GraphError(user_line(), "another name than `loss`", "`loss`", "The loss is told anyway.")
     numbers = [jnp.asarray(x, jnp.float32) for x in (value, count)]
     for x in numbers:
         if x.shape != ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 
-from ampjax.errors import GraphError
+from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.structures import as_sequence, is_rows, stack
 from ampjax.frontend.combinators.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
 from ampjax.jaxprs.primitives import shape_text
+
+_LEARNS_TYPES: contextvars.ContextVar[bool] = contextvars.ContextVar("ampjax_learns_types", default=False)
+"""Whether a function runs on an element that is not there, to learn the types of its results."""
 
 
 def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, reverse: bool = False) -> tuple[Any, Any]:
@@ -200,9 +204,19 @@ def take(xs: Any, at: Any) -> Any:
     Args:
       xs: A sequence, or a pytree of sequences of one length.
       at: Its number, which follows from the instance alone; negative ones count from the end. It must be there.
+
+    Raises:
+      GraphError: If the number depends on parameters.
+      DataError: If there is no such element.
     """
     leaves, structure = _sequences("take", xs)
     if not _is_symbolic(leaves):
+        n = _length("take", leaves)
+        if not -n <= int(at) < n:
+            if _LEARNS_TYPES.get():
+                return _blank(leaves, structure)
+            fix = "Take what is there; `amp.cond` of `amp.length` chooses what to do without."
+            raise DataError(user_line(), "an element that the sequence has", f"number {int(at)} of {n} elements", fix)
         return structure.unflatten([leaf[int(at)] for leaf in leaves])
     types = [ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     return structure.unflatten(bind(Call("take", types, line=user_line()), [jnp.asarray(at), *leaves]))
@@ -260,9 +274,14 @@ def _row(leaf: Any) -> Any:
 def _blank(leaves: Sequence[Any], structure: Any) -> Any:
     """An element of zeros, to learn the shapes of results where there is no element."""
     return structure.unflatten(
-        [leaf.values[0:0] if is_rows(leaf) else jnp.zeros(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+        [leaf.values[0:0] if is_rows(leaf) else np.zeros(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     )
 
 
 def _empty(one: Callable[[], Any]) -> Any:
-    return jax.tree.map(lambda x: jnp.zeros((0, *jnp.shape(x)), jnp.result_type(x)), one(), is_leaf=is_rows)
+    """No elements, of the types that a function gives."""
+    token = _LEARNS_TYPES.set(True)
+    try:
+        return jax.tree.map(lambda x: jnp.zeros((0, *jnp.shape(x)), jnp.result_type(x)), one(), is_leaf=is_rows)
+    finally:
+        _LEARNS_TYPES.reset(token)

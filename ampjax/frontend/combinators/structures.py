@@ -29,6 +29,12 @@ class Ragged:
     values: Any
     sizes: np.ndarray
 
+    def __post_init__(self):
+        sizes = np.asarray(self.sizes)
+        if sizes.ndim != 1 or (sizes < 0).any() or sizes.sum() != len(self.values):
+            expected = f"sizes of rows, at least 0, that add up to the {len(self.values)} values"
+            raise DataError("Ragged", expected, f"{sizes.tolist()}"[:60], "Say how many values each row has.")
+
     @classmethod
     def of(cls, rows: Sequence[Any], dtype: Any = None) -> Ragged:
         """Makes one from lists of lists, to any depth, or from a list of arrays.
@@ -36,7 +42,13 @@ class Ragged:
         Args:
           rows: The outer rows.
           dtype: The values' dtype; by default that of the values, int32 where there are none.
+
+        Raises:
+          DataError: If a row is no sequence.
         """
+        for number, row in enumerate(rows):
+            if not np.ndim(row) and not isinstance(row, list | tuple | Ragged):
+                raise DataError(f"Ragged.of, row {number}", "a list or an array", f"{row!r}", "Give a list of rows.")
         sizes = np.array([len(row) for row in rows], np.int64)
         inner = [each for row in rows if isinstance(row, list | tuple) for each in row]
         if inner and isinstance(inner[0], list | tuple):
@@ -94,6 +106,9 @@ class Tree:
           nested: The tree.
           leaf: From a leaf to its value, a pytree of numbers or arrays; by default the leaf itself.
           branch: The value of every branch, of the same structure.
+
+        Raises:
+          DataError: If leaves and branches have values of different structures.
         """
         parent: list[int] = []
         side: list[int] = []
@@ -107,6 +122,10 @@ class Tree:
             values.append(branch if is_branch else leaf(node))
             if is_branch:
                 waiting += [(child, at, i) for i, child in reversed(list(enumerate(node)))]
+        for each in values:
+            if jax.tree.structure(each) != jax.tree.structure(values[0]):
+                fix = "Give `branch` the structure that `leaf` returns."
+                raise DataError("Tree.of", "values of one structure", f"{values[0]!r} and {each!r}", fix)
         value = jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *values)
         return cls(np.array(parent, np.int32), np.array(side, np.int32), value)
 
@@ -201,11 +220,10 @@ def as_sequence(value: Any) -> Any:
     """A list as an array, or as a `Ragged` if it is one of rows; anything else as it is."""
     if not isinstance(value, list):
         return value
-    return (
-        Ragged.of(value)
-        if value and np.ndim(value[0] if not isinstance(value[0], list) else [0])
-        else np.asarray(value)
-    )
+    if not value:
+        return np.zeros(0, np.int32)  # floats could not be indices, integers can be either
+    is_nested = isinstance(value[0], list | tuple) or np.ndim(value[0])
+    return Ragged.of(value) if is_nested else np.asarray(value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,9 +71,25 @@ class Traced:
 
     @property
     def used(self) -> set[Any]:
-        """Its variables that an equation or a result reads."""
-        read = [atom for equation in self.jaxpr.eqns for atom in equation.invars] + list(self.jaxpr.outvars)
+        """Its variables of which an equation or a result reads values; a sequence of which only the length is asked is not among them."""
+        read = [atom for equation in self.jaxpr.eqns for atom in _read_by(equation)] + list(self.jaxpr.outvars)
         return {atom for atom in read if not isinstance(atom, jex.Literal)}
+
+
+def _read_by(equation: Any) -> list[Any]:
+    """The operands of which an equation reads values; what a function is given that a combinator has, only if that reads it."""
+    if equation.primitive is not COMBINATOR:
+        return list(equation.invars)
+    call, start = equation.params["call"], 0
+    if call.kind == "length":
+        return []
+    found: list[Any] = []
+    for function, n in zip(call.functions, call.n_closed, strict=True):
+        used = function.used
+        own = zip(equation.invars[start : start + n], function.jaxpr.constvars, strict=True)
+        found += [atom for atom, inside in own if inside in used]
+        start += n
+    return found + list(equation.invars[start:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,12 +138,22 @@ def trace(function: Callable[..., Any], *args: Any) -> tuple[Traced, list[Any], 
 
     Returns:
       The traced function, the values that it closes over, and the types of its results.
+
+    Raises:
+      GraphError: If it takes other arguments.
     """
     leaves, structure = jax.tree.flatten(args)
     result: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
-        out, tree = jax.tree.flatten(function(*structure.unflatten(values)))
+        try:
+            returned = function(*structure.unflatten(values))
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # a mistake inside of it
+            fix = "Mend its arguments."
+            raise GraphError(user_line(), f"a function of {len(args)} arguments", str(error), fix) from None
+        out, tree = jax.tree.flatten(returned)
         result[:] = [tree]
         return [jnp.asarray(x) for x in out]
 

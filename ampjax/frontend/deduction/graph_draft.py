@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,6 +20,9 @@ from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire
+
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
 
 _MOST_COPIED = 16
 """Entries of a value of an outer space that are pumped anew for each element at most; larger ones are pumped once and sent to each."""
@@ -83,10 +86,12 @@ class GraphDraft:
       topologies: Likewise what each topology pump gets.
       origins: Where each pump and each node that computes comes from, by name.
       anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
+      checks: What data must fulfil beside the spec: each raises a `DataError` if columns do not.
     """
 
     def __init__(self, params: Mapping[str, Any]):
         self.params = params
+        self.checks: list[Callable[[Columns], None]] = []
         self.pumps: dict[str, PumpPlan] = {}
         self.topologies: dict[str, EdgePlan] = {}
         self.origins: dict[str, Origin] = {}
@@ -94,22 +99,32 @@ class GraphDraft:
         self.owners: dict[Leaf, ParamsNode] = {}
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
-        self._names: set[str] = set(params)  # nodes with parameters are called after them
-        self._owned: set[str] = set()
+        self._reserved = set(params)
+        self._names = set(params)
         self._pumped: dict[Any, Flow] = {}
         self._sinks: set[str] = set()
 
-    def name(self, wanted: str) -> str:
-        """A free name: the wanted one, with a number where it is taken."""
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keeps names for the nodes that the user has named, beside the keys of the parameters."""
+        found = set(names)
+        self._reserved |= found
+        self._names |= found
+
+    def name(self, wanted: str, *, is_users: bool = False) -> str:
+        """A free name: the wanted one, with a number where it is taken.
+
+        Args:
+          wanted: The name.
+          is_users: Whether the user gave it: as a key of the parameters, or to `amp.node`.
+        """
+        if is_users and wanted in self._reserved:
+            self._reserved.remove(wanted)
+            return wanted
         free, number = wanted, 2
         while free in self._names:
             free, number = f"{wanted}_{number}", number + 1
         self._names.add(free)
         return free
-
-    def reserve(self, names: Iterable[str]) -> None:
-        """Keeps names for the nodes that `amp.node` makes."""
-        self._names |= set(names)
 
     def then(self, step: Callable[[], None]) -> None:
         """Notes a step of building."""
@@ -195,7 +210,9 @@ class GraphDraft:
           regions: Where each output's messages are.
           name: The node's name.
         """
-        flows = [Flow(region, flow.types, flow.is_fresh, flow.is_late) for region in regions]
+        flows = [
+            Flow(region, flow.types, flow.is_fresh, flow.is_late, knows_outer=flow.knows_outer) for region in regions
+        ]
         called = self.name(name)
 
         def step() -> None:
@@ -349,7 +366,9 @@ class GraphDraft:
             return kept.replace(**facts, **{inner.index: getattr(s, own), other: i})
 
         make = lambda: ragged_builders.flatmap(built(flow), lambda s: getattr(s, size), change, name=name)
-        return self.control(region, flow.types, make, is_fresh=False)
+        pairs = self.control(region, flow.types, make, is_fresh=False)
+        pairs.knows_outer = False
+        return pairs
 
     def compute(self, note: NodeNote) -> list[Flow]:
         """Notes a node that computes, and the pumps of what it needs from the instance.
@@ -457,12 +476,8 @@ class GraphDraft:
 
     def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
         region = note.region
-        own = note.named_by or next(iter({key for key, _ in note.leaves}), None)
-        if own is not None and own not in self._owned:
-            self._owned.add(own)
-            name = own
-        else:
-            name = self.name(own or note.name)
+        wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
+        name = self.name(note.named_by or wanted, is_users=bool(note.leaves or note.named_by))
         self.origins[name] = Origin(note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}
@@ -487,8 +502,7 @@ class GraphDraft:
 
         def step() -> None:
             entries = list(ports)
-            has_facts = any(column is not None for column in region.space.facts.values())
-            if not entries or (has_facts and not entries[0].is_fresh):
+            if not entries or not (entries[0].is_fresh or self._has_no_facts(region.space, entries[0])):
                 entries = [self._place_now(region, name, note.line), *entries]
             numbers = {id(flow): port for port, flow in enumerate(entries)}
             where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
@@ -499,6 +513,11 @@ class GraphDraft:
             connect(builder(name, body, join)(*(built(flow) for flow in entries)))
 
         self.then(step)
+
+    def _has_no_facts(self, space: IndexSpace, flow: Flow) -> bool:
+        """Whether messages whose states are not those of their place lack nothing: there are no facts that they do not know."""
+        spaces = [space] if flow.knows_outer else space.around()
+        return all(column is None for each in spaces for column in each.facts.values())
 
     def _place_now(self, region: Region, name: str, line: str) -> Flow:
         """A pump that is built at once: whether it is needed depends on the fields that there are."""

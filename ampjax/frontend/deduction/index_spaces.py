@@ -87,7 +87,7 @@ class IndexSpace:
             taken = {space.dimension for space in self.around()}
             taken |= {inner.dimension for space in self.around() for inner in space._inner.values()}
             name = dimension
-            while name in taken:
+            while name in taken and not is_ragged:
                 name = f"{name}_"
             self._inner[dimension] = IndexSpace(self, name, sizes, is_ragged)
         return self._inner[dimension]

@@ -65,7 +65,7 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -
         for value, term in zip(values, terms, strict=True)
         if term.metric is not None
     ]
-    names = [name for name, *_ in metrics]
+    names = list(dict.fromkeys(name for name, *_ in metrics))
 
     def function(_: Any, *given: Any) -> list[Any]:
         computed = [note.function(None, *(given[i] for i in own)) for note, own in parts]
@@ -76,10 +76,12 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -
             for weight in weights:
                 part = part * get(weight)
             total = total + part
-        told = [jnp.asarray(get(place), total.dtype) for _, value, count in metrics for place in (value, count)]
-        return [total, *told]
+        told = {name: jnp.zeros(2, kind.dtype) for name in names}
+        for name, value, count in metrics:  # one that is told at several places is the mean over all of them
+            told[name] += jnp.stack([jnp.asarray(get(place), kind.dtype) for place in (value, count)])
+        return [total, *(x for pair in told.values() for x in pair)]
 
-    n = 1 + 2 * len(metrics)
+    n = 1 + 2 * len(names)
     note = NodeNote("loss", region, inputs, types, function, [kind] * n, [range(n)], terms[0].line)
     low.draft.loss(note, [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)])
 

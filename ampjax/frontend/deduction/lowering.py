@@ -51,13 +51,11 @@ class Lowering:
     Attributes:
       draft: The graph to be.
       terms: The summands of the loss, and the metrics.
-      outputs: What `predict` returns: names, with the wires.
     """
 
     def __init__(self, params: Mapping[str, Any], rules: Mapping[str, Rule]):
         self.draft = GraphDraft(params)
         self.terms: list[LossTerm] = []
-        self.outputs: list[tuple[str, Value, Any, Region, str]] = []
         self.lengths: dict[str, Column] = {}
         self._rules = rules
         self._numbers: dict[str, int] = {}
@@ -240,7 +238,7 @@ class Lowering:
 
         if isinstance(element, Static):
             column = element.column.inside(outer)
-            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], _still(column, inner))
+            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], column.origin)
             return Elements(inner, Static(copied))
         if isinstance(element, Computed):
             if outer.parent is not region.space:
@@ -527,7 +525,7 @@ class _Body:
             function=Equations(steps, roots, flat),
             results=[name.aval for name in flat],
             groups=[range(end - len(bundle), end) for end, bundle in zip(ends, names, strict=True)],
-            line=cluster.equations[-1].line,
+            line=self._line_of(cluster),
             leaves=leaves,
             draws=any(step.draws for step in steps),
         )
@@ -574,6 +572,11 @@ class _Body:
         for atom in results:
             need(atom)
         return steps, roots
+
+    def _line_of(self, cluster: Cluster) -> str:
+        """The line that reads parameters; without any, the last one."""
+        reads = [e for e in cluster.equations if any(isinstance(self._known(atom), OfParams) for atom in e.inputs)]
+        return (reads or cluster.equations[-1:])[0].line
 
 
 class Equations:

@@ -53,6 +53,7 @@ class Flow:
       foresees: Where a loop tells its carry what the instance says of the next element: makes it tell one more field; None elsewhere.
       is_late: Whether it is a loop's carry: what does not need it is computed in nodes of its own, before the loop.
       wire: The wire, once it is built.
+      knows_outer: Whether, where it is not fresh, at least the fields of the spaces around are those of their place.
     """
 
     region: Region
@@ -61,6 +62,7 @@ class Flow:
     is_late: bool = False
     foresees: Callable[[str, Column], None] | None = None
     wire: Wire | None = None
+    knows_outer: bool = True
 
     @property
     def dtype(self) -> np.dtype:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
@@ -61,7 +62,10 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
     (answer,) = low.run(test, asked, region, Wanted({0}))
     if isinstance(answer, Constant):
         return _rounds(low, call, closed, init, region, wanted) if answer.value else init
-    _require_read(answer, call)
+    if isinstance(answer, Static) and any(used.kind == "read" for used in calls(test.jaxpr)):
+        (known,) = low.packed([answer], [test.jaxpr.outvars[0].aval], region, "while", call.line)
+        answer = replace(known, was_read=0)  # the first round follows from the instance, the others need not
+    answer = _require_read(answer, call)
     field = low.number("if")
     guards = [Guard(field, value, None) for value in (0, 1)]
     functions = replace(call, functions=(same, turn))
@@ -126,10 +130,11 @@ def _rounds(
     return [final.get(i) if i in wanted.values else None for i in range(n)]
 
 
-def _require_read(answer: Any, call: Call) -> None:
+def _require_read(answer: Any, call: Call) -> Computed:
     if not isinstance(answer, Computed) or answer.was_read is None:
         fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
         raise GraphError(call.line, "a test of a value that is read back", "a test without `amp.read`", fix)
+    return answer
 
 
 def routed(
@@ -221,14 +226,7 @@ def _routed_by_value(
         number, part = places[id(value)]
         return Computed(outputs[number][branch], part)
 
-    inputs = [
-        [
-            to(value, branch) if variable in function.used else value
-            for value, variable in zip(values, function.variables, strict=True)
-        ]
-        for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
-    ]
-    return inputs
+    return [[to(value, branch) for value in values] for branch, values in enumerate(given)]
 
 
 def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: Call) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import GraphError
+from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
@@ -259,14 +259,11 @@ def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         assert isinstance(xs, Elements)
         space, element = xs.space, xs.element
         wanted_row = _row_at(space, place)
+        low.draft.checks.append(lambda data, s=space, w=wanted_row: _check_taken(data, region, s, w, call.line))
         if isinstance(element, Static):
             column = element.column.inside(space)
             results.append(
-                Static(
-                    Column(
-                        region.space, lambda data, c=column, s=space, w=wanted_row: c.of(data)[s.starts(data) + w(data)]
-                    )
-                )
+                Static(Column(region.space, lambda data, c=column, s=space, w=wanted_row: _rows_at(data, c, s, w)))
             )
         elif isinstance(element, Computed) and space.is_ragged:
             flow = element.flow
@@ -359,6 +356,31 @@ def _row_at(space: IndexSpace, place: Column) -> Callable[[Any], np.ndarray]:
         return np.where(at < 0, at + n, at)
 
     return rows
+
+
+def _check_taken(
+    data: Any, region: Region, space: IndexSpace, wanted_row: Callable[[Any], np.ndarray], line: str
+) -> None:
+    """Checks that the elements that are taken are there, wherever they are taken."""
+    at, n, rows = wanted_row(data), space.lengths(data), region.rows(data)
+    is_missing = (at < 0) | (at >= n)
+    for row in (np.flatnonzero(is_missing) if rows is None else rows[is_missing[rows]])[:1].tolist():
+        raise DataError(
+            f"{line}, instance {region.space.instances(data)[row]}",
+            "an element that the sequence has",
+            f"number {at[row]} of {n[row]} elements",
+            "Take what is there; `amp.cond` of `amp.length` chooses what to do without.",
+        )
+
+
+def _rows_at(data: Any, column: Column, space: IndexSpace, wanted_row: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """One element of each row's sequence; anything where it has none, which nobody reads."""
+    values, rows = column.of(data), space.starts(data) + wanted_row(data)
+    return (
+        values[np.clip(rows, 0, len(values) - 1)]
+        if len(values)
+        else np.zeros((len(rows), *values.shape[1:]), values.dtype)
+    )
 
 
 def _is_at(space: IndexSpace, wanted_row: Callable[[Any], np.ndarray]) -> Column:

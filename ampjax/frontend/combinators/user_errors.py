@@ -1,0 +1,120 @@
+"""What can't be traced: JAX's errors in ampjax's words, with the user's line and what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from jax.core import Tracer
+
+from ampjax.errors import GraphError
+from ampjax.frontend.combinators.tracing import COMBINATOR
+from ampjax.jaxprs.primitives import is_library_file, source_line
+
+_TRACED = "operations of JAX on values that are traced"
+_LENGTH = "a length to stay each instance's own"
+_HELP: dict[str, tuple[str, str, str]] = {
+    "TracerBoolConversionError": (
+        _TRACED,
+        "`if`, `while`, `and`, `not` or `bool()` of one",
+        "Use `amp.cond` or `amp.while_loop`, with `amp.read` where parameters decide; or `jnp.where`.",
+    ),
+    "TracerIntegerConversionError": (
+        _TRACED,
+        "`range()` of one, or one as the index of a list",
+        "Use `amp.fori_loop` to count, and `amp.switch` to choose.",
+    ),
+    "TracerArrayConversionError": (_TRACED, "NumPy's on one", "Use the function of `jnp` or `jax` of the same name."),
+    "ConcretizationTypeError": (
+        _TRACED,
+        "`int()`, `float()` or another use of one as a number of Python",
+        "Leave it an array; use `amp.fori_loop`, `amp.switch` or `amp.take` where it counts or chooses.",
+    ),
+    "InconclusiveDimensionOperation": (
+        _LENGTH,
+        "a comparison, a loop or `int()` that needs a number",
+        "Use `amp.length` for the number, and `amp.map`, `amp.scan` or `amp.fori_loop` to go through elements.",
+    ),
+    "_DimExpr": (
+        _LENGTH,
+        "`len()` or another use of it as a number of Python",
+        "Use `amp.length` for the number, and `amp.map`, `amp.scan` or `amp.fori_loop` to go through elements.",
+    ),
+    "combinator": (
+        "combinators inside combinators only",
+        "one inside a transformation of JAX, such as `jax.vmap` or `jax.grad`",
+        "Use `amp.map` instead of `jax.vmap`; the graph is differentiated for you.",
+    ),
+}
+"""By the name of JAX's error, or by a word in it: what was expected, what came, what to do."""
+
+
+@contextmanager
+def in_users_words() -> Iterator[None]:
+    """Raises JAX's errors about what can't be traced as ours.
+
+    Raises:
+      GraphError: In place of such an error, which is its cause; other errors pass.
+    """
+    try:
+        yield
+    except GraphError:
+        raise
+    except Exception as error:
+        names = [cls.__name__ for cls in type(error).__mro__]
+        words = [word for word in ("_DimExpr", "'combinator'") if word in str(error)]
+        kind = next((name for name in [*names, *(word.strip("'") for word in words)] if name in _HELP), None)
+        if kind is None:
+            raise
+        raise GraphError(_line(error.__traceback__), *_HELP[kind]) from error
+
+
+def refuse_leaks(jaxpr: Any, constants: list[Any]) -> None:
+    """Checks that a model reads no traced value of a function that has ended, or of one around it.
+
+    Args:
+      jaxpr: The model's open jaxpr.
+      constants: What it closes over.
+
+    Raises:
+      GraphError: If it does; names the line that reads it.
+    """
+    for variable, value in zip(jaxpr.constvars, constants, strict=True):
+        if isinstance(value, Tracer):
+            raise GraphError(
+                _reader(jaxpr, variable) or "the model",
+                "values of this function, and of those around it",
+                f"one of another function, {value.aval.str_short()}, which was kept when that was traced",
+                "Return it from there: `amp.scan` and `amp.map` give the sequence of all elements' values.",
+            )
+
+
+def _reader(jaxpr: Any, variable: Any) -> str:
+    """The line of the first equation that reads a variable; in a function that a combinator was given, the line in there."""
+    for equation in jaxpr.eqns:
+        if not any(atom is variable for atom in equation.invars):
+            continue
+        if equation.primitive is not COMBINATOR:
+            return source_line(equation)
+        call, start = equation.params["call"], 0
+        for function, n in zip(call.functions, call.n_closed, strict=True):
+            for atom, inside in zip(equation.invars[start : start + n], function.jaxpr.constvars, strict=True):
+                if atom is variable and (line := _reader(function.jaxpr, inside)):
+                    return line
+            start += n
+        return call.line
+    return ""
+
+
+def _line(traceback: TracebackType | None) -> str:
+    """The last line of the user's code in a traceback."""
+    found = "the model"
+    while traceback is not None:
+        code, file = traceback.tb_frame.f_code, Path(traceback.tb_frame.f_code.co_filename)
+        if not is_library_file(file) and "site-packages" not in file.parts:
+            found = f"{file.name}:{traceback.tb_lineno}, `{code.co_name}`"
+        traceback = traceback.tb_next
+    return found

@@ -1,0 +1,158 @@
+"""What random models have found: the smallest model of each mistake of the compiler, kept."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.model_laws import Compiled64
+
+import ampjax as amp
+
+PARAMS = {"a": np.array([0.3, -0.8]), "b": np.array([0.5, 0.2]), "embed": np.linspace(-1, 1, 10).reshape(5, 2)}
+SPEC = {
+    "words": "int32[w]",
+    "chars": "int32[w,c]",
+    "y": "float64[2]",
+    "n": "int32[]",
+    "tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]"}),
+}
+TREE = amp.Tree(np.array([-1, 0, 0]), np.array([0, 0, 1]), {"word": np.array([1, 2, 3])})
+INSTANCES = [
+    {"words": np.array([1, 2]), "chars": [[3], [4, 0]], "y": np.array([1.0, -0.5]), "n": 2, "tree": TREE},
+    {
+        "words": np.array([], int),
+        "chars": amp.Ragged.of([]),
+        "y": np.array([-0.3, 0.4]),
+        "n": 0,
+        "tree": amp.Tree.of(((1, 2), 3), lambda x: {"word": x}, {"word": 0}),
+    },
+]
+
+
+def is_up(x):
+    return amp.read(x[0] > 0.1)
+
+
+def constants_where_a_read_value_decides(p, s):
+    x = amp.cond(is_up(s["y"] * p["a"]), lambda: jnp.ones(2), lambda: p["b"])
+    return jnp.sum(x**2) + jnp.sum(p["a"] ** 2)
+
+
+def constants_in_a_choice_within_one_that_a_read_value_makes(p, s):
+    inner = lambda: amp.cond(amp.length(s["words"]) > 1, lambda: jnp.ones(2), lambda: p["b"])
+    return jnp.sum(amp.cond(is_up(s["y"] * p["a"]), inner, lambda: s["y"]) ** 2)
+
+
+def a_choice_by_a_constant_in_a_loop(p, s):
+    body = lambda x: amp.cond(jnp.int32(2) > 1, lambda: x * p["a"], lambda: x)
+    return jnp.sum(amp.while_loop(is_up, body, s["y"], most=2) ** 2)
+
+
+def a_carry_that_no_round_reads(p, s):
+    x = amp.while_loop(is_up, lambda x: p["a"] - p["a"] ** 2, s["y"] * p["b"], most=2)
+    return jnp.sum(x**2)
+
+
+def lengths_of_one_sequence_in_two_spaces(p, s):
+    each = lambda i, h: h + p["a"] * amp.sum(amp.map(lambda w: jnp.sin(p["embed"][w] * h), s["words"]))
+    h = amp.fori_loop(s["n"], each, s["y"])
+    return jnp.sum(h**2) + jnp.sum(amp.mean(amp.map(lambda w: p["embed"][w], s["words"])))
+
+
+def a_tree_that_is_gone_through_both_ways(p, s):
+    down = amp.scan_tree(lambda h, n: jnp.tanh(h * p["a"] + n["word"]), s["y"], s["tree"])
+    up, _ = amp.fold_tree(lambda n: p["embed"][n["word"]], lambda n, x, y: x * y + p["b"], s["tree"], arity=2)
+    return jnp.sum(amp.sum(amp.map(lambda x, y: x * y, down, up)))
+
+
+def sequences_of_sequences_from_outside(p, s):
+    each = lambda c: amp.sum(amp.map(lambda x: p["embed"][x], c))
+    return jnp.sum(amp.sum(amp.map(lambda w: w["word"] * amp.sum(amp.map(each, s["chars"])), s["tree"].value)))
+
+
+def a_computed_sequence_from_outside_in_a_tree(p, s):
+    v = amp.map(lambda w: p["embed"][w] * p["a"], s["words"])
+    leaf = lambda n: amp.mean(amp.map(lambda x: x * p["b"], v)) + n["word"]
+    _, root = amp.fold_tree(leaf, lambda n, x, y: x * y + p["b"], s["tree"], arity=2)
+    return jnp.sum(root**2)
+
+
+def a_number_that_a_choice_gives_counts(p, s):
+    k = amp.cond(s["n"] > 1, lambda: s["n"], lambda: jnp.int32(1))
+    long = amp.sum(amp.map(lambda w: (w > 1).astype(jnp.int32), s["words"]))
+    return jnp.sum(amp.fori_loop(k + long, lambda i, h: h * p["a"] + i, s["y"]) ** 2)
+
+
+def a_read_value_of_the_instance_chooses(p, s):
+    return jnp.sum(amp.switch(amp.read(s["n"]), [lambda: p["a"], lambda: s["y"], lambda: p["b"] * s["y"]]) ** 2)
+
+
+def names_that_nodes_have_already(p, s):
+    f = amp.node("w")(lambda x: x * p["a"])  # the sequence's name
+    g = amp.node("sum")(lambda x: x * p["b"])  # a combinator's
+    scanned, _ = amp.scan(lambda h, w: (jnp.tanh(h + p["embed"][w]), None), s["y"], s["words"])
+    return jnp.sum(g(f(g(scanned))) ** 2)
+
+
+def weights_of_instances(p, s):
+    return amp.sum(amp.map(lambda w: jnp.sum(p["embed"][w] ** 2), s["words"])) / 3.0 + jnp.sum(p["a"] ** 2) / (
+        s["n"] + 3
+    )
+
+
+def taken_where_it_is_there(p, s):
+    first = lambda: p["embed"][amp.take(s["words"], -1)]
+    return jnp.sum(amp.cond(amp.length(s["words"]) > 0, first, lambda: p["a"]) ** 2)
+
+
+def arrays_that_the_model_closes_over(p, s):
+    return jnp.sum(CONSTANT * p["a"] * s["y"] + jnp.arange(2))
+
+
+CONSTANT = np.array([2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        constants_where_a_read_value_decides,
+        constants_in_a_choice_within_one_that_a_read_value_makes,
+        a_choice_by_a_constant_in_a_loop,
+        a_carry_that_no_round_reads,
+        lengths_of_one_sequence_in_two_spaces,
+        a_tree_that_is_gone_through_both_ways,
+        sequences_of_sequences_from_outside,
+        a_computed_sequence_from_outside_in_a_tree,
+        a_number_that_a_choice_gives_counts,
+        a_read_value_of_the_instance_chooses,
+        names_that_nodes_have_already,
+        weights_of_instances,
+        taken_where_it_is_there,
+        arrays_that_the_model_closes_over,
+    ],
+    ids=lambda model: model.__name__,
+)
+def test_a_graph_computes_what_its_model_computes(model):
+    with jax.enable_x64(True):
+        compiled = Compiled64(model, PARAMS, SPEC, INSTANCES)
+        compiled.check_direction()
+        compiled.check_gradients()
+
+
+def test_no_rows_at_all():
+    """Several values in one payload, in no row."""
+    with jax.enable_x64(True):
+        Compiled64(lengths_of_one_sequence_in_two_spaces, PARAMS, SPEC, INSTANCES[1:]).check_direction()
+
+
+def test_a_metric_told_at_two_places_is_the_mean_over_both():
+    def model(p, s):
+        amp.metric("told", s["y"][0])
+        return jnp.sum(p["a"] * s["y"]), {"told": s["y"][1] * p["a"][0]}
+
+    with jax.enable_x64(True):
+        compiled = Compiled64(model, PARAMS, SPEC, INSTANCES)
+        wanted = np.mean([[s["y"][0], s["y"][1] * PARAMS["a"][0]] for s in INSTANCES])
+        assert compiled.reference().metrics["told"] == pytest.approx(wanted)
