@@ -137,7 +137,9 @@ def make_chain_program(stage: Stage) -> ChainProgram:
     outside = [w for w in wires if w is not None and w.source not in stage.nodes]
     entries = {w: ("port", p, 0) for p, w in enumerate((chain.collect.outputs[0], *outside))}
     rows = Program(_calls(stage.row_nodes, entries), len(stage.outputs), (False, *on_host), (True, *takes))
-    places = tuple(_places(stage, nodes) for nodes in (*(edge_type.nodes for edge_type in chain.edge_types), stage.row_nodes))
+    places = tuple(
+        _places(stage, nodes) for nodes in (*(edge_type.nodes for edge_type in chain.edge_types), stage.row_nodes)
+    )
     return ChainProgram(tuple(ways), rows if stage.row_nodes else None, takes, places)
 
 
