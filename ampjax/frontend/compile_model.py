@@ -77,7 +77,7 @@ class Compiled:
             metrics = _metrics_of(function.results, results)
             region = Region(root)
             given = [*values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
-            told = low.run(function, given, region, Wanted(set(range(1, len(results))), {0: ()}))
+            told = low.run(function, given, region, Wanted(set(), {0: ()}, set(range(1, len(results)))))
             low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
             note_losses(low)
         self._draft = low.draft

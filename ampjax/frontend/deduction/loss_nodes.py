@@ -11,7 +11,7 @@ import numpy as np
 
 from ampjax.frontend.deduction.index_spaces import Region
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.node_bodies import ForLoss, NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, LossTerm, OfParams, Value
 
 _NUMBER = jax.ShapeDtypeStruct((), np.dtype(np.float32))
@@ -33,17 +33,8 @@ def note_losses(low: Lowering) -> None:
 
 
 def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
-    inputs: list[Value] = []
-    types: list[Any] = []
-
-    def number(value: Value) -> int:
-        for i, known in enumerate(inputs):
-            if known is value or _is_same_part(known, value):
-                return i
-        inputs.append(value)
-        types.append(value.flow.types[value.part] if isinstance(value, Computed) else _NUMBER)
-        return len(inputs) - 1
-
+    reads = _Reads()
+    number = reads.number
     values = [_plain(low, term.value, region, term.line) for term in terms]
     summands = [
         (number(value), [number(weight) for weight in term.weights])
@@ -57,7 +48,8 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
     ]
     names = [name for name, *_ in metrics]
 
-    def function(_: Any, *given: Any) -> list[Any]:
+    def function(_: Any, *inputs: Any) -> list[Any]:
+        given = reads.evaluate(inputs)
         total = jnp.zeros((), jnp.float32)
         for value, weights in summands:
             part = given[value]
@@ -68,8 +60,61 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
         return [total, *told]
 
     n = 1 + 2 * len(metrics)
-    note = NodeNote("loss", region, inputs, types, function, [_NUMBER] * n, [range(n)], terms[0].line)
+    note = NodeNote("loss", region, reads.inputs, reads.types, function, [_NUMBER] * n, [range(n)], terms[0].line)
     low.draft.loss(note, [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)])
+
+
+class _Reads:
+    """What a loss reads, by number: its inputs, and what it computes of them itself.
+
+    Attributes:
+      inputs: The inputs.
+      types: Their types.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: list[Value] = []
+        self.types: list[Any] = []
+        self._notes: list[tuple[NodeNote, list[int]]] = []
+        self._results: list[tuple[int, int]] = []
+
+    def number(self, value: Value, kind: Any = _NUMBER) -> int:
+        """The number of a value, which it gets at first use: from 0 for inputs, below 0 for what the loss computes.
+
+        Args:
+          value: The value.
+          kind: Its type.
+        """
+        if isinstance(value, ForLoss):
+            return self._computed(value)
+        for i, (known, other) in enumerate(zip(self.inputs, self.types, strict=True)):
+            if (known is value and other.dtype == kind.dtype) or _is_same_part(known, value):
+                return i
+        self.inputs.append(value)
+        self.types.append(value.flow.types[value.part] if isinstance(value, Computed) else kind)
+        return len(self.inputs) - 1
+
+    def evaluate(self, inputs: Sequence[Any]) -> dict[int, Any]:
+        """All values by number.
+
+        Args:
+          inputs: Values of the inputs.
+        """
+        results = [note.function(None, *(inputs[i] for i in read)) for note, read in self._notes]
+        computed = {-1 - n: results[note][i] for n, (note, i) in enumerate(self._results)}
+        return dict(enumerate(inputs)) | computed
+
+    def _computed(self, value: ForLoss) -> int:
+        notes = [note for note, _ in self._notes]
+        if value.note not in notes:
+            note = value.note
+            read = [self.number(each, kind) for each, kind in zip(note.inputs, note.types, strict=True)]
+            self._notes.append((note, read))
+            notes.append(note)
+        key = (notes.index(value.note), value.number)
+        if key not in self._results:
+            self._results.append(key)
+        return -1 - self._results.index(key)
 
 
 def _plain(low: Lowering, value: Value, region: Region, line: str) -> Value:

@@ -16,7 +16,7 @@ from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
 from ampjax.frontend.deduction.graph_draft import GraphDraft
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.node_bodies import ForLoss, NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Leaf, LossTerm, OfParams, Static, Value
 from ampjax.jaxprs.primitives import bind
 
@@ -30,10 +30,16 @@ class Wanted:
     Args:
       values: Numbers of the results that are read.
       losses: By number of a result that is a summand of the loss and nothing else, what it is multiplied with.
+      metrics: Numbers of the results that are metrics and nothing else.
     """
 
-    def __init__(self, values: set[int], losses: Mapping[int, tuple[Value, ...]] | None = None):
-        self.values, self.losses = values, dict(losses or {})
+    def __init__(
+        self,
+        values: set[int],
+        losses: Mapping[int, tuple[Value, ...]] | None = None,
+        metrics: set[int] | frozenset[int] = frozenset(),
+    ):
+        self.values, self.losses, self.metrics = values, dict(losses or {}), metrics
 
 
 class Lowering:
@@ -237,6 +243,7 @@ class _Body:
         self.makers = {name: equation for equation in equations for name in equation.outputs}
         self.statics: dict[Name, Equation] = {}
         self.n_uses = Counter(atom for equation in equations for atom in equation.inputs) + Counter(results)
+        self.read: set[Name] = set()
         self.losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
 
@@ -245,8 +252,9 @@ class _Body:
         late = [equation for equation in self.equations if not self._is_early(equation)]
         for i, weights in wanted.losses.items():
             self._loss_terms(self.results[i], weights)
-        read = [atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)]
-        outside = {*read, *self.losses}
+        self.read = {atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)}
+        told = {self.results[i] for i in wanted.metrics}
+        outside = {*self.read, *self.losses, *(atom for atom in told if isinstance(atom, Name))}
         clusters = self._clusters(needed(late, [*outside, *self.element_losses]))
         order = clusters.in_order(outside)
         readers = clusters.readers()
@@ -256,7 +264,8 @@ class _Body:
             else:
                 self._compute(cluster, outside, readers, groups)
         self._note_losses()
-        return [self._value(atom) if i in wanted.values else None for i, atom in enumerate(self.results)]
+        known = wanted.values | wanted.metrics
+        return [self._value(atom) if i in known else None for i, atom in enumerate(self.results)]
 
     def _note_losses(self) -> None:
         terms = self.lowering.terms
@@ -444,6 +453,10 @@ class _Body:
             leaves=leaves,
             draws=any(step.draws for step in steps),
         )
+        is_for_loss = not leaves and not note.draws and not self.read.intersection(flat)
+        if is_for_loss and all(readers.get(name, set()) <= {OUTSIDE} for name in flat):
+            self.env |= {name: ForLoss(note, i) for i, name in enumerate(flat)}  # type: ignore[misc]
+            return
         reads = [value.was_read for value in values if isinstance(value, Computed)]
         was_read = reads[0] if reads and not leaves and all(r is not None for r in reads) else None
         for bundle, flow in zip(names, self.lowering.draft.compute(note), strict=True):

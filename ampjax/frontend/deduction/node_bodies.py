@@ -51,6 +51,19 @@ class NodeNote:
 
 
 @dataclass(frozen=True, eq=False)
+class ForLoss:
+    """A result that nothing but the loss and metrics reads: the loss computes it, so that no node stands before it.
+
+    Args:
+      note: What computes it: without parameters and random numbers.
+      number: Which of its results.
+    """
+
+    note: NodeNote
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
 class PackedBody:
     """The body of a node: unpacks payloads, computes, packs the results.
 
