@@ -10,7 +10,7 @@ from ampjax.frontend.combinators.graph_combinators import Edges, propagate
 from ampjax.frontend.combinators.randomness import dropout, stochastic, training
 from ampjax.frontend.combinators.reports import metric, node, output
 from ampjax.frontend.combinators.sequences import fori_loop, length, logsumexp, map, max, mean, scan, softmax, sum, take
-from ampjax.frontend.combinators.structures import Ragged, Tree
+from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
 from ampjax.frontend.compile_model import Compiled, compile
 from ampjax.ir.builders import (
@@ -62,6 +62,7 @@ __all__ = [
     "ProfileCost",
     "Ragged",
     "Settings",
+    "Stacked",
     "State",
     "Stragglers",
     "Subset",

@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, Command] = {
     "qm9": Command("qm9", "Qm9Options"),
     "babi15": Command("babi15", "Babi15Options"),
     "permutation": Command("permutation", "PermutationOptions"),
+    "functions": Command("functions", "FunctionsOptions"),
     "virtual-replicas": Command("virtual", "VirtualOptions"),
     "table3": Command("table3", "Table3Options"),
     "appendix-c": Command("appendix_c", "AppendixCOptions"),
@@ -83,6 +84,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench simulate": Command("bench.simulate", "SimulateOptions"),
     "bench control": Command("bench.control", "ControlOptions"),
     "bench unfold": Command("bench.unfold", "UnfoldOptions"),
+    "bench front-end": Command("bench.front_end", "FrontEndBench"),
     "bench growth": Command("bench.growth", "GrowthBench"),
 }
 """By what is written on the command line. `bench` compares ours with other programs, and measures the engine alone."""

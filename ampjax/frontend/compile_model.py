@@ -8,13 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import trace, tracing
+from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering, Wanted
-from ampjax.frontend.deduction.values import Elements, LossTerm, OfParams, Static, Value
+from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfParams, Static, Value
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
@@ -33,7 +35,6 @@ _RULES = {
     "max": sequence_rules.largest,
     "logsumexp": sequence_rules.log_sum_exp,
     "take": sequence_rules.take,
-    "read": branch_rules.read,
     "switch": branch_rules.switch,
     "while": branch_rules.while_loop,
     "fold": tree_rules.fold,
@@ -55,10 +56,11 @@ class Compiled:
 
     Attributes:
       graph: The graph, for `Trainer`, `verify`, `simulate`.
+      initial_params: The parameters as they were given.
     """
 
     def __init__(self, model: Model, params: Mapping[str, Any], spec: Any):
-        self._model, self._params = model, params
+        self._model, self.initial_params = model, params
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
         root = IndexSpace()
@@ -67,7 +69,7 @@ class Compiled:
             types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), dict(params))
             instance = structure.unflatten([leaf.aval(dimensions) for leaf in self._leaves])
             function, constants, results = trace(model, types, instance)
-            if constants:
+            if any(isinstance(value, Tracer) for value in constants):
                 raise GraphError(
                     "the model",
                     "parameters and the instance as its arguments",
@@ -75,11 +77,12 @@ class Compiled:
                     "Pass them.",
                 )
             metrics = _metrics_of(function.results, results)
+            low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
-            given = [*values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
-            told = low.run(function, given, region, Wanted(set(), {0: ()}, set(range(1, len(results)))))
+            given = [*map(Constant, constants), *values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
+            told = low.run(function, given, region, Wanted(set(range(1, len(results))), {0: ()}))
             low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
-            note_losses(low)
+            note_losses(low, jnp.promote_types(results[0].dtype, jnp.float32))
         self._draft = low.draft
         self.graph: Graph = low.draft.build()
 

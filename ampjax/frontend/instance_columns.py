@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from ampjax.errors import DataError
 from ampjax.frontend.deduction.index_spaces import Column, Region
+from ampjax.frontend.deduction.numpy_equations import numpy_results
 from ampjax.frontend.instance_topologies import InstanceTopologies
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
@@ -70,17 +72,18 @@ class Columns:
           A column for each result.
         """
         rows = [operand.of(self) if isinstance(operand, Column) else operand for operand in operands]
+        if (direct := numpy_results(source, rows)) is not None:
+            return direct
         n = next(len(row) for row, operand in zip(rows, operands, strict=True) if isinstance(operand, Column))
         size = 1 << max(n - 1, 0).bit_length()  # few sizes, so that few programs are compiled
-        axes = [0 if isinstance(operand, Column) else None for operand in operands]
+        axes = tuple(0 if isinstance(operand, Column) else None for operand in operands)
         padded = [
             np.concatenate([row, np.zeros((size - n, *row.shape[1:]), row.dtype)]).astype(atom.aval.dtype)
             if axis == 0
             else row
             for row, axis, atom in zip(rows, axes, source.invars, strict=True)
         ]
-        results = jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))(*padded)
-        return [np.asarray(result)[:n] for result in results]
+        return [np.asarray(result)[:n] for result in _vectorised(source, axes)(*padded)]
 
     def _same_sizes(self, leaf: LeafSpec, depth: int, sizes: np.ndarray) -> None:
         dimensions = leaf.dimensions[: depth + 1]
@@ -109,14 +112,26 @@ class _PumpColumns:
     starts: np.ndarray
     row_starts: np.ndarray | None
 
-    def of(self, ids: np.ndarray) -> Messages:
-        """The messages of some instances."""
-        position, messages = _ranges(self.starts, ids)
+    def of(self, messages: np.ndarray, position: np.ndarray) -> Messages:
+        """Some messages; what is the same for all of them, such as a loop's zeros, is not copied.
+
+        Args:
+          messages: `[n]`: which.
+          position: `[n]`: the place of each one's instance in the batch.
+        """
         fields = {name: column[messages] for name, column in self.fields.items()}
-        if self.row_starts is None:
+        if self.row_starts is not None:
+            sizes = self.row_starts[messages + 1] - self.row_starts[messages]
+            return Messages(self.payload[_ranges(self.row_starts, messages)[1]], position, fields, sizes)
+        if self.payload.strides[0] or not len(messages):
             return Messages(self.payload[messages], position, fields)
-        sizes = self.row_starts[messages + 1] - self.row_starts[messages]
-        return Messages(self.payload[_ranges(self.row_starts, messages)[1]], position, fields, sizes)
+        return Messages(np.broadcast_to(self.payload[0], (len(messages), *self.payload.shape[1:])), position, fields)
+
+
+@functools.lru_cache(maxsize=256)
+def _vectorised(source: Any, axes: tuple[int | None, ...]) -> Callable[..., list[Any]]:
+    """An equation of many rows, compiled once for all data sets."""
+    return jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))
 
 
 class CompiledInstances:
@@ -146,7 +161,12 @@ class CompiledInstances:
           By pump, the messages of all these instances as columns.
         """
         ids = np.asarray(ids, np.int64)
-        found = {name: columns.of(ids) for name, columns in self._pumped.items()}
+        found: dict[str, Messages] = {}
+        places: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for name, pump in self._pumped.items():
+            if id(pump.starts) not in places:
+                places[id(pump.starts)] = _messages_of(pump.starts, ids)
+            found[name] = pump.of(*places[id(pump.starts)])
         each = np.arange(len(ids))
         return found | {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
 
@@ -164,12 +184,15 @@ class CompiledInstances:
         elif len(parts) == 1:
             payload = parts[0]
         else:
-            payload = np.concatenate([part.reshape(n, -1) for part in parts], axis=1)
+            payload = np.concatenate([part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts], axis=1)
         fields = {name: of_message(column) for name, column in carrier.columns(columns).items()}
         fields |= {name: np.zeros(n_messages, np.int64) for name in space.fields if name not in fields}
-        counts = np.bincount(of_message(carrier.instances(columns)), minlength=self._n)
         row_starts = _starts(of_message(space.lengths(columns))) if space.is_ragged else None
-        return _PumpColumns(payload, fields, _starts(counts), row_starts)
+
+        def starts() -> np.ndarray:
+            return _starts(np.bincount(of_message(carrier.instances(columns)), minlength=self._n))
+
+        return _PumpColumns(payload, fields, columns.once(("starts", plan.region.carrier), starts), row_starts)
 
 
 def _picked(region: Region, columns: Columns) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
@@ -182,6 +205,19 @@ def _picked(region: Region, columns: Columns) -> tuple[Callable[[np.ndarray], np
 
 def _starts(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _messages_of(starts: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The messages of some instances, and for each the place of its instance among `ids`.
+
+    Args:
+      starts: `[n + 1]`: where each instance's messages begin.
+      ids: The instances.
+    """
+    if starts[-1] == len(starts) - 1 and (starts[1:] > starts[:-1]).all():  # one message each
+        return ids, np.arange(len(ids))
+    position, messages = _ranges(starts, ids)
+    return messages, position
 
 
 def _ranges(starts: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

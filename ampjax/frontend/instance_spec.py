@@ -13,7 +13,7 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.graph_combinators import Edges
-from ampjax.frontend.combinators.structures import Ragged
+from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.frontend.combinators.tracing import Dimensions
 
 _TYPE = re.compile(r"\s*([a-z]+\d*)\s*\[([^\]]*)\]\s*")
@@ -60,6 +60,8 @@ class LeafSpec:
         Raises:
           DataError: If a leaf is missing or has another shape; names the instance.
         """
+        if isinstance(instances, Stacked):
+            return self._read_stacked(self._follow(instances.columns, 0), len(instances))
         values = [self._follow(instance, number) for number, instance in enumerate(instances)]
         sizes: list[np.ndarray] = []
         for depth in range(len(self.dimensions)):
@@ -69,6 +71,30 @@ class LeafSpec:
                 break
             values = [row for value in values for row in _rows(value)]
         return self._stacked(values), sizes
+
+    def _read_stacked(self, column: Any, n: int) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The same of a data set that is stacked already."""
+        sizes: list[np.ndarray] = []
+        for _ in self.dimensions:
+            if isinstance(column, Ragged):
+                sizes.append(np.asarray(column.sizes, np.int64))
+                column = column.values
+            elif np.ndim(column) > 1:  # all of one length
+                shape = np.shape(column)
+                sizes.append(np.full(shape[0], shape[1], np.int64))
+                column = np.asarray(column).reshape(-1, *shape[2:])
+            else:
+                raise DataError(
+                    f"instances, `{self.path}`",
+                    f"a column of sequences, {len(self.dimensions)} deep",
+                    "one of numbers" if np.ndim(column) else type(column).__name__,
+                    "Stack sequences as `amp.Ragged`, or as an array with one more axis.",
+                )
+        rows = int(sizes[-1].sum()) if sizes else n
+        if isinstance(column, Ragged) or len(column) != rows:
+            got = "a `Ragged`" if isinstance(column, Ragged) else f"{len(column)}"
+            raise DataError(f"instances, `{self.path}`", f"{rows} rows", got, "Mend the data or the spec.")
+        return self._cast(np.asarray(column)), sizes
 
     def _stacked(self, values: list[Any]) -> np.ndarray:
         """All rows of all values, as one array."""
@@ -89,13 +115,20 @@ class LeafSpec:
                 f"{got[:1] or 'none'}",
                 "Mend the data or the spec.",
             )
+        return self._cast(out)
+
+    def _cast(self, out: np.ndarray) -> np.ndarray:
+        """The rows in the spec's dtype."""
+        if out.shape[1:] != self.shape:
+            fix = "Mend the data or the spec."
+            raise DataError(f"instances, `{self.path}`", f"rows of shape {self.shape}", f"{out.shape[1:]}", fix)
         if not np.can_cast(out.dtype, self.dtype, "same_kind") and out.size:
             exact = out.astype(self.dtype)
             if out.dtype.kind not in "iub" or not np.array_equal(exact, out):
                 raise DataError(
                     f"instances, `{self.path}`", f"{self.dtype}", f"{out.dtype}", "Cast the data, or change the spec."
                 )
-        return out.astype(self.dtype)
+        return out.astype(self.dtype, copy=False)
 
     def _length(self, value: Any) -> int:
         try:

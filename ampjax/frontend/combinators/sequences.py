@@ -135,7 +135,7 @@ def length(xs: Any) -> Any:
     if not _is_symbolic(leaves):
         return np.int32(_length("length", leaves))
     options = {"dimension": str(_dimension("length", leaves))}
-    return bind(Call("length", [ShapedArray((), jnp.int32)], line=user_line(), options=options), [])[0]
+    return bind(Call("length", [ShapedArray((), jnp.int32)], line=user_line(), options=options), leaves[:1])[0]
 
 
 def sum(xs: Any) -> Any:

@@ -82,6 +82,7 @@ class GraphDraft:
       pumps: What each pump gets, by name.
       topologies: Likewise what each topology pump gets.
       origins: Where each pump and each node that computes comes from, by name.
+      anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
     """
 
     def __init__(self, params: Mapping[str, Any]):
@@ -89,15 +90,23 @@ class GraphDraft:
         self.pumps: dict[str, PumpPlan] = {}
         self.topologies: dict[str, EdgePlan] = {}
         self.origins: dict[str, Origin] = {}
+        self.anchors: dict[Region, Flow] = {}
         self.owners: dict[Leaf, ParamsNode] = {}
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
         self._names: set[str] = set()
+        self._pumped: dict[Any, Flow] = {}
+        self._sinks: set[str] = set()
 
-    def name(self, wanted: str) -> str:
-        """A free name: the wanted one, with a number where it is taken."""
+    def name(self, wanted: str, *, has_params: bool = False) -> str:
+        """A free name: the wanted one, with a number where it is taken.
+
+        Args:
+          wanted: The name.
+          has_params: Whether it is for a node with parameters: their keys are kept for these.
+        """
         free, number = wanted, 2
-        while free in self._names:
+        while free in self._names or (free in self.params and not has_params):
             free, number = f"{wanted}_{number}", number + 1
         self._names.add(free)
         return free
@@ -116,7 +125,7 @@ class GraphDraft:
         return graph
 
     def pump(self, name: str, region: Region, payload: Sequence[Column], types: list[Any], line: str) -> Flow:
-        """Notes a pump.
+        """Notes a pump; what is pumped already serves again.
 
         Args:
           name: Its name.
@@ -128,14 +137,12 @@ class GraphDraft:
         Raises:
           GraphError: If only the run can tell which rows there are.
         """
-        if not region.is_known:
-            raise GraphError(
-                line,
-                "values that are computed, where a value that was read decides what runs",
-                f"one of the instance's ({name})",
-                "Use the instance's value before the choice, or pass it in what is carried.",
-            )
+        _require_known(region, name, line)
+        key = (region, tuple(payload), np.dtype(types[0].dtype), tuple(tuple(kind.shape) for kind in types))
+        if key in self._pumped:
+            return self._pumped[key]
         flow, called = Flow(region, types), self.name(name)
+        self._pumped[key] = flow
         self.origins[called] = Origin(line, region)
         self.pumps[called] = PumpPlan(region, payload, flow.dtype)
         self.then(lambda: self._build_pump(called, flow))
@@ -188,7 +195,8 @@ class GraphDraft:
           regions: Where each output's messages are.
           name: The node's name.
         """
-        flows, called = [Flow(region, flow.types, flow.is_fresh) for region in regions], self.name(name)
+        flows = [Flow(region, flow.types, flow.is_fresh, flow.is_late) for region in regions]
+        called = self.name(name)
 
         def step() -> None:
             for out, wire in zip(
@@ -225,7 +233,9 @@ class GraphDraft:
           is_fresh: Whether their states will be those of their place.
         """
         called = self.name(name)
-        return self.control(region, types, lambda: control_builders.phi(called), is_fresh)
+        flow = self.control(region, types, lambda: control_builders.phi(called), is_fresh)
+        flow.is_late = True
+        return flow
 
     def close_loop(self, loop: Flow, *flows: Flow) -> None:
         """Notes the inputs of a loop's Phi."""
@@ -237,10 +247,30 @@ class GraphDraft:
 
         self.then(step)
 
-    def sink(self, flow: Flow, name: str) -> None:
-        """Notes an output of `predict`."""
-        called = self.name(name)
-        self.then(lambda: (pump_builders.sink(called, built(flow)), None)[1])
+    def reserve_outputs(self, names: Sequence[str]) -> None:
+        """Keeps names for outputs of `predict`, so that no node takes one.
+
+        Args:
+          names: The names.
+        """
+        self._names |= {*names}
+
+    def sink(self, flow: Flow, name: str, line: str) -> None:
+        """Notes an output of `predict`.
+
+        Args:
+          flow: The messages.
+          name: Its name.
+          line: The user's line.
+
+        Raises:
+          GraphError: If another output or a node with parameters has this name.
+        """
+        if name in self._sinks or name in self.params:
+            taken = "an output" if name in self._sinks else "a key of the parameters"
+            raise GraphError(line, "a name of its own for each output", f"`{name}`, as {taken} is called", "Rename it.")
+        self._sinks.add(name)
+        self.then(lambda: (pump_builders.sink(name, built(flow)), None)[1])
 
     def fresh(self, flow: Flow, name: str, line: str) -> Flow:
         """The same messages with the states of their place."""
@@ -248,7 +278,9 @@ class GraphDraft:
             return flow
         parts = [Computed(flow, i) for i in range(len(flow.types))]
         note = NodeNote(name, flow.region, parts, flow.types, _as_it_is, flow.types, [range(len(parts))], line)
-        return self.compute(note)[0]
+        copy = self.compute(note)[0]
+        copy.is_late = flow.is_late
+        return copy
 
     def owner(self, leaves: frozenset[Leaf], name: str | None, line: str) -> ParamsNode:
         """The node that owns some leaves; they become its own at first use.
@@ -426,7 +458,7 @@ class GraphDraft:
     def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
         region = note.region
         wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
-        name = self.name(note.named_by or wanted)
+        name = self.name(note.named_by or wanted, has_params=bool(note.leaves or note.named_by))
         self.origins[name] = Origin(note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}
@@ -444,6 +476,10 @@ class GraphDraft:
             ports.append(flow)
             places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
         ports += sorted(computed.values(), key=lambda flow: not flow.is_fresh)
+        if not ports and region in self.anchors:
+            ports.append(self.anchors[region])
+        elif not ports:
+            _require_known(region, name, note.line)
 
         def step() -> None:
             entries = list(ports)
@@ -453,7 +489,9 @@ class GraphDraft:
             numbers = {id(flow): port for port, flow in enumerate(entries)}
             where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
             body = PackedBody(replace(note, inputs=values), [flow.types for flow in entries], where)
-            join = (region.space.key or ("instance",)) if len(entries) > 1 else None
+            # Messages with the same states meet by all of them, so that nodes can be fused; others by what tells rows apart.
+            is_same = region.space.is_set and all(flow.is_fresh for flow in entries)
+            join = None if len(entries) < 2 or is_same else region.space.key or ("instance",)
             connect(builder(name, body, join)(*(built(flow) for flow in entries)))
 
         self.then(step)
@@ -509,6 +547,17 @@ def built(flow: Flow) -> Wire:
     """A flow's wire, once it is built."""
     assert flow.wire is not None
     return flow.wire
+
+
+def _require_known(region: Region, name: str, line: str) -> None:
+    """Refuses what is pumped where only the run can tell which rows there are."""
+    if not region.is_known:
+        raise GraphError(
+            line,
+            "values that are computed, where a value that was read decides what runs",
+            f"one of the instance's ({name})",
+            "Use the instance's value before the choice, or pass it in what is carried.",
+        )
 
 
 def _set(flow: Flow, wire: Wire) -> None:

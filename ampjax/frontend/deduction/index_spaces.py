@@ -83,8 +83,11 @@ class IndexSpace:
           is_ragged: Whether all elements of a row travel in one ragged message.
         """
         if dimension not in self._inner:
+            # Messages carry fields of all spaces around: `w_n` of an outer sequence `w` is not that of an inner one.
+            taken = {space.dimension for space in self.around()}
+            taken |= {inner.dimension for space in self.around() for inner in space._inner.values()}
             name = dimension
-            while any(name == space.dimension for space in self.around()):
+            while name in taken:
                 name = f"{name}_"
             self._inner[dimension] = IndexSpace(self, name, sizes, is_ragged)
         return self._inner[dimension]
@@ -131,6 +134,11 @@ class IndexSpace:
     def is_known(self) -> bool:
         """Whether the instances say which rows it has."""
         return self.parent is None or (self.sizes is not None and self.parent.is_known)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the instances say the values of all fields, so that all messages of a row have the same."""
+        return all(column is not None for space in self.around() for column in space.facts.values())
 
     def fact(self, name: str, column: Column | None, meaning: str) -> str:
         """Puts a state field into all of its messages.

@@ -51,16 +51,16 @@ class NodeNote:
 
 
 @dataclass(frozen=True, eq=False)
-class ForLoss:
-    """A result that nothing but the loss and metrics reads: the loss computes it, so that no node stands before it.
+class LossPart:
+    """A value that only losses and metrics read: the loss computes it itself, so that it needs no node before it.
 
     Args:
-      note: What computes it: without parameters and random numbers.
-      number: Which of its results.
+      note: What computes it; it reads no parameters.
+      result: Which of its results.
     """
 
     note: NodeNote
-    number: int
+    result: int
 
 
 @dataclass(frozen=True, eq=False)

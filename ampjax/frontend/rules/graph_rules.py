@@ -37,7 +37,7 @@ def propagate(low: Lowering, call: Call, operands: Sequence[Value], region: Regi
     start = 0
     for function, n, there, own in zip(call.functions, call.n_closed, regions, given, strict=True):
         closed = [
-            low.into(value, region, there.space, plan.name) if variable in function.used else value
+            low.into(value, region, there.space, plan.name, call.line) if variable in function.used else value
             for value, variable in zip(operands[start : start + n], function.variables, strict=False)
         ]
         start += n

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow,
 from ampjax.ir.builders import ragged_builders
 from ampjax.ir.state import State
 
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
+
 
 def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """A loop: Phi, the body, and a Cond that leaves after the last element. Without a carry only the body, one message for each element."""
@@ -31,22 +34,22 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     if space.is_ragged:
         _check_nodes([value for value, v in zip(closed, step.variables, strict=False) if v in used], k, call)
     closed = [
-        low.into(value, region, space, name) if variable in used else value
+        low.into(value, region, space, name, call.line) if variable in used else value
         for value, variable in zip(closed, step.variables, strict=False)
     ]
     rows = [x.element for x in xs if isinstance(x, Elements)]
     ys = {i for i in wanted.values if i >= k}
     if not k:
-        results = low.run(step, [*closed, *rows], inner, Wanted(ys, wanted.losses))
+        results = low.run(step, [*closed, *rows], inner, Wanted(ys, wanted.losses, wanted.groups))
         return [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
     loops = [_Loop(low, own, region, space, call) for own in _carried(init, types)]
     carry: dict[int, Value] = {}
     for loop in loops:
         carry |= loop.carry
-    needs = Wanted(set(range(k)) | ys, wanted.losses)
     packed = [loop.own.members for loop in loops if loop.own.nodes is None]
-    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, needs, packed)
+    needs = Wanted(set(range(k)) | ys, wanted.losses, packed)
+    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, needs)
     final: dict[int, Value] = {}
     for loop in loops:
         last = loop.close(results)
@@ -123,12 +126,41 @@ class _Loop:
             start, lambda s: getattr(s, size) > 0, [self._outer, self._outer], f"{name}/any"
         )
 
+        self._ahead: dict[str, tuple[str, str]] = {}
+
         def begin(s: State) -> State:
-            return s.replace(**dict.fromkeys(space.facts, 0), **{index: getattr(s, size) - 1 if back else 0})
+            known = {field: getattr(s, first) for field, (first, _) in self._ahead.items()}
+            return s.replace(**{**dict.fromkeys(space.facts, 0), **known, index: getattr(s, size) - 1 if back else 0})
 
         self._enter = low.draft.relabel(some, self._inner, begin, f"{name}/first", is_fresh=False)
         self._state = low.draft.loop(self._inner, own.types, name)
         self.carry = own.named(self._state, self._nodes)
+        if self._nodes is None:
+            self._state.foresees = self._foresee
+
+    def _foresee(self, field: str, column: Column) -> None:
+        """Lets messages carry a field of the element that they come to: of the first when they enter, of the next at each step."""
+        space, back = self._space, self._back
+
+        def of_first(data: Columns) -> np.ndarray:
+            n = space.lengths(data)
+            found, some = np.zeros(len(n), np.int64), np.flatnonzero(n > 0)
+            found[some] = column.of(data)[(space.starts(data) + (n - 1 if back else 0))[some]]
+            return found
+
+        def of_next(data: Columns) -> np.ndarray:
+            values, n = column.of(data), space.n_rows(data)
+            moved = np.roll(values, 1 if back else -1)
+            at, size = space.numbers(data), space.lengths(data)[space.parents(data)]
+            return np.where(at == 0 if back else at + 1 == size, 0, moved) if n else values
+
+        way, around = "last" if back else "first", self._outer.space
+        first = around.fact(f"{field}_{way}", Column(around, of_first), f"`{field}` of the {way} element")
+        way = "previous" if back else "next"
+        self._ahead[field] = (
+            first,
+            space.fact(f"{field}_{way}", Column(space, of_next), f"`{field}` of the {way} element"),
+        )
 
     def close(self, results: Sequence[Any]) -> dict[int, Value]:
         """Sends what the body gave on to the next element, or out.
@@ -148,11 +180,16 @@ class _Loop:
         if self._nodes is not None:
             values = [value.element for value in values]
         after = self._low.pack(values, self.own.types, inner, f"{name}/carry", self._call.line)
+        if self._ahead:
+            after = draft.fresh(after, f"{name}/carry", "")
         last, more = draft.split(after, ends, [inner, inner], f"{name}/end")
         step = -1 if back else 1
-        again = draft.relabel(
-            more, inner, lambda s: s.replace(**{index: getattr(s, index) + step}), f"{name}/next", False
-        )
+
+        def go_on(s: State) -> State:
+            known = {field: getattr(s, coming) for field, (_, coming) in self._ahead.items()}
+            return s.replace(**{index: getattr(s, index) + step}, **known)
+
+        again = draft.relabel(more, inner, go_on, f"{name}/next", False)
         draft.close_loop(self._state, self._enter, again)
         left = leave(self._low, last, space, self._outer, f"{name}/leave")
         return self.own.named(draft.merge(self._outer, [left, self._none], f"{name}/result"), self.own.nodes)
@@ -185,7 +222,10 @@ def count(low: Lowering, call: Call, operands: Sequence[Value], region: Region, 
 
 def length(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """How many elements each row has: known from the instance."""
-    sizes = low.length_of(call.options["dimension"], call.line)
+    (xs,) = operands
+    sizes = xs.space.sizes if isinstance(xs, Elements) else low.length_of(call.options["dimension"], call.line)
+    if sizes is None:
+        raise GraphError(call.line, "a length that follows from the instance", "one that the run tells", "Count in it.")
     return [Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))]
 
 
