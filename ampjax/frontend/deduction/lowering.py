@@ -241,7 +241,8 @@ class Lowering:
 
         if isinstance(element, Static):
             column = element.column.inside(outer)
-            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], _still(column, inner))
+            repeated = column.origin if outer.parent in around.around() else None
+            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], repeated)
             return Elements(inner, Static(copied))
         if isinstance(element, Computed):
             if outer.parent is not region.space:
