@@ -15,7 +15,7 @@ import ampjax as amp
 H, KINDS = 3, 2
 SETTINGS = {
     "min_update_interval": 1 << 40,
-    "max_active_keys": 4,
+    "max_active_keys": 1,
     "max_dispatch_size": 16,
     "arena_rows": 512,
     "compile_ahead": False,
