@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -171,7 +171,7 @@ class GraphInstances:
         graphs, ids = self.graphs, self.ids
         first, end = graphs.node_ptr[ids], graphs.node_ptr[ids + 1]
         senders, receivers, kinds = (x.astype(np.int32) for x in (graphs.senders, graphs.receivers, graphs.kinds))
-        columns = {name: rows[ids] for name, rows in self.targets.items()}
+        columns: dict[str, Sequence[Any]] = {name: list(rows[ids]) for name, rows in self.targets.items()}
         columns |= {
             name: [rows[a:b] for a, b in zip(first.tolist(), end.tolist(), strict=True)]
             for name, rows in self.nodes.items()

@@ -59,15 +59,15 @@ class Edges:
             fix = "Give a `jraph.GraphsTuple`, or make `amp.Edges(senders, receivers, kinds)`."
             raise DataError("Edges.of", "senders, receivers, edges and n_node", f"{error}", fix) from None
         n = int(np.sum(np.asarray(n_node)))
-        ends = [_column("Edges.of, senders", senders, n), _column("Edges.of, receivers", receivers, n)]
+        senders, receivers = _column("Edges.of, senders", senders, n), _column("Edges.of, receivers", receivers, n)
         if kinds is not None:
             kinds = np.asarray(kinds)
             flat = kinds[:, 0] if kinds.ndim == 2 and kinds.shape[1] == 1 else kinds
-            ends.append(_column("Edges.of, edges (the kinds)", flat, None))
-        lengths = [len(column) for column in ends]
+            kinds = _column("Edges.of, edges (the kinds)", flat, None)
+        lengths = [len(column) for column in (senders, receivers, kinds) if column is not None]
         if len(set(lengths)) > 1:
             raise DataError("Edges.of", "as many senders as receivers and kinds", f"{lengths}", _FIX)
-        return cls(*ends)
+        return cls(senders, receivers, kinds)
 
     def __repr__(self) -> str:
         if isinstance(self.senders, str):

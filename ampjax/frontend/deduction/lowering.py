@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -238,7 +239,8 @@ class Lowering:
 
         if isinstance(element, Static):
             column = element.column.inside(outer)
-            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], column.origin)
+            repeated = column.origin if outer.parent in around.around() else None
+            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], repeated)
             return Elements(inner, Static(copied))
         if isinstance(element, Computed):
             if outer.parent is not region.space:
@@ -273,6 +275,7 @@ class _Body:
         self.equations = equations
         self.makers = {name: equation for equation in equations for name in equation.outputs}
         self.statics: dict[Name, Equation] = {}
+        self.n_uses = Counter(atom for equation in equations for atom in equation.inputs) + Counter(results)
         self.losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.of_losses: dict[Atom, Any] = {}
@@ -316,7 +319,7 @@ class _Body:
     # -- what is a summand of the loss
 
     def _loss_terms(self, atom: Atom, weights: tuple[Value, ...]) -> None:
-        """Takes a sum apart, so that a loss starts at each summand and no group waits for all of them."""
+        """Takes a sum apart, so that a loss starts at each summand and no group waits for all of them; not a sum that is used elsewhere."""
         equation = self.makers.get(atom) if isinstance(atom, Name) and atom not in self.env else None
         if isinstance(atom, Known):
             self.lowering.terms.append(LossTerm(Constant(atom.value), self.region, weights))
@@ -325,9 +328,8 @@ class _Body:
             self.losses.setdefault(atom, []).append(weights)
             return
         if equation.call is not None:
-            if equation.call.kind == "sum" and isinstance(
-                sequence := equation.inputs[equation.outputs.index(atom)], Name
-            ):
+            sequence = equation.inputs[equation.outputs.index(atom)] if equation.call.kind == "sum" else None
+            if isinstance(sequence, Name) and self.n_uses[atom] == 1:
                 self.element_losses.setdefault(sequence, []).append(weights)
             else:
                 self.losses.setdefault(atom, []).append(weights)
@@ -344,7 +346,7 @@ class _Body:
         if equation is None:
             return False
         if equation.call is not None:
-            return equation.call.kind == "sum"
+            return equation.call.kind == "sum" and self.n_uses[atom] == 1
         return any(self._has_sum(inner) for inner, _ in self._summands(equation))
 
     def _summands(self, equation: Equation) -> list[tuple[Atom, Value | None]]:

@@ -92,9 +92,13 @@ def ggnn_selection(p: Any, s: Any, steps: Any = 2) -> Any:
       s: The instance: `x` `[v, F]`, `edges`, `answer` `[v, 1]`: 1 at the node to be selected, else 0.
       steps: Propagation steps.
     """
-    score = Score(p["edge0"]["w"].shape[0], s["x"].shape[1])
-    scores = amp.map(lambda h, x: score(p["score"], h, x)[0], propagated(p, s, steps), s["x"])
+    cell = Score(p["edge0"]["w"].shape[0], s["x"].shape[1])
+
+    def scored(h: Any, x: Any, answer: Any) -> Any:
+        score = cell(p["score"], h, x)[0]
+        return score, score * answer[0], jnp.where(answer[0] > 0, -jnp.inf, score)
+
+    scores, of_answer, of_others = amp.map(scored, propagated(p, s, steps), s["x"], s["answer"])
     amp.output("scores", scores)
-    chosen = amp.sum(amp.map(lambda z, a: z * a[0], scores, s["answer"]))
-    best_other = amp.max(amp.map(lambda z, a: jnp.where(a[0] > 0, -jnp.inf, z), scores, s["answer"]))
-    return amp.logsumexp(scores) - chosen, {"accuracy": chosen > best_other}
+    chosen = amp.sum(of_answer)
+    return amp.logsumexp(scores) - chosen, {"accuracy": chosen > amp.max(of_others)}
