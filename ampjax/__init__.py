@@ -6,10 +6,11 @@ from ampjax.numerics import guard as _guard  # first: it sets a flag that XLA re
 from ampjax import nn
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.frontend.combinators.branches import cond, read, switch, while_loop
+from ampjax.frontend.combinators.graph_combinators import Edges, propagate
 from ampjax.frontend.combinators.randomness import dropout, stochastic, training
 from ampjax.frontend.combinators.reports import metric, node, output
-from ampjax.frontend.combinators.sequences import fori_loop, length, map, max, mean, scan, softmax, sum, take
-from ampjax.frontend.combinators.structures import Ragged, Tree
+from ampjax.frontend.combinators.sequences import fori_loop, length, logsumexp, map, max, mean, scan, softmax, sum, take
+from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
 from ampjax.frontend.compile_model import Compiled, compile
 from ampjax.ir.builders import (
@@ -51,6 +52,7 @@ from ampjax.train.trainer import Trainer
 
 __all__ = [
     "Compiled",
+    "Edges",
     "FlopsCost",
     "Graph",
     "HostedCost",
@@ -60,6 +62,7 @@ __all__ = [
     "ProfileCost",
     "Ragged",
     "Settings",
+    "Stacked",
     "State",
     "Stragglers",
     "Subset",
@@ -85,6 +88,7 @@ __all__ = [
     "isu",
     "largest",
     "length",
+    "logsumexp",
     "loss",
     "map",
     "max",
@@ -99,6 +103,7 @@ __all__ = [
     "phi",
     "ppt",
     "profile",
+    "propagate",
     "pump",
     "read",
     "reduce",

@@ -84,6 +84,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench simulate": Command("bench.simulate", "SimulateOptions"),
     "bench control": Command("bench.control", "ControlOptions"),
     "bench unfold": Command("bench.unfold", "UnfoldOptions"),
+    "bench front-end": Command("bench.front_end", "FrontEndBench"),
     "bench growth": Command("bench.growth", "GrowthBench"),
 }
 """By what is written on the command line. `bench` compares ours with other programs, and measures the engine alone."""

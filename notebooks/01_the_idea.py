@@ -14,11 +14,11 @@
 # # The idea in 15 minutes
 #
 # Some networks decide while they run: a recurrent network takes as many steps as its sequence is long, a tree network follows the tree.
-# Such models are hard to batch. **ampjax** writes the model as a *static* graph of nodes and lets many examples flow through it at once, as
-# messages (AMPNet, [arXiv:1705.09786](https://arxiv.org/abs/1705.09786)). Each parameterised node updates itself whenever it has
-# gathered enough gradients; nothing waits for a whole batch.
+# Such models are hard to batch. With **ampjax** you write the model as a JAX function of *one* example. It becomes a *static* graph of nodes, and
+# many examples flow through it at once, as messages (AMPNet, [arXiv:1705.09786](https://arxiv.org/abs/1705.09786)). Each parameterised node updates
+# itself whenever it has gathered enough gradients; nothing waits for a whole batch.
 #
-# Here we build the recurrent network of the paper's figure 2, look at it, watch a message, train it, and check its gradients.
+# Here we write the recurrent network of the paper's figure 2, look at what it becomes, watch a message, train it, and check its gradients.
 #
 # ## A task: list reduction
 #
@@ -26,56 +26,91 @@
 
 # %%
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 import ampjax as amp
 from ampjax.data import list_reduction
 
-train, valid = (list_reduction.Sequences(part, hidden=32) for part in list_reduction.splits(3000, 500, seed=0))
-for i in range(3):
-    length = int(train.data.lengths[i])
-    print("tokens", train.data.tokens[i, :length].tolist(), "-> answer", int(train.data.labels[i]))
+
+def examples(data):
+    return [
+        {"tokens": tokens[:length], "label": label}
+        for tokens, length, label in zip(data.tokens, data.lengths, data.labels, strict=True)
+    ]
+
+
+train, valid = (examples(part) for part in list_reduction.splits(3000, 500, seed=0))
+for example in train[:3]:
+    print("tokens", example["tokens"].tolist(), "-> answer", example["label"])
 
 # %% [markdown]
-# ## The graph
+# ## The model
 #
-# A message carries a **payload** (floats, which stay on the device) and a **state** (a few integers, here the step `t` and the `length`).
-# Control nodes read states only: `isu` counts `t` up, `cond` sends the message round again or out. Everything is checked when the graph is
-# built; a mistake names the node, the port, what was expected, what came, and what to do.
-
-# %% tags=["picture"]
-with amp.Graph() as g:
-    tokens = amp.pump("tokens", dtype="int32", fields=("t", "length"))
-    h0 = amp.pump("h0", shape=(32,), fields=("t", "length"))
-    label = amp.pump("label", dtype="int32")
-    h = amp.phi("h")  # the loop variable; connected below
-    x = amp.ppt("embed", amp.nn.Embed(14, 32))(tokens)
-    z = amp.npt("relu", jax.nn.relu)(amp.ppt("linear1", amp.nn.Linear(64, 32))(amp.concat(x, h)))
-    z = amp.isu(z, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-    more, done = amp.cond(z, lambda s: s.t < s.length)
-    h.connect(h0, more)
-    logits = amp.ppt("linear2", amp.nn.Linear(32, 10))(done)
-    amp.sink("logits", logits)
-    amp.loss("xent", optax.softmax_cross_entropy_with_integer_labels, join=("instance",))(logits, label)
-
-g
-
-# %% [markdown]
-# The same as text:
+# A function of the parameters and one example, which gives the loss. `amp.scan` is like `jax.lax.scan`, over as many steps as the example has tokens.
 
 # %%
-print(g)
+WIDTH = 32
+
+
+def linear(p, x):
+    return x @ p["w"] + p["b"]
+
+
+def rnn(params, example):
+    def cell(h, token):
+        return jax.nn.relu(linear(params["cell"], jnp.concatenate([params["embed"][token], h]))), None
+
+    h, _ = amp.scan(cell, jnp.zeros(WIDTH), example["tokens"])
+    logits = linear(params["output"], h)
+    amp.output("logits", logits)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, example["label"])
+
+
+keys = jax.random.split(jax.random.key(0), 3)
+params = {
+    "embed": jax.random.normal(keys[0], (14, WIDTH)),
+    "cell": amp.nn.Linear(2 * WIDTH, WIDTH).init(keys[1]),
+    "output": amp.nn.Linear(WIDTH, 10).init(keys[2]),
+}
+
+# %% [markdown]
+# It is plain JAX. Call it, put `print` into it, differentiate it:
+
+# %%
+print("loss", rnn(params, train[0]))
+print("gradient of a bias", jax.grad(rnn)(params, train[0])["output"]["b"].round(2))
+
+# %% [markdown]
+# ## What it compiles to
+#
+# `amp.compile` traces the function once. The *spec* says what an example looks like: `t` is a length that each example has of its own.
+
+# %% tags=["picture"]
+compiled = amp.compile(rnn, params, {"tokens": "int32[t]", "label": "int32[]"})
+compiled.graph
+
+# %% [markdown]
+# A message carries a **payload** (floats, which stay on the device) and a **state** (a few integers). The compiler found out that the states need two fields: `t_i`, the step, and `t_n`, the
+# length. Control nodes read states only: a `Relabel` counts `t_i` up, a `Cond` sends the message round again or out, and a `Phi` is where the two ways into the loop meet. The parameters' three keys are
+# three `PPT`s, *parameterised payload transforms*, each of which updates itself.
+#
+# The same as text, and which line each node comes from:
+
+# %%
+print(compiled.graph)
+compiled.explain(train[:64])
 
 # %% [markdown]
 # ## Is the gradient right?
 #
 # Before training anything, ask. `verify` runs a few examples through the engine under several schedules (one message at a time, many coalesced,
-# two workers) and compares loss and every gradient with `jax.grad` of the composed function.
+# two workers) and compares loss and every gradient with `jax.grad`.
 
 # %%
-few = list_reduction.Sequences(list_reduction.generate(6, seed=1), hidden=32)
-verdict = amp.verify(g, few)
+few = compiled.data(train[:6])
+verdict = amp.verify(compiled.graph, few)
 print(str(verdict).splitlines()[0])
 assert verdict
 
@@ -86,8 +121,9 @@ assert verdict
 # gradient may meet parameters that have moved on since its forward pass. That is its *staleness*, counted in updates.
 
 # %%
-trainer = amp.Trainer(g, optax.adam(3e-3), max_active_keys=64, min_update_interval=100)
-history = trainer.fit(train, valid, epochs=4, progress=False)
+trainer = amp.Trainer(compiled.graph, optax.adam(3e-3), max_active_keys=64, min_update_interval=100)
+train_data, valid_data = compiled.data(train), compiled.data(valid)
+history = trainer.fit(train_data, valid_data, epochs=4, progress=False)
 history
 
 # %% tags=["picture"]
@@ -97,10 +133,10 @@ convergence({"64 examples in flight": history.records()}, metric="valid_loss")
 
 # %% [markdown]
 # What happened, node by node: how many messages went through each stage, how many at a time, how stale the gradients were. A stage is what runs as
-# one kernel: `embed`, `concat`, `linear1` and `relu` were fused, because everything between them stays inside.
+# one kernel: `embed` and `cell` were fused, because everything between them stays inside.
 
 # %%
-trainer.fit(train, epochs=1, progress=False)
+trainer.fit(train_data, epochs=1, progress=False)
 print(trainer.statistics)
 
 # %% [markdown]
@@ -109,16 +145,25 @@ print(trainer.statistics)
 # %%
 trainer.accumulate(few)
 story = trainer.story(0)  # of all instances that had this number lately: the last one's begins with its last first step
-begin = max(i for i, line in enumerate(story) if "forward" in line and "t=0" in line)
+begin = max(i for i, line in enumerate(story) if "forward" in line and "t_i=0" in line)
 print("\n".join(story[begin:]))
 
 # %% [markdown]
-# What has it learnt? `predict` gives what arrives at the sinks.
+# What has it learnt? `predict` gives what the model told by `amp.output`, a row for each example.
 
 # %%
-accuracy = np.mean(trainer.predict(valid)["logits"].payload.argmax(-1) == valid.data.labels)
+answers = trainer.predict(valid_data)["logits"].payload.argmax(-1)
+accuracy = np.mean(answers == [example["label"] for example in valid])
 print(f"validation accuracy after 5 short epochs: {accuracy:.2f}; guessing: 0.10")
 assert accuracy > 0.3
+
+# %% [markdown]
+# The trained parameters go back into the function:
+
+# %%
+trained = compiled.params(trainer.params)
+few_losses = [float(rnn(trained, example)) for example in valid[:20]]
+assert np.mean(few_losses) < np.mean([float(rnn(params, example)) for example in valid[:20]])
 
 # %% [markdown]
 # ## Asynchrony, seen
@@ -157,4 +202,5 @@ gantts(traces, title="Twelve batches on four workers")
 #
 # * `mode="sync"` and `mode="pipeline"` train the same graph with synchronous updates; compare the accuracy and the speed.
 # * `amp.replicate(amp.ppt(...), n=4)` makes four copies of a heavy node that share its work; a function from wires to wires in place of the node copies all that it builds.
-# * `group`, `ungroup`, `flatmap`, `distribute` and `collect` build graphs; [the next notebook](02_trees.py) is about trees.
+# * Branches, trees, loops that a computed number ends: the guide *Models as functions*, and [the last notebook](07_bring_your_own_model.py).
+# * A graph can also be written node by node; [the next notebook](02_trees.py) does so for trees.

@@ -13,11 +13,10 @@
 # %% [markdown]
 # # Bring your own model
 #
-# A node's body is a function of *one* message: any `fn(params, *inputs)`, a `flax.nnx` module, or a layer of `ampjax.nn`. The engine maps it over however many messages it runs at once. Where messages
-# go is said by their states, with functions of your own.
+# A model is a JAX function of the parameters and *one* example. What runs may depend on the example, and on what the model computes.
 #
-# Here is a model that no array program likes: a classifier that **decides by itself how long to think**. A block refines a hidden state; if the classifier is sure enough, the example leaves, else
-# it goes round again. We build it, check it, train it, see where it thinks longer, make mistakes on purpose, and save it.
+# Here is one that no array program likes: a classifier that **decides by itself how long to think**. A block refines a hidden state; if the classifier is sure enough, the example leaves, else
+# it goes round again. We write it, check it, train it, see where it thinks longer, make mistakes on purpose, and save it.
 
 # %%
 import tempfile
@@ -31,13 +30,12 @@ import optax
 from flax import nnx
 
 import ampjax as amp
-from ampjax.models import labelled_cross_entropy
 from ampjax.viz import new_figure
 
 # %% [markdown]
 # ## Data of your own
 #
-# The simplest data set is a list of dictionaries, one for each example, from pumps to payloads. `amp.messages` adds state fields; a bare payload has none. Three arms of a spiral:
+# An example is plain data: dictionaries, tuples, arrays, numbers. A data set is a list of them. Three arms of a spiral:
 
 # %%
 N_CLASSES, COLOURS = 3, ("#0072B2", "#E69F00", "#009E73")
@@ -51,15 +49,12 @@ def spiral(n, seed):
     return (along[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)).astype(np.float32), label.astype(np.int32)
 
 
-def instances(points, labels):
-    return [
-        {"x": amp.messages([point], step=0, again=0), "label": label}
-        for point, label in zip(points, labels, strict=True)
-    ]
+def examples(points, labels):
+    return [{"x": point, "label": label} for point, label in zip(points, labels, strict=True)]
 
 
 points, labels = spiral(800, seed=0)
-train, valid = instances(points, labels), instances(*spiral(128, seed=1))
+train, valid = examples(points, labels), examples(*spiral(128, seed=1))
 
 # %% tags=["picture"]
 figure = new_figure(3.8, 3.8, layout="constrained")
@@ -71,11 +66,9 @@ axes.legend(frameon=False, markerscale=2, loc="upper right", fontsize=8)
 figure
 
 # %% [markdown]
-# (Large data sets should hand out columns: any object with `__len__` and `gather(ids)` will do, see `amp.Instances`.)
+# ## Layers
 #
-# ## A body of your own
-#
-# A `flax.nnx` module is written for one example and used as it is. Its `nnx.Param`s become the node's parameters.
+# Any function of JAX will do. Here are three `flax.nnx` modules. `nnx.split` parts a module into what it is and its parameters.
 
 # %%
 WIDTH, MOST, SURE = 32, 6, 0.95
@@ -93,55 +86,69 @@ class Block(nnx.Module):
         return h + self.down(jax.nn.relu(self.up(self.norm(h))))
 
 
-class Head(nnx.Module):
-    """Classifies; says whether it would rather look again. Gives `[h; logits]`, and the decision."""
+modules = {
+    "lift": nnx.Linear(2, WIDTH, rngs=nnx.Rngs(2)),
+    "block": Block(nnx.Rngs(0)),
+    "head": nnx.Linear(WIDTH, N_CLASSES, rngs=nnx.Rngs(1)),
+}
+split = {name: nnx.split(module, nnx.Param) for name, module in modules.items()}
+params = {name: state for name, (_, state) in split.items()}
 
-    def __init__(self, rngs):
-        self.linear = nnx.Linear(WIDTH, N_CLASSES, rngs=rngs)
 
-    def __call__(self, h):
-        logits = self.linear(h)
-        unsure = jax.nn.softmax(logits).max() < SURE
-        return jnp.concatenate([h, logits]), unsure.astype(jnp.int32)
+def apply(name, params, x):
+    return nnx.merge(split[name][0], params[name])(x)
 
 
 # %% [markdown]
-# ## A state of your own
+# ## The model
 #
-# `step` counts the rounds; `again` holds the decision. Most control flow needs states only and never waits for a device. This one depends on a *number that was computed*, so a `route_by` reads it back and puts it
-# into the state, where `cond` can see it. (`assume` is what to take for it where nothing is computed: when memory is sized and kernels are compiled ahead.)
+# `amp.while_loop` runs its body as long as its test holds. Most control flow follows from the example alone and never waits for a device. This test depends on a *number that was computed*; `amp.read` says that it is to be
+# read back. Nobody waits alone: examples that go round again do so together.
+
 
 # %%
-block, head = Block(nnx.Rngs(0)), Head(nnx.Rngs(1))
+def thinker(params, example):
+    def unsure(carry):
+        return amp.read(carry["unsure"])
 
-with amp.Graph() as g:
-    x = amp.pump("x", (2,), fields=("step", "again"))
-    label = amp.pump("label", (), "int32")
-    h = amp.phi("h")
-    refined = amp.ppt("block", block)(h)
-    row, unsure = amp.ppt("head", head, outputs=2)(refined)
-    row = amp.isu(row, lambda s: s.replace(step=s.step + 1), lambda s: s.replace(step=s.step - 1), name="count")
-    unsure = amp.isu(
-        unsure, lambda s: s.replace(step=s.step + 1), lambda s: s.replace(step=s.step - 1), name="count too"
-    )
-    row = amp.route_by(row, unsure, "again", assume=lambda s: s.step < MOST, name="decide")
-    more, done = amp.cond(row, lambda s: (s.again == 1) & (s.step < MOST), name="again?")
-    lifted = amp.ppt("lift", nnx.Linear(2, WIDTH, rngs=nnx.Rngs(2)))(x)
-    h.connect(lifted, amp.npt("state", lambda row: row[:WIDTH])(more))
-    logits = amp.npt("logits", lambda row: row[WIDTH:])(done)
-    amp.sink("class", logits)
-    amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+    def think(carry):
+        h = apply("block", params, carry["h"])
+        logits = apply("head", params, h)
+        sure = jax.nn.softmax(logits).max() >= SURE
+        return {"h": h, "logits": logits, "unsure": ~sure, "rounds": carry["rounds"] + 1}
+
+    h = apply("lift", params, example["x"])
+    begin = {"h": h, "logits": jnp.zeros(N_CLASSES), "unsure": True, "rounds": 0.0}
+    end = amp.while_loop(unsure, think, begin, most=MOST)
+    amp.output("class", end["logits"])
+    amp.output("rounds", end["rounds"])
+    hit = end["logits"].argmax() == example["label"]
+    loss = optax.softmax_cross_entropy_with_integer_labels(end["logits"], example["label"])
+    return loss, {"accuracy": hit}
+
+
+# %% [markdown]
+# It runs as it is, on one example, and `jax.grad` differentiates it: debug it here, with `print`.
+
+# %%
+(loss, metrics), gradient = jax.value_and_grad(thinker, has_aux=True)(params, train[0])
+print(f"loss {loss:.3f}, a hit: {metrics['accuracy']}, gradients of {sorted(gradient)}")
+
+# %% [markdown]
+# Compiled, it is a graph. `most` bounds the loop, so that memory can be sized before anything is computed.
 
 # %% tags=["picture"]
-g
+compiled = amp.compile(thinker, params, {"x": "float32[2]", "label": "int32[]"})
+train_data, valid_data = compiled.data(train), compiled.data(valid)
+compiled.graph
 
 # %% [markdown]
 # ## Is it right?
 #
-# `verify` works for any graph: it runs your bodies through the engine under several schedules and compares with `jax.grad` of the composed function, in which every example takes its own number of rounds.
+# `verify` runs the graph under several schedules and compares with `jax.grad`, with every example's own number of rounds.
 
 # %%
-verdict = amp.verify(g, train[:2])
+verdict = amp.verify(compiled.graph, compiled.data(train[:2]))
 verdict
 
 # %%
@@ -150,13 +157,13 @@ assert verdict
 # %% [markdown]
 # ## Training
 #
-# Rounds differ, so instances enter together and travel in step (`min_admission`, `wavefront`): that fills dispatches, and a `route_by` waits for the device once for many.
+# Rounds differ, so instances enter together and travel in step (`min_admission`, `wavefront`): that fills dispatches, and the device is waited for once for many.
 #
 # In Jupyter an event loop is running already. Both `trainer.fit(...)` and `await trainer.fit_async(...)` work; the second leaves the loop free for other things, such as widgets. A callback is called after each epoch and may end the training. What comes first, a payload that is read or an instance that has ended, differs from run to run, and so do the accuracies.
 
 # %%
 trainer = amp.Trainer(
-    g,
+    compiled.graph,
     optax.adam(2e-3),
     max_active_keys=64,
     min_admission=32,
@@ -168,11 +175,11 @@ rounds = []
 
 
 def count_rounds(trainer, epoch):
-    rounds.append(trainer.predict(valid)["class"].fields["step"].mean())
+    rounds.append(trainer.predict(valid_data)["rounds"].payload.mean())
     return epoch.valid["accuracy"] > 0.95
 
 
-history = await trainer.fit_async(train, valid, epochs=20, callbacks=[count_rounds], progress=False)  # noqa: F704
+history = await trainer.fit_async(train_data, valid_data, epochs=20, callbacks=[count_rounds], progress=False)  # noqa: F704
 history
 
 # %% tags=["picture"]
@@ -198,7 +205,8 @@ assert rounds[-1] < MOST
 # %% tags=["picture"]
 side = np.linspace(-1.15, 1.15, 56, dtype=np.float32)
 plane = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
-answers = trainer.predict([{"x": amp.messages([point], step=0, again=0)} for point in plane])["class"]
+answers = trainer.predict(compiled.data(examples(plane, np.zeros(len(plane), np.int32))))  # labels that nobody reads
+thought = answers["rounds"].payload
 image = lambda values: values.reshape(len(side), len(side))
 
 figure = new_figure(9, 4.0, layout="constrained")
@@ -206,12 +214,12 @@ left, right = figure.subplots(1, 2, sharey=True)
 place = {"origin": "lower", "extent": (-1.15, 1.15, -1.15, 1.15)}
 from matplotlib.colors import BoundaryNorm, ListedColormap
 
-left.imshow(image(answers.payload.argmax(-1)), cmap=ListedColormap(COLOURS), alpha=0.45, **place)
+left.imshow(image(answers["class"].payload.argmax(-1)), cmap=ListedColormap(COLOURS), alpha=0.45, **place)
 for c, colour in enumerate(COLOURS):
     left.scatter(*points[labels == c].T, s=3, color=colour)
 left.set_title("class", fontsize=10)
 steps = right.imshow(
-    image(answers.fields["step"]), cmap="cividis", norm=BoundaryNorm(np.arange(0.5, MOST + 1), 256), **place
+    image(thought), cmap="cividis", norm=BoundaryNorm(np.arange(0.5, MOST + 1), 256), **place
 )
 figure.colorbar(steps, ax=right, ticks=range(1, MOST + 1), label="rounds")
 right.set_title("rounds of thinking", fontsize=10)
@@ -220,13 +228,12 @@ right.set(xlabel="first coordinate")
 figure
 
 # %%
-hard, easy = answers.fields["step"].max(), answers.fields["step"].min()
-assert hard > easy
+assert thought.max() > thought.min()
 
 # %% [markdown]
 # ## Mistakes
 #
-# Errors come as early as they can, and have four parts: where, what was expected, what came, what to do. Most are found while the graph is being built:
+# Errors come as early as they can, and have four parts: where, what was expected, what came, what to do. Most are found while the model is compiled, and name your line:
 
 # %%
 from ampjax.errors import AmpError
@@ -244,41 +251,40 @@ def told(what, attempt):
         raise AssertionError(f"{what}: nothing was said")
 
 
-def building(wrong):
-    def attempt():
-        with amp.Graph():
-            x = amp.pump("x", (2,), fields=("step",))
-            amp.sink("end", wrong(x))
-
-    return attempt
+SPEC = {"xs": "float32[t,2]", "ys": "float32[u,2]"}
+SMALL = {"a": np.ones((2, 2), np.float32), "b": np.ones((2, 2), np.float32)}
 
 
-told("A layer of the wrong size.", building(lambda x: amp.ppt("lift", amp.nn.Linear(3, WIDTH))(x)))
-told("A field that no message has.", building(lambda x: amp.cond(x, lambda s: s.length > 0)[0]))
+def compiling(model):
+    return lambda: amp.compile(model, SMALL, SPEC)
+
+
+told("An operation on a whole sequence.", compiling(lambda p, s: (s["xs"] @ p["a"]).sum()))
+told("Sequences of two lengths.", compiling(lambda p, s: amp.map(lambda x, y: x @ p["a"] @ y, s["xs"], s["ys"])))
 told(
-    "An `if` in a state function, which sees columns.", building(lambda x: amp.cond(x, lambda s: 1 if s.step else 0)[0])
+    "A carry that changes its shape.",
+    compiling(lambda p, s: amp.scan(lambda h, x: (x @ p["a"], None), jnp.zeros(3), s["xs"])[0].sum()),
 )
+told("One operation with parameters of two nodes.", compiling(lambda p, s: (p["a"] @ p["b"]).sum()))
 told(
-    "An inverse that does not invert.",
-    building(lambda x: amp.isu(x, lambda s: s.replace(step=s.step + 1), lambda s: s)),
+    "A choice by parameters, without a word.",
+    compiling(lambda p, s: amp.cond((amp.sum(s["xs"]) @ p["a"]).sum() > 0, lambda: 1.0, lambda: 2.0)),
 )
-told("A wire that goes nowhere.", building(lambda x: amp.cond(x, lambda s: s.step > 0)[0]))
 
 # %% [markdown]
-# Others only when data come. Nothing is lost then: the trainer drops what was in flight and can go on.
+# Others only when data come:
 
 # %%
-before = trainer.evaluate(valid)["accuracy"]
-few = lambda **changes: [{**train[0], **changes}]
-fit = lambda data: lambda: trainer.fit(data, progress=False)
-told("A payload of another shape.", fit(few(x=amp.messages([[1.0, 2.0, 3.0]], step=0, again=0))))
-told("A field left out.", fit(few(x=amp.messages([points[0]], step=0))))
-told("A label that never comes: everything waits, and is told for what.", fit([{"x": train[0]["x"]}]))
+before = trainer.evaluate(valid_data)["accuracy"]
+data = lambda *examples: lambda: compiled.data(examples)
+told("A vector of another length.", data(train[0], {"x": [1.0, 2.0, 3.0], "label": 0}))
+told("A label left out.", data(train[0], {"x": [1.0, 2.0]}))
+told("A label that is no integer.", data({"x": [1.0, 2.0], "label": 0.5}))
 told(
     "Parameters that are not finite.",
-    lambda: trainer.set_params({"lift": {"kernel": np.full((2, WIDTH), np.nan), "bias": np.zeros(WIDTH)}}),
+    lambda: trainer.set_params({"lift": jax.tree.map(lambda x: x * np.nan, params["lift"])}),
 )
-assert abs(trainer.evaluate(valid)["accuracy"] - before) < 0.01  # and nothing is lost
+assert abs(trainer.evaluate(valid_data)["accuracy"] - before) < 0.01  # and nothing is lost
 
 # %% [markdown]
 # ## Saving
@@ -289,7 +295,7 @@ assert abs(trainer.evaluate(valid)["accuracy"] - before) < 0.01  # and nothing i
 # %%
 with tempfile.TemporaryDirectory() as folder:
     trainer.save(Path(folder) / "run")
-    resumed = amp.Trainer(g, optax.adam(2e-3), settings=trainer.settings)
+    resumed = amp.Trainer(compiled.graph, optax.adam(2e-3), settings=trainer.settings)
     resumed.restore(Path(folder) / "run")
 _ = jax.tree.map(
     np.testing.assert_array_equal, (resumed.params, resumed.gradients), (trainer.params, trainer.gradients)
@@ -306,23 +312,24 @@ with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as chec
     checkpoints.wait_until_finished()
     restored = checkpoints.restore(Path(folder) / "spiral", trainer.params)
 
-again = amp.Trainer(g, optax.adam(2e-3), params=restored)
+again = amp.Trainer(compiled.graph, optax.adam(2e-3), params=restored)
 jax.tree.map(np.testing.assert_array_equal, again.params, trainer.params)
 print("the new trainer has the parameters of the old one")
 
 # %% [markdown]
-# The parameters of an `nnx` node have the module's own structure, so they go back into the module:
+# `compiled.params` gives them in the structure of the model's own, so they go back into the function, and into the modules:
 
 # %%
-state = nnx.state(head, nnx.Param)
-nnx.replace_by_pure_dict(state, trainer.params["head"])
-nnx.update(head, state)
-np.testing.assert_array_equal(head.linear.bias[...], trainer.params["head"]["linear"]["bias"])
+trained = compiled.params(trainer.params)
+print("on one example:", thinker(trained, valid[0]))
+nnx.update(modules["head"], trained["head"])
+np.testing.assert_array_equal(modules["head"].bias[...], trainer.params["head"]["bias"])
 
 # %% [markdown]
 # ## Where to go from here
 #
-# * `amp.ppt` takes `tx`, `min_update_interval`, `weights` and more for each node; `rng=True` gives a body a key for each message (dropout).
-# * `ampjax.models.act` is Graves' adaptive computation time as a recurrent network, `ampjax.models.mixture` a mixture of experts; both use `route_by`.
+# * The guide *Models as functions* has all combinators: sequences, trees, choices, dropout, shared weights.
+# * `amp.node` gives a part of a model a name and an optimizer, an update interval or a worker of its own.
+# * The guide *A graph by hand* builds nodes one by one, and `amp.replicate` copies a part of a graph to several workers.
 # * Data that come in an order of their own: `Trainer(controller=...)` takes a generator function that pumps messages as it likes.
 # * `fit(record="run.trace")` and `amp.replay` repeat an asynchronous run bit for bit.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.errors import DataError, SettingsError
+from ampjax.frontend.combinators.graph_combinators import Edges
 from ampjax.ir.instances import Messages, Topology
 
 ENCODINGS = ("collect", "flatmap")
@@ -164,6 +165,22 @@ class GraphInstances:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """The instances as dictionaries, for models that are functions: rows of nodes, targets, and `edges`; views of the columns."""
+        graphs, ids = self.graphs, self.ids
+        first, end = graphs.node_ptr[ids], graphs.node_ptr[ids + 1]
+        senders, receivers, kinds = (x.astype(np.int32) for x in (graphs.senders, graphs.receivers, graphs.kinds))
+        columns = {name: rows[ids] for name, rows in self.targets.items()}
+        columns |= {
+            name: [rows[a:b] for a, b in zip(first.tolist(), end.tolist(), strict=True)]
+            for name, rows in self.nodes.items()
+        }
+        columns["edges"] = [
+            Edges(senders[a:b], receivers[a:b], kinds[a:b])
+            for a, b in zip(graphs.out_ptr[first].tolist(), graphs.out_ptr[end].tolist(), strict=True)
+        ]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def gather(self, ids: np.ndarray) -> dict[str, Messages]:
         """The messages of the instances `ids`, by pump.

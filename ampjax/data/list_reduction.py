@@ -18,6 +18,7 @@ from jaxtyping import Int
 
 from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import DataError
+from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.ir.instances import Messages
 
 OPERATIONS = ("mean(L)", "mean(L[0::2]) - mean(L[1::2])", "max(L) - min(L)", "len(L)")
@@ -150,6 +151,19 @@ class Sequences:
         }
 
 
+def plain(data: ListReduction) -> Stacked:
+    """Instances of one sequence each, for `ampjax.models.functions.rnn_function`.
+
+    Args:
+      data: The sequences.
+
+    Returns:
+      Instances with `tokens` `[t]` and `label` `[]`, int32.
+    """
+    instance, t = _steps(data.lengths)
+    return Stacked({"tokens": Ragged(data.tokens[instance, t], data.lengths), "label": data.labels})
+
+
 @dataclass(frozen=True)
 class Buckets:
     """Instances of `batch_size` sequences of one length each (`ampjax.ir.instances.Instances`).
@@ -218,16 +232,31 @@ class Buckets:
           By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
         """
         ids = np.asarray(ids, dtype=np.int64)
-        members, lengths = self._members[ids], self._lengths[ids]
+        lengths = self._lengths[ids]
         instance, t = _steps(lengths)
-        # Padding repeats a real sequence of the same length; only its label says that it does not count.
-        real = np.where(members < 0, members[:, :1], members)
-        labels = np.where(members < 0, np.int32(-1), self.data.labels[real])
+        tokens, labels = self._rows(ids, instance, t)
         return {
-            "tokens": _token_messages(self.data.tokens[real[instance], t[:, None]], instance, t, lengths, self.whole),
+            "tokens": _token_messages(tokens, instance, t, lengths, self.whole),
             "h0": _zeros((self.batch_size, self.hidden), lengths),
             "label": Messages(labels, np.arange(len(ids))),
         }
+
+    def plain(self) -> Stacked:
+        """The buckets for `ampjax.models.functions.rnn_function`.
+
+        Returns:
+          Instances with `tokens` `[t, batch_size]` and `label` `[batch_size]`, int32.
+        """
+        tokens, labels = self._rows(np.arange(len(self)), *_steps(self._lengths))
+        return Stacked({"tokens": Ragged(tokens, self._lengths), "label": labels})
+
+    def _rows(self, ids: np.ndarray, instance: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of all steps of some buckets, and their labels."""
+        members = self._members[ids]
+        # Padding repeats a real sequence of the same length; only its label says that it does not count.
+        real = np.where(members < 0, members[:, :1], members)
+        labels = np.where(members < 0, np.int32(-1), self.data.labels[real])
+        return self.data.tokens[real[instance], t[:, None]], labels
 
 
 def _label(operations: np.ndarray, digits: np.ndarray, n_digits: np.ndarray, present: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import DataError, SettingsError
+from ampjax.frontend.combinators.structures import Stacked
 from ampjax.ir.instances import Messages
 
 N_DIGITS, N_PLACES = 10, 6
@@ -132,6 +133,18 @@ class ShuffledRows:
             "digits": Messages(self.data.digits[ids], each, {"t": 0, "way": route}),
             "label": Messages(self.data.labels[ids], each),
         }
+
+
+def plain(data: Shuffles) -> Stacked:
+    """Instances of one row of digits each, for `ampjax.models.functions.permutation_function`.
+
+    Args:
+      data: Digits, orders and labels.
+
+    Returns:
+      Instances with `digits` `[6]`, `order` `[t]` and `label` `[]`, int32.
+    """
+    return Stacked({"digits": data.digits, "order": data.orders.astype(np.int32), "label": data.labels})
 
 
 def powers(n_operations: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from ampjax.data.readers.data_checks import at_least_one
 from ampjax.data.readers.data_files import Remote, find
 from ampjax.data.readers.lines import read_lines
 from ampjax.errors import DataError
+from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.ir.instances import Messages
 
 N_CLASSES = 5
@@ -165,6 +166,21 @@ class TreeInstances:
             "branches": messages(np.zeros_like(words), np.flatnonzero(words < 0)),
             "labels": messages(labels, np.arange(len(nodes))),
         }
+
+
+def plain(data: Trees) -> Stacked:
+    """Instances of one tree each, for `ampjax.models.functions.tree_lstm_function`.
+
+    Args:
+      data: The trees.
+
+    Returns:
+      Instances with a `tree`, whose nodes' values are `word` (-1 for branches) and `label`, int32.
+    """
+    sizes = np.diff(data.ptr)
+    columns = [Ragged(column.astype(np.int32), sizes) for column in (data.parents, data.sides % ROOT, data.words)]
+    parent, side, word = columns
+    return Stacked({"tree": Tree(parent, side, {"word": word, "label": Ragged(data.labels, sizes)})})
 
 
 class _Parsed:

@@ -20,6 +20,7 @@ from ampjax.data.readers.data_checks import at_least_one
 from ampjax.data.readers.data_files import Remote, find
 from ampjax.data.readers.lines import read_lines
 from ampjax.errors import DataError
+from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.ir.instances import Messages
 
 TAGS = ("O", "I-LOC", "I-MISC", "I-ORG", "I-PER", "B-LOC", "B-MISC", "B-ORG", "B-PER")
@@ -221,6 +222,22 @@ class SentenceInstances:
                 data.characters[data.char_ptr[words][word] + k], spelled, {"t": t[word], "c": c, **ends}
             ),
         }
+
+
+def plain(data: Sentences) -> Stacked:
+    """Instances of one sentence each, for `ampjax.models.functions.tagger_function`.
+
+    Args:
+      data: The sentences.
+
+    Returns:
+      Instances with `words` `[w]`, `chars` `[w, c]` and `tags` `[w]`, int32.
+    """
+    sizes = np.diff(data.ptr)
+    chars = Ragged(Ragged(data.characters, np.diff(data.char_ptr)), sizes)
+    return Stacked(
+        {"words": Ragged(data.words.astype(np.int32), sizes), "chars": chars, "tags": Ragged(data.tags, sizes)}
+    )
 
 
 def _ranges(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

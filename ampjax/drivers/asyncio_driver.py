@@ -14,15 +14,15 @@ from functools import partial
 import jax
 
 from ampjax.drivers.run import Loop
-from ampjax.drivers.sampling_timer import Sampled
+from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
-from ampjax.drivers.waiting_timer import Waited
+from ampjax.drivers.waiting_timer import WaitingTimer
 from ampjax.engine.executor import Executor
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.trace.trace import Trace
 from ampjax.utils.wait_with_warning import wait_with_warning
 
-STRIDE = 16
+FENCE_EVERY = 16
 """Dispatches between two fences on a worker's device."""
 
 
@@ -31,17 +31,17 @@ class AsyncioDriver:
 
     Args:
       loop: The run.
-      run_ahead: Dispatches that a worker may have issued before the device has done them, about.
-      trace: Where each worker's time goes; `Trace.every` says how many dispatches are waited for to find out.
+      run_ahead: About how many dispatches a worker may have issued before the device has done them.
+      trace: Filled with where each worker's time goes; one dispatch in `Trace.every` is waited for.
     """
 
     def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
-        self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * STRIDE), trace
+        self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * FENCE_EVERY), trace
         self._fences: list[deque[tuple[jax.Array, Dispatch]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
         self._moved = asyncio.Event()
         self._over = False
         self._tracer: Tracer | None = None
-        self._watch: Sampled | Waited | None = None
+        self._watch: SamplingTimer | WaitingTimer | None = None
         self._readers: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -58,7 +58,7 @@ class AsyncioDriver:
             async with asyncio.TaskGroup() as self._group:
                 for worker in range(self._loop.scheduler.plan.workers):
                     self._group.create_task(self._worker(worker), name=f"ampjax worker {worker}")
-            if isinstance(self._watch, Sampled):
+            if isinstance(self._watch, SamplingTimer):
                 await asyncio.get_running_loop().run_in_executor(None, self._watch.wait)
         except* Exception as errors:
             raise _first(errors) from None
@@ -85,7 +85,7 @@ class AsyncioDriver:
                         await self._moved.wait()
                 continue
             last = found[-1]
-            if isinstance(self._watch, Waited):
+            if isinstance(self._watch, WaitingTimer):
                 self._loop.queue.carry_out()
                 await self._watch.wait(last)
             if self._loop.executor is not None and self._loop.reads(last):
@@ -98,20 +98,23 @@ class AsyncioDriver:
                     self._loop.done(last)
                 self._moved.set()
             issued += len(found)
-            if issued % STRIDE == 0:
+            if issued % FENCE_EVERY == 0:
                 await self._keep_pace(worker, last)
 
     def _take(self, worker: int, issued: int) -> list[Dispatch]:
-        """The worker's next dispatches until the next fence, done as they are decided; one that is not, where a trace notes what waits at each decision."""
+        """The worker's next dispatches until the next fence, done as they are decided.
+
+        With a trace it is one, which is not done: the trace notes at each decision what waits.
+        """
         if self._trace is None:
-            return self._loop.ahead(worker, STRIDE - issued % STRIDE)
+            return self._loop.ahead(worker, FENCE_EVERY - issued % FENCE_EVERY)
         dispatch = self._loop.decide(worker)
         return [] if dispatch is None else [dispatch]
 
     async def _read(self, executor: Executor, dispatch: Dispatch) -> None:
         """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
         reading = executor.readings[dispatch.number]
-        await wait_with_warning(partial(jax.block_until_ready, reading), f"what {self._told(dispatch)} reads back")
+        await wait_with_warning(partial(jax.block_until_ready, reading), f"what {self._words(dispatch)} reads back")
         self._loop.done(dispatch)
         self._moved.set()
 
@@ -126,17 +129,18 @@ class AsyncioDriver:
                 fences.append((fence, dispatch))
         while fences and getattr(fences[0][0], "is_ready", bool)():  # jax.Array's type does not list it
             fences.popleft()
-        if len(fences) * STRIDE > self._run_ahead:
+        if len(fences) * FENCE_EVERY > self._run_ahead:
             oldest, last = fences.popleft()
             await wait_with_warning(
-                oldest.block_until_ready, f"{self._told(last)}, or one of the {STRIDE - 1} before it on this worker,"
+                oldest.block_until_ready,
+                f"{self._words(last)}, or one of the {FENCE_EVERY - 1} before it on this worker,",
             )
         else:
             await asyncio.sleep(0)
 
-    def _told(self, dispatch: Dispatch) -> str:
+    def _words(self, dispatch: Dispatch) -> str:
         """A dispatch in words."""
-        return dispatch.told(self._loop.scheduler.plan.stages[dispatch.stage].name)
+        return dispatch.describe(self._loop.scheduler.plan.stages[dispatch.stage].name)
 
     def _start_trace(self, trace: Trace) -> None:
         executor = self._loop.executor
@@ -144,13 +148,13 @@ class AsyncioDriver:
             executor.fences.warm()
         tracer = self._tracer = Tracer(trace, self._loop, time.perf_counter_ns)
         if executor is None or trace.every == 1:
-            self._watch = Waited(tracer, executor)
+            self._watch = WaitingTimer(tracer, executor)
         else:
-            self._watch = Sampled(tracer, executor, trace.every)
+            self._watch = SamplingTimer(tracer, executor, trace.every)
         self._loop.instruments.add(self._watch)
 
     def _end_trace(self) -> None:
-        if isinstance(self._watch, Sampled):
+        if isinstance(self._watch, SamplingTimer):
             self._watch.finish()
         if self._tracer is not None:
             self._tracer.finish()

@@ -18,20 +18,29 @@ from ampjax.unfold.demand import ArenaRows
 Put = Callable[[Sequence[Feed]], None]
 """Puts payloads where they belong."""
 
-Loop = Callable[[Any], Iterator[Mapping[str, Any]]]
+ControllerLoop = Callable[[Any], Iterator[Mapping[str, Any]]]
 """A user-written controller loop: from an example to the dictionaries of messages that are pumped for it, one after the other.
 
 Some examples' loops are also run on their own, to see how much room they need, so a loop gives the same messages each time.
 """
 
-AHEAD = 256
-"""Instances that are looked at together: near the memory limit to count what they need, and where their programs are not known to unfold them."""
+LOOK_AHEAD = 256
+"""Instances that are looked at together: to count what they need, near the memory limit, or to unfold them, where their programs are not
+known."""
 
 _END: Any = object()
 
 
 def batches_of(data: Instances | LoopInstances, ids: np.ndarray) -> Sequence[Mapping[str, Messages]]:
-    """All messages of some instances, in the batches in which they are pumped one after the other."""
+    """All messages of some instances, in the batches in which they are pumped one after the other.
+
+    Args:
+      data: The instances.
+      ids: `[n]`: which.
+
+    Returns:
+      For each batch the messages of each pump.
+    """
     return data.steps(ids) if isinstance(data, LoopInstances) else [data.gather(ids)]
 
 
@@ -40,19 +49,21 @@ class Source:
 
     Args:
       scheduler: Where instances go.
-      of: The pass.
+      data_pass: What is pumped, and what for.
       guard: Holds instances back near the memory limit.
 
     Attributes:
+      data_pass: The pass.
       train: Whether it is training.
       grows: Whether more is pumped for instances in flight.
     """
 
     grows = False
 
-    def __init__(self, scheduler: Scheduler, of: Pass, guard: MemoryGuard | None = None):
-        self._scheduler, self.of, self._data, self._ids = scheduler, of, of.data, np.asarray(of.ids)
-        self.train, self._guard, self._next = of.train, guard, 0
+    def __init__(self, scheduler: Scheduler, data_pass: Pass, guard: MemoryGuard | None = None):
+        self._scheduler, self.data_pass, self._data = scheduler, data_pass, data_pass.data
+        self._ids, self.train = np.asarray(data_pass.ids), data_pass.train
+        self._guard, self._next = guard, 0
         self._foreseen = 0  # instances whose programs are known
         self._unfolded = scheduler.admission.programs.n_unfolded  # when this was last looked at
         self._news = False  # whether it was more than before
@@ -69,10 +80,13 @@ class Source:
         return self._guard is not None and self._guard.tight and self._next < len(self._ids)
 
     def admit(self, put: Put) -> int:
-        """Admits as many instances as there is room for now; says how many.
+        """Admits as many instances as there is room for now.
 
         Args:
           put: Gets their payloads.
+
+        Returns:
+          How many.
 
         Raises:
           LimitError: If an instance can't fit within the memory limit.
@@ -89,7 +103,11 @@ class Source:
         return n
 
     def ended(self, instances: Sequence[int]) -> None:
-        """Notes that some instances have ended."""
+        """Notes that some instances have ended.
+
+        Args:
+          instances: Their numbers.
+        """
         if self._guard is not None and self._guard.tight:  # else no room was reserved
             for instance in instances:
                 self._guard.release(instance, self.train)
@@ -109,7 +127,7 @@ class Source:
     def _look_ahead(self, start: int) -> None:
         """Finds out what the next instances need, all in one go."""
         assert self._guard is not None
-        ids = self._ids[start : start + AHEAD]
+        ids = self._ids[start : start + LOOK_AHEAD]
         different, place = np.unique(ids, return_inverse=True)
         needs = self._scheduler.admission.programs.demands(
             different, batches_of(self._data, different), self._guard.purpose
@@ -117,7 +135,7 @@ class Source:
         self._needs.update({start + i: needs[p] for i, p in enumerate(place.tolist())})
 
     def _open(self, ids: np.ndarray, grows: bool = False) -> np.ndarray:
-        return self._scheduler.open(ids, self.of.purpose, self.of.may_update, grows)
+        return self._scheduler.open(ids, self.data_pass.purpose, self.data_pass.may_update, grows)
 
     def _start(self, ids: np.ndarray, put: Put) -> None:
         """Lets instances in."""
@@ -127,15 +145,18 @@ class Source:
         self._scheduler.close(handles)
 
     def _foresee(self, n: int) -> None:
-        """Unfolds the last `n` instances with those that follow, if programs have been missing twice in a row: many together cost little more than one."""
+        """Unfolds the last `n` instances together with those that follow, if programs were missing twice in succession.
+
+        To unfold many costs little more than to unfold one.
+        """
         if self._next <= self._foreseen:
             return
         unfolded, missed = self._scheduler.admission.programs.n_unfolded, self._news
         self._news, self._unfolded = unfolded > self._unfolded, unfolded
         if self._news and missed and self._scheduler.admission.foresees:
             start = self._next - n
-            ids = self._ids[start : start + AHEAD]
-            self._scheduler.admission.foresee(ids, self._data.gather(ids), self.of.purpose)
+            ids = self._ids[start : start + LOOK_AHEAD]
+            self._scheduler.admission.foresee(ids, self._data.gather(ids), self.data_pass.purpose)
             self._foreseen = start + len(ids)
 
 
@@ -148,7 +169,7 @@ class LoopInstances:
       ragged: Names of the ragged pumps.
     """
 
-    def __init__(self, loop: Loop, examples: Sequence[Any], ragged: Sequence[str] = ()):
+    def __init__(self, loop: ControllerLoop, examples: Sequence[Any], ragged: Sequence[str] = ()):
         self._loop, self._examples, self._ragged = loop, examples, tuple(ragged)
 
     def __len__(self) -> int:
@@ -160,17 +181,36 @@ class LoopInstances:
         return getattr(self._examples, "sizes", None)
 
     def start(self, i: int) -> Iterator[Mapping[str, Any]]:
-        """The loop of example `i`."""
+        """The loop of an example.
+
+        Args:
+          i: Its number.
+        """
         return iter(self._loop(self._examples[i]))
 
     def columns(self, pumped: Mapping[int, Mapping[str, Any]], places: Mapping[int, int]) -> Mapping[str, Messages]:
-        """What the loops of some examples have yielded, by example; `Messages.instance` is each example's place."""
+        """What the loops of some examples have yielded, as columns.
+
+        Args:
+          pumped: For each example a message for each of some pumps.
+          places: The place of each example, which is the `Messages.instance` of its messages.
+
+        Returns:
+          The messages of each pump.
+        """
         batch = InstanceList(pumped, self._ragged).gather(np.array(list(pumped)))  # type: ignore[arg-type]
         order = np.array([places[i] for i in pumped])
         return {pump: replace(messages, instance=order[messages.instance]) for pump, messages in batch.items()}
 
     def steps(self, ids: np.ndarray) -> list[Mapping[str, Messages]]:
-        """All messages of the examples `ids`: a batch of each loop's first, one of each loop's second, and so on."""
+        """All messages of some examples: a batch of what each loop yields first, one of what it yields second, and so on.
+
+        Args:
+          ids: `[n]`: which.
+
+        Returns:
+          For each batch the messages of each pump.
+        """
         loops = {i: self.start(i) for i in ids.tolist()}
         places = {i: place for place, i in enumerate(loops)}
         batches = []
@@ -187,15 +227,15 @@ class LoopSource(Source):
 
     Args:
       scheduler: Where instances go.
-      of: The pass; its data are `LoopInstances`.
+      data_pass: What is pumped, and what for; its data are `LoopInstances`.
       guard: Holds instances back near the memory limit.
     """
 
     grows = True
 
-    def __init__(self, scheduler: Scheduler, of: Pass, guard: MemoryGuard | None = None):
-        super().__init__(scheduler, of, guard)
-        self._loops: LoopInstances = of.data
+    def __init__(self, scheduler: Scheduler, data_pass: Pass, guard: MemoryGuard | None = None):
+        super().__init__(scheduler, data_pass, guard)
+        self._loops: LoopInstances = data_pass.data
         self._running: dict[int, tuple[int, Iterator[Mapping[str, Any]]]] = {}  # by handle: the example and its loop
 
     @property
@@ -204,7 +244,14 @@ class LoopSource(Source):
         return super().exhausted and not self._running
 
     def admit(self, put: Put) -> int:
-        """Starts loops as far as there is room, and lets each running one pump its next messages; says how many did."""
+        """Starts loops as far as there is room, and lets each running one pump its next messages.
+
+        Args:
+          put: Gets their payloads.
+
+        Returns:
+          How many loops have pumped, or ended.
+        """
         super().admit(put)
         steps = 0
         for handle, (example, loop) in list(self._running.items()):
@@ -223,6 +270,12 @@ class LoopSource(Source):
             self._running[handle] = (i, self._loops.start(i))
 
 
-def source_of(scheduler: Scheduler, of: Pass, guard: MemoryGuard | None = None) -> Source:
-    """The controller of a pass: a user-written one where its data are loops."""
-    return (LoopSource if isinstance(of.data, LoopInstances) else Source)(scheduler, of, guard)
+def source_of(scheduler: Scheduler, data_pass: Pass, guard: MemoryGuard | None = None) -> Source:
+    """The controller of a pass: a user-written one where its data are loops.
+
+    Args:
+      scheduler: Where instances go.
+      data_pass: What is pumped, and what for.
+      guard: Holds instances back near the memory limit.
+    """
+    return (LoopSource if isinstance(data_pass.data, LoopInstances) else Source)(scheduler, data_pass, guard)

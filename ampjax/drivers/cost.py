@@ -23,10 +23,11 @@ from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.updates.counters import edge_columns
 
 Cost = Callable[[Dispatch], int]
-"""From a dispatch to its time on its worker, in whole nanoseconds, its updates included. Its stage is a number: of the plan's `stages`, or -1 for updates alone."""
+"""From a dispatch to its time on its worker, in whole nanoseconds, its updates included. Its stage is a number: of the plan's `stages`, or
+-1 for updates alone."""
 
 _KNOWN: weakref.WeakKeyDictionary[Node, tuple[int, int]] = weakref.WeakKeyDictionary()
-"""Of nodes of living graphs what `_layer_sizes` gave: to trace their bodies takes longer than to simulate some thousand messages."""
+"""What `_layer_sizes` gave for nodes of living graphs: to trace their bodies takes longer than to simulate some thousand messages."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,14 @@ class FlopsCost:
         return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(dispatch)
 
     def operations(self, dispatch: Dispatch) -> float:
-        """The operations of a dispatch's layers, those of its updates left out."""
+        """Counts the operations of a dispatch's layers, without those of its updates.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Multiplications and additions.
+        """
         if dispatch.stage < 0:
             return 0.0
         stage = self.plan.stages[dispatch.stage]
@@ -84,7 +92,7 @@ class FlopsCost:
         return sum(of_row * dispatch.rows_at(stage, node) for node, of_row in work)
 
     def rates(self) -> Rates:
-        """The same as a table, by which loops add up what dispatches take, to the nanosecond."""
+        """The same as a table, from which compiled loops get the same times to the nanosecond."""
         queues, terms, columns = list[tuple[float, ...]](), list[tuple[float, float]](), edge_columns(self.plan)
         for stage in self.plan.stages:
             row_bytes = self._row_bytes(stage)
@@ -103,14 +111,18 @@ class FlopsCost:
     def _terms(
         self, stage: Stage, work: list[tuple[str, float]], columns: Mapping[int, slice]
     ) -> list[tuple[float, float]]:
-        """Of a stage's dispatches which rows take how many operations each, as `operations` adds them up."""
+        """Which rows of a stage's dispatches take how many operations each, in the order in which `operations` adds them up."""
         if stage.chain is None:
             return [(OF_INPUT, sum([of_row for _, of_row in work]))] if work else []
         first, edge_types = columns[stage.number].start, stage.edge_type_of
         return [(first + edge_types[node] if node in edge_types else OF_OUTPUT, of_row) for node, of_row in work]
 
     def has_layers(self, dispatch: Dispatch) -> bool:
-        """Whether any of a dispatch's nodes multiplies by a matrix."""
+        """Whether any of a dispatch's nodes multiplies by a matrix.
+
+        Args:
+          dispatch: The dispatch.
+        """
         return dispatch.stage >= 0 and bool(self._work(self.plan.stages[dispatch.stage], dispatch.direction))
 
     def _work(self, stage: Stage, direction: str) -> list[tuple[str, float]]:
@@ -182,7 +194,14 @@ def _layer_sizes(node: Node) -> tuple[int, int]:
 
 
 def product_shapes(node: Node) -> list[tuple[int, int, int]]:
-    """The products `[rows, in] x [in, out]` in a node's body for one message; those in a loop's body once, whatever its length."""
+    """Finds the matrix products in a node's body for one message; those in a loop's body count once, whatever its length.
+
+    Args:
+      node: A node of a closed graph.
+
+    Returns:
+      For each product `[rows, in] x [in, out]` the three sizes.
+    """
     op = node.op
     if not isinstance(op, Compute):
         return []

@@ -1,7 +1,13 @@
-"""A queue of dispatches that are decided and not issued yet; it undoes them after an error.
+"""The queue between what decides and what computes: it knows what has been decided, what of it has been issued, and what must be undone.
 
-Control never waits for a payload (but where it reads one), so a driver may let the scheduler decide on several dispatches before the first is issued: that
-way the scheduler's lines and XLA's each stay in the processor's caches for a while, in place of pushing one another out for every dispatch.
+This is the one place that does.
+
+Control never waits for a payload (but where it reads one), so a driver may let the scheduler decide on several dispatches before the first
+is issued: that way the scheduler's code and XLA's each stay in the processor's caches for a while, in place of pushing one another out for
+every dispatch.
+
+After an error or an interrupt three things are undone, all of them here: dispatches that were decided and not issued (`IssueQueue.undone`);
+what is in flight (`Scheduler.abandon`); and what was kept on devices for it (`Executor.abandon`).
 """
 
 from __future__ import annotations
@@ -16,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampjax.engine.executor import Executor
+from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.engine.kernels.launch import Launch
-from ampjax.engine.kernels.looped import n_coalesced
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.diagnose.story import describe
 from ampjax.sched.programs.feeds import Feed
@@ -25,7 +31,7 @@ from ampjax.sched.scheduler import Scheduler
 from ampjax.trace.instruments import Instruments
 
 AHEAD = 16, 2_048
-"""Dispatches, and messages in them, that are decided on before they are carried out; more would leave the caches again."""
+"""Dispatches, and messages in them, that are decided before they are issued; more would not fit the caches."""
 
 
 class Arrival(NamedTuple):
@@ -53,8 +59,8 @@ class Decided:
     Args:
       dispatch: The dispatch.
       alone: Whether it is issued by itself.
-      launch: The same for an executor.
-      states: Of a sink's, its messages.
+      launch: The same as an executor takes it.
+      states: `[n, width]`: for a sink, its messages.
     """
 
     dispatch: Dispatch
@@ -90,20 +96,22 @@ class IssueQueue:
         self._n_dispatches = self._n_messages = 0  # decided since something was carried out
         self._is_broken = False
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
-        self._n_changed = 0  # of these
+        self._n_changed = 0  # how many of these have
 
     def add(self, dispatches: Sequence[Dispatch], n_done: int = 0) -> None:
-        """Dispatches have been decided on. They are issued with others, or at once if they are many; one that somebody wants by itself after what came before.
+        """Adds dispatches that have been decided.
+
+        They wait to be issued with others, unless they are many. Before one that an instrument wants by itself, all that waits is issued.
 
         Args:
-          dispatches: In this order.
+          dispatches: In the order of decision.
           n_done: How many of them, from the first on, were done as soon as they were decided.
         """
         added = [Decided(dispatch) for dispatch in dispatches]
         self._waiting += added  # before anyone is told, so that they are undone if that fails
         if self._executor is not None:
             for decided in added:
-                self._launch(decided)  # now: once more has been admitted, nobody knows what is in it
+                self._launch(decided)  # now: once more has been admitted, its contents can no longer be looked up
             if not (self._instruments.decided or self._instruments.done):
                 self._note(dispatches)
                 return
@@ -130,7 +138,11 @@ class IssueQueue:
             self.carry_out()
 
     def feed(self, feeds: Sequence[Feed]) -> None:
-        """Puts pumped payloads where they belong: not before dispatches that were decided on earlier have read what lies there."""
+        """Puts pumped payloads into host arenas, but not before dispatches that were decided earlier have read what lies there.
+
+        Args:
+          feeds: The payloads; copied if they must wait.
+        """
         if self._executor is None:
             return
         if self._waiting:
@@ -140,9 +152,15 @@ class IssueQueue:
             self._executor.feed(feeds)
 
     def carry_out(self, all_but: int = 0) -> None:
-        """Issues what has been decided, in that order, all or `all_but` the last few; and puts payloads that have been pumped since where they belong.
+        """Issues what has been decided, in that order, and puts payloads that were pumped in between into host arenas.
 
         Once something has failed, or was interrupted, nothing more is issued: what follows may need what was not computed (see `undone`).
+
+        Args:
+          all_but: How many of the last are left.
+
+        Raises:
+          Exception: What a body or XLA raised, with the message and its state in a note.
         """
         waiting, executor = self._waiting, self._executor
         while len(waiting) > all_but and not self._is_broken and executor is not None:
@@ -162,9 +180,10 @@ class IssueQueue:
 
     @property
     def undone(self) -> list[Dispatch]:
-        """What has been decided and not carried out, in order: after an error or an interrupt, from the dispatch on in which it came.
+        """The dispatches that have been decided and not issued, in order; after an error, the one that failed is the first.
 
-        Of one whose kernels had been issued, parameter changes alone are left; those that were issued with it have been carried out.
+        If that one's kernels had been issued, it is here with those of its parameter changes that had not, and what coalesced with it is
+        not here.
         """
         undone = [entry.dispatch for entry in self._waiting if isinstance(entry, Decided)]
         ran = self._ran
@@ -173,10 +192,10 @@ class IssueQueue:
         return undone
 
     def abandon(self) -> None:
-        """Gives up all that is in flight and what came of it, so that the next run starts clean.
+        """Gives up all that is in flight, so that the next run starts clean.
 
-        What had been decided before an interrupt is issued, and updates that were due are made; but if something has failed, neither they nor what was
-        to be issued since: what nodes had accumulated before stays.
+        After an interrupt, what had been decided is issued, and updates that were due are made. After an error neither is: nodes keep what
+        they had accumulated before.
         """
         try:
             with suppress(Exception):
@@ -189,7 +208,7 @@ class IssueQueue:
             abandon(self._scheduler, self._executor, undone)
 
     def _n_together(self, executor: Executor, first: Decided, most: int) -> int:
-        """How many of at most `most` that have been decided, from the first on, are issued together."""
+        """How many of the `most` that come first are issued in one call."""
         if first.alone or most == 1:
             return 1
         behind = (
@@ -199,7 +218,7 @@ class IssueQueue:
         return n_coalesced(self._launch(first), behind, executor.can_coalesce)
 
     def _launch(self, decided: Decided) -> Launch:
-        """What has been decided, for an executor; and of a sink's its messages."""
+        """A dispatch as an executor takes it, made once; for a sink its messages, too."""
         if decided.launch is None:
             decided.launch = self._launch_of(decided.dispatch)
             if self._executor is not None and decided.dispatch.stage in self._executor.sinks:
@@ -219,7 +238,13 @@ class IssueQueue:
             raise
 
     def run(self, executor: Executor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
-        """Lets an executor carry dispatches out in one call, and notes how far it gets."""
+        """Lets an executor carry out dispatches that coalesce, and keeps how far it gets.
+
+        Args:
+          executor: The executor.
+          dispatches: The dispatches.
+          launches: The same as the executor takes them.
+        """
         last = dispatches[-1]
         self._n_changed = executor.run(launches)
         self._ran = last
@@ -233,7 +258,7 @@ class IssueQueue:
         self._ran = None
 
     def _arrive(self, executor: Executor, together: Sequence[Decided]) -> None:
-        """Keeps what has arrived at a sink."""
+        """Keeps what has arrived at sinks."""
         for decided in together:
             d, launch = decided.dispatch, decided.launch
             if decided.states is not None and launch is not None:
@@ -242,7 +267,13 @@ class IssueQueue:
 
 
 def abandon(scheduler: Scheduler, executor: Executor | None, undone: Sequence[Dispatch] = ()) -> None:
-    """Forgets what is in flight, `undone` what was decided and not carried out; makes the updates that were due, unless there is any."""
+    """Gives up what is in flight, and makes the updates that were due, unless something was not issued.
+
+    Args:
+      scheduler: It forgets its messages.
+      executor: It forgets what it has kept for them; None if only control runs.
+      undone: The dispatches that were decided and not issued, in order: the scheduler takes their updates back.
+    """
     due = scheduler.abandon()
     if undone:
         scheduler.updates.take_back([*undone, *due])

@@ -68,6 +68,9 @@ class Follower:
     def take(self, decision: Decision) -> None:
         """Compares a decision with the recorded one, and goes on to the next.
 
+        Args:
+          decision: What has just been decided.
+
         Raises:
           ReplayError: If they differ.
         """
@@ -77,7 +80,11 @@ class Follower:
         self.ahead = next(self._decisions, None)
 
     def departure(self, got: str) -> ReplayError:
-        """That the recorded decision could not be taken; `got` says what came instead."""
+        """The error that the recorded decision could not be taken.
+
+        Args:
+          got: What came instead.
+        """
         expected = "no more decisions" if self.ahead is None else self.tell(self.ahead)
         return ReplayError(
             f"recording `{self._recording.path}`, decision {self.taken + 1}",
@@ -87,7 +94,11 @@ class Follower:
         )
 
     def tell(self, decision: Decision) -> str:
-        """A decision in words, with the stages' names."""
+        """A decision in words, with the stages' names.
+
+        Args:
+          decision: The decision.
+        """
         if isinstance(decision, Issue) and 0 <= decision.stage < len(self.names):
             return str(decision).replace(f"stage {decision.stage}", f"`{self.names[decision.stage]}`", 1)
         return str(decision)
@@ -99,7 +110,7 @@ class ReplayDriver:
     Args:
       loop: The run, with the follower's journal.
       follower: Where in the recording it is.
-      run_ahead: Dispatches that may be issued to a device before it has done them, about.
+      run_ahead: About how many dispatches may be issued before the devices have done them.
     """
 
     def __init__(self, loop: Loop, follower: Follower, run_ahead: int = 64):
@@ -132,7 +143,7 @@ class ReplayDriver:
             scheduler.queues.decide_by(policy)
 
     def _step(self, decision: Decision | None) -> None:
-        """Does what leads to a decision, and sees that it has come."""
+        """Does what leads to a recorded decision, and checks that it has been taken."""
         before = self._follower.taken
         if isinstance(decision, Issue):
             dispatch = self._loop.issue(decision.worker) if decision.worker < self._n_workers else None

@@ -1,4 +1,4 @@
-"""What all drivers share: ask the scheduler, hand dispatches on, admit instances, notice the end or a standstill."""
+"""What all drivers share: they ask the scheduler, hand dispatches on, admit instances, and notice the end or a standstill."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ampjax.sched.virtual_time import VirtualTime
 from ampjax.trace.instruments import Instrument, Instruments
 
 PATIENCE = 20_000
-"""Messages for each instance in flight, without any of them ending, from which on a loop is suspected never to end."""
+"""So many messages for each instance in flight, while none of them ends, make a run suspect a loop that never ends."""
 
 CONTROL_AHEAD = 256
-"""Dispatches over which virtual time goes on at once, where only control runs."""
+"""Dispatches over which virtual time goes on in one call, where only control runs."""
 
 
 class Loop:
@@ -45,21 +45,35 @@ class Loop:
         instruments: Iterable[Instrument] = (),
     ):
         self.scheduler, self.executor, self.sources = scheduler, executor, list(sources)
-        seeds = [source.of.seeds for source in sources if source.train]
+        seeds = [source.data_pass.seeds for source in sources if source.train]
         self.launch_of = Launches(scheduler, seeds[0] if seeds else RowSeeds())
         self.instruments = Instruments(instruments)
         self.queue = IssueQueue(scheduler, executor, self.launch_of, self.instruments)
         self._asks = executor is not None and any(stage.route_by is not None for stage in scheduler.plan.stages)
-        self._fruitless = 0  # messages since an instance ended; below 0 once it has been told
+        self._since_last_end = 0  # messages since an instance has ended; below 0 once it has warned
 
     def issue(self, worker: int) -> Dispatch | None:
-        """Takes the worker's next action and carries it out."""
+        """Takes a worker's next dispatch and issues it.
+
+        Args:
+          worker: Its number.
+
+        Returns:
+          The dispatch, or None if there is nothing to do; `done` must follow.
+        """
         dispatch = self.decide(worker)
         self.queue.carry_out()
         return dispatch
 
     def decide(self, worker: int) -> Dispatch | None:
-        """Takes the worker's next action; with others it waits to be carried out. It may be `done` before, unless it reads payloads."""
+        """Takes a worker's next dispatch, which waits with others to be issued.
+
+        Args:
+          worker: Its number.
+
+        Returns:
+          The dispatch, or None if there is nothing to do. `done` must follow: before it has been issued, too, unless it reads payloads.
+        """
         dispatch = self.scheduler.next(worker)
         if dispatch is None:
             return None
@@ -69,9 +83,15 @@ class Loop:
         return dispatch
 
     def ahead(self, worker: int, most: int) -> list[Dispatch]:
-        """Takes the worker's next actions, at most so many, each done as soon as it is decided, and admits what there is room for; with others they wait to be carried out.
+        """Takes a worker's next dispatches, which wait with others to be issued, and admits what there is room for.
 
-        One that reads payloads is the last, and `done` must follow for it.
+        Args:
+          worker: Its number.
+          most: How many, at most.
+
+        Returns:
+          The dispatches. Each is done as soon as it is decided, but for one that reads payloads: that is the last, and `done` must follow
+          for it.
         """
         found = self.scheduler.ahead(worker, most if self._decides_ahead else 1)
         if found:
@@ -88,16 +108,23 @@ class Loop:
 
     @property
     def tells_of_ends(self) -> bool:
-        """Whether somebody wants to know when each dispatch is done: after it has been issued, and before another is decided."""
+        """Whether an instrument listens to `done`: then each dispatch must be issued, and done, before another is decided."""
         return bool(self.instruments.done)
 
     @property
     def advances(self) -> bool:
-        """Whether nobody must be asked or told anything between two dispatches, so that virtual time can go on over many of them."""
+        """Whether virtual time can go on over many dispatches in one call: nobody must be asked or told anything between two of them."""
         return self.scheduler.decides_alone and self._decides_ahead and not self.tells_of_ends
 
     def advance(self, time: VirtualTime) -> bool:
-        """Lets virtual time go on over some dispatches, hands them on, and admits what there is room for; says whether there was anything to do."""
+        """Lets virtual time go on over some dispatches, hands them on, and admits what there is room for.
+
+        Args:
+          time: The clock, with what each worker does; moved on.
+
+        Returns:
+          Whether there was anything to do.
+        """
         found = self.scheduler.advance(time, AHEAD[0] if self.executor is not None else CONTROL_AHEAD)
         if found is None:
             return False
@@ -108,11 +135,19 @@ class Loop:
         return True
 
     def reads(self, dispatch: Dispatch) -> bool:
-        """Whether its messages wait until payloads have been read back."""
+        """Whether a dispatch's messages wait until payloads have been read back.
+
+        Args:
+          dispatch: The dispatch.
+        """
         return self._asks and self.scheduler.contents.reads(dispatch)
 
     def done(self, dispatch: Dispatch) -> None:
-        """Lets its messages travel on, with what was read from their payloads, and admits what there is room for."""
+        """Lets a dispatch's messages travel on, with what was read from their payloads, and admits what there is room for.
+
+        Args:
+          dispatch: The dispatch; issued, if it reads payloads.
+        """
         choices = None
         if self.executor is not None and self.reads(dispatch):
             choices = self.executor.choices(dispatch.number, dispatch.n_rows)
@@ -122,10 +157,14 @@ class Loop:
         self.settle()
 
     def settle(self) -> bool:
-        """Reports instances that have ended and admits new ones; says whether any was admitted."""
+        """Reports instances that have ended and admits new ones.
+
+        Returns:
+          Whether any was admitted.
+        """
         ended = self.scheduler.admission.take_ended()
         if ended:
-            self._fruitless = 0
+            self._since_last_end = 0
             for source in self.sources:
                 source.ended([instance for instance, train in ended if train == source.train])
         admitted = 0
@@ -138,7 +177,11 @@ class Loop:
         return admitted > 0
 
     def idle(self, worker: int) -> None:
-        """Tells that a worker has asked in vain."""
+        """Tells instruments that a worker has asked for a dispatch and got none.
+
+        Args:
+          worker: Its number.
+        """
         for hook in self.instruments.idle:
             hook(worker)
 
@@ -150,35 +193,42 @@ class Loop:
 
     @property
     def _decides_ahead(self) -> bool:
-        """Whether nothing needs to be asked between two decisions: a user-written controller pumps after each."""
+        """Whether several dispatches may be decided without asking anybody in between: a user-written controller pumps after each."""
         return not any(source.grows for source in self.sources)
 
     @property
     def _hands_on(self) -> bool:
         """Whether anybody wants to have dispatches."""
-        told = self.instruments
-        return bool(self.executor is not None or told.decided or told.before_kernels or told.done)
+        hooks = self.instruments
+        return bool(self.executor is not None or hooks.decided or hooks.before_kernels or hooks.done)
 
     def _count(self, messages: int) -> None:
         """Counts messages since an instance has ended."""
-        self._fruitless += messages
-        if self._fruitless > PATIENCE:
+        self._since_last_end += messages
+        if self._since_last_end > PATIENCE:
             self._suspect()
 
     def _suspect(self) -> None:
         """Warns if so many messages have been dispatched that an instance is likely to go round in a loop for ever."""
         in_flight = sum(self.scheduler.admission.in_flight.values())
-        if self._fruitless <= PATIENCE * in_flight:
+        if self._since_last_end <= PATIENCE * in_flight:
             return
-        told = [
-            f"no instance has ended during {self._fruitless:,} messages, with {in_flight} in flight: does a loop never end? Interrupt the run if so.",
+        lines = [
+            f"no instance has ended during {self._since_last_end:,} messages, with {in_flight} in flight: does a loop never end? Interrupt the run if so.",
             *report(self.scheduler.snapshot()),
         ]
-        self._fruitless = -(1 << 62)
-        warnings.warn("\n  ".join(told), RuntimeWarning, stacklevel=2)
+        self._since_last_end = -(1 << 62)
+        warnings.warn("\n  ".join(lines), RuntimeWarning, stacklevel=2)
 
     def nothing_for(self, worker: int) -> str:
-        """Why there is nothing to do for a worker that has asked in vain: one of `records.REASONS`."""
+        """Why there is nothing to do for a worker.
+
+        Args:
+          worker: Its number.
+
+        Returns:
+          One of `trace_records.REASONS`.
+        """
         held_up = self.scheduler.queues.why_blocked(worker)
         if held_up is not None:
             return held_up
@@ -188,7 +238,7 @@ class Loop:
         return "memory" if any(source.guarded for source in outside) else "starved"
 
     def finished(self) -> bool:
-        """Whether everything is done; call it when no worker has an action.
+        """Whether everything is done; to be asked when no worker has anything to do.
 
         Raises:
           DeadlockError: If instances are in flight and nothing can move.

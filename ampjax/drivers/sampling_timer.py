@@ -31,22 +31,24 @@ CREDIT_NS = 4_000_000
 """What may be lost before that, so that a short run has something to go by."""
 
 TRIES = 4, 32
-"""How often one that should be timed is let go while the device is at work, the first few of its kind and later ones: to wait until it has caught up costs the host its
-lead, which comes back slowly."""
+"""How often a dispatch that should be timed is skipped because the device is at work: one of the first few of its kind, and a later one. To
+wait until the device has caught up costs the
+host its lead, which comes back slowly."""
 
 APART = 17
-"""Dispatches between two such tries: of what is decided together one at most, and not always the same of a schedule that repeats."""
+"""Dispatches between two such tries. So at most one of those that are decided together is tried, and in a schedule that repeats it is not
+always the same one."""
 
-_HELD, _TOLD = 4, 9
-"""Entries of a dispatch in the lists of those that are held, and of those that have been taken down."""
+_LATEST_WIDTH, _ISSUED_WIDTH = 4, 9
+"""Entries of a dispatch in `_latest` and in `_issues`, which are flat lists."""
 
 Times = tuple[int, int, int, int]
 """When a dispatch's kernels start and end, and when its parameter changes do."""
 
-Kind = tuple[int, str, bool, int]
-"""A stage's number, a direction, whether parameters change, and the size: rows, in powers of two."""
+DispatchKind = tuple[int, str, bool, int]
+"""A stage's number, a direction, whether parameters change, and the size: the number of bits of its rows."""
 
-Work = tuple[int, str, bool]
+KernelKind = tuple[int, str, bool]
 """A stage's number, a direction, and whether parameters change."""
 
 
@@ -66,7 +68,7 @@ class Timing(NamedTuple):
     compiled: bool = False
 
 
-class Issue(NamedTuple):
+class Issued(NamedTuple):
     """A dispatch that was issued.
 
     Args:
@@ -82,7 +84,7 @@ class Issue(NamedTuple):
     timing: Timing | None = None
 
     @property
-    def work(self) -> Work:
+    def work(self) -> KernelKind:
         """What it runs."""
         stage, direction, changes = self.note.stage, self.note.direction, self.note.changes
         return -1 if stage is None else stage.number, direction, bool(changes)
@@ -93,38 +95,51 @@ class Issue(NamedTuple):
         return self.note.rows.bit_length()
 
 
-class Sampled(Instrument):
+class SamplingTimer(Instrument):
     """Watches a run in wall-clock time, and times one dispatch in about `every`.
 
     Args:
       tracer: Records the run.
       executor: Is waited for: the event loop stands still for the time of one dispatch then.
-      every: See above; fewer are timed where that would lose more than `SHARE` of the time.
+      every: One dispatch in about so many is timed; fewer where that would lose more than `SHARE` of the time.
     """
 
     def __init__(self, tracer: Tracer, executor: Executor, every: int):
         self._tracer, self._executor, self._every = tracer, executor, every
         self._clock, self._most = tracer.clock, tracer.trace.max_slices
-        self._timed: Counter[Kind] = Counter()
+        self._timed: Counter[DispatchKind] = Counter()
         self._n_tries = self._n_timed = 0  # since the last one that was timed; of these
         self._to_time: Dispatch | None = None
-        self._kind: Kind = (-1, "", False, 0)  # of that one
+        self._kind: DispatchKind = (-1, "", False, 0)  # of that one
         self._timing: tuple[int, bool, int, int] | None = None  # of what is issued now, if it is timed: see `_time`
         self._start_ns = self._end_ns = 0  # of its kernels
         # Numbers of dispatches: the run's first, the next that is due, the next that may be tried.
         self._first = self._due = self._again = 0
-        # Flat: each container that lives on brings the next search for garbage among all that there is nearer.
-        self._latest: list[Any] = []  # of each dispatch `_HELD` entries: itself, start, start of changes, timing
-        self._issues: list[Any] = []  # of each `_TOLD`: what `tell` gives, and these times
+        # Flat lists: with few containers alive the garbage collector runs less often.
+        self._latest: list[
+            Any
+        ] = []  # of each dispatch `_LATEST_WIDTH` entries: itself, start, start of changes, timing
+        self._issues: list[Any] = []  # of each `_ISSUED_WIDTH`: what `Tracer.note_parts` gives, and these times
         self._first_ns, self._lost_ns = tracer.clock(), 0.0
         self._earned_ns = 0.0  # before, what was lost has not been earned
 
     def decided(self, dispatch: Dispatch) -> bool:
-        """The scheduler has chosen a dispatch; says whether it may be timed, and so should be the first of those that are issued together."""
+        """Notes that a worker has got a dispatch.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Whether it may be timed, and so must be the first of those that are issued together.
+        """
         return self._tracer.begin(dispatch) >= self._earned_ns and self._is_due(dispatch)
 
     def before_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """If one is to be timed, sees whether its device is idle, or waits until it is."""
+        """If one is to be timed, sees whether its device is idle, or waits until it is.
+
+        Args:
+          dispatches: They are issued next, in one call.
+        """
         self._timing = None
         if dispatches[0] is not self._to_time:
             return
@@ -139,14 +154,22 @@ class Sampled(Instrument):
         self._timing = asked_ns, is_idle, self._clock(), compilations()
 
     def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """Notes when; waits for one that is timed."""
+        """Notes the time; waits for one that is timed.
+
+        Args:
+          dispatches: Their kernels have been issued.
+        """
         self._start_ns = self._end_ns = self._clock()
         if self._timing is not None:
             self._executor.fences.wait_for(dispatches[0].worker)
             self._end_ns = self._clock()
 
     def after_changes(self, dispatches: Sequence[Dispatch]) -> None:
-        """Notes when; waits for those of one that is timed."""
+        """Notes the time; waits for the changes of one that is timed.
+
+        Args:
+          dispatches: Their kernels and parameter changes have been issued.
+        """
         start_ns = changes_ns = self._start_ns
         if self._timing is not None:
             self._time(dispatches[0], *self._timing)
@@ -157,15 +180,19 @@ class Sampled(Instrument):
             self._latest += dispatch, start_ns, changes_ns if dispatch.changes else start_ns, None
 
     def idle(self, worker: int) -> None:
-        """Notes why there is nothing to do."""
+        """Notes why a worker has got nothing to do.
+
+        Args:
+          worker: Its number.
+        """
         self._tracer.idle(worker)
 
     def carried_out(self) -> None:
-        """Takes down what a trace keeps of the latest dispatches: of all together that takes a third of the time."""
+        """Keeps what a trace needs of the latest dispatches. Done for all of them together it takes a third of the time."""
         latest, self._latest = self._latest, []
-        for dispatch, *times in _in_parts(latest, _HELD):
-            if len(self._issues) < _TOLD * self._most:
-                self._issues += (*self._tracer.tell(dispatch), *times)
+        for dispatch, *times in _in_parts(latest, _LATEST_WIDTH):
+            if len(self._issues) < _ISSUED_WIDTH * self._most:
+                self._issues += (*self._tracer.note_parts(dispatch), *times)
             else:
                 self._tracer.trace.drop()
 
@@ -180,7 +207,10 @@ class Sampled(Instrument):
         self._issues = []
 
     def _is_due(self, dispatch: Dispatch) -> bool:
-        """Whether to time it: the first few of its kind, then one in about so many, lest a schedule that repeats hides some kinds."""
+        """Whether to time a dispatch: one of the first few of its kind, then one in about `every`.
+
+        Not exactly one in `every`, as some kinds would never be timed in a schedule that repeats.
+        """
         if not self._first:
             self._first, self._due = dispatch.number, dispatch.number + self._every
         if self._to_time is not None or dispatch.number < self._again:
@@ -192,7 +222,7 @@ class Sampled(Instrument):
         return True
 
     def _should_wait(self, dispatch: Dispatch, is_idle: bool) -> bool:
-        """Whether one that is due is timed now: if its device has nothing to do, or had something too often."""
+        """Whether a dispatch that is due is timed now: its device has nothing to do, or too many have been skipped."""
         if not is_idle and self._n_tries < TRIES[self._timed[self._kind] >= EACH]:
             self._n_tries += 1
             self._again = dispatch.number + APART
@@ -207,8 +237,8 @@ class Sampled(Instrument):
     def _time(self, dispatch: Dispatch, asked_ns: int, is_idle: bool, idle_ns: int, compiled: int) -> None:
         """Waits for the changes of a dispatch that is timed, and counts what has been lost by all that since `asked_ns`.
 
-        If the host sets the pace, that is all, unless something unusual takes long. If the device does, which goes on working meanwhile, it is the
-        time in which the host issues the next dispatch; and that is less than passes from one to the next.
+        If the host sets the pace, that is all, unless something unusual takes long. If the device does, which goes on working meanwhile, it
+        is the time in which the host issues the next dispatch; and that is less than passes from one to the next.
         """
         clock, start_ns, end_ns = self._clock, self._start_ns, self._end_ns
         changes_ns = clock()
@@ -239,12 +269,12 @@ def _in_parts(flat: Sequence[Any], n: int) -> Iterator[tuple[Any, ...]]:
 
 def _add(told: Sequence[Any], done_ns: int, trace: Trace) -> None:
     """Works out the times of a run's dispatches, and adds them to its trace."""
-    issues = [Issue(Note(*issue[:-3]), *issue[-3:]) for issue in _in_parts(told, _TOLD)]
+    issues = [Issued(Note(*issue[:-3]), *issue[-3:]) for issue in _in_parts(told, _ISSUED_WIDTH)]
     costs = Costs(issues)
-    by_worker: dict[int, list[Issue]] = defaultdict(list)
+    by_worker: dict[int, list[Issued]] = defaultdict(list)
     for issue in issues:
         by_worker[issue.note.worker].append(issue)
-    placed = [(times, issue) for own in by_worker.values() for issue, times in place(own, costs, done_ns)]
+    placed = [(times, issue) for own in by_worker.values() for issue, times in place_in_time(own, costs, done_ns)]
     for times, issue in sorted(placed, key=lambda pair: pair[0][0]):
         add_dispatch(trace, issue.note, *times)
 
@@ -256,8 +286,8 @@ class Costs:
       issues: Dispatches, some of them timed.
     """
 
-    def __init__(self, issues: Iterable[Issue]):
-        found: dict[Work, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    def __init__(self, issues: Iterable[Issued]):
+        found: dict[KernelKind, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
         for issue in issues:
             if issue.timing is not None and not issue.timing.compiled:
                 found[issue.work][issue.size].append(issue.timing.costs)
@@ -271,8 +301,17 @@ class Costs:
         every = [cost for sizes in found.values() for costs in sizes.values() for cost in costs]
         self._usual = median_low([k for k, _ in every] or [0]), median_low([c for _, c in every if c] or [0])
 
-    def of(self, issue: Issue) -> tuple[float, float]:
-        """Nanoseconds of its kernels, and of its parameter changes: what is nearest, if its own size, or it with changes or without, was never timed; else what is usual."""
+    def of(self, issue: Issued) -> tuple[float, float]:
+        """What a dispatch costs.
+
+        Args:
+          issue: The dispatch.
+
+        Returns:
+          Nanoseconds of its kernels and of its parameter changes: the medians of its kind. If its size was never timed, those of the
+            nearest size;
+          if its stage was never timed with (or without) changes, those without (or with); else the medians of all.
+        """
         stage, direction, changes = issue.work
         for work in (issue.work, (stage, direction, not changes)):
             if sizes := self._costs.get(work):
@@ -281,7 +320,7 @@ class Costs:
         return self._usual[0], self._usual[1] if changes else 0.0
 
 
-def place(issues: Sequence[Issue], costs: Costs, done_ns: int) -> list[tuple[Issue, Times]]:
+def place_in_time(issues: Sequence[Issued], costs: Costs, done_ns: int) -> list[tuple[Issued, Times]]:
     """When each dispatch of one worker ran.
 
     Args:
@@ -292,8 +331,8 @@ def place(issues: Sequence[Issue], costs: Costs, done_ns: int) -> list[tuple[Iss
     Returns:
       Their times: in order, none overlapping, none before the host had issued it.
     """
-    placed: list[tuple[Issue, Times]] = []
-    part: list[Issue] = []
+    placed: list[tuple[Issued, Times]] = []
+    part: list[Issued] = []
     for issue in issues:
         if issue.timing is not None and part:
             placed += zip(part, _fitted(part, costs, issue.timing.idle_ns, issue.timing.waited), strict=True)
@@ -302,7 +341,7 @@ def place(issues: Sequence[Issue], costs: Costs, done_ns: int) -> list[tuple[Iss
     return placed + list(zip(part, _fitted(part, costs, done_ns, False), strict=True))
 
 
-def _fitted(part: Sequence[Issue], costs: Costs, end_ns: int, exact: bool) -> list[Times]:
+def _fitted(part: Sequence[Issued], costs: Costs, end_ns: int, exact: bool) -> list[Times]:
     """The times of some dispatches, the first of which may be timed, that end at `end_ns` or (not exact) before it."""
     factor, times, busy_ns = 1.0, *_run(part, costs, 1.0)
     for _ in range(4):  # with the factor it can change where the device is idle, so once may not be enough
@@ -314,7 +353,7 @@ def _fitted(part: Sequence[Issue], costs: Costs, end_ns: int, exact: bool) -> li
     return [(min(a, end_ns), min(b, end_ns), min(c, end_ns), min(d, end_ns)) for a, b, c, d in times]
 
 
-def _run(part: Sequence[Issue], costs: Costs, factor: float) -> tuple[list[Times], int]:
+def _run(part: Sequence[Issued], costs: Costs, factor: float) -> tuple[list[Times], int]:
     """The times if what was not timed takes `factor` times its cost; and since when the device has been busy with that alone."""
     times: list[Times] = []
     free_ns = busy_ns = 0

@@ -21,7 +21,7 @@ _ITEMS = attrgetter("items")
 
 
 class Note(NamedTuple):
-    """What a trace keeps of a dispatch (see `Tracer.tell`).
+    """What a trace keeps of a dispatch (see `Tracer.note_parts`).
 
     Args:
       worker: Who runs it.
@@ -75,17 +75,35 @@ class Tracer:
         trace.stages.update({s.name: tuple(n.name for n in s.nodes) for s in scheduler.plan.stages})
         self._before = {node: stats.histogram.copy() for node, stats in scheduler.counts.read().nodes.items()}
 
-    def tell(self, d: Dispatch) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
-        """The parts of a dispatch's `Note`: little, and fast to make, since a run has many."""
+    def note_parts(self, d: Dispatch) -> tuple[int, Stage | None, str, np.ndarray, int, Sequence[Change]]:
+        """The parts of a dispatch's `Note`, as a tuple: a run has many, and a tuple is made faster.
+
+        Args:
+          d: The dispatch.
+
+        Returns:
+          The fields of `Note`, in their order.
+        """
         stage = self._stages[d.stage] if d.stage >= 0 else None
         return d.worker, stage, d.direction, d.ids.copy(), d.n_rows, d.changes  # a view would keep all slots alive
 
     def note(self, d: Dispatch) -> Note:
-        """What a trace keeps of a dispatch."""
-        return Note(*self.tell(d))
+        """What a trace keeps of a dispatch.
+
+        Args:
+          d: The dispatch.
+        """
+        return Note(*self.note_parts(d))
 
     def begin(self, dispatch: Dispatch) -> int:
-        """Notes that a worker has got a dispatch, and what waits for it; gives the time."""
+        """Notes that a worker has got a dispatch, and what waits for it.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          The time, in nanoseconds.
+        """
         now = self.clock()
         if self._waits:
             self._close(dispatch.worker, now)
@@ -95,7 +113,11 @@ class Tracer:
         return now
 
     def idle(self, worker: int) -> None:
-        """Notes that there is nothing to do for a worker, and why."""
+        """Notes that there is nothing to do for a worker, and why.
+
+        Args:
+          worker: Its number.
+        """
         reason, now = self._loop.nothing_for(worker), self.clock()
         open_ = self._waits.get(worker)
         if open_ is None:
@@ -129,7 +151,13 @@ class Tracer:
 
 
 def _add_queues(samples: Sequence[Any], trace: Trace) -> None:
-    """Adds what waited to a trace: of each sample the worker, the time, what it has just taken (stage, direction, messages), how many queues, these, and the messages in each."""
+    """Adds what waited to a trace.
+
+    Args:
+      samples: Flat: of each sample the worker, the time, what it has just taken (stage, direction, messages), how many queues, these, and
+        the messages in each.
+      trace: The trace.
+    """
     rest = iter(samples)
     for worker, time, stage, direction, taken, n in zip(*[rest] * 6, strict=False):
         of = [(queue.stage.name, queue.direction) for queue in islice(rest, n)]

@@ -15,8 +15,8 @@ from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.virtual_time import VirtualTime
 from ampjax.trace.trace import Trace
 
-STRIDE = 16
-"""Dispatches between two looks at what other tasks there are."""
+YIELD_EVERY = 16
+"""Dispatches after which other tasks of the event loop may run."""
 
 
 class VirtualDriver:
@@ -28,8 +28,11 @@ class VirtualDriver:
     Args:
       loop: The run; without an executor only control runs.
       cost: Nanoseconds that each dispatch takes.
-      trace: Where each worker's time goes.
+      trace: Filled with where each worker's time goes.
       now_ns: The time at which it starts.
+
+    Attributes:
+      now_ns: The time now.
     """
 
     def __init__(self, loop: Loop, cost: Cost, trace: Trace | None = None, now_ns: int = 0):
@@ -71,7 +74,7 @@ class VirtualDriver:
         return self._one_by_one()
 
     def _by_table(self, rates: Rates) -> Iterator[None]:
-        """Runs where a table says what dispatches cost, so that the scheduler needs nobody from one to the next."""
+        """Runs where a table says what dispatches cost, so that the scheduler goes on over many of them in one call."""
         time = VirtualTime(rates, self._loop.scheduler.plan.workers, self.now_ns)
         while True:
             moved = self._loop.advance(time)
@@ -84,9 +87,9 @@ class VirtualDriver:
             yield
 
     def _in_turn(self) -> Iterator[None]:
-        """Runs one worker: what its dispatches take changes nothing but the time."""
+        """Runs one worker: how long its dispatches take changes nothing but the time."""
         while True:
-            found = self._loop.ahead(0, STRIDE)
+            found = self._loop.ahead(0, YIELD_EVERY)
             for dispatch in found:
                 self.now_ns += max(0, self._cost(dispatch))
             self._loop.queue.carry_out()
@@ -97,13 +100,13 @@ class VirtualDriver:
             yield
 
     def _one_by_one(self) -> Iterator[None]:
-        """Runs workers whose dispatches' costs anything may decide, or with a trace, which is told of each."""
+        """Runs any number of workers with any cost model, one dispatch at a time, and with a trace, which is told of each."""
         tracer = Tracer(self._trace, self._loop, lambda: self.now_ns) if self._trace is not None else None
         idle = set(range(self._loop.scheduler.plan.workers))
         asked: Iterable[int] = sorted(idle)
         under_way: list[tuple[int, int, Dispatch]] = []
         for n in itertools.count(1):
-            in_vain = self._ask(asked, idle, under_way, tracer)
+            blocked = self._ask(asked, idle, under_way, tracer)
             if not under_way:
                 if self._loop.finished():
                     if tracer is not None:
@@ -114,17 +117,17 @@ class VirtualDriver:
             self.now_ns, _, dispatch = heapq.heappop(under_way)
             self._loop.done(dispatch)
             idle.add(dispatch.worker)
-            # Who had nothing to do and for whom nothing has come need not be asked, but for a trace, which tells why it waits.
-            stirred = {dispatch.worker, *in_vain} | self._loop.scheduler.queues.woken()
-            asked = sorted(stirred & idle if tracer is None else idle)
-            if n % STRIDE == 0:
+            # A worker that had nothing to do, and for which nothing has come, need not be asked. A trace asks all, to tell why they wait.
+            woken = {dispatch.worker, *blocked} | self._loop.scheduler.queues.woken()
+            asked = sorted(woken & idle if tracer is None else idle)
+            if n % YIELD_EVERY == 0:
                 yield
 
     def _ask(
         self, workers: Iterable[int], idle: set[int], under_way: list[tuple[int, int, Dispatch]], tracer: Tracer | None
     ) -> list[int]:
-        """Lets idle workers start what they want to; gives those that want to wait, or must, although something waits for them."""
-        in_vain = []
+        """Lets idle workers start what they want to; returns those that want to wait, or must, although messages wait for them."""
+        blocked = []
         for worker in workers:
             dispatch = self._loop.issue(worker)
             if dispatch is not None:
@@ -135,10 +138,10 @@ class VirtualDriver:
                     self._note(tracer, dispatch, end)
                 continue
             if self._loop.scheduler.queues.waiting_for(worker):
-                in_vain.append(worker)
+                blocked.append(worker)
             if tracer is not None:
                 tracer.idle(worker)
-        return in_vain
+        return blocked
 
     def _note(self, tracer: Tracer, dispatch: Dispatch, end_ns: int) -> None:
         """Adds a dispatch that starts now to the trace."""

@@ -13,7 +13,7 @@ from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.trace.instruments import Instrument
 
 
-class Waited(Instrument):
+class WaitingTimer(Instrument):
     """Watches a run in wall-clock time, and times every dispatch.
 
     Args:
@@ -27,21 +27,40 @@ class Waited(Instrument):
         self._kernels: list[jax.Array] = []
 
     def decided(self, dispatch: Dispatch) -> bool:
-        """Each is issued before the next is decided on; `wait` follows, before anything else is issued by this worker."""
+        """Notes that a worker has got a dispatch; `wait` must follow before anything else is issued by this worker.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          True: it is issued by itself.
+        """
         self._start_ns, self._kernels = self._tracer.begin(dispatch), []
         return True
 
     def after_kernels(self, dispatches: Sequence[Dispatch]) -> None:
-        """Puts a fence behind them."""
+        """Puts fences behind their kernels.
+
+        Args:
+          dispatches: Their kernels have been issued.
+        """
         assert self._executor is not None
         self._kernels = self._executor.fences.of_kernels(dispatches[-1])
 
     def idle(self, worker: int) -> None:
-        """Notes why there is nothing to do."""
+        """Notes why a worker has got nothing to do.
+
+        Args:
+          worker: Its number.
+        """
         self._tracer.idle(worker)
 
     async def wait(self, dispatch: Dispatch) -> None:
-        """Waits for the kernels of a dispatch that has just been issued, then for its parameter changes, while other workers go on."""
+        """Waits for the kernels of a dispatch, then for its parameter changes, while other workers go on; adds it to the trace.
+
+        Args:
+          dispatch: The latest that was issued.
+        """
         start, kernels = self._start_ns, self._kernels
         changes = self._executor.fences.of_changes(dispatch.changes) if self._executor is not None else []
         changes_ns = end_ns = await self._ended(kernels)

@@ -21,10 +21,18 @@ class Arenas:
 
     Args:
       devices: The device of each memory space.
+
+    Attributes:
+      devices: These.
+      host: The arenas in host memory.
+      values: The payload rows of the others.
+      grads: The adjoint rows beside them; None beside integers.
+      capacity: How many rows each arena has.
+      grown: How often an arena that was there has been made longer.
     """
 
     def __init__(self, devices: Sequence[Device]):
-        self._devices = tuple(devices)
+        self.devices = tuple(devices)
         self.host: dict[ArenaKey, np.ndarray] = {}
         self.values: dict[ArenaKey, jax.Array] = {}
         self.grads: dict[ArenaKey, jax.Array | None] = {}
@@ -32,7 +40,12 @@ class Arenas:
         self.grown = 0
 
     def ensure(self, key: ArenaKey, capacity: int) -> None:
-        """Makes an arena at least `capacity` rows long, keeping what it holds."""
+        """Makes an arena at least so long, and keeps what it holds.
+
+        Args:
+          key: The arena.
+          capacity: How many rows it needs.
+        """
         if self.capacity.get(key, 0) >= capacity:
             return
         space, shape, dtype = key
@@ -42,7 +55,7 @@ class Arenas:
             new[: len(old)] = old
             self.host[key], self.capacity[key] = new, capacity
             return
-        device = self._devices[space]
+        device = self.devices[space]
         nothing = zeros((0, *shape), dtype, device)
         self.values[key] = grow(self.values.get(key, nothing), capacity)
         old_grads = self.grads.get(key)
@@ -66,17 +79,17 @@ class Arenas:
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, device: Any) -> jax.Array:
-    """Zeros on a device; made on the host, since `jnp.zeros` is compiled for each shape, and that is kept."""
+    """Zeros on a device, made on the host: `jnp.zeros` is compiled for each shape, and JAX keeps what it has compiled."""
     return jax.device_put(np.zeros(shape, dtype), device)
 
 
 def grow(array: jax.Array, capacity: int) -> jax.Array:
-    """The array with rows of zeros added, up to `capacity` rows."""
+    """An array `[n, *row]` with rows of zeros behind, `[capacity, *row]`."""
     if not len(array):
         return zeros((capacity, *array.shape[1:]), array.dtype, array.device)
     return jnp.pad(array, [(0, capacity - len(array))] + [(0, 0)] * (array.ndim - 1))
 
 
 def copied(array: Any, device: Any) -> jax.Array:
-    """An array of its own on a device, that may be donated; nothing is compiled for it."""
+    """A copy of an array on a device, which may be donated; nothing is compiled for it."""
     return jax.device_put(array if isinstance(array, jax.Array) else np.array(array), device, may_alias=False)

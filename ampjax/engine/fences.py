@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from ampjax.engine.arenas import Arenas
-from ampjax.engine.kernels.rows import corner
+from ampjax.engine.kernels.copy_kernels import first_element
 from ampjax.engine.loss_metrics import LossMetrics
 from ampjax.engine.parameters import ParameterStore
 from ampjax.plan.planner import Plan
@@ -20,7 +20,7 @@ class Fences:
 
     Args:
       plan: The plan.
-      arenas: What kernels write:
+      arenas: Kernels write these,
       store: these,
       losses: and these.
     """
@@ -28,18 +28,26 @@ class Fences:
     def __init__(self, plan: Plan, arenas: Arenas, store: ParameterStore, losses: LossMetrics):
         self._plan, self._arenas, self._store, self._losses = plan, arenas, store, losses
         keys = [key for stage in plan.stages for key in (*(port.arena for port in stage.ports), *stage.arenas)]
-        self._corner = corner(tuple(dict.fromkeys(keys)))
+        self._first = first_element(tuple(dict.fromkeys(keys)))
 
     def of_worker(self, worker: int) -> jax.Array | None:
-        """Ready when the worker's device has done what was issued to it; None before its first arena."""
+        """A fence that is ready when a worker's device has done what was issued to it; None before its first arena.
+
+        Args:
+          worker: Its number.
+        """
         space = self._plan.spaces[worker]
         for key, values in self._arenas.values.items():
             if key[0] == space:
-                return self._corner.once(values)
+                return self._first.once(values)
         return None
 
     def of_kernels(self, dispatch: Dispatch) -> list[jax.Array]:
-        """Ready when the kernels of this dispatch, the last that was issued, have been done."""
+        """Fences that are ready when the kernels of a dispatch have been done.
+
+        Args:
+          dispatch: The last one whose kernels were issued.
+        """
         if dispatch.stage < 0:
             return []
         stage = self._plan.stages[dispatch.stage]
@@ -48,34 +56,46 @@ class Fences:
         written = [array for key in keys if (array := values.get(key)) is not None]
         written += self._losses.of_stage(stage.number)
         written += jax.tree.leaves([self._store.accumulators[node] for node in stage.params])
-        return self._corners(written)
+        return self._first_of(written)
 
     def of_changes(self, changes: Sequence[Change]) -> list[jax.Array]:
-        """Ready when these parameter changes, the last that were issued, have been made."""
-        return self._corners(self._store.changed_by(changes))
+        """Fences that are ready when parameter changes have been made.
+
+        Args:
+          changes: The last ones that were issued.
+        """
+        return self._first_of(self._store.changed_by(changes))
 
     def warm(self) -> None:
         """Compiles what fences run."""
         everything = self._arenas.values, self._arenas.grads, self._store.params, self._store.accumulators
-        jax.block_until_ready(self._corners([*jax.tree.leaves(everything), *self._losses.warm()]))
+        jax.block_until_ready(self._first_of([*jax.tree.leaves(everything), *self._losses.warm()]))
 
     def is_idle(self, worker: int) -> bool:
-        """Whether a worker's device has done what was issued to it."""
+        """Whether a worker's device has done what was issued to it.
+
+        Args:
+          worker: Its number.
+        """
         return all(_is_ready(array) for array in self._written(worker))
 
     def wait_for(self, worker: int) -> None:
-        """Blocks until a worker's device has done what was issued to it."""
+        """Blocks until a worker's device has done what was issued to it.
+
+        Args:
+          worker: Its number.
+        """
         jax.block_until_ready(list(self._written(worker)))
 
     def wait(self) -> None:
         """Blocks until all devices have done what was issued."""
         jax.block_until_ready((self._store.params, self._arenas.values, self._arenas.grads, self._store.accumulators))
 
-    def _corners(self, arrays: list[jax.Array]) -> list[jax.Array]:
-        return [self._corner.once(array) for array in arrays if array.size]
+    def _first_of(self, arrays: list[jax.Array]) -> list[jax.Array]:
+        return [self._first.once(array) for array in arrays if array.size]
 
     def _written(self, worker: int) -> Iterator[jax.Array]:
-        """What is on a worker's device and changes: arenas first, to which most of what is at work writes; parameters, accumulators, sums of losses."""
+        """The arrays on a worker's device that kernels replace. Arenas come first: most kernels write to these, so `is_idle` ends early."""
         space = self._plan.spaces[worker]
         for of in (self._arenas.grads, self._arenas.values):
             yield from (array for key, array in of.items() if key[0] == space and array is not None)

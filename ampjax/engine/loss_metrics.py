@@ -38,18 +38,34 @@ class LossSums:
         return float(self.line[1])
 
     def pair(self, name: str) -> tuple[float, float]:
-        """Sum and count of a metric."""
+        """Sum and count of a metric.
+
+        Args:
+          name: One of `names`.
+        """
         i = 2 + 2 * list(self.names).index(name)
         return float(self.line[i]), float(self.line[i + 1])
 
 
 def loss_sum(sums: Iterable[LossSums]) -> float:
-    """The summed loss of all rows of all losses: what gradients are gradients of."""
+    """The summed loss of all rows of all losses: the function whose gradients are accumulated.
+
+    Args:
+      sums: Those of each loss.
+    """
     return sum(s.loss for s in sums)
 
 
 def metrics_of(sums: Sequence[LossSums]) -> dict[str, float]:
-    """`loss`: the mean over rows, summed over loss nodes; and each metric: its sums over its counts, pooled over loss nodes."""
+    """The metrics of some losses.
+
+    Args:
+      sums: Those of each loss.
+
+    Returns:
+      `loss`: the mean over rows, summed over loss nodes; and each metric: its sums over its counts, pooled over loss nodes. Empty if there
+      were no rows.
+    """
     if not any(s.rows for s in sums):
         return {}
     result = {"loss": sum(s.loss / s.rows for s in sums if s.rows)}
@@ -65,6 +81,9 @@ class LossMetrics:
     Args:
       plan: The plan.
       devices: The device of each memory space.
+
+    Attributes:
+      sums: For each loss stage, by number and whether it trained, the line of `LossSums`. Kernels replace these arrays.
     """
 
     def __init__(self, plan: Plan, devices: Sequence[Device]):
@@ -73,7 +92,12 @@ class LossMetrics:
         self.sums: dict[tuple[int, bool], jax.Array] = {}
 
     def of(self, stage: int, train: bool) -> jax.Array:
-        """The sums of a loss so far; zeros at first."""
+        """The sums of a loss so far; zeros at first.
+
+        Args:
+          stage: The loss stage, by number.
+          train: Those of training, or those of inference.
+        """
         found = self.sums.get((stage, train))
         if found is None:
             device = self._devices[self._plan.stages[stage].space]
@@ -81,7 +105,14 @@ class LossMetrics:
         return found
 
     def take(self, train: bool) -> list[LossSums]:
-        """What the losses have added up since the last call, one entry per loss node; copies of one are one. Waits for devices."""
+        """What the losses have added up since the last call. Waits for devices.
+
+        Args:
+          train: In training, or in inference.
+
+        Returns:
+          One entry for each loss node; the copies that replicas have of one node are added up.
+        """
         taken: dict[str, LossSums] = {}
         for (number, is_train), sums in list(self.sums.items()):
             if is_train == train:
@@ -92,7 +123,7 @@ class LossMetrics:
         return list(taken.values())
 
     def of_stage(self, stage: int) -> list[jax.Array]:
-        """The sums of a stage, if it is a loss."""
+        """The sums of a stage, by number; none if it is no loss."""
         return [sums for (number, _), sums in self.sums.items() if number == stage]
 
     def in_space(self, space: int) -> list[jax.Array]:
@@ -100,7 +131,7 @@ class LossMetrics:
         return [sums for (number, _), sums in self.sums.items() if self._plan.stages[number].space == space]
 
     def warm(self) -> list[jax.Array]:
-        """Sums like all that there will be."""
+        """Arrays like those of all losses, for kernels that are compiled ahead."""
         return [self.of(number, True) for number in self._names]
 
 

@@ -11,7 +11,7 @@ from ampjax.sched.scheduler import Scheduler
 
 
 class Launches:
-    """Makes launches of dispatches. A dispatch's is to be made when it has been decided, before more is admitted.
+    """Makes launches of dispatches: each before more is admitted, as then the dispatch's contents can no longer be looked up.
 
     Args:
       scheduler: What decides.
@@ -28,7 +28,11 @@ class Launches:
         ]
 
     def __call__(self, d: Dispatch) -> Launch:
-        """A dispatch as a launch."""
+        """Makes a dispatch's launch.
+
+        Args:
+          d: The dispatch, decided since anything was last admitted.
+        """
         if d.stage < 0:
             return Launch(d.number, d.worker, CHANGES_ONLY, d.direction, changes=d.changes)
         stage, n_ports, n_outputs, has_contents = self._stages[d.stage]
@@ -73,6 +77,11 @@ class Launches:
 
 
 def brings_updates(stage: Stage, d: Dispatch) -> bool:
-    """Whether all of a dispatch's parameter changes, of which there are some, are updates of its stage's nodes, of each, from nothing but gradients that it brings itself."""
+    """Whether a dispatch's parameter changes are one update of each of its stage's nodes, from nothing but gradients that it brings itself.
+
+    Args:
+      stage: Its stage.
+      d: The dispatch; it has parameter changes.
+    """
     updates = {change.node: change.count for change in d.changes if isinstance(change, Update)}
     return len(updates) == len(d.changes) and updates == d.gradient_rows(stage)

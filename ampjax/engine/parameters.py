@@ -14,7 +14,7 @@ import optax
 
 from ampjax.devices.allreduce import Device, average
 from ampjax.engine.arenas import copied, zeros
-from ampjax.engine.kernels.looped import Kernel, kernel
+from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.residuals import shapes_of
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.touched_rows import TouchedRows
@@ -32,7 +32,7 @@ class NodeTraining:
 
 
 class ParameterStore:
-    """Parameters, optimizer states and accumulated gradients by node.
+    """The parameters, optimizer states and accumulated gradients of all nodes, by name.
 
     Args:
       params: Parameters by node name.
@@ -64,23 +64,36 @@ class ParameterStore:
             self.reset_optimizer(node)
 
     def set_params(self, node: str, params: Any) -> None:
-        """Puts a node's parameters on its device (a copy: what was handed in stays the caller's)."""
+        """Puts a copy of a node's parameters on its device.
+
+        Args:
+          node: Its name.
+          params: A pytree of arrays.
+        """
         self.params[node] = jax.tree.map(lambda x: copied(x, self._device_of[node]), params)
 
     def reset_optimizer(self, node: str) -> None:
         """Starts a node's optimizer state and accumulator anew.
 
-        Copies, as an update donates every buffer once: some transforms keep the parameters that they were given, or one array twice.
+        Args:
+          node: Its name.
         """
         floats = trainable(self.params[node])
         device = self._device_of[node]
+        # Copies, since an update donates every buffer once: some transforms keep the parameters that they were given, or one array twice.
         self.opt_state[node] = jax.tree.map(lambda x: copied(x, device), self.training[node].tx.init(floats))
         self.accumulators[node] = jax.tree.map(lambda x: zeros(x.shape, x.dtype, device), floats)
         if node in self._by_row:
             self._by_row[node].clear()
 
     def restore(self, params: Mapping[str, Any], opt_state: Mapping[str, Any], accumulators: Mapping[str, Any]) -> None:
-        """Takes over every node's parameters, optimizer state and accumulated gradients: copies, on the node's device."""
+        """Takes copies of every node's parameters, optimizer state and accumulated gradients.
+
+        Args:
+          params: Parameters by node.
+          opt_state: Optimizer states by node.
+          accumulators: Accumulated gradients by node.
+        """
         kept = (self.params, params), (self.opt_state, opt_state), (self.accumulators, accumulators)
         for own, given in kept:
             for node, device in self._device_of.items():
@@ -92,7 +105,14 @@ class ParameterStore:
     # -- tables, of which few rows have gradients
 
     def update_by_row(self, nodes: Iterable[str]) -> set[str]:
-        """Lets updates of these nodes go over those rows of a table that have got gradients, where their transforms allow it; says which do."""
+        """Lets updates of nodes whose parameters are a table go over those rows only that have got gradients.
+
+        Args:
+          nodes: Their names.
+
+        Returns:
+          Those of them whose transforms allow it.
+        """
         for node in set(nodes) - self.stashed:
             table, training = self.params[node], self.training[node]
             update = make_row_update(training.tx, training.gradient, table.shape, table.dtype)
@@ -101,13 +121,22 @@ class ParameterStore:
         return set(nodes) & self._by_row.keys()
 
     def add_rows(self, node: str, numbers: np.ndarray) -> None:
-        """Keeps which rows of a table get gradients."""
+        """Keeps which rows of a table get gradients.
+
+        Args:
+          node: Its node.
+          numbers: The rows, `[m]`.
+        """
         self._by_row[node].add(numbers)
 
     # -- changes
 
     def change(self, change: Change) -> None:
-        """Makes a parameter change."""
+        """Makes a parameter change.
+
+        Args:
+          change: The change.
+        """
         if isinstance(change, Update):
             by_row = self._by_row.get(change.node)
             self._update(change, None if by_row is None else by_row.rows)
@@ -153,13 +182,21 @@ class ParameterStore:
     # -- compiling
 
     def warm_update(self, node: str) -> None:
-        """Compiles a node's update, and that of a table's rows, by running it on copies."""
+        """Compiles a node's update, and that of a table's rows, by running it on copies.
+
+        Args:
+          node: Its name.
+        """
         for rows in (None, np.zeros(1, int)) if node in self._by_row else (None,):
             with self.on_copies([node], [node]):
                 self._update(Update(node, 1), rows)
 
     def warm_average(self, nodes: Sequence[str]) -> None:
-        """Compiles the averaging of some replicas; they stay as they are."""
+        """Compiles the averaging of replicas, by running it on copies.
+
+        Args:
+          nodes: The replicas of one node.
+        """
         with on_copies((self.params, ()), (self._handed_in, ())):
             self.change(Average("", tuple(nodes)))
             for node in nodes:
@@ -168,7 +205,12 @@ class ParameterStore:
 
     @contextmanager
     def on_copies(self, accumulating: Iterable[str], changed: Iterable[str]) -> Iterator[None]:
-        """Lets what runs meanwhile use up copies of some nodes' accumulators, and of the parameters and optimizer states of those that it changes."""
+        """Has copies in place of nodes' arrays as long as this is open, for what donates them.
+
+        Args:
+          accumulating: Nodes whose accumulators are copied.
+          changed: Nodes whose parameters and optimizer states are.
+        """
         with on_copies((self.accumulators, accumulating), (self.params, changed), (self.opt_state, changed)):
             yield
 
@@ -181,19 +223,27 @@ class ParameterStore:
         return {name: sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for name, tree in trees.items()}
 
     def changed_by(self, changes: Iterable[Change]) -> list[jax.Array]:
-        """What some parameter changes write."""
+        """The arrays that parameter changes write.
+
+        Args:
+          changes: The changes.
+        """
         nodes = [n for c in changes for n in (c.nodes if isinstance(c, (Average, Merge)) else (c.node,))]
         handed_in = [tree for own in self._handed_in.values() for tree in own.values()]
         return jax.tree.leaves(([self.params[node] for node in nodes], handed_in)) if nodes else []
 
     def arrays(self, nodes: Iterable[str]) -> list[jax.Array]:
-        """Parameters and accumulators of some nodes, of those that have any."""
+        """The parameters and accumulators of those of some nodes that have any.
+
+        Args:
+          nodes: Their names.
+        """
         return jax.tree.leaves([(self.params.get(node), self.accumulators.get(node)) for node in nodes])
 
 
 @contextmanager
 def on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
-    """Lets what runs meanwhile use up copies of some entries of dictionaries; these are as they were when it has ended, however it did."""
+    """Has copies in place of some entries of dictionaries as long as this is open; afterwards all is as it was before."""
     before = [dict(held) for held, _ in parts]
     try:
         for held, keys in parts:
@@ -212,10 +262,13 @@ def _copies(tree: Any) -> Any:
 
 @shared
 def _update_of(tx: Any, gradient: str, donate_params: bool, shapes: Any) -> Kernel:
-    """`kernel(params, opt_state, accumulator, count, staleness) -> (params, opt_state, accumulator)`: an update of parameters of these shapes (`residuals.shapes_of`)."""
+    """`kernel(params, opt_state, accumulator, count, staleness) -> (params, opt_state, accumulator)`: an update.
+
+    It is for parameters of these shapes (`residuals.shapes_of`).
+    """
     update: Callable[..., Any] = make_update(tx, gradient)
 
-    @kernel(changed=(0, 1, 2) if donate_params else (1, 2))
+    @jitted(*(("params",) if donate_params else ()), "opt_state", "accumulator")
     def step(params: Any, opt_state: Any, accumulator: Any, count: Any, staleness: Any) -> Any:
         return update(params, opt_state, accumulator, count, staleness=staleness)
 

@@ -1,7 +1,7 @@
 """Which rows of a look-up table have got gradients since its last update.
 
-A node whose parameters are one table, of which each message reads the row that its pumped number names, gives gradients to these rows only. The numbers are on
-the host, as they were pumped, so nothing has to be read back.
+A node whose parameters are one table, of which each message reads the row that its pumped number names, gives gradients to these rows only.
+The numbers are on the host, as they were pumped, so nothing has to be read back.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ampjax.optim.row_update import RowUpdate
 from ampjax.plan.stages import HOST, Stage
 
 LARGE = 4_096, 1 << 20
-"""Rows and bytes from which on a table's update by rows saves more than it costs."""
+"""Rows and bytes that a table needs at least: below, its update by rows costs more than it saves."""
 
 SHARE = 4
-"""A whole table is updated where more than one row in so many may have a gradient."""
+"""The whole table is updated where more than one row in so many may have a gradient."""
 
 
 class TouchedRows:
     """The rows of a table that may have gradients.
 
     Args:
-      n_rows: Of the table.
-      update: How some of them are updated.
+      n_rows: Rows of the table.
+      update: Updates some of them.
     """
 
     def __init__(self, n_rows: int, update: RowUpdate):
@@ -41,29 +41,37 @@ class TouchedRows:
         self._touched: np.ndarray = np.zeros(n_rows, bool)
 
     def add(self, rows: np.ndarray) -> None:
-        """Some rows have been read, `[m]`. What a number outside the table reads is the body's affair: it may be any."""
+        """Adds rows that have been read.
+
+        Args:
+          rows: Their numbers `[m]`. If one lies outside the table, any row may have been read: what the body then reads is its own affair.
+        """
         if rows.size and (rows.min() < 0 or rows.max() >= len(self._touched)):
             self._all = True
         else:
             self._touched[rows] = True
 
     def restart(self, accumulator: Any) -> None:
-        """Starts with those of which an accumulator holds something."""
+        """Starts with the rows of which an accumulator holds something.
+
+        Args:
+          accumulator: `[n_rows, ...]`.
+        """
         self._touched[:], self._all = np.asarray(accumulator).reshape(len(self._touched), -1).any(axis=1), False
 
     @property
     def rows(self) -> np.ndarray | None:
-        """The rows, ascending; None where there are so many that a whole table is updated as soon."""
+        """The rows, ascending; None where they are so many that updating the whole table is as fast."""
         rows = None if self._all else np.flatnonzero(self._touched)
         return rows if rows is not None and len(rows) * SHARE <= len(self._touched) else None
 
     def clear(self) -> None:
-        """They have been updated."""
+        """Starts with none: they have been updated."""
         self._touched[:], self._all = False, False
 
 
 def table_ports(stage: Stage, program: Program, params: Sequence[Any]) -> dict[str, int]:
-    """For each node of a stage whose parameters are a large table of which each message reads one row: the port at which the row's number is pumped.
+    """Finds the nodes of a stage that read one row of a large table for each message, and the ports at which the rows' numbers are pumped.
 
     Args:
       stage: A stage of kind `rows` or `loss`.

@@ -8,17 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import trace, tracing
+from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering, Wanted
-from ampjax.frontend.deduction.values import Elements, LossTerm, OfParams, Static, Value
+from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfParams, Static, Value
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
-from ampjax.frontend.rules import branch_rules, report_rules, sequence_rules, tree_rules
+from ampjax.frontend.rules import branch_rules, graph_rules, report_rules, sequence_rules, tree_rules
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
 
@@ -31,12 +33,13 @@ _RULES = {
     "length": sequence_rules.length,
     "sum": sequence_rules.total,
     "max": sequence_rules.largest,
+    "logsumexp": sequence_rules.log_sum_exp,
     "take": sequence_rules.take,
-    "read": branch_rules.read,
     "switch": branch_rules.switch,
     "while": branch_rules.while_loop,
     "fold": tree_rules.fold,
     "scan_tree": tree_rules.scan,
+    "propagate": graph_rules.propagate,
     "metric": report_rules.metric,
     "output": report_rules.output,
     "node": report_rules.node,
@@ -53,10 +56,11 @@ class Compiled:
 
     Attributes:
       graph: The graph, for `Trainer`, `verify`, `simulate`.
+      initial_params: The parameters as they were given.
     """
 
     def __init__(self, model: Model, params: Mapping[str, Any], spec: Any):
-        self._model, self._params = model, params
+        self._model, self.initial_params = model, params
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
         root = IndexSpace()
@@ -65,7 +69,7 @@ class Compiled:
             types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), dict(params))
             instance = structure.unflatten([leaf.aval(dimensions) for leaf in self._leaves])
             function, constants, results = trace(model, types, instance)
-            if constants:
+            if any(isinstance(value, Tracer) for value in constants):
                 raise GraphError(
                     "the model",
                     "parameters and the instance as its arguments",
@@ -73,11 +77,12 @@ class Compiled:
                     "Pass them.",
                 )
             metrics = _metrics_of(function.results, results)
+            low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
-            given = [*values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
+            given = [*map(Constant, constants), *values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
             told = low.run(function, given, region, Wanted(set(range(1, len(results))), {0: ()}))
             low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
-            note_losses(low)
+            note_losses(low, jnp.promote_types(results[0].dtype, jnp.float32))
         self._draft = low.draft
         self.graph: Graph = low.draft.build()
 
@@ -86,7 +91,7 @@ class Compiled:
 
         Args:
           instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
-            `amp.Ragged` and `amp.Tree`.
+            `amp.Ragged`, `amp.Tree` and `amp.Edges`.
 
         Returns:
           The data set.
@@ -94,7 +99,7 @@ class Compiled:
         Raises:
           DataError: If an instance does not fit the spec.
         """
-        return CompiledInstances(self._draft.pumps, Columns(self._leaves, instances))
+        return CompiledInstances(self._draft.pumps, self._draft.topologies, Columns(self._leaves, instances))
 
     def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters in the structure of the model's own, so that the model can be run with them as it is.
@@ -177,7 +182,7 @@ def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
         path = leaf.dimensions[: depth + 1]
         sizes = Column(space, lambda data, path=path: data.sizes(path))
         low.lengths.setdefault(name, sizes)
-        space = space.along(name, sizes)
+        space = space.along(name, sizes, leaf.is_of_nodes)
         spaces.append(space)
     value: Value = Static(Column(space, lambda data: data.leaf(leaf.path)))
     for inner in reversed(spaces):

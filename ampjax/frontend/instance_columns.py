@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.deduction.index_spaces import Column
+from ampjax.frontend.deduction.index_spaces import Column, Region
+from ampjax.frontend.deduction.numpy_equations import numpy_results
+from ampjax.frontend.instance_topologies import InstanceTopologies
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
 
 if TYPE_CHECKING:
+    from ampjax.frontend.deduction.edge_plans import EdgePlan
     from ampjax.frontend.deduction.graph_draft import PumpPlan
     from ampjax.frontend.instance_spec import LeafSpec
 
@@ -67,17 +72,18 @@ class Columns:
           A column for each result.
         """
         rows = [operand.of(self) if isinstance(operand, Column) else operand for operand in operands]
+        if (direct := numpy_results(source, rows)) is not None:
+            return direct
         n = next(len(row) for row, operand in zip(rows, operands, strict=True) if isinstance(operand, Column))
         size = 1 << max(n - 1, 0).bit_length()  # few sizes, so that few programs are compiled
-        axes = [0 if isinstance(operand, Column) else None for operand in operands]
+        axes = tuple(0 if isinstance(operand, Column) else None for operand in operands)
         padded = [
             np.concatenate([row, np.zeros((size - n, *row.shape[1:]), row.dtype)]).astype(atom.aval.dtype)
             if axis == 0
             else row
             for row, axis, atom in zip(rows, axes, source.invars, strict=True)
         ]
-        results = jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))(*padded)
-        return [np.asarray(result)[:n] for result in results]
+        return [np.asarray(result)[:n] for result in _vectorised(source, axes)(*padded)]
 
     def _same_sizes(self, leaf: LeafSpec, depth: int, sizes: np.ndarray) -> None:
         dimensions = leaf.dimensions[: depth + 1]
@@ -90,16 +96,56 @@ class Columns:
             raise DataError(where, f"one length in `{other}` and `{leaf.path}`", got, fix)
 
 
+@dataclass(frozen=True, eq=False)
+class _PumpColumns:
+    """A pump's messages for a whole data set.
+
+    Args:
+      payload: `[rows, *shape]`.
+      fields: The states, `[messages]` by field.
+      starts: `[instances + 1]`: where each instance's messages begin.
+      row_starts: For a ragged pump, `[messages + 1]`: where each message's rows begin.
+    """
+
+    payload: np.ndarray
+    fields: Mapping[str, np.ndarray]
+    starts: np.ndarray
+    row_starts: np.ndarray | None
+
+    def of(self, messages: np.ndarray, position: np.ndarray) -> Messages:
+        """Some messages; what is the same for all of them, such as a loop's zeros, is not copied.
+
+        Args:
+          messages: `[n]`: which.
+          position: `[n]`: the place of each one's instance in the batch.
+        """
+        fields = {name: column[messages] for name, column in self.fields.items()}
+        if self.row_starts is not None:
+            sizes = self.row_starts[messages + 1] - self.row_starts[messages]
+            return Messages(self.payload[_ranges(self.row_starts, messages)[1]], position, fields, sizes)
+        if self.payload.strides[0] or not len(messages):
+            return Messages(self.payload[messages], position, fields)
+        return Messages(np.broadcast_to(self.payload[0], (len(messages), *self.payload.shape[1:])), position, fields)
+
+
+@functools.lru_cache(maxsize=256)
+def _vectorised(source: Any, axes: tuple[int | None, ...]) -> Callable[..., list[Any]]:
+    """An equation of many rows, compiled once for all data sets."""
+    return jax.jit(jax.vmap(lambda *values: bind(source, values), in_axes=axes))
+
+
 class CompiledInstances:
     """A data set for a compiled graph (`ampjax.Instances`).
 
     Args:
       plans: What each pump gets.
+      topologies: What each topology pump gets.
       columns: The data set.
     """
 
-    def __init__(self, plans: Mapping[str, PumpPlan], columns: Columns):
+    def __init__(self, plans: Mapping[str, PumpPlan], topologies: Mapping[str, EdgePlan], columns: Columns):
         self._n = len(columns)
+        self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
         self._pumped = {name: self._messages(plan, columns) for name, plan in plans.items()}
 
     def __len__(self) -> int:
@@ -116,31 +162,66 @@ class CompiledInstances:
         """
         ids = np.asarray(ids, np.int64)
         found: dict[str, Messages] = {}
-        for name, (payload, fields, starts) in self._pumped.items():
-            n = (starts[1:] - starts[:-1])[ids]
-            position = np.repeat(np.arange(len(ids)), n)
-            rows = np.arange(len(position)) + np.repeat(starts[ids] - (np.cumsum(n) - n), n)
-            found[name] = Messages(payload[rows], position, {field: column[rows] for field, column in fields.items()})
-        return found
+        places: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for name, pump in self._pumped.items():
+            if id(pump.starts) not in places:
+                places[id(pump.starts)] = _messages_of(pump.starts, ids)
+            found[name] = pump.of(*places[id(pump.starts)])
+        each = np.arange(len(ids))
+        return found | {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
 
     def __repr__(self) -> str:
         return f"CompiledInstances({self._n} instances, {len(self._pumped)} pumps)"
 
-    def _messages(self, plan: PumpPlan, columns: Columns) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
-        """A pump's payloads, its states, and where each instance's messages begin."""
-        space = plan.region.space
-        chosen = plan.region.rows(columns)
-        n_rows = space.n_rows(columns)
-        pick = (lambda column: column) if chosen is None else (lambda column: column[chosen])
+    def _messages(self, plan: PumpPlan, columns: Columns) -> _PumpColumns:
+        """A pump's payloads and states."""
+        space, carrier = plan.region.space, plan.region.space.carrier
+        pick, n = _picked(plan.region, columns)
+        of_message, n_messages = _picked(plan.region.carrier, columns)
         parts = [np.asarray(pick(column.inside(space).of(columns)), plan.dtype) for column in plan.payload]
-        n = n_rows if chosen is None else len(chosen)
         if not parts:
             payload = np.zeros(n, plan.dtype)
         elif len(parts) == 1:
             payload = parts[0]
         else:
-            payload = np.concatenate([part.reshape(n, -1) for part in parts], axis=1)
-        fields = {name: pick(column) for name, column in space.columns(columns).items()}
-        fields |= {name: np.zeros(n, np.int64) for name in space.fields if name not in fields}
-        counts = np.bincount(pick(space.instances(columns)), minlength=self._n)
-        return payload, fields, np.concatenate([[0], np.cumsum(counts)])
+            payload = np.concatenate([part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts], axis=1)
+        fields = {name: of_message(column) for name, column in carrier.columns(columns).items()}
+        fields |= {name: np.zeros(n_messages, np.int64) for name in space.fields if name not in fields}
+        row_starts = _starts(of_message(space.lengths(columns))) if space.is_ragged else None
+
+        def starts() -> np.ndarray:
+            return _starts(np.bincount(of_message(carrier.instances(columns)), minlength=self._n))
+
+        return _PumpColumns(payload, fields, columns.once(("starts", plan.region.carrier), starts), row_starts)
+
+
+def _picked(region: Region, columns: Columns) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
+    """What takes a region's rows from a column of its space, and how many there are."""
+    chosen = region.rows(columns)
+    if chosen is None:
+        return lambda column: column, region.space.n_rows(columns)
+    return lambda column: column[chosen], len(chosen)
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _messages_of(starts: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The messages of some instances, and for each the place of its instance among `ids`.
+
+    Args:
+      starts: `[n + 1]`: where each instance's messages begin.
+      ids: The instances.
+    """
+    if starts[-1] == len(starts) - 1 and (starts[1:] > starts[:-1]).all():  # one message each
+        return ids, np.arange(len(ids))
+    position, messages = _ranges(starts, ids)
+    return messages, position
+
+
+def _ranges(starts: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers `starts[i] ... starts[i + 1] - 1` for each `i` of `ids`, and for each number the position of its `i`."""
+    n = starts[ids + 1] - starts[ids]
+    position = np.repeat(np.arange(len(ids)), n)
+    return position, np.arange(len(position)) + np.repeat(starts[ids] - (np.cumsum(n) - n), n)

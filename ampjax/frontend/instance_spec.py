@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
-from ampjax.frontend.combinators.structures import Ragged
+from ampjax.frontend.combinators.graph_combinators import Edges
+from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.frontend.combinators.tracing import Dimensions
 
 _TYPE = re.compile(r"\s*([a-z]+\d*)\s*\[([^\]]*)\]\s*")
@@ -28,6 +29,7 @@ class LeafSpec:
       dtype: Its dtype.
       dimensions: Names of its leading dimensions, from the outside.
       shape: The other dimensions.
+      is_of_nodes: Whether its elements are the nodes of a graph.
     """
 
     path: str
@@ -35,6 +37,7 @@ class LeafSpec:
     dtype: np.dtype
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
+    is_of_nodes: bool = False
 
     def aval(self, dimensions: Dimensions) -> jax.ShapeDtypeStruct:
         """The type with symbolic dimensions.
@@ -57,6 +60,8 @@ class LeafSpec:
         Raises:
           DataError: If a leaf is missing or has another shape; names the instance.
         """
+        if isinstance(instances, Stacked):
+            return self._read_stacked(self._follow(instances.columns, 0), len(instances))
         values = [self._follow(instance, number) for number, instance in enumerate(instances)]
         sizes: list[np.ndarray] = []
         for depth in range(len(self.dimensions)):
@@ -66,6 +71,30 @@ class LeafSpec:
                 break
             values = [row for value in values for row in _rows(value)]
         return self._stacked(values), sizes
+
+    def _read_stacked(self, column: Any, n: int) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The same of a data set that is stacked already."""
+        sizes: list[np.ndarray] = []
+        for _ in self.dimensions:
+            if isinstance(column, Ragged):
+                sizes.append(np.asarray(column.sizes, np.int64))
+                column = column.values
+            elif np.ndim(column) > 1:  # all of one length
+                shape = np.shape(column)
+                sizes.append(np.full(shape[0], shape[1], np.int64))
+                column = np.asarray(column).reshape(-1, *shape[2:])
+            else:
+                raise DataError(
+                    f"instances, `{self.path}`",
+                    f"a column of sequences, {len(self.dimensions)} deep",
+                    "one of numbers" if np.ndim(column) else type(column).__name__,
+                    "Stack sequences as `amp.Ragged`, or as an array with one more axis.",
+                )
+        rows = int(sizes[-1].sum()) if sizes else n
+        if isinstance(column, Ragged) or len(column) != rows:
+            got = "a `Ragged`" if isinstance(column, Ragged) else f"{len(column)}"
+            raise DataError(f"instances, `{self.path}`", f"{rows} rows", got, "Mend the data or the spec.")
+        return self._cast(np.asarray(column)), sizes
 
     def _stacked(self, values: list[Any]) -> np.ndarray:
         """All rows of all values, as one array."""
@@ -86,13 +115,20 @@ class LeafSpec:
                 f"{got[:1] or 'none'}",
                 "Mend the data or the spec.",
             )
+        return self._cast(out)
+
+    def _cast(self, out: np.ndarray) -> np.ndarray:
+        """The rows in the spec's dtype."""
+        if out.shape[1:] != self.shape:
+            fix = "Mend the data or the spec."
+            raise DataError(f"instances, `{self.path}`", f"rows of shape {self.shape}", f"{out.shape[1:]}", fix)
         if not np.can_cast(out.dtype, self.dtype, "same_kind") and out.size:
             exact = out.astype(self.dtype)
             if out.dtype.kind not in "iub" or not np.array_equal(exact, out):
                 raise DataError(
                     f"instances, `{self.path}`", f"{self.dtype}", f"{out.dtype}", "Cast the data, or change the spec."
                 )
-        return out.astype(self.dtype)
+        return out.astype(self.dtype, copy=False)
 
     def _length(self, value: Any) -> int:
         try:
@@ -121,16 +157,54 @@ def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
     """Reads a spec.
 
     Args:
-      spec: A pytree of texts, such as `{"tokens": "int32[t]", "label": "int32[]"}`.
+      spec: A pytree of texts, such as `{"tokens": "int32[t]", "label": "int32[]"}`, and of `Edges`.
 
     Returns:
       Its leaves, and its structure.
 
     Raises:
-      GraphError: If a text is no type.
+      GraphError: If a text is no type, or edges are over a dimension that is not one of a graph's nodes.
     """
-    leaves, structure = jax.tree_util.tree_flatten_with_path(spec)
-    return [_parsed(path, text) for path, text in leaves], structure
+    taken: set[str] = set()
+
+    def spelled(part: Any) -> Any:
+        return _edges_spec(part, taken) if isinstance(part, Edges) else part
+
+    spec = jax.tree.map(spelled, spec, is_leaf=lambda part: isinstance(part, Edges))
+    found, structure = jax.tree_util.tree_flatten_with_path(spec)
+    leaves = [_parsed(path, text) for path, text in found]
+    parts = jax.tree.leaves(spec, is_leaf=lambda part: isinstance(part, Edges))
+    nodes = {part.nodes for part in parts if isinstance(part, Edges)}
+    for name in sorted(nodes - {leaf.dimensions[0] for leaf in leaves if leaf.dimensions}):
+        fix = "Give the nodes something to start from: their features, or their labels."
+        raise GraphError(
+            f'spec, `Edges("{name}")`', f'a leaf over `{name}`, such as `"float32[{name},11]"`', "none", fix
+        )
+    return [_of_nodes(leaf, nodes) for leaf in leaves], structure
+
+
+def _edges_spec(edges: Edges, taken: set[str]) -> Edges:
+    """Types for what `Edges("v", kinds=4)` stands for; the edges get a dimension of their own."""
+    nodes, n = edges.senders, 1 if edges.kinds is None else edges.kinds
+    where, fix = f"spec, `{edges!r}`", 'Write `amp.Edges("v", kinds=4)`, with the name of the dimension of the nodes.'
+    if not isinstance(nodes, str) or not nodes.isidentifier() or edges.receivers is not None:
+        raise GraphError(where, "the nodes' dimension", f"{nodes!r}", fix)
+    if not isinstance(n, int) or n < 1:
+        raise GraphError(where, "a number of kinds of at least 1", f"{n!r}", fix)
+    name = next(name for i in range(len(taken) + 1) if (name := f"{nodes}_edges{i + 1 if i else ''}") not in taken)
+    taken.add(name)
+    column = f"int32[{name}]"
+    return Edges(column, column, None if edges.kinds is None else column, nodes, n)
+
+
+def _of_nodes(leaf: LeafSpec, nodes: set[str]) -> LeafSpec:
+    """Says of a leaf whether its elements are a graph's nodes, which hold arrays of one shape."""
+    own = nodes.intersection(leaf.dimensions)
+    if own and len(leaf.dimensions) > 1:
+        fix = "Give nodes arrays of one shape, and an instance one graph; a sequence beside it gets another name."
+        got = f"`[{','.join(leaf.dimensions)}]`"
+        raise GraphError(f"spec, `{leaf.path}`", f"`{min(own)}`, which edges join, as the only name", got, fix)
+    return replace(leaf, is_of_nodes=bool(own))
 
 
 def _parsed(keys: tuple[Any, ...], text: Any) -> LeafSpec:

@@ -21,8 +21,8 @@ DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
 """Primitives that draw random numbers; the first operand is the key, or a part of it."""
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax")
-_OURS = tuple(File(__file__).parents[1] / name for name in ("sparse", "jaxprs", "devices", "frontend"))
-"""Packages whose functions users call in a loss, or which trace it: a line in them is no line of the user's."""
+_OURS = tuple(File(__file__).parents[1] / name for name in ("sparse", "jaxprs", "devices", "frontend", "nn.py"))
+"""Packages and modules whose functions users call in a loss, or which trace it: a line in them is no line of the user's."""
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -210,12 +210,20 @@ def source_line(eqn: Any) -> str:
     """
     traceback = getattr(eqn.source_info, "traceback", None)
     for frame in getattr(traceback, "frames", ()):
-        file = File(frame.file_name)
-        if not is_library_file(file):
-            # A cell is a file with a number for a name, which nobody knows.
-            in_cell = file.parent.name.startswith("ipykernel_") and linecache.getline(str(file), frame.line_num).strip()
-            return f"`{in_cell}`" if in_cell else f"{file.name}:{frame.line_num}"
+        if not is_library_file(file := File(frame.file_name)):
+            return line_text(file, frame.line_num)
     return ""
+
+
+def line_text(file: File, number: int) -> str:
+    """A line of source, for people: `file.py:12`; in a notebook the line itself, since a cell is a file with a number for a name.
+
+    Args:
+      file: The file.
+      number: The line's number in it, from 1.
+    """
+    in_cell = file.parent.name.startswith("ipykernel_") and linecache.getline(str(file), number).strip()
+    return f"`{in_cell}`" if in_cell else f"{file.name}:{number}"
 
 
 def source_function(eqn: Any) -> str:

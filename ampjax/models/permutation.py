@@ -59,7 +59,7 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, cop
             results.append(amp.npt(f"relu{k}", jax.nn.relu)(amp.replicate(operation, replicas)(wire)))
         done = amp.isu(amp.phi("done", *results), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
         more, last = amp.cond(done, lambda s: s.t < n_operations)
-        h.connect(amp.ppt("embed", embed, params=_tables(hidden))(digits), more)
+        h.connect(amp.ppt("embed", embed, params=digit_tables(hidden))(digits), more)
         logits = amp.ppt("output", amp.nn.Linear(hidden, N_DIGITS))(last)
         amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
 
@@ -83,6 +83,14 @@ def embed(tables: jax.Array, digits: jax.Array) -> jax.Array:
     return tables[jnp.arange(N_PLACES), digits].sum(axis=-2)
 
 
-def _tables(hidden: int) -> Any:
+def digit_tables(hidden: int) -> Any:
+    """What makes the tables of `embed`: normal, so that their sum has variance 1.
+
+    Args:
+      hidden: Features of a vector.
+
+    Returns:
+      From a PRNG key to `[6, 10, hidden]`.
+    """
     shape = (N_PLACES, N_DIGITS, hidden)
     return lambda key: jax.random.normal(key, shape, jnp.float32) * N_PLACES**-0.5

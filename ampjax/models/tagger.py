@@ -25,6 +25,7 @@ from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire
+from ampjax.models.tree_lstm import look_up
 
 
 @dataclass(frozen=True)
@@ -98,22 +99,24 @@ def tagger(
     ends = ("first", "last")
 
     def network(words: Wire, characters: Wire, labels: Wire) -> None:
-        table = amp.ppt("char_embed", _look_up, params=_table(n_characters, sizes.char))
+        table = amp.ppt("char_embed", look_up, params=random_table(n_characters, sizes.char))
         inputs = _inputs("char_input", table(characters), sizes.char, sizes.char_hidden)
         (_, spelled), (_, spelled_back) = _both_ways("char", inputs, "c", sizes.char_hidden)
 
         rare, frequent = amp.cond(words, lambda s: s.rare == 1)
-        embed = amp.ppt("embed", _look_up, params=_table(n_words, sizes.word), min_update_interval=embedding_interval)
+        embed = amp.ppt(
+            "embed", look_up, params=random_table(n_words, sizes.word), min_update_interval=embedding_interval
+        )
         spell = amp.npt("spell", _spell, join=("t",))
         vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))
         if sizes.noise > 0:
-            vectors = amp.npt("noise", _Noise(sizes.noise), rng=True)(vectors)
+            vectors = amp.npt("noise", Noise(sizes.noise), rng=True)(vectors)
 
         inputs = _inputs("word_input", vectors, sizes.word, sizes.word_hidden)
         left, right = _both_ways("word", inputs, "t", sizes.word_hidden, replicas)
         for way, (_, end) in (("forward", left), ("backward", right)):
             amp.sink(f"word_{way}/end", end)
-        hidden = amp.ppt("hidden", _hidden, params=_glorot(2 * sizes.word_hidden, sizes.mlp))(left[0], right[0])
+        hidden = amp.ppt("hidden", _hidden, params=glorot(2 * sizes.word_hidden, sizes.mlp))(left[0], right[0])
         logits = amp.ppt("output", amp.nn.Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot"))(hidden)
         amp.sink("logits", logits)
         amp.loss("xent", _loss)(logits, labels)
@@ -128,12 +131,7 @@ def tagger(
 
 def _inputs(name: str, vectors: Wire, features: int, hidden: int) -> tuple[Wire, Wire]:
     """What the vectors add to the gates `[4H]` of both LSTMs, all in one product outside of the loops."""
-
-    def init(key: jax.Array) -> dict[str, Any]:
-        ways = zip(("forward", "backward"), jax.random.split(key), strict=True)
-        return {way: {"w": _glorot(features, 4 * hidden)(k), "b": jnp.zeros(4 * hidden)} for way, k in ways}
-
-    return amp.ppt(name, _gates, params=init, outputs=2)(vectors)
+    return amp.ppt(name, input_gates, params=init_gates(features, hidden), outputs=2)(vectors)
 
 
 def _both_ways(
@@ -184,15 +182,24 @@ def _lstm(name: str, gates: Wire, direction: _Direction, hidden: int, replicas: 
     first, later = amp.cond(gates, direction.starts)
     states = amp.phi(f"{name}/states")
     last, more = amp.cond(states, direction.ends)
-    node = amp.ppt(name, _cell, params=_glorot(hidden, 4 * hidden), join=(direction.place,))
+    node = amp.ppt(name, lstm_cell, params=glorot(hidden, 4 * hidden), join=(direction.place,))
     begun = amp.npt(f"{name}/start", _start)(first)
     before = amp.isu(more, direction.next, direction.previous)
     states.connect(begun, amp.replicate(node, replicas)(later, before))
     return states, last
 
 
-def _cell(w: jax.Array, gates: jax.Array, state: jax.Array) -> jax.Array:
-    """Gates `[4H]` without, and the state before, to the state `[2H]`; `w [H, 4H]`."""
+def lstm_cell(w: jax.Array, gates: jax.Array, state: jax.Array) -> jax.Array:
+    """A step of an LSTM, whose input's part of the gates is known.
+
+    Args:
+      w: `[H, 4H]`: what `h` adds to the gates.
+      gates: `[4H]`: what the input adds to them.
+      state: The state before, `[2H]`.
+
+    Returns:
+      The state `[2H]`: `h` and `c`.
+    """
     h, c = jnp.split(state, 2)
     i, f, o, g = jnp.split(gates + h @ w, 4)
     return _state(jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g), o)
@@ -208,31 +215,77 @@ def _state(c: jax.Array, o: jax.Array) -> jax.Array:
     return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c])
 
 
-def _gates(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def init_gates(features: int, hidden: int) -> Callable[[jax.Array], dict[str, Any]]:
+    """What makes the parameters of `input_gates`.
+
+    Args:
+      features: Features of an input.
+      hidden: Features of `h`.
+
+    Returns:
+      From a PRNG key to `w [features, 4H]` and `b [4H]` for each way.
+    """
+
+    def init(key: jax.Array) -> dict[str, Any]:
+        ways = zip(("forward", "backward"), jax.random.split(key), strict=True)
+        return {way: {"w": glorot(features, 4 * hidden)(k), "b": jnp.zeros(4 * hidden)} for way, k in ways}
+
+    return init
+
+
+def input_gates(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What an input adds to the gates of the LSTMs both ways.
+
+    Args:
+      params: As `init_gates` makes them.
+      x: `[features]`.
+
+    Returns:
+      Left to right and right to left, `[4H]` each.
+    """
     return tuple(x @ params[way]["w"] + params[way]["b"] for way in ("forward", "backward"))  # type: ignore[return-value]
 
 
 def _spell(_: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
     """The last states `[2H]` of both LSTMs to a word vector `[2H]`: `h` of each."""
-    return _h(left, right)
+    return lstm_outputs(left, right)
 
 
-def _h(left: jax.Array, right: jax.Array) -> jax.Array:
+def lstm_outputs(left: jax.Array, right: jax.Array) -> jax.Array:
+    """The outputs `h` of both LSTMs, one after the other.
+
+    Args:
+      left: The state `[2H]` of the LSTM left to right.
+      right: That of the other.
+
+    Returns:
+      `[2H]`.
+    """
     return jnp.concatenate([state[: state.shape[0] // 2] for state in (left, right)])
 
 
 @dataclass(frozen=True)
-class _Noise:
-    """Gaussian noise; nothing happens without a key, as in inference."""
+class Noise:
+    """Gaussian noise; nothing happens without a key, as in inference.
+
+    Args:
+      deviation: Its standard deviation.
+    """
 
     deviation: float
 
     def __call__(self, x: jax.Array, key: Any = None) -> jax.Array:
+        """`x` with noise.
+
+        Args:
+          x: Features of any shape.
+          key: A PRNG key; None in inference.
+        """
         return x if key is None else x + self.deviation * jax.random.normal(key, x.shape)
 
 
 def _hidden(w: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
-    return jnp.tanh(_h(left, right) @ w)
+    return jnp.tanh(lstm_outputs(left, right) @ w)
 
 
 def _loss(logits: jax.Array, tag: jax.Array) -> Any:
@@ -242,14 +295,22 @@ def _loss(logits: jax.Array, tag: jax.Array) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(logits, tag), metrics
 
 
-def _look_up(table: jax.Array, number: jax.Array) -> jax.Array:
-    return table.at[number].get(mode="clip")
+def glorot(n_in: int, n_out: int) -> Callable[[jax.Array], jax.Array]:
+    """What makes a matrix, Glorot uniform.
 
-
-def _glorot(n_in: int, n_out: int) -> Callable[[jax.Array], jax.Array]:
+    Args:
+      n_in: Its rows.
+      n_out: Its columns.
+    """
     return lambda key: jax.nn.initializers.glorot_uniform()(key, (n_in, n_out), jnp.float32)
 
 
-def _table(n_rows: int, features: int) -> Callable[[jax.Array], jax.Array]:
+def random_table(n_rows: int, features: int) -> Callable[[jax.Array], jax.Array]:
+    """What makes a table of vectors, uniform within `sqrt(6 / features)`.
+
+    Args:
+      n_rows: Vectors.
+      features: Features of each.
+    """
     bound = (6 / features) ** 0.5
     return lambda key: jax.random.uniform(key, (n_rows, features), jnp.float32, -bound, bound)

@@ -161,10 +161,10 @@ def tree_lstm(
         if value < 1:
             raise SettingsError(f"tree_lstm, `{name}`", "at least 1", f"{value}", "1 is no replication.")
     fields, uses_key = ("at", "up", "side"), cells.keep < 1
-    table = vectors if vectors is not None else _uniform(n_words, cells.embedding)
+    table = vectors if vectors is not None else uniform_table(n_words, cells.embedding)
 
     def network(words: Wire, branches: Wire, labels: Wire) -> None:
-        embed = amp.ppt("embed", _look_up, params=table, min_update_interval=embedding_interval, tx=embedding_tx)
+        embed = amp.ppt("embed", look_up, params=table, min_update_interval=embedding_interval, tx=embedding_tx)
         leaf = amp.ppt("leaf", cells.leaf, params=cells.init_leaf, rng=uses_key and cells.kind == "fold")
         leaves = amp.replicate(leaf, replicas)(embed(words))
         node = amp.phi("node")
@@ -191,8 +191,17 @@ def _swap(s: Any) -> Any:
     return s.replace(at=s.up, up=s.at)
 
 
-def _look_up(table: jax.Array, word: jax.Array) -> jax.Array:
-    return table.at[word].get(mode="clip")
+def look_up(table: jax.Array, number: jax.Array) -> jax.Array:
+    """A row of a table; numbers outside of it are clipped.
+
+    Args:
+      table: `[n, E]`.
+      number: An integer.
+
+    Returns:
+      `[E]`.
+    """
+    return table.at[number].get(mode="clip")
 
 
 def _loss(logits: jax.Array, label: jax.Array) -> Any:
@@ -207,5 +216,14 @@ def _linear(key: jax.Array, n_in: int, n_out: int) -> dict[str, jax.Array]:
     return {"w": w, "b": jnp.zeros(n_out, jnp.float32)}
 
 
-def _uniform(n_words: int, features: int) -> Callable[[jax.Array], jax.Array]:
+def uniform_table(n_words: int, features: int) -> Callable[[jax.Array], jax.Array]:
+    """What makes a table of word vectors, uniform within 0.05.
+
+    Args:
+      n_words: Words.
+      features: Features of a vector.
+
+    Returns:
+      From a PRNG key to `[n_words, features]`.
+    """
     return lambda key: jax.random.uniform(key, (n_words, features), jnp.float32, -0.05, 0.05)

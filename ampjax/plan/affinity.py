@@ -95,7 +95,14 @@ def assign(
 
 
 def hosted(graph: Graph) -> list[Node]:
-    """The nodes that a worker hosts, in graph order: PPT, NPT, Concat, Split, Reduce, Collect, Loss and Sink."""
+    """Lists the nodes that a worker hosts: PPT, NPT, Concat, Split, Reduce, Collect, Loss and Sink.
+
+    Args:
+      graph: The graph.
+
+    Returns:
+      The nodes, in graph order.
+    """
     return [node for node in graph.nodes.values() if not node.is_control and node.kind != "Pump"]
 
 

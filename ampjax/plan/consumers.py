@@ -12,7 +12,11 @@ MAKES_COPIES = (Ungroup, Repeat, Distribute, Flatmap, Bcast)
 
 
 def find_sole(stages: Sequence[Stage]) -> None:
-    """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only."""
+    """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only: fills in `written` and `sole`.
+
+    Args:
+      stages: All stages of a plan.
+    """
     outputs = {(s.number, j): reached(route, stages) for s in stages for j, route in enumerate(s.routes)}
     # A group's rows are its members', which others may consume too.
     good = {key: once and stages[key[0]].kind.is_dispatched for key, (_, once) in outputs.items()}
@@ -40,7 +44,11 @@ def _pays(stages: Sequence[Stage], leaf: StagePort) -> bool:
 
 
 def count_workers_ahead(stages: Sequence[Stage]) -> None:
-    """Counts the workers on the way from each stage to where its messages end."""
+    """Counts the workers on the way from each stage to where its messages end: fills in `workers_ahead`.
+
+    Args:
+      stages: All stages of a plan.
+    """
     ahead = [list(dict.fromkeys(leaf.stage for r in s.routes for leaf in reached(r)[0])) for s in stages]
     workers: dict[int, set[int]] = {}
     for loop in _loops(ahead):  # stages of a loop have the same ahead of them
@@ -89,7 +97,15 @@ def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[dict[StagePort, None], bool]:
-    """The ports that a route's messages can reach, and whether each message certainly reaches exactly one; with `trained`, the stages, in training."""
+    """Finds the ports that a route's messages can reach.
+
+    Args:
+      targets: The route.
+      trained: All stages, to count only those that training reaches; None counts all.
+
+    Returns:
+      The ports, as the keys of a dictionary, in order; whether each message certainly reaches exactly one.
+    """
     leaves: dict[StagePort, None] = {}
     once, seen, stack = True, set(), [targets]
     while stack:

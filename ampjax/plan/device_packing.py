@@ -49,7 +49,7 @@ class Memory:
                 raise SettingsError(
                     "setting `device_memory`",
                     f"nodes of at most {self.limit} bytes on device {device}, with parameters, gradients and optimizer state",
-                    f"{used} bytes: {self._told(here)}",
+                    f"{used} bytes: {self._named(here)}",
                     "Place some of them elsewhere, or raise `device_memory`.",
                 )
 
@@ -83,7 +83,7 @@ class Memory:
         if placed is None:
             raise SettingsError(
                 "setting `device_memory`",
-                f"room for {sum(self.sizes.get(name, 0) for name in wanted)} bytes on {len(self._used({}))} device(s): {self._told(wanted)}",
+                f"room for {sum(self.sizes.get(name, 0) for name in wanted)} bytes on {len(self._used({}))} device(s): {self._named(wanted)}",
                 f"{self.limit} bytes on each, into which no way to put the nodes was found",
                 "Raise it, or add workers.",
             )
@@ -140,11 +140,11 @@ class Memory:
             used[self.device_of[worker]] += self.sizes.get(name, 0)
         return used
 
-    def _told(self, names: Mapping[str, int] | Sequence[str]) -> str:
+    def _named(self, names: Mapping[str, int] | Sequence[str]) -> str:
         """The largest nodes with their bytes."""
         largest = sorted((n for n in names if self.sizes.get(n)), key=lambda name: -self.sizes[name])
-        told = ", ".join(f"`{name}` {self.sizes[name]}" for name in largest[:MOST_NAMED])
-        return told + (f" and {len(largest) - MOST_NAMED} more" if len(largest) > MOST_NAMED else "")
+        named = ", ".join(f"`{name}` {self.sizes[name]}" for name in largest[:MOST_NAMED])
+        return named + (f" and {len(largest) - MOST_NAMED} more" if len(largest) > MOST_NAMED else "")
 
 
 def _rooms(free: Mapping[int, int], size: int) -> Iterator[int]:

@@ -64,11 +64,14 @@ class Chain:
 
 
 def find_chains(graph: Graph, worker_of: Mapping[str, int]) -> dict[str, Chain]:
-    """The chains of a graph that can be fused, by the name of each of their nodes.
+    """Finds the chains of a graph that can be fused.
 
     Args:
       graph: A closed graph.
       worker_of: The worker of each payload node, by name.
+
+    Returns:
+      The chains, by the name of each of their nodes.
     """
     collects = [node for node in graph.nodes.values() if isinstance(node.op, Collect)]
     chains = [chain for node in collects if (chain := _chain(node, worker_of)) is not None]

@@ -12,7 +12,13 @@ from ampjax.plan.stages import Stage
 
 
 def ladder(n: int) -> int:
-    """The padded size of a dispatch of `n` rows: the next power of two.
+    """Pads to the next power of two.
+
+    Args:
+      n: Rows of a dispatch.
+
+    Returns:
+      The padded size.
 
     >>> [ladder(n) for n in (0, 1, 3, 64, 65)]
     [1, 1, 4, 64, 128]
@@ -21,7 +27,13 @@ def ladder(n: int) -> int:
 
 
 def fine_ladder(n: int) -> int:
-    """The padded size of a dispatch of `n` very wide rows: the next power of two or three quarters of one, so that less is wasted.
+    """Pads dispatches of very wide rows: to the next power of two or three quarters of one, so that less is wasted.
+
+    Args:
+      n: Rows of a dispatch.
+
+    Returns:
+      The padded size.
 
     >>> [fine_ladder(n) for n in (0, 1, 3, 4, 5, 6, 7, 64, 65, 97)]
     [1, 1, 3, 4, 6, 6, 8, 64, 96, 128]
@@ -31,9 +43,15 @@ def fine_ladder(n: int) -> int:
 
 
 def wide_ladder(n: int) -> int:
-    """The padded size of a dispatch of `n` wide rows: 1, 4, 16, then as `fine_ladder`.
+    """Pads dispatches of wide rows: to 1, 4, 16, then as `fine_ladder`.
 
     Small dispatches cost what their calls cost and what reading the weights does; each size costs a compilation of every kernel.
+
+    Args:
+      n: Rows of a dispatch.
+
+    Returns:
+      The padded size.
 
     >>> [wide_ladder(n) for n in (0, 1, 2, 5, 17, 64, 65, 97)]
     [1, 1, 4, 16, 24, 64, 96, 128]
@@ -42,7 +60,13 @@ def wide_ladder(n: int) -> int:
 
 
 def narrow_ladder(n: int) -> int:
-    """The padded size of a dispatch of `n` narrow rows: 1, 4, 16, then powers of two.
+    """Pads dispatches of narrow rows: to 1, 4, 16, then powers of two.
+
+    Args:
+      n: Rows of a dispatch.
+
+    Returns:
+      The padded size.
 
     >>> [narrow_ladder(n) for n in (0, 1, 2, 5, 17, 64, 65, 97)]
     [1, 1, 4, 16, 32, 64, 128, 128]
@@ -51,9 +75,15 @@ def narrow_ladder(n: int) -> int:
 
 
 def graph_ladder(n: int) -> int:
-    """The padded size of a dispatch of graphs with `n` rows together: 16, 64, then powers of two and, from 256 on, three steps between them.
+    """Pads dispatches of graphs: to 16, 64, then powers of two and, from 256 on, three steps between them.
 
     Small dispatches cost what their calls cost; large ones are most of the work, and what they pad is lost.
+
+    Args:
+      n: Rows of all graphs together.
+
+    Returns:
+      The padded size.
 
     >>> [graph_ladder(n) for n in (0, 1, 17, 65, 257, 577, 1000)]
     [16, 16, 64, 128, 320, 640, 1024]
@@ -75,7 +105,14 @@ VERY_WIDE = 4096
 
 
 def ladder_for(stage: Stage) -> Callable[[int], int]:
-    """The ladder of a stage's dispatch sizes."""
+    """Chooses the ladder of a stage's dispatch sizes.
+
+    Args:
+      stage: The stage.
+
+    Returns:
+      A function from the rows of a dispatch to its padded size.
+    """
     if stage.chain is not None:
         return graph_ladder
     if stage.kind.sums_segments:
@@ -86,12 +123,27 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
 
 
 def is_padded(stage: Stage) -> bool:
-    """Whether dispatches of a stage are padded when they are decided: those of messages of one row each. Else that waits until they are issued; a chain's size follows from its edges too."""
+    """Tells whether dispatches of a stage are padded when they are decided: those of messages of one row each.
+
+    Args:
+      stage: The stage.
+
+    Returns:
+      False if padding waits until a dispatch is issued. A chain's size follows from its edges too.
+    """
     return not stage.ragged and (stage.kind.is_row_wise or stage.kind.is_transfer or stage.kind.is_sink)
 
 
 def padded_sizes(stage: Stage, n: int) -> list[int]:
-    """The first `n` sizes that dispatches of a stage are padded to when they are decided; zeros if they are not."""
+    """Lists the sizes that dispatches of a stage are padded to when they are decided.
+
+    Args:
+      stage: The stage.
+      n: How many sizes are wanted.
+
+    Returns:
+      The first `n` sizes, in rising order; zeros behind the largest, or if dispatches are not padded.
+    """
     if not is_padded(stage):
         return [0] * n
     size_of, sizes = ladder_for(stage), [ladder_for(stage)(1)]
@@ -101,7 +153,13 @@ def padded_sizes(stage: Stage, n: int) -> list[int]:
 
 
 def segment_ladder(n: int) -> int:
-    """The next power of four.
+    """Pads to the next power of four.
+
+    Args:
+      n: Rows or segments of a dispatch.
+
+    Returns:
+      The padded size.
 
     >>> [segment_ladder(n) for n in (0, 1, 3, 4, 5, 64, 65)]
     [1, 1, 4, 4, 16, 64, 256]
@@ -113,9 +171,16 @@ def segment_ladder(n: int) -> int:
 
 
 def segment_sizes(rows: int, segments: int) -> tuple[int, int]:
-    """The padded sizes of a `reduce` or `collect`: rows, and segments, which are as many or a quarter as many.
+    """Pads dispatches of a `reduce` or `collect`: rows, and segments, which are as many or a quarter as many.
 
     Their kernels have two sizes. So tied to each other, they have two variants for each step of one ladder rather than a square of them.
+
+    Args:
+      rows: Rows of a dispatch.
+      segments: Its segments.
+
+    Returns:
+      The padded rows and the padded segments.
 
     >>> [segment_sizes(*n) for n in ((0, 1), (3, 1), (3, 2), (60, 3), (60, 17), (2, 9))]
     [(1, 1), (4, 1), (4, 4), (64, 16), (64, 64), (16, 16)]

@@ -44,6 +44,9 @@ def left_out(plan: Plan, purpose: str) -> frozenset[int]:
     Args:
       plan: The plan.
       purpose: One of `PURPOSES`.
+
+    Returns:
+      The stages' numbers.
     """
     unwanted = {
         "train": lambda stage: not stage.trains,

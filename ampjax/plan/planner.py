@@ -58,6 +58,9 @@ def make_plan(graph: Graph, worker_of: Mapping[str, int], spaces: Sequence[int] 
       worker_of: The worker of each payload node, by name.
       spaces: The memory space of each worker; workers that share a device share its memory.
       fuse: False keeps every payload node a stage of its own.
+
+    Returns:
+      The plan.
     """
     return _Planner(graph, dict(worker_of), tuple(spaces), fuse).run()
 
@@ -311,7 +314,14 @@ class _Planner:
 
 
 def entries(stage: Stage) -> list[Wire]:
-    """The wires that enter a stage from outside, each once, in the order of its ports; none for a transfer."""
+    """Lists the wires that enter a stage from outside.
+
+    Args:
+      stage: The stage.
+
+    Returns:
+      The wires, each once, in the order of its ports; none for a transfer.
+    """
     inside = {wire for node in stage.nodes for wire in node.outputs}
     wires = [input_wire(node, p) for node in stage.nodes for p in range(len(node.inputs))]
     return [w for w in dict.fromkeys(wires) if w not in inside and not wire_type(w).topology]

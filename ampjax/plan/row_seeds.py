@@ -30,12 +30,15 @@ class RowSeeds:
     epoch: int = 0
 
     def of(self, states: np.ndarray, sizes: np.ndarray | None, edges: Edges | None) -> list[np.ndarray]:
-        """The random numbers of some messages, uint32 `[n]`: those of their rows; for a chain, then those of each type's edges.
+        """Makes the random numbers of some messages.
 
         Args:
           states: `[m, width]`: the messages.
           sizes: `[m]`: the rows of each; None for one.
           edges: For a chain, the messages' edges.
+
+        Returns:
+          uint32 `[n]`: those of their rows; for a chain, then those of each type's edges.
         """
         of_message = self._of_messages(states)
         if edges is None:

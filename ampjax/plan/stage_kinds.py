@@ -1,4 +1,4 @@
-"""The kinds of stages, each a set of traits. To add one: a value here, its node in `planner.KIND_OF`, its kernel in `engine/stage_runner`."""
+"""The kinds of stages, each a set of traits. To add one: a value here, its node in `planner.KIND_OF`, its runner in `engine/kinds`."""
 
 from __future__ import annotations
 

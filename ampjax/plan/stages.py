@@ -188,13 +188,28 @@ class Stage:
 
 
 def wire_type(wire: Wire) -> WireType:
-    """A wire's type, which is known once the graph is closed."""
+    """Gives a wire's type.
+
+    Args:
+      wire: A wire of a closed graph.
+
+    Returns:
+      The type.
+    """
     assert wire.type is not None
     return wire.type
 
 
 def input_wire(node: Node, port: int) -> Wire:
-    """The wire at a node's port, which is there once the graph is closed."""
+    """Gives the wire at a node's port.
+
+    Args:
+      node: A node of a closed graph.
+      port: The port's number; -1 for the last.
+
+    Returns:
+      The wire.
+    """
     wire = node.inputs[port]
     assert wire is not None
     return wire

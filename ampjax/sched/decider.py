@@ -13,7 +13,7 @@ from ampjax.sched.choosing.ready_queues import NO_QUEUE, ReadyQueues
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.make_dispatches import Decided, Decisions, DispatchMaker
-from ampjax.sched.tables.plan_tables import longer
+from ampjax.sched.tables.plan_tables import lengthened
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.rounds import UpdateRounds
@@ -116,7 +116,7 @@ class Decider:
 
     def _run_decide(self, worker: int, chosen: int, ahead: int) -> list[Dispatch] | int:
         """The next dispatches, at least one, or why there is none: `columns.NOTHING` or `WAITS`. See `loops.decide`."""
-        self._lines = longer(self._lines, max(1, ahead) + 1)
+        self._lines = lengthened(self._lines, max(1, ahead) + 1)
         while True:
             buffers = self._lines, self._pack, self._due
             how = worker, chosen, self._queues.number, ahead, self._tables.spare
@@ -129,7 +129,7 @@ class Decider:
 
     def _run_advance(self, time: VirtualTime, chosen: int, most: int) -> Decisions | int:
         """The next dispatches in virtual time, or why there are none and never will be: `columns.NOTHING` or `WAITS`. See `loops.advance`."""
-        self._lines = longer(self._lines, most + 1)
+        self._lines = lengthened(self._lines, most + 1)
         while True:
             how = most, chosen, self._queues.number, *time.rates, time.moments, time.workers, self._tables.spare
             n = self._loops.advance(*how, self._lines, self._pack, self._due, *self._tables.t)
@@ -150,7 +150,7 @@ class Decider:
         if reason == c.ARENA_FULL:
             self._tables.grow_arena(int(self._lines[0, c.N_MESSAGES]), need)
         elif reason == c.BUFFER_FULL:
-            self._pack = longer(self._pack, need)
+            self._pack = lengthened(self._pack, need)
         return reason in (c.ARENA_FULL, c.BUFFER_FULL)
 
     def _decided(self, lines: np.ndarray) -> Decided:

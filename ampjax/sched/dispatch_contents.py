@@ -61,18 +61,38 @@ class DispatchContents:
         return dispatch.stage, np.column_stack([dispatch.ids, self._store.states(dispatch.lines)])
 
     def states(self, d: Dispatch) -> np.ndarray:
-        """`[n, width]`: the states of its messages."""
+        """Gives the states of a dispatch's messages.
+
+        Args:
+          d: The dispatch.
+
+        Returns:
+          `[n, width]` int64.
+        """
         states = np.zeros((d.n_messages, self._plan.layout.width), np.int64)
         states[:, INSTANCE], states[:, HANDLE] = d.ids, self._handles(d)
         states[:, HANDLE + 1 :] = self._store.states(d.lines)
         return states
 
     def sizes(self, d: Dispatch) -> np.ndarray | None:
-        """`[n]`: the rows of its messages; None where each has one."""
+        """Gives the rows of a dispatch's messages.
+
+        Args:
+          d: The dispatch.
+
+        Returns:
+          `[n]` int64; None where each message has one row.
+        """
         return self._column(d, c.IN_ROWS) if self._plan.stages[d.stage].ragged else None
 
     def edges(self, d: Dispatch) -> Edges | None:
-        """The edges of its messages, of a chain.
+        """Gives the edges of a dispatch's messages.
+
+        Args:
+          d: The dispatch.
+
+        Returns:
+          The edges; None if its stage is no chain.
 
         Raises:
           MessageError: If a topology does not fit the graph, or the rows of its message.
@@ -81,7 +101,14 @@ class DispatchContents:
         return None if index is None else index.of(self._handles(d), self._column(d, c.IN_ROWS))
 
     def scatter(self, d: Dispatch) -> list[np.ndarray]:
-        """Of a collect: where the input rows of each port go, counting through the dispatch's output rows."""
+        """Gives the scatter maps of a collect's dispatch.
+
+        Args:
+          d: The dispatch.
+
+        Returns:
+          For each port the rows `[n]`, counted through the dispatch's output rows, to which its input rows are added; none for other stages.
+        """
         stage = self._plan.stages[d.stage]
         if not stage.kind.collects:
             return []

@@ -19,7 +19,14 @@ from ampjax.unfold.demand import ArenaRows
 
 
 def row_bytes(key: ArenaKey) -> int:
-    """Bytes of a row of an arena, its adjoint included."""
+    """Counts the bytes of a row of an arena, its adjoint included.
+
+    Args:
+      key: The arena.
+
+    Returns:
+      How many bytes.
+    """
     _, shape, dtype = key
     size = np.dtype(dtype).itemsize if dtype != "bfloat16" else 2
     return max(1, math.prod(shape)) * size * 2
@@ -31,6 +38,9 @@ def with_unseen(per_instance: Mapping[ArenaKey, float], arenas: Iterable[ArenaKe
     Args:
       per_instance: Rows that sampled instances need.
       arenas: All arenas that there can be.
+
+    Returns:
+      Rows of each arena.
     """
     most = max(per_instance.values(), default=0) or 1
     return {key: per_instance.get(key) or most for key in arenas}
@@ -45,6 +55,9 @@ def row_limits(
       per_instance: Rows that an instance needs in each arena, on average.
       memory_limit: Bytes for the arenas of one device.
       records: Bytes of recorded activations beside each row of an arena.
+
+    Returns:
+      The largest size of each arena, in rows, at least 2.
     """
     size_of = {key: row_bytes(key) + (records or {}).get(key, 0) for key in per_instance}
     bytes_of = {key: (rows + 0.01) * size_of[key] for key, rows in per_instance.items()}
@@ -92,7 +105,15 @@ class MemoryGuard:
         self._total: ArenaRows = {}
 
     def admit(self, instance: int, train: bool, need: ArenaRows) -> bool:
-        """Reserves room for an instance that needs so many rows; False if it must wait for others to end.
+        """Reserves room for an instance.
+
+        Args:
+          instance: The instance's number.
+          train: Whether it is run for training.
+          need: Rows that it needs of each arena.
+
+        Returns:
+          Whether there was room; if not, it must wait for others to end.
 
         Raises:
           LimitError: If it would not fit even alone.
@@ -114,7 +135,12 @@ class MemoryGuard:
         return True
 
     def release(self, instance: int, train: bool) -> None:
-        """Gives back what an instance that has ended had reserved."""
+        """Gives back what an instance that has ended had reserved.
+
+        Args:
+          instance: The instance's number.
+          train: Whether it was run for training.
+        """
         for key, rows in self._reserved.pop((instance, train), {}).items():
             self._total[key] -= rows
 
@@ -126,7 +152,18 @@ def with_limits(
     in_flight: int,
     start: int | None = None,
 ) -> SchedulerSettings:
-    """Settings whose arenas start at `start` rows, or at what `in_flight` of the sampled instances suggest, within the limits."""
+    """Sets the first sizes and the limits of arenas.
+
+    Args:
+      settings: The settings so far.
+      per_instance: Rows that an instance needs of each arena, on average.
+      limits: The largest size of each arena, in rows.
+      in_flight: Instances in flight, for the first sizes.
+      start: The first size of each arena, in rows; None derives it from `per_instance` and `in_flight`.
+
+    Returns:
+      The settings with `capacities` and `limits`.
+    """
     expected = {key: start or int(1.25 * rows * in_flight) + 2 for key, rows in per_instance.items()}
     capacities = {key: min(limits[key], 1 << (rows - 1).bit_length()) for key, rows in expected.items()}
     return replace(settings, capacities=capacities, limits=limits)

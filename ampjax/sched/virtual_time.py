@@ -35,7 +35,14 @@ class VirtualTime:
         return int(self.moments[c.NOW_NS])
 
     def under_way(self, t: Tables) -> list[Dispatch]:
-        """The dispatches that workers are busy with, as far as stories need them: their messages, no rows."""
+        """Gives the dispatches that workers are busy with, as far as stories need them.
+
+        Args:
+          t: The tables.
+
+        Returns:
+          Dispatches with their messages, without rows.
+        """
         found: list[Dispatch] = []
         for worker in np.flatnonzero(self.workers[c.END_NS] != c.IDLE).tolist():
             _, number, q, v, n = self.workers[: c.RUNS_MESSAGES + 1, worker].tolist()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ampjax.drivers.asyncio_driver import STRIDE
+from ampjax.drivers.asyncio_driver import FENCE_EVERY
 from ampjax.drivers.run import Loop
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.simulation.profile_cost import HostedCost
@@ -26,7 +26,7 @@ class HostedDriver:
     """
 
     def __init__(self, loop: Loop, cost: HostedCost, run_ahead: int = 64):
-        self._loop, self._cost, self._run_ahead = loop, cost, max(run_ahead, 2 * STRIDE)
+        self._loop, self._cost, self._run_ahead = loop, cost, max(run_ahead, 2 * FENCE_EVERY)
         self._spaces = loop.scheduler.plan.spaces
         self._cores = Cores(max(self._spaces) + 1, cost.cores)
 
@@ -55,7 +55,7 @@ class HostedDriver:
 
     def _turn(self, worker: int) -> bool:
         """Issues as many dispatches as the worker's task would before it looks at its device; says whether there was any."""
-        for issued in range(STRIDE):
+        for issued in range(FENCE_EVERY):
             dispatch = self._loop.issue(worker)
             if dispatch is None:
                 return issued > 0

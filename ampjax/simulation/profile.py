@@ -23,7 +23,7 @@ from ampjax.drivers.issue_queue import AHEAD
 from ampjax.drivers.run import Loop
 from ampjax.engine.compilation import compilations
 from ampjax.engine.executor import Executor
-from ampjax.engine.kernels.looped import n_coalesced
+from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.errors import DataError, SettingsError
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import FORWARD, INFER, Dispatch
@@ -240,7 +240,7 @@ def _carry_out(
         end = place + n_coalesced(launches[place], launches[place + 1 :], executor.can_coalesce)
         coalesced, last, place = launches[place:end], dispatches[end - 1], end
         rows = [max(1, launch.n_rows) for launch in coalesced]
-        if updates_in_kernels and last.stage >= 0 and executor.updates_at_once(coalesced[-1]):
+        if updates_in_kernels and last.stage >= 0 and executor.backward_runs.updates_at_once(coalesced[-1]):
             timed(timing_key_with_updates(plan, last), rows, partial(executor.run, coalesced))
             continue
         if last.stage >= 0:

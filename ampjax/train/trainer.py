@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from ampjax.devices.allreduce import Device
-from ampjax.drivers.controller import Loop as ControllerLoop
+from ampjax.drivers.controller import ControllerLoop
 from ampjax.drivers.cost import Cost
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
-from ampjax.drivers.controller import Loop, LoopInstances
+from ampjax.drivers.controller import ControllerLoop, LoopInstances
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances
@@ -17,7 +17,7 @@ AnyInstances = Instances | LoopInstances
 """What is run: a data set, or examples with the controller that pumps their messages."""
 
 
-def as_data(graph: Graph, controller: Loop | None, data: Data, name: str = "data") -> AnyInstances:
+def as_data(graph: Graph, controller: ControllerLoop | None, data: Data, name: str = "data") -> AnyInstances:
     """The instances that a trainer runs.
 
     Args:

@@ -31,6 +31,9 @@ def assemble(
       table: All messages.
       held: The messages that wait for others.
       maps: Topologies of the instances.
+
+    Returns:
+      The programs.
     """
     plan, k = ranks.plan, len(ids)
     by_instance = _ByInstance(plan, chunks, k)
@@ -146,7 +149,14 @@ class ChunkColumns:
             at, entry = at + count, end
 
     def inputs_of(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The input messages of invocations in some order, one after the other, how many each has `[n]`, and their ports."""
+        """Gives the input messages of invocations.
+
+        Args:
+          order: `[n]`: the invocations, in the order that is wanted.
+
+        Returns:
+          `[e]`: the input messages, one invocation after the other; `[n]`: how many each has; `[e]`: their ports.
+        """
         fan_in = self.fan_in[order]
         places = spread((np.cumsum(self.fan_in) - self.fan_in)[order], fan_in)
         return self.inputs[places], fan_in, self.ports[places]
@@ -161,7 +171,14 @@ class ChunkColumns:
 
 
 def stable_order(keys: np.ndarray) -> np.ndarray:
-    """The order that sorts numbers of at least 0; equal ones stay as they are. By digits: ten times as fast as NumPy's sorts of large numbers that keep order."""
+    """Finds the order that sorts numbers; equal ones stay as they are. It sorts by digits, ten times as fast as NumPy's stable sorts of large numbers.
+
+    Args:
+      keys: `[n]`: numbers of at least 0.
+
+    Returns:
+      `[n]`: their places, in order.
+    """
     order = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
     most, shift = int(keys.max(initial=0)), DIGIT
     while most >> shift:
@@ -173,6 +190,12 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
 
 def starts(counts: np.ndarray) -> np.ndarray:
     """Where each of some ranges begins, and where the last one ends.
+
+    Args:
+      counts: `[n]`: the lengths of the ranges.
+
+    Returns:
+      `[n + 1]` int64.
 
     >>> starts(np.array([2, 0, 3])).tolist()
     [0, 2, 2, 5]

@@ -32,7 +32,14 @@ class Needs:
     edges: dict[int, tuple[np.ndarray, np.ndarray]]
 
     def largest(self, n: int) -> np.ndarray:
-        """The positions of the `n` instances with the most work."""
+        """Finds the instances with the most work.
+
+        Args:
+          n: How many.
+
+        Returns:
+          Their positions, those with the most work first.
+        """
         return np.argsort(-self.work, kind="stable")[:n]
 
 
@@ -46,6 +53,9 @@ def needs(
       batches: The instances' messages, as `Instances.gather` gives them; several batches are pumped one after the other.
       ids: The instances' numbers, no two the same.
       purpose: What they are run for, one of `passes.PURPOSES`.
+
+    Returns:
+      What they need.
 
     Raises:
       MessageError: As `Unfolder.unfold` does.
@@ -64,7 +74,15 @@ def needs(
 
 
 def demand(plan: Plan, programs: Programs) -> dict[ArenaKey, np.ndarray]:
-    """For each device arena, the rows `[k]` that each instance needs if nothing is freed before it has ended."""
+    """Counts the rows that instances need of each device arena if nothing is freed before they have ended.
+
+    Args:
+      plan: The plan.
+      programs: Their programs.
+
+    Returns:
+      For each arena `[k]` int64.
+    """
     found: dict[ArenaKey, np.ndarray] = {}
     place = programs.instance_of
     for number in np.unique(programs.stage[programs.stage >= 0]).tolist():
@@ -76,14 +94,30 @@ def demand(plan: Plan, programs: Programs) -> dict[ArenaKey, np.ndarray]:
 
 
 def work(plan: Plan, programs: Programs) -> np.ndarray:
-    """`[k]`: the rows that stages take in for each instance."""
+    """Counts the rows that stages take in for instances.
+
+    Args:
+      plan: The plan.
+      programs: Their programs.
+
+    Returns:
+      `[k]` int64.
+    """
     groups = [stage.number for stage in plan.stages if not stage.kind.is_dispatched]
     runs = (programs.stage >= 0) & ~np.isin(programs.stage, groups)
     return np.bincount(programs.instance_of[runs], programs.rows[runs], programs.n_instances).astype(np.int64)
 
 
 def messages(plan: Plan, programs: Programs) -> dict[str, int]:
-    """How many messages each stage takes in, by its name; groups, which are never dispatched, are not among them."""
+    """Counts the messages that each stage takes in. Groups, which are never dispatched, are not among them.
+
+    Args:
+      plan: The plan.
+      programs: The programs of some instances.
+
+    Returns:
+      Messages by the stage's name.
+    """
     found = dict.fromkeys((stage.name for stage in plan.stages if stage.kind.is_dispatched), 0)
     counts = np.bincount(programs.stage[programs.stage >= 0], minlength=len(plan.stages)).tolist()
     for stage, n in zip(plan.stages, counts, strict=True):

@@ -53,13 +53,13 @@ class Growth:
 
 
 class KnownLines:
-    """The lines of an unfolding's programs, as far as they have been told.
+    """The lines of an unfolding's programs, as far as they have been given.
 
     Args:
       ranks: The order in which messages reach ports.
 
     Attributes:
-      n_chunks: Chunks that have been told.
+      n_chunks: Chunks of these lines.
     """
 
     def __init__(self, ranks: Ranks):
@@ -69,25 +69,50 @@ class KnownLines:
         self._n_lines, self._n_rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def n_rows(self, places: np.ndarray) -> np.ndarray:
-        """Rows of the programs of instances so far."""
+        """Rows of the programs of instances so far.
+
+        Args:
+          places: `[n]`: their places in the unfolding.
+
+        Returns:
+          `[n]` int64.
+        """
         return self._n_rows[places]
 
     def n_lines(self, places: np.ndarray) -> np.ndarray:
-        """Lines of the programs of instances so far."""
+        """Lines of the programs of instances so far.
+
+        Args:
+          places: `[n]`: their places in the unfolding.
+
+        Returns:
+          `[n]` int64.
+        """
         return self._n_lines[places]
 
     def invocation(self, place: int, number: int) -> int:
-        """The unfolding's number of an instance's invocation, given its number within the instance."""
+        """The unfolding's number of an instance's invocation, given its number within the instance.
+
+        Args:
+          place: The instance's place in the unfolding.
+          number: The line's number within the instance.
+
+        Returns:
+          The number.
+        """
         return self._asked[place, number]
 
     def add(self, chunks: Sequence[Chunk], table: MessageTable, held: np.ndarray, n_instances: int) -> Growth:
-        """Tells what is new.
+        """Adds what is new to what is known.
 
         Args:
           chunks: The chunks that are new.
           table: All messages.
           held: The messages that wait for others.
           n_instances: How many instances there are by now.
+
+        Returns:
+          The new lines.
         """
         self.n_chunks += len(chunks)
         new = ChunkColumns(self._ranks.plan, chunks)

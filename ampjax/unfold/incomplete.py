@@ -39,12 +39,28 @@ class Waiting:
 
 
 def missing_ports(stage: Stage, ports: Iterable[int]) -> str:
-    """What a message in a join waits for, in words: on which ports messages of its key are missing."""
+    """Tells in words what a message in a join waits for.
+
+    Args:
+      stage: Its stage.
+      ports: The ports on which messages of its key are missing.
+
+    Returns:
+      Part of a sentence.
+    """
     return "the same key on port " + " or ".join(stage.ports[port].name for port in ports)
 
 
 def missing_members(n: int, size: int | None) -> str:
-    """What an open group waits for, in words: `n` of its `size` members, or its opener, where that is None."""
+    """Tells in words what an open group waits for.
+
+    Args:
+      n: How many members are missing.
+      size: How many members it will have; None if its opener is missing.
+
+    Returns:
+      Part of a sentence.
+    """
     return "its opener" if size is None else f"{n} more of {size} member(s)"
 
 
@@ -52,16 +68,37 @@ class Pending(Protocol):
     """A join, as far as it tells what waits in it."""
 
     def pending(self) -> list[tuple[int, np.ndarray, int]]:
-        """`(port, state [width], message)` of each message that waits, by port and key."""
+        """Lists what waits.
+
+        Returns:
+          `(port, state [width], message)` of each message, by port and key.
+        """
         ...
 
     def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
-        """The key of a message at a port."""
+        """The key of a message at a port.
+
+        Args:
+          port: The port's number.
+          state: `[width]`: the message's state.
+
+        Returns:
+          Integers; the first is the instance's handle.
+        """
         ...
 
 
 def find_waiting(plan: Plan, joins: Mapping[int, Pending], groups: Mapping[int, Groups]) -> list[Waiting]:
-    """The messages that wait in joins, one for each key, and the open groups."""
+    """Finds the messages that wait in joins, one for each key, and the open groups.
+
+    Args:
+      plan: The plan.
+      joins: The joins, by their stages' numbers.
+      groups: The groups, by their stages' numbers.
+
+    Returns:
+      Who waits, and for what.
+    """
     found = []
     for number, join in joins.items():
         stage = plan.stages[number]

@@ -12,11 +12,17 @@ from ampjax.ir.wires import WireType
 from ampjax.unfold.rules.pumped import find_pump, pumps_of, require_fields
 
 POSITION, PUMP, PUMPED_ROWS, FIELDS = range(4)
-"""Columns: the instance's position among the batch's; the pump's number; the rows that are pumped; from here on the pump's own fields, or a topology."""
+"""Columns of what is pumped.
+
+POSITION: The instance's position in the batch.
+PUMP: The pump, as a number of a stage.
+PUMPED_ROWS: The rows that are pumped.
+FIELDS: From here on the pump's own fields, or the identity of a topology.
+"""
 
 
 class PumpedNumbers:
-    """The numbers of batches. Payloads are not looked at.
+    """Turns what is pumped into numbers. Payloads are not looked at.
 
     Topologies are told apart as objects; who remembers an instance by its numbers keeps `topologies_of` too, so that no other object takes their place.
 
@@ -35,7 +41,13 @@ class PumpedNumbers:
         self._table = np.zeros((64, max(width, FIELDS + 1)), np.int64)
 
     def of(self, batch: Mapping[str, Messages]) -> tuple[np.ndarray, int]:
-        """The numbers `[m, columns]`, a line for each message, pump by pump, which hold until this is called again; and how many rows are pumped.
+        """Gives the numbers of a batch.
+
+        Args:
+          batch: The messages, by pump.
+
+        Returns:
+          `[m, columns]` int64: a line for each message, pump by pump, which hold until this is called again; and how many rows are pumped.
 
         Raises:
           MessageError: If a pump is unknown, or a state field is missing or not known.
@@ -65,7 +77,15 @@ class PumpedNumbers:
 
 
 def topologies_of(batch: Mapping[str, Messages], k: int) -> list[list[Topology]]:
-    """The topologies that are pumped for each of `k` instances."""
+    """Finds the topologies that are pumped for instances.
+
+    Args:
+      batch: The messages, by pump.
+      k: How many instances.
+
+    Returns:
+      A list for each instance.
+    """
     found: list[list[Topology]] = [[] for _ in range(k)]
     for messages in batch.values():
         if isinstance(messages.payload, list):

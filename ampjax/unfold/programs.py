@@ -89,7 +89,14 @@ class Programs:
         return sum(array.nbytes for array in (*arrays, *self.edges.values()))
 
     def input_rows(self, i: int) -> list[np.ndarray]:
-        """The rows of each input of the invocation in line `i`."""
+        """Gives the rows of each input of an invocation.
+
+        Args:
+          i: The invocation's line.
+
+        Returns:
+          For each input its rows `[in_size]`, by their numbers within the instance.
+        """
         picks = self.picks[self.pick_first[np.searchsorted(self.first, i, side="right") - 1] :]
         entries = range(self.in_start[i], self.in_start[i + 1])
         inputs = [(int(self.in_row[e]), int(self.in_size[e])) for e in entries]

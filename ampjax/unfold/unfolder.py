@@ -27,22 +27,49 @@ class Unfolder:
         self._spare: list[Workspace] = []
 
     def start(self, ids: Sequence[int] | np.ndarray, purpose: str = "train", assume: bool = False) -> Unfolding:
-        """Begins to unfold some instances; `end` it when nothing more will be pumped or chosen for them."""
+        """Begins to unfold instances. `end` or `give_up` must follow.
+
+        Args:
+          ids: `[n]`: their numbers.
+          purpose: See `Unfolding`.
+          assume: See `Unfolding`.
+
+        Returns:
+          The unfolding; nothing has been pumped.
+        """
         workspace = self._spare.pop() if self._spare else Workspace(self.plan)
         return Unfolding(self.plan, workspace, ids, purpose, assume)
 
     def programs(self, unfolding: Unfolding) -> Programs:
-        """The programs as far as they are known; those of later are longer, and begin in the same way."""
+        """Gives the programs as far as they are known. Those of later are longer, and begin in the same way.
+
+        Args:
+          unfolding: The unfolding.
+
+        Returns:
+          The programs.
+        """
         return unfolding.programs(self.ranks)
 
     def end(self, unfolding: Unfolding) -> Programs:
-        """The programs. The unfolding can't be used any more."""
+        """Ends an unfolding, which can't be used any more.
+
+        Args:
+          unfolding: The unfolding.
+
+        Returns:
+          Its programs.
+        """
         programs = unfolding.programs(self.ranks)
         self.give_up(unfolding)
         return programs
 
     def give_up(self, unfolding: Unfolding) -> None:
-        """Ends an unfolding whose programs nobody wants."""
+        """Ends an unfolding whose programs nobody wants.
+
+        Args:
+          unfolding: The unfolding.
+        """
         if unfolding.workspace.empty:
             unfolding.workspace.clear()
             self._spare.append(unfolding.workspace)
@@ -62,6 +89,9 @@ class Unfolder:
           purpose: See `Unfolding`.
           assume: See `Unfolding`.
 
+        Returns:
+          The unfolding; more may be pumped, or chosen.
+
         Raises:
           MessageError: As `Unfolding.pump` does; of several instances it tells of the first that is refused when it is unfolded alone.
         """
@@ -72,14 +102,22 @@ class Unfolder:
         except MessageError:
             if len(ids) > 1:
                 for place in range(len(ids)):
-                    own = [{pump: of_some(m, [place]) for pump, m in batch.items()} for batch in batches]
+                    own = [{pump: select_instances(m, [place]) for pump, m in batch.items()} for batch in batches]
                     self.end(self.unfold(own, [ids[place]], purpose, assume))
             raise
         return unfolding
 
 
-def of_some(messages: Messages, places: Sequence[int]) -> Messages:
-    """Those of the messages that belong to the instances at some places, which get the places 0, 1, ... in this order."""
+def select_instances(messages: Messages, places: Sequence[int]) -> Messages:
+    """Selects the messages of some instances.
+
+    Args:
+      messages: The messages of one pump.
+      places: The places of the instances that are wanted; they get the places 0, 1, ... in this order.
+
+    Returns:
+      Their messages.
+    """
     new = np.full(max(int(messages.instance.max(initial=0)), *places) + 1, -1)
     new[list(places)] = np.arange(len(places))
     place = new[messages.instance]

@@ -21,7 +21,6 @@ from ampjax.plan.stages import Stage, StagePort, Targets
 from ampjax.unfold.assemble_programs import assemble
 from ampjax.unfold.choices import AwaitedChoices, Part, joined
 from ampjax.unfold.growth import Growth, KnownLines
-from ampjax.unfold.incomplete import find_waiting
 from ampjax.unfold.invocations import Invocations
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.rules.arrival_ranks import Ranks
@@ -34,7 +33,7 @@ from ampjax.unfold.workspace import Workspace
 NO_INPUTS = np.zeros(0, np.int64)
 
 WARN_ROUNDS = 50_000
-"""Rounds from which on somebody who waits is told where instances go round."""
+"""Rounds from which on a warning says where instances go round."""
 
 MOST_ROUNDS = 1_000_000
 """Rounds from which on instances are said to be in a loop that they never leave: stages that one message has passed, one after the other."""
@@ -145,14 +144,6 @@ class Unfolding:
         self._advance()
 
     # -- questions
-
-    def waiting(self) -> list[str]:
-        """Tells who waits for what that has not come.
-
-        Returns:
-          A line for each message in a join, and for each open group.
-        """
-        return [str(one) for one in find_waiting(self._plan, self.workspace.joins, self.workspace.groups)]
 
     def programs(self, ranks: Ranks) -> Programs:
         """Gives the programs as far as they are known. Those of later are longer, and begin in the same way.

@@ -35,7 +35,7 @@ def linear_layer(hidden, rows, inputs):
     return Problem(mapped(layer), f.linear, (inputs.params(layer), inputs.normal(rows, hidden)))
 
 
-@case("nn.Embed", "tree_lstm._look_up", "tagger._look_up")
+@case("nn.Embed", "tree_lstm.look_up")
 def table(hidden, rows, inputs):
     ids = inputs.integers(0, 40 + 2, rows)  # two are outside
     look_up = body(tagger.tagger(2, 2), "embed")
@@ -320,14 +320,14 @@ def _tagger():
     return tagger.tagger(2, 2, tagger.Sizes(noise=0.1))
 
 
-@case("tagger._cell")
+@case("tagger.lstm_cell")
 def tagger_cell(hidden, rows, inputs):
     data = inputs.normal(rows, 4 * hidden), inputs.normal(rows, 2 * hidden)
     w = inputs.normal(hidden, 4 * hidden, scale=hidden**-0.5)
     return Problem(mapped(body(_tagger(), "word_forward")), f.tagger_cell, (w, *data))
 
 
-@case("tagger._gates", "tagger._start")
+@case("tagger.input_gates", "tagger._start")
 def tagger_start(hidden, rows, inputs):
     """Vectors to both ways' gates, and the states where both ways start."""
     graph = _tagger()
@@ -344,7 +344,7 @@ def tagger_start(hidden, rows, inputs):
     return Problem(tested, formula, (inputs.like({"forward": width, "backward": width}), inputs.normal(rows, hidden)))
 
 
-@case("tagger._spell", "tagger._hidden", "tagger._Noise")
+@case("tagger._spell", "tagger.lstm_outputs", "tagger._hidden", "tagger.Noise")
 def tagger_head(hidden, rows, inputs):
     """A word vector from the last states of its characters, with noise and without, and the hidden layer of the classifier."""
     graph = _tagger()

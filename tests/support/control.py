@@ -60,7 +60,7 @@ class Shown:
         return getattr(self.dispatch, name)
 
     def __repr__(self):
-        return self.dispatch.told(self.stage.name if self.stage else "")
+        return self.dispatch.describe(self.stage.name if self.stage else "")
 
 
 def columns(graph, instances):

@@ -1,7 +1,8 @@
-"""Padded sizes of dispatches of graphs: a ladder for rows, and room for edges that follows from the rows.
+"""The padded sizes of dispatches of graphs: a ladder for rows, and room for edges that follows from the rows.
 
-A kernel with a size for rows, one for what is sent on each way and one for edges would have as many variants as these have combinations. So the room for
-these belongs to the step of the rows' ladder: what so many rows hardly ever exceed, told from sampled graphs. A dispatch with more takes the next step.
+A kernel with a size for rows, one for what is sent over each type of edges and one for edges would have as many variants as these have
+combinations. So the room for these belongs to the step of the rows' ladder: what so many rows hardly ever exceed, estimated from sampled
+graphs. A dispatch with more takes the next step.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ DEVIATIONS = 3.0
 """Standard deviations above the mean for which there is room."""
 
 LEAST = 1 / 16
-"""Sent rows of each way, and edges, per row, for which there is always room: so that a kind that no sampled graph has fits in somewhere."""
+"""Sent rows of each edge type, and edges, per row, for which there is always room: so that a type that no sampled graph has fits in,
+too."""
 
 MULTIPLE = 8
 """Room is a multiple of this."""
 
 Sizes = tuple[int, ...]
-"""The padded number of sent rows of each way, then that of edges."""
+"""The padded number of sent rows of each edge type, then that of edges."""
 
 
 class PaddedEdges(NamedTuple):
     """A dispatch's edges as kernels take them.
 
     Args:
-      senders: `[sum(sent)]`, int32: the rows that travel, each way padded with its first one (row 0 where it has none).
-      totals: `[ways]`, int32: how many rows of each way are no padding.
+      senders: `[sum(sent)]`, int32: the rows that travel, each type padded with its first one (row 0 where it has none).
+      totals: `[edge types]`, int32: how many rows of each type are no padding.
       ends: `[2, edges]`, int32: the place of what each edge carries, and its receiver; padding has place 0 and a receiver out of range.
     """
 
@@ -43,11 +45,11 @@ class PaddedEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class EdgeSizes:
-    """Sent rows of each way, and edges, beside each row: how many there are, and how they vary.
+    """Sent rows of each edge type, and edges, beside each row: how many there are, and how they vary.
 
     Args:
-      mean: `[ways + 1]`: their number per row.
-      spread: `[ways + 1]`: the standard deviation of those that come with `n` rows, divided by the root of `n`.
+      mean: `[edge types + 1]`: their number per row.
+      spread: `[edge types + 1]`: the standard deviation of those that come with `n` rows, divided by the root of `n`.
     """
 
     mean: tuple[float, ...]
@@ -58,7 +60,7 @@ class EdgeSizes:
         """What sampled messages suggest.
 
         Args:
-          dispatches: Of some dispatches, the rows of each message `[n]` and its `Edges.loads` `[n, ways + 1]`.
+          dispatches: Of some dispatches, the rows of each message `[n]` and its `Edges.loads` `[n, edge types + 1]`.
         """
         rows, loads = (np.concatenate(columns) for columns in zip(*dispatches, strict=True))
         total = max(1, int(rows.sum()))
@@ -67,13 +69,29 @@ class EdgeSizes:
         return cls(tuple(mean.tolist()), tuple(spread.tolist()))
 
     def room(self, rows: int) -> Sizes:
-        """What there is room for beside so many rows, padding included."""
+        """The edges that there is room for.
+
+        Args:
+          rows: Padded rows of a dispatch.
+
+        Returns:
+          The padded sizes.
+        """
         usual = rows * np.array(self.mean) + DEVIATIONS * np.sqrt(rows) * np.array(self.spread)
         least = np.maximum(usual, LEAST * rows)
         return tuple((MULTIPLE * np.ceil(np.maximum(least, 1) / MULTIPLE)).astype(int).tolist())
 
     def fit(self, ladder: Callable[[int], int], rows: int, edges: Edges) -> tuple[int, Sizes]:
-        """The padded sizes of a dispatch: the first step of a ladder that has room for its rows and its edges."""
+        """The padded sizes of a dispatch: the first step of a ladder that has room for its rows and its edges.
+
+        Args:
+          ladder: From rows to padded rows.
+          rows: The dispatch's.
+          edges: Its edges.
+
+        Returns:
+          Its padded rows, and the padded sizes of its edges.
+        """
         step, loads = ladder(rows), (*edges.sent.totals.tolist(), len(edges.receivers))
         while any(n > room for n, room in zip(loads, self.room(step), strict=True)):
             step = ladder(step + 1)
@@ -83,7 +101,17 @@ class EdgeSizes:
 def fitted_edges(
     expected: EdgeSizes, ladder: Callable[[int], int], rows: int, edges: Edges
 ) -> tuple[int, Sizes, PaddedEdges]:
-    """The padded rows of a dispatch of so many, its padded sizes, and its edges as kernels take them."""
+    """A dispatch's edges as kernels take them, with the sizes to which it is padded.
+
+    Args:
+      expected: For how many edges there is room.
+      ladder: From rows to padded rows.
+      rows: The dispatch's.
+      edges: Its edges.
+
+    Returns:
+      Its padded rows, the padded sizes of its edges, and these.
+    """
     k, sizes = expected.fit(ladder, rows, edges)
     return k, sizes, padded_edges(edges, k, sizes)
 
@@ -94,7 +122,7 @@ def padded_edges(edges: Edges, rows: int, sizes: Sizes) -> PaddedEdges:
     Args:
       edges: The edges.
       rows: The dispatch's padded rows, the receiver of padding.
-      sizes: The padded number of sent rows of each way, then that of edges.
+      sizes: The padded number of sent rows of each edge type, then that of edges.
     """
     sent, (*of_ways, n_edges) = edges.sent, sizes
     senders, places = np.empty(sum(of_ways), np.int32), np.empty(len(sent.senders), np.int32)

@@ -1,4 +1,4 @@
-"""A launch: what an executor carries out, as plain data (integers, names and arrays), so it can travel to another process."""
+"""A launch: a dispatch as an executor takes it, in plain data (integers, names and arrays), so that it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ampjax.unfold.rules.edges import Edges
 CHANGES_ONLY = -1
 """The stage of a launch that runs none."""
 
-NO_SLOTS = np.zeros(0, np.int32)
+EMPTY_PACK = np.zeros(0, np.int32)
+"""The pack of a launch that runs no stage."""
 
 
 class Launch(NamedTuple):
@@ -32,13 +33,13 @@ class Launch(NamedTuple):
       pack: The slots of the rows of each port and output, in the layout that kernels take (`sched.decisions.packs`).
       size: The size that it is padded to; 0 if it is not.
       place: Where the pack begins in the array that it shares with those of other launches.
-      capacities: For each output, how many rows its arena has; of a way back none.
+      capacities: For each output, how many rows its arena must have; empty for direction `backward`.
       changes: Parameter changes that follow.
-      brings_updates: Whether these are updates of the stage's nodes, of each, from nothing but gradients that it brings itself.
+      brings_updates: Whether these are one update of each of the stage's nodes, from nothing but gradients that it brings itself.
       sizes: For ragged inputs, the rows of each message `[n]`.
       edges: For a chain, its edges.
       scatter: For a collect, the output row (within the launch) of each input row, per port.
-      seeds: For random bodies, uint32: a number for each row; for a chain, then one for each edge, way by way.
+      seeds: For random bodies, uint32: a number for each row; for a chain, then one for each edge, type by type.
       versions: For stashed weights, the versions of the stage's parameters in the forward pass.
       drop: Whether no message needs these after this.
     """
@@ -51,7 +52,7 @@ class Launch(NamedTuple):
     n_rows: int = 0
     n_ports: int = 0
     n_outputs: int = 0
-    pack: np.ndarray = NO_SLOTS
+    pack: np.ndarray = EMPTY_PACK
     size: int = 0
     place: int = 0
     capacities: Sequence[int] = ()
@@ -71,10 +72,10 @@ class Launch(NamedTuple):
 
     @property
     def in_rows(self) -> list[np.ndarray]:
-        """Those of each port."""
+        """The arena slots of the rows of each port."""
         return self.rows[: self.n_ports]
 
     @property
     def out_rows(self) -> list[np.ndarray]:
-        """Those of each output."""
+        """The arena slots of the rows of each output."""
         return self.rows[self.n_ports :]

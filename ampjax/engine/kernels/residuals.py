@@ -23,26 +23,36 @@ from ampjax.ir.parameter_dependence import Made, describe, needing_record
 from ampjax.jaxprs.min_cut import smallest_cut
 from ampjax.optim.node_update import combine, trainable
 
-Rows = tuple[tuple[tuple[int, ...], str], ...]
+RowTypes = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and dtype name of a row of each of some arrays."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What is recorded, and which of a pullback's leaves follow from it.
+class Residuals:
+    """Which residuals of a program are recorded, and which of its pullback's leaves follow from them.
 
     Args:
       leaves: The leaves of the pullback that are put back.
       rows: What is recorded: what a row of each looks like.
-      places: Where it is made in the trace of `_everything`: equation and output; None if it is the leaves themselves.
+      places: Where it is made in a `_Trace`: equation and output; None if the leaves themselves are recorded.
     """
 
     leaves: tuple[int, ...] = ()
-    rows: Rows = ()
+    rows: RowTypes = ()
     places: tuple[tuple[int, int], ...] | None = None
 
     def forward(self, program: Program, params: Any, inputs: Any, seeds: Any) -> tuple[Any, list[jax.Array]]:
-        """The program's outputs over rows, and what is to be recorded of them, each `[k, ...]`."""
+        """Computes a program over rows.
+
+        Args:
+          program: The program that these residuals were found for.
+          params: Its parameters.
+          inputs: `[k, ...]` for each port.
+          seeds: The rows' random numbers `[k]`, or None.
+
+        Returns:
+          Its outputs, and what is to be recorded, each `[k, ...]`.
+        """
         if self.places is None:
             outs, pull = row_vjp(program, params, inputs, seeds)
             leaves = jax.tree.leaves(pull)
@@ -54,7 +64,18 @@ class Kept:
     def backward(
         self, program: Program, params: Any, inputs: Any, seeds: Any, recorded: Sequence[jax.Array]
     ) -> tuple[Any, Callable[..., Any]]:
-        """`row_vjp`, but with the recorded activations in place of those computed anew."""
+        """As `row_vjp`, but with the recorded activations in place of those computed anew.
+
+        Args:
+          program: The program that these residuals were found for.
+          params: Its parameters.
+          inputs: `[k, ...]` for each port.
+          seeds: The rows' random numbers `[k]`, or None.
+          recorded: What `forward` returned to be recorded.
+
+        Returns:
+          Its outputs, and its pullback.
+        """
         outs, pull = row_vjp(program, params, inputs, seeds)
         if self.places is not None:
             traced = _Trace(program, params, inputs, seeds)
@@ -120,7 +141,15 @@ class _Trace:
 
 
 def over_rows(program: Program, seeds: jax.Array | None) -> Callable[..., Any]:
-    """The program mapped over rows: `function(params, inputs)`."""
+    """A program mapped over rows.
+
+    Args:
+      program: The program.
+      seeds: The rows' random numbers `[k]`; None in inference, or where nothing is random.
+
+    Returns:
+      `function(params, inputs)`, with inputs and outputs `[k, ...]`.
+    """
     if seeds is None:
         return jax.vmap(lambda params, inputs: program(params, inputs), in_axes=(None, 0))
     mapped = jax.vmap(program, in_axes=(None, 0, 0))
@@ -130,7 +159,17 @@ def over_rows(program: Program, seeds: jax.Array | None) -> Callable[..., Any]:
 def row_vjp(
     program: Program, params: tuple[Any, ...], inputs: tuple[Any, ...], seeds: Any
 ) -> tuple[Any, Callable[..., Any]]:
-    """`jax.vjp` of the program over rows, with respect to the float parameters and the ports that take a gradient."""
+    """`jax.vjp` of a program over rows, with respect to the float parameters and the ports that take a gradient.
+
+    Args:
+      program: The program.
+      params: Its parameters.
+      inputs: `[k, ...]` for each port.
+      seeds: The rows' random numbers `[k]`, or None.
+
+    Returns:
+      Its outputs, and a function from their cotangents to those of the parameters, then of each such port.
+    """
     float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
     function = over_rows(program, seeds)
 
@@ -143,8 +182,8 @@ def row_vjp(
 
 
 @functools.lru_cache(maxsize=256)
-def find_kept(program: Program, rows: Rows, params: Any) -> Kept:
-    """Which residuals of a program to keep.
+def find_residuals(program: Program, rows: RowTypes, params: Any) -> Residuals:
+    """Finds which residuals of a program to record.
 
     Args:
       program: The program.
@@ -154,20 +193,20 @@ def find_kept(program: Program, rows: Rows, params: Any) -> Kept:
     structure, leaves = params
     given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
     one, few, more = (_probe(program, rows, given, k) for k in (1, 3, 5))
-    kept: list[tuple[int, Made]] = []
+    chosen: list[tuple[int, Made]] = []
     for i, (var, other) in enumerate(zip(few.leaves, more.leaves, strict=True)):
         leaf = describe(few.jaxpr, var, few.unfree)
         if leaf.record and _is_row(var, other):
-            kept.append((i, leaf))
-    numbers = tuple(i for i, _ in kept)
+            chosen.append((i, leaf))
+    numbers = tuple(i for i, _ in chosen)
     if len({tuple(equation.primitive.name for equation in trace.jaxpr.eqns) for trace in (one, few, more)}) > 1:
-        return Kept(numbers, tuple((leaf.shape[1:], leaf.dtype) for _, leaf in kept))
+        return Residuals(numbers, tuple((leaf.shape[1:], leaf.dtype) for _, leaf in chosen))
     places = _cut(few, more, [few.leaves[i] for i in numbers])
-    return Kept(numbers, tuple((v.aval.shape[1:], str(v.aval.dtype)) for v in few.at(places)), places)
+    return Residuals(numbers, tuple((v.aval.shape[1:], str(v.aval.dtype)) for v in few.at(places)), places)
 
 
 def _cut(few: _Trace, more: _Trace, wanted: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """Where the least is made that must be recorded so that `wanted` follows."""
+    """Where the smallest values are made from which `wanted` follows: a minimum cut."""
     places: dict[Any, tuple[int, int]] = {}
     sizes: dict[Any, int] = {}
     for i, (equation, same) in enumerate(zip(few.jaxpr.eqns, more.jaxpr.eqns, strict=True)):
@@ -184,8 +223,8 @@ def _is_row(few: Any, more: Any) -> bool:
     return shapes[0][:1] == (3,) and shapes[1] == (5, *shapes[0][1:])
 
 
-def find_chain_kept(program: ChainProgram, rows: Rows, params: Any) -> Kept:
-    """Which residuals of a chain's row-wise nodes to keep; what they collect is recorded before these.
+def find_chain_residuals(program: ChainProgram, rows: RowTypes, params: Any) -> Residuals:
+    """Finds which residuals of a chain's row-wise nodes to record; what they collect is recorded before these.
 
     Args:
       program: The chain's program.
@@ -193,14 +232,14 @@ def find_chain_kept(program: ChainProgram, rows: Rows, params: Any) -> Kept:
       params: `shapes_of(params)`.
     """
     if program.rows is None:
-        return Kept()
+        return Residuals()
     structure, leaves = params
     given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves])
-    ways, own = program.split(given)
-    (sent,) = jax.eval_shape(program.ways[0], ways[0], (jax.ShapeDtypeStruct(*rows[0]),))
+    of_edges, own = program.split(given)
+    (sent,) = jax.eval_shape(program.edge_types[0], of_edges[0], (jax.ShapeDtypeStruct(*rows[0]),))
     collected = (sent.shape, str(sent.dtype))
-    kept = find_kept(program.rows, (collected, *rows), shapes_of(own))
-    return replace(kept, rows=(collected, *kept.rows))
+    residuals = find_residuals(program.rows, (collected, *rows), shapes_of(own))
+    return replace(residuals, rows=(collected, *residuals.rows))
 
 
 def shapes_of(params: Any) -> Any:
@@ -213,7 +252,7 @@ def _array(leaf: Any) -> Any:
     return leaf if hasattr(leaf, "shape") else jnp.asarray(leaf)
 
 
-def _probe(program: Program, rows: Rows, params: Any, k: int) -> _Trace:
+def _probe(program: Program, rows: RowTypes, params: Any, k: int) -> _Trace:
     """The trace for `k` rows."""
     inputs = tuple(jax.ShapeDtypeStruct((k, *shape), dtype) for shape, dtype in rows)
     return _Trace(program, params, inputs, jax.ShapeDtypeStruct((k,), np.uint32) if program.random else None)

@@ -1,8 +1,8 @@
 """Compiled kernels that equal graphs share, and how long they are kept.
 
-A kernel stays as long as an engine holds it. Once nobody does, it is kept for whoever makes an equal graph next, as a notebook does whose cell is run again; of such
-kernels the latest stay, with at most `MOST_IDLE` executables. The bound is needed: an executable takes 1 to 4 MB and up to 40 memory maps, of which Linux allows
-a process 65,530; XLA's compiler crashes when there are no more.
+A kernel stays as long as an engine holds it. After that it is kept for the next equal graph: a notebook makes one when a cell is run again.
+Of such kernels the latest stay, with at most `MOST_IDLE` executables. The bound is needed: an executable takes 1 to 4 MB and up to 40
+memory maps, of which Linux allows a process 65,530; XLA's compiler crashes when there are no more.
 
 Knows nothing of what kernels compute.
 """
@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ampjax.engine.kernels.looped import Kernel
+from ampjax.engine.kernels.kernel import Kernel
 
 MOST_IDLE = 256
 """Executables of kernels that nobody holds, at most: as many as a large graph has, and about 10,000 memory maps."""
@@ -42,14 +42,19 @@ class SharedKernels:
         self._lock = threading.RLock()  # kernels die wherever the garbage collector runs, in here too
 
     def find(self, key: Hashable, make: Callable[[], Kernel]) -> Kernel:
-        """The kernel of a key, made unless there is one."""
+        """The kernel of a key.
+
+        Args:
+          key: What it is made from.
+          make: Makes it, if there is none.
+        """
         with self._lock:
             found = self._held.get(key)
             functions = self._take(key) if found is None else None
         if found is not None:
             return found
         kernel = make() if functions is None else Kernel(*functions)
-        weakref.finalize(kernel, self._let_go, key, (kernel.once, kernel.in_a_row)).atexit = False
+        weakref.finalize(kernel, self._let_go, key, (kernel.once, kernel.looped)).atexit = False
         with self._lock:
             return self._held.setdefault(key, kernel)  # another thread may have been faster
 
@@ -88,7 +93,11 @@ KERNELS = SharedKernels()
 
 
 def shared(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Makes a function of hashable arguments give the same kernel for equal ones, as long as it is kept."""
+    """Makes a function return the same kernel for equal arguments, as long as the kernel is kept.
+
+    Args:
+      make: Makes a kernel from hashable arguments.
+    """
 
     @functools.wraps(make)
     def find(*args: Hashable) -> Kernel:

@@ -94,13 +94,13 @@ class ChainProgram:
     """The computation of an `edges` stage.
 
     Args:
-      ways: For each way of the chain, what turns a sender's row into the row that travels.
+      edge_types: For each type of edges, what turns a sender's row into the row that travels.
       rows: From what a row has collected, and the rows of the stage's ports, to the outputs; None if that is what is collected itself.
       float_ports: For each port, whether it takes a gradient.
-      places: Of each way, then of the nodes on rows, which of the stage's parameters they have.
+      places: For the nodes of each edge type, then for those on rows: which of the stage's parameters they have.
     """
 
-    ways: tuple[Program, ...]
+    edge_types: tuple[Program, ...]
     rows: Program | None
     float_ports: tuple[bool, ...]
     places: tuple[tuple[int, ...], ...]
@@ -108,15 +108,15 @@ class ChainProgram:
     @property
     def random(self) -> bool:
         """Whether some node takes a PRNG key."""
-        return any(program.random for program in (*self.ways, self.rows) if program is not None)
+        return any(program.random for program in (*self.edge_types, self.rows) if program is not None)
 
     def split(self, params: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
-        """The stage's parameters, shared out: those of each way, and those of the nodes on rows."""
-        *ways, rows = [tuple(params[place] for place in own) for own in self.places]
-        return ways, rows
+        """The stage's parameters, shared out: those of the nodes of each edge type, and those of the nodes on rows."""
+        *of_edges, of_rows = [tuple(params[place] for place in own) for own in self.places]
+        return of_edges, of_rows
 
     def joined(self, grads: Sequence[Any]) -> tuple[Any, ...]:
-        """The gradients of the stage's parameters, from those of each way's, then of those of the nodes on rows."""
+        """The gradients of the stage's parameters, from those of the nodes of each edge type, then of those on rows."""
         total: dict[int, Any] = {}
         for place, grad in zip((place for own in self.places for place in own), grads, strict=True):
             total[place] = jax.tree.map(jnp.add, total[place], grad) if place in total else grad
@@ -129,16 +129,18 @@ def make_chain_program(stage: Stage) -> ChainProgram:
     assert chain is not None
     on_host = tuple(port.space == HOST for port in stage.ports)
     takes = tuple(not host and port.type.is_float for host, port in zip(on_host, stage.ports, strict=True))
-    ways = []
-    for way in chain.edge_types:
-        calls = _calls(way.nodes, {chain.distribute.outputs[way.output]: ("port", 0, 0)})
-        ways.append(Program(calls or (PASS,), 1, on_host[:1], takes[:1]))
+    edge_types = []
+    for edge_type in chain.edge_types:
+        calls = _calls(edge_type.nodes, {chain.distribute.outputs[edge_type.output]: ("port", 0, 0)})
+        edge_types.append(Program(calls or (PASS,), 1, on_host[:1], takes[:1]))
     wires = dict.fromkeys((chain.distribute.inputs[0], *(w for n in stage.row_nodes for w in n.inputs)))
     outside = [w for w in wires if w is not None and w.source not in stage.nodes]
     entries = {w: ("port", p, 0) for p, w in enumerate((chain.collect.outputs[0], *outside))}
     rows = Program(_calls(stage.row_nodes, entries), len(stage.outputs), (False, *on_host), (True, *takes))
-    places = tuple(_places(stage, nodes) for nodes in (*(way.nodes for way in chain.ways), stage.row_nodes))
-    return ChainProgram(tuple(ways), rows if stage.row_nodes else None, takes, places)
+    places = tuple(
+        _places(stage, nodes) for nodes in (*(edge_type.nodes for edge_type in chain.edge_types), stage.row_nodes)
+    )
+    return ChainProgram(tuple(edge_types), rows if stage.row_nodes else None, takes, places)
 
 
 def _places(stage: Stage, nodes: Sequence[Node]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""What becomes of the weight gradients of a dispatch: they are accumulated for an update to come, or make theirs at once.
+"""Where the weight gradients of a dispatch go: into accumulators, for an update to come, or into an update at once.
 
-A kernel calls it with the stage's parameters, what it keeps of each node (donated), and the sums of the gradient rows. Where a dispatch brings all the rows of
-an update, and nothing had been accumulated before, the update is part of the kernel: the accumulators, which are zero and stay so, are neither written nor read,
-which is four passes over the parameters less.
+A kernel calls such a `GradientConsumer` with the stage's parameters, the state that it keeps of each node (donated), and the sums of the
+gradient rows. Where a dispatch brings all the rows of an update, and nothing had been accumulated before, the update is part of the kernel:
+the accumulators, which are zero and stay so, are neither written nor read, which is four passes over the parameters less.
 """
 
 from __future__ import annotations
@@ -19,44 +19,61 @@ from ampjax.optim.node_update import false_after, make_update
 
 @dataclass(frozen=True)
 class Accumulating:
-    """Adds the gradients to accumulators."""
+    """Adds the gradients to accumulators, which are its state.
 
-    donated: ClassVar[tuple[int, ...]] = ()
-    goes_on: ClassVar[bool] = True  # the next dispatch of a streak can take over what is made
+    Attributes:
+      donates_params: Whether parameters change.
+      loopable: Whether the next dispatch of a looped kernel can take over what is returned.
+    """
 
-    def __call__(self, params: Any, accumulators: Any, grads: Any, told: None, read: Any) -> tuple[Any, ...]:
-        """The accumulators, a tree for each node; `told` is nothing."""
-        return accumulate(accumulators, grads)
+    donates_params: ClassVar[bool] = False
+    loopable: ClassVar[bool] = True
+
+    def __call__(self, params: Any, states: Any, grads: Any, scalars: None, read: Any) -> tuple[Any, ...]:
+        """The accumulators of each node with its gradients added; `params`, `scalars` and `read` are not used."""
+        return accumulate(states, grads)
 
 
 @dataclass(frozen=True)
 class Updating:
-    """Makes the updates of all nodes of the stage.
+    """Updates all nodes of the stage; its state are their optimizer states.
 
     Args:
       rules: Each node's optax transform, and `mean` or `sum` over gradient rows.
+
+    Attributes:
+      donates_params, loopable: As `Accumulating` has them.
     """
 
     rules: tuple[tuple[Any, str], ...]
-    donated: ClassVar[tuple[int, ...]] = (0,)  # a kernel's first argument: the parameters
-    goes_on: ClassVar[bool] = False
+    donates_params: ClassVar[bool] = True
+    loopable: ClassVar[bool] = False
 
-    def __call__(self, params: Any, opt_states: Any, grads: Any, told: Array, read: Any) -> tuple[tuple[Any, Any], ...]:
-        """Parameters and optimizer state of each node; `told` is `[nodes, 2]`: the gradient rows of each, and their mean staleness.
+    def __call__(self, params: Any, states: Any, grads: Any, scalars: Array, read: Any) -> tuple[tuple[Any, Any], ...]:
+        """Updates the parameters of each node.
 
-        `read` are values for which old parameters are needed: these are known to be read when new ones are written, so they need not be copied.
+        Args:
+          params: Parameters of each node.
+          states: Its optimizer state.
+          grads: Its gradients, summed over rows.
+          scalars: `[nodes, 2]`, float32: how many rows these are, and their mean staleness.
+          read: Values for which old parameters are needed. These are known to be read before new ones are written, so they need not be
+            copied.
+
+        Returns:
+          Parameters and optimizer state of each node.
         """
-        keep = false_after(told[0, 0] < 0, *read)
+        keep = false_after(scalars[0, 0] < 0, *read)
         made = []
         for (tx, gradient), old, state, grad, (count, staleness) in zip(
-            self.rules, params, opt_states, grads, told, strict=True
+            self.rules, params, states, grads, scalars, strict=True
         ):
             new, opt_state, _ = make_update(tx, gradient)(old, state, grad, count, staleness=staleness)
             made.append((jax.tree.map(lambda o, n: n if n is o else jnp.where(keep, o, n), old, new), opt_state))
         return tuple(made)
 
 
-Learning = Accumulating | Updating
+GradientConsumer = Accumulating | Updating
 
 ACCUMULATING = Accumulating()
 

@@ -121,7 +121,7 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     leaves, structure = jax.tree.flatten(init)
     types = [type_of(leaf) for leaf in leaves]
     asked, asked_closed, answer = trace(test, structure.unflatten(types))
-    step, step_closed, results = trace(body, structure.unflatten(types))
+    step, _, results = trace(body, structure.unflatten(types))
     if [(a.shape, a.dtype) for a in answer] != [((), jnp.dtype(bool))]:
         raise GraphError(
             line, "a test that gives one truth value", ", ".join(map(shape_text, answer)), "Compare in it."
@@ -131,9 +131,16 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
             line, f"a body that returns the carry, {structure}", f"{step.results}", "Return it as `init` is built."
         )
     require_same(line, "a carry that keeps its types", types, results)
-    closed = (len(asked_closed), len(step_closed))
-    call = Call("while", results, (asked, step), closed, line, {"most": most})
-    return structure.unflatten(bind(call, [*asked_closed, *step_closed, *leaves]))
+    carry = structure.unflatten(types)
+    turn, turn_closed, _ = trace(lambda carry: _with_test(body(carry), test), carry)
+    same, _, _ = trace(lambda carry: carry, carry)
+    closed = (len(asked_closed), len(turn_closed), 0)
+    call = Call("while", results, (asked, turn, same), closed, line, {"most": most, "word": "while"})
+    return structure.unflatten(bind(call, [*asked_closed, *turn_closed, *leaves]))
+
+
+def _with_test(carry: Any, test: Callable[[Any], Any]) -> tuple[Any, Any]:
+    return carry, test(carry)
 
 
 def _is_known(value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import ShapedArray, Tracer
+from jax.core import ShapedArray
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.structures import as_sequence, is_rows, stack
@@ -111,7 +111,7 @@ def count(n: Any) -> Any:
       n: Its length: an integer that follows from the instance alone; below 0 counts as 0.
     """
     known = dimensions()
-    if known is None or not isinstance(n, Tracer):
+    if known is None:
         return np.arange(builtins.max(int(n), 0), dtype=np.int32)
     if jnp.shape(n) != () or not jnp.issubdtype(jnp.result_type(n), jnp.integer):
         raise GraphError(
@@ -135,7 +135,7 @@ def length(xs: Any) -> Any:
     if not _is_symbolic(leaves):
         return np.int32(_length("length", leaves))
     options = {"dimension": str(_dimension("length", leaves))}
-    return bind(Call("length", [ShapedArray((), jnp.int32)], line=user_line(), options=options), [])[0]
+    return bind(Call("length", [ShapedArray((), jnp.int32)], line=user_line(), options=options), leaves[:1])[0]
 
 
 def sum(xs: Any) -> Any:
@@ -154,6 +154,19 @@ def max(xs: Any) -> Any:
       xs: A sequence of floats, or a pytree of such sequences.
     """
     return _reduced("max", xs, lambda x: jnp.max(jnp.asarray(x), 0, initial=-jnp.inf))
+
+
+def logsumexp(xs: Any) -> Any:
+    """`log(sum(exp(x)))` over a sequence, entry by entry; minus infinity for an empty one.
+
+    Args:
+      xs: A sequence of floats, or a pytree of such sequences.
+    """
+    return _reduced(
+        "logsumexp",
+        xs,
+        lambda x: jax.nn.logsumexp(jnp.asarray(x), 0) if len(x) else jnp.max(jnp.asarray(x), 0, initial=-jnp.inf),
+    )
 
 
 def mean(xs: Any) -> Any:

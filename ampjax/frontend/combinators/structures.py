@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -48,7 +49,7 @@ class Ragged:
 
     def __getitem__(self, at: int | slice) -> Any:
         """An outer row; or, for a slice, several."""
-        ends = np.cumsum(np.asarray(self.sizes))
+        ends = self._ends
         if isinstance(at, slice):
             start, stop, _ = at.indices(len(self))
             if start >= stop:
@@ -58,6 +59,10 @@ class Ragged:
             )
         at = range(len(self))[at]
         return self.values[int(ends[at] - self.sizes[at]) : int(ends[at])]
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum(np.asarray(self.sizes))
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows of {int(np.sum(self.sizes))})"
@@ -201,3 +206,40 @@ def as_sequence(value: Any) -> Any:
         if value and np.ndim(value[0] if not isinstance(value[0], list) else [0])
         else np.asarray(value)
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked(Sequence[Any]):
+    """A data set as columns: a pytree like an instance, each of whose leaves holds that of all instances, one after the other.
+
+    It is a sequence of instances; `Compiled.data` takes its columns as they are, without a look at each instance.
+
+    Args:
+      columns: A pytree: arrays `[n, ...]`, and `Ragged` of `n` rows for sequences.
+
+    >>> data = Stacked({"words": Ragged.of([[1, 2], [3]]), "label": np.array([0, 1])})
+    >>> len(data), data[0]["words"].tolist(), int(data[1]["label"])
+    (2, [1, 2], 1)
+    """
+
+    columns: Any
+
+    def __post_init__(self) -> None:
+        lengths = {len(leaf) for leaf in self._leaves()}
+        if len(lengths) != 1:
+            expected = "columns of one length, one entry for each instance"
+            raise DataError("Stacked", expected, f"lengths {sorted(lengths)}", "Let the columns fit each other.")
+
+    def __len__(self) -> int:
+        return len(self._leaves()[0])
+
+    def __getitem__(self, at: Any) -> Any:
+        """An instance; or, for a slice, several as columns."""
+        picked = jax.tree.map(lambda column: column[at], self.columns, is_leaf=is_rows)
+        return Stacked(picked) if isinstance(at, slice) else picked
+
+    def __repr__(self) -> str:
+        return f"Stacked({len(self)} instances)"
+
+    def _leaves(self) -> list[Any]:
+        return jax.tree.leaves(self.columns, is_leaf=is_rows)

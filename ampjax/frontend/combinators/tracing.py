@@ -19,7 +19,7 @@ from jax import export
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
-from ampjax.jaxprs.primitives import is_library_file, shape_text
+from ampjax.jaxprs.primitives import is_library_file, line_text, shape_text
 
 COMBINATOR = jex.Primitive("combinator")
 """The primitive that every combinator binds; its parameter `call` says which one it is."""
@@ -180,11 +180,11 @@ def require_same(line: str, what: str, wanted: Sequence[Any], got: Sequence[Any]
 
 
 def user_line() -> str:
-    """The line of the user's code that runs now: `file.py:12`, in a function."""
+    """The line of the user's code that runs now, with its function: `file.py:12`; in a notebook the line itself."""
     frame = sys._getframe(1)
     while frame is not None:
         file = Path(frame.f_code.co_filename)
         if not is_library_file(file) and file.name != "contextlib.py":
-            return f"{file.name}:{frame.f_lineno}, `{frame.f_code.co_name}`"
+            return f"{line_text(file, frame.f_lineno)}, `{frame.f_code.co_name}`"
         frame = frame.f_back
     return "the model"

@@ -22,6 +22,8 @@ class Cluster:
       call: The combinator's equation; None otherwise.
       entries: Wires that enter it from outside the function.
       before: The clusters whose results it reads.
+      is_late: Whether it reads a loop's carry.
+      is_loss: Whether only losses and metrics read it.
     """
 
     number: int
@@ -30,6 +32,8 @@ class Cluster:
     call: Equation | None = None
     entries: set[int] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
+    is_late: bool = False
+    is_loss: bool = False
 
 
 class Clusters:
@@ -47,29 +51,43 @@ class Clusters:
         """Adds a combinator, or a function that `amp.node` made."""
         self._put(self._new(), equation, is_call=True)
 
-    def add(self, equation: Equation, owner: str | None, entries: set[int]) -> None:
+    def add_loss(self, equation: Equation) -> None:
+        """Adds an operation that only losses and metrics read: all of these are one cluster.
+
+        Args:
+          equation: The operation.
+        """
+        known = [cluster for cluster in self._all if cluster.is_loss]
+        cluster = known[0] if known else self._new()
+        cluster.is_loss = True
+        self._put(cluster, equation, is_call=False)
+
+    def add(self, equation: Equation, owner: str | None, entries: set[int], is_late: bool) -> None:
         """Adds an operation.
 
         An operation that reads parameters joins its owner's cluster, or takes over the one before it if that reads none. Any other joins
         the cluster that made its operands, unless it brings in a wire that is not there yet: what needs only a loop's input stays outside
-        the loop's node.
+        the loop's node. Where the loop's carry is there already, other wires may come. Without such a cluster it joins one that reads the same wires.
 
         Args:
           equation: The operation.
           owner: What names the parameters that it reads; None without.
           entries: Wires from outside the function that it reads.
+          is_late: Whether one of these is a loop's carry.
         """
         producers = self._producers(equation)
         last = self._last(producers)
         if owner is None:
-            joins = last is not None and last.call is None and entries <= last.entries
-            cluster = last if joins and last is not None else self._new()
+            joins = last is not None and last.call is None and (entries <= last.entries or last.is_late)
+            beside = [c for c in self._all if not producers and not c.call and not c.owner and c.entries == entries]
+            cluster = last if joins and last is not None else beside[0] if beside else self._new()
         else:
             same = [c for c in self._all if c.owner == owner and not self._would_loop(c, producers)]
             is_free = last is not None and last.call is None and last.owner is None
             cluster = same[0] if same else last if is_free and last is not None else self._new()
             cluster.owner = owner
         cluster.entries |= entries
+        cluster.is_late |= is_late
         self._put(cluster, equation, is_call=False)
 
     def in_order(self, results: Iterable[Name]) -> list[Cluster]:
@@ -81,7 +99,8 @@ class Clusters:
         outside = {self.made_in[name].number for name in results if name in self.made_in}
         for cluster in reversed(self._all):
             readers = [c for c in self._all if cluster.number in c.before]
-            if cluster.call or cluster.owner or cluster.number in outside or len(readers) != 1 or readers[0].call:
+            is_light = not (cluster.call or cluster.owner or cluster.is_loss or cluster.number in outside)
+            if not is_light or len(readers) != 1 or readers[0].call or readers[0].is_loss:
                 continue
             self._merge(cluster, readers[0])
         done: dict[int, Cluster] = {}
@@ -147,6 +166,7 @@ class Clusters:
     def _merge(self, light: Cluster, reader: Cluster) -> None:
         reader.equations[:0] = light.equations
         reader.entries |= light.entries
+        reader.is_late |= light.is_late
         reader.before = (reader.before | light.before) - {light.number, reader.number}
         for equation in light.equations:
             self.made_in |= dict.fromkeys(equation.outputs, reader)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
@@ -56,9 +57,15 @@ class Equation:
 
     @property
     def call(self) -> Call | None:
-        """The combinator that it uses; None for what is computed inside a node: an operation of JAX, or a random draw."""
+        """The combinator that it uses; None for what is computed inside a node: an operation of JAX, a random draw, or what is read back."""
         used = self._used
-        return None if used is None or used.kind == "stochastic" else used
+        return None if used is None or used.kind in ("stochastic", "read") else used
+
+    @property
+    def reads(self) -> int | None:
+        """Where it says that its operand is read back, what is to be assumed for it; else None."""
+        used = self._used
+        return used.options["assume"] if used is not None and used.kind == "read" else None
 
     @property
     def draws(self) -> bool:
@@ -81,6 +88,8 @@ class Equation:
           key: A PRNG key in training, where it draws; else None.
           operands: Values of its operands.
         """
+        if self.reads is not None:
+            return [jax.lax.stop_gradient(operands[0])]
         if not self.draws:
             return bind(self.source, operands)
         call = self.source.params["call"]
@@ -157,20 +166,27 @@ def needed(equations: Sequence[Equation], wanted: Sequence[Atom]) -> list[Equati
     return kept[::-1]
 
 
+def calls(jaxpr: Any) -> Iterator[Call]:
+    """All uses of combinators, also inside of functions that combinators were given.
+
+    Args:
+      jaxpr: An open jaxpr.
+    """
+    for equation in jaxpr.eqns:
+        call = equation.params["call"] if equation.primitive is COMBINATOR else None
+        if call is not None:
+            yield call
+        for body in [function.jaxpr for function in call.functions] if call is not None else inner(equation):
+            yield from calls(body)
+
+
 def _run(function: Traced, values: Sequence[Any]) -> list[Any]:
     n = len(function.jaxpr.constvars)
     return evaluate(function.jaxpr, values[:n], values[n:], bind)
 
 
 def _has_report(jaxpr: Any) -> bool:
-    for equation in jaxpr.eqns:
-        if equation.primitive is COMBINATOR:
-            call = equation.params["call"]
-            if call.kind in ("metric", "output") or any(_has_report(function.jaxpr) for function in call.functions):
-                return True
-        elif any(_has_report(body) for body in inner(equation)):
-            return True
-    return False
+    return any(call.kind in ("metric", "output") for call in calls(jaxpr))
 
 
 def _has_combinator(jaxpr: Any) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import type_of
+from ampjax.frontend.deduction.edge_plans import EdgePlan
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, unpack
 from ampjax.frontend.deduction.values import Computed, Flow, Leaf, Static, Value
@@ -79,19 +80,23 @@ class GraphDraft:
 
     Attributes:
       pumps: What each pump gets, by name.
+      topologies: Likewise what each topology pump gets.
       origins: Where each pump and each node that computes comes from, by name.
-      anchors: For regions of which only the run tells the rows, messages that there are: what needs no value begins at them.
+      anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
     """
 
     def __init__(self, params: Mapping[str, Any]):
         self.params = params
         self.pumps: dict[str, PumpPlan] = {}
+        self.topologies: dict[str, EdgePlan] = {}
         self.origins: dict[str, Origin] = {}
         self.anchors: dict[Region, Flow] = {}
         self.owners: dict[Leaf, ParamsNode] = {}
         self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
         self._names: set[str] = set()
+        self._pumped: dict[Any, Flow] = {}
+        self._sinks: set[str] = set()
 
     def name(self, wanted: str, *, has_params: bool = False) -> str:
         """A free name: the wanted one, with a number where it is taken.
@@ -120,7 +125,7 @@ class GraphDraft:
         return graph
 
     def pump(self, name: str, region: Region, payload: Sequence[Column], types: list[Any], line: str) -> Flow:
-        """Notes a pump.
+        """Notes a pump; what is pumped already serves again.
 
         Args:
           name: Its name.
@@ -133,10 +138,14 @@ class GraphDraft:
           GraphError: If only the run can tell which rows there are.
         """
         _require_known(region, name, line)
+        key = (region, tuple(payload), np.dtype(types[0].dtype), tuple(tuple(kind.shape) for kind in types))
+        if key in self._pumped:
+            return self._pumped[key]
         flow, called = Flow(region, types), self.name(name)
+        self._pumped[key] = flow
         self.origins[called] = Origin(line, region)
         self.pumps[called] = PumpPlan(region, payload, flow.dtype)
-        self.then(lambda: _set(flow, pump_builders.pump(called, flow.shape, flow.dtype, region.space.fields)))
+        self.then(lambda: self._build_pump(called, flow))
         return flow
 
     def place(self, region: Region, name: str, line: str) -> Flow:
@@ -186,7 +195,8 @@ class GraphDraft:
           regions: Where each output's messages are.
           name: The node's name.
         """
-        flows, called = [Flow(region, flow.types, flow.is_fresh) for region in regions], self.name(name)
+        flows = [Flow(region, flow.types, flow.is_fresh, flow.is_late) for region in regions]
+        called = self.name(name)
 
         def step() -> None:
             for out, wire in zip(
@@ -223,7 +233,9 @@ class GraphDraft:
           is_fresh: Whether their states will be those of their place.
         """
         called = self.name(name)
-        return self.control(region, types, lambda: control_builders.phi(called), is_fresh)
+        flow = self.control(region, types, lambda: control_builders.phi(called), is_fresh)
+        flow.is_late = True
+        return flow
 
     def close_loop(self, loop: Flow, *flows: Flow) -> None:
         """Notes the inputs of a loop's Phi."""
@@ -235,10 +247,30 @@ class GraphDraft:
 
         self.then(step)
 
-    def sink(self, flow: Flow, name: str) -> None:
-        """Notes an output of `predict`."""
-        called = self.name(name)
-        self.then(lambda: (pump_builders.sink(called, built(flow)), None)[1])
+    def reserve_outputs(self, names: Sequence[str]) -> None:
+        """Keeps names for outputs of `predict`, so that no node takes one.
+
+        Args:
+          names: The names.
+        """
+        self._names |= {*names}
+
+    def sink(self, flow: Flow, name: str, line: str) -> None:
+        """Notes an output of `predict`.
+
+        Args:
+          flow: The messages.
+          name: Its name.
+          line: The user's line.
+
+        Raises:
+          GraphError: If another output or a node with parameters has this name.
+        """
+        if name in self._sinks or name in self.params:
+            taken = "an output" if name in self._sinks else "a key of the parameters"
+            raise GraphError(line, "a name of its own for each output", f"`{name}`, as {taken} is called", "Rename it.")
+        self._sinks.add(name)
+        self.then(lambda: (pump_builders.sink(name, built(flow)), None)[1])
 
     def fresh(self, flow: Flow, name: str, line: str) -> Flow:
         """The same messages with the states of their place."""
@@ -246,7 +278,9 @@ class GraphDraft:
             return flow
         parts = [Computed(flow, i) for i in range(len(flow.types))]
         note = NodeNote(name, flow.region, parts, flow.types, _as_it_is, flow.types, [range(len(parts))], line)
-        return self.compute(note)[0]
+        copy = self.compute(note)[0]
+        copy.is_late = flow.is_late
+        return copy
 
     def owner(self, leaves: frozenset[Leaf], name: str | None, line: str) -> ParamsNode:
         """The node that owns some leaves; they become its own at first use.
@@ -455,7 +489,9 @@ class GraphDraft:
             numbers = {id(flow): port for port, flow in enumerate(entries)}
             where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
             body = PackedBody(replace(note, inputs=values), [flow.types for flow in entries], where)
-            join = (region.space.key or ("instance",)) if len(entries) > 1 else None
+            # Messages with the same states meet by all of them, so that nodes can be fused; others by what tells rows apart.
+            is_same = region.space.is_set and all(flow.is_fresh for flow in entries)
+            join = None if len(entries) < 2 or is_same else region.space.key or ("instance",)
             connect(builder(name, body, join)(*(built(flow) for flow in entries)))
 
         self.then(step)
@@ -465,8 +501,12 @@ class GraphDraft:
         place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)])
         called = self.name(f"{name}/place")
         self.pumps[called], self.origins[called] = PumpPlan(region, (), place.dtype), Origin(line, region)
-        place.wire = pump_builders.pump(called, (), place.dtype, region.space.fields)
+        self._build_pump(called, place)
         return place
+
+    def _build_pump(self, name: str, flow: Flow) -> None:
+        space = flow.region.space
+        flow.wire = pump_builders.pump(name, flow.shape, flow.dtype, space.fields, space.is_ragged)
 
     def _sent_in(self, value: Value, kind: Any, note: NodeNote) -> Value:
         """A large value of an outer space is pumped once for each of its own rows and sent in from there."""
@@ -489,6 +529,10 @@ class GraphDraft:
         """
         flow = self.fresh(flow, name, "")
         size, index, called = space.size, space.index, self.name(f"{name}/each")
+        inner = flow.region.within(space)
+        if space.is_ragged:
+            repeat = lambda: ragged_builders.repeat(built(flow), lambda s: getattr(s, size), called)
+            return self.control(inner, flow.types, repeat)
 
         def make() -> Wire:
             facts = dict.fromkeys(space.facts, 0)
@@ -496,7 +540,7 @@ class GraphDraft:
                 built(flow), lambda s: getattr(s, size), lambda s, i: s.replace(**{index: i}, **facts), name=called
             )
 
-        return self.control(flow.region.within(space), flow.types, make, is_fresh=False)
+        return self.control(inner, flow.types, make, is_fresh=False)
 
 
 def built(flow: Flow) -> Wire:

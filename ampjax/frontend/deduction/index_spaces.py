@@ -3,6 +3,9 @@
 All messages of a space carry the same state fields: those of the spaces around it, the element's number (`word_i`), and what control
 there needs to know about the element (`chars_n`: how many characters; `if_1`: which branch). The fields of a space are known when
 everything has been lowered, so what depends on them is made last.
+
+The nodes of a graph and its edges of each kind are *ragged* spaces: all rows that belong to one row of the space around travel in one ragged
+message, which carries the state of that row.
 """
 
 from __future__ import annotations
@@ -23,10 +26,14 @@ class Column:
     Args:
       space: The space.
       compute: From the data set to the array `[rows, ...]`.
+      origin: The column of a space further out that it repeats; None if it repeats none.
+
+    Attributes:
+      origin: The column that says the same with the fewest rows; often itself.
     """
 
-    def __init__(self, space: IndexSpace, compute: Callable[[Columns], np.ndarray]):
-        self.space, self._compute = space, compute
+    def __init__(self, space: IndexSpace, compute: Callable[[Columns], np.ndarray], origin: Column | None = None):
+        self.space, self._compute, self.origin = space, compute, origin or self
 
     def of(self, data: Columns) -> np.ndarray:
         """Its values for a data set, `[rows, ...]`."""
@@ -36,7 +43,7 @@ class Column:
         """The same, for each row of a space inside its own."""
         if space is self.space:
             return self
-        return Column(space, lambda data: space.rows_of(data, self.space, self.of(data)))
+        return Column(space, lambda data: space.rows_of(data, self.space, self.of(data)), self.origin)
 
 
 class IndexSpace:
@@ -46,37 +53,53 @@ class IndexSpace:
       parent: The space around it.
       dimension: The sequence's name.
       sizes: Elements of each of the parent's rows; None where only the run tells, as in a loop that reads a value.
+      is_ragged: Whether all rows that belong to one of the parent's travel in one ragged message.
 
     Attributes:
-      facts: State fields beside the element's number, with their columns (None: set by a node).
+      facts: State fields beside the element's number, with their columns (None: set by a node); the parent's, if this space is ragged.
       meanings: What each of these fields says, for people.
     """
 
-    def __init__(self, parent: IndexSpace | None = None, dimension: str = "", sizes: Column | None = None):
-        self.parent, self.dimension, self.sizes = parent, dimension, sizes
-        self.facts: dict[str, Column | None] = {}
+    def __init__(
+        self,
+        parent: IndexSpace | None = None,
+        dimension: str = "",
+        sizes: Column | None = None,
+        is_ragged: bool = False,
+    ):
+        self.parent, self.dimension, self.sizes, self.is_ragged = parent, dimension, sizes, is_ragged
+        self.facts: dict[str, Column | None] = parent.facts if parent is not None and is_ragged else {}
         self.meanings: dict[str, str] = {}
         self._inner: dict[str, IndexSpace] = {}
-        if parent is not None:
+        if parent is not None and not is_ragged:
             self.meanings[self.index] = f"number of the element along `{dimension}`"
 
-    def along(self, dimension: str, sizes: Column | None) -> IndexSpace:
+    def along(self, dimension: str, sizes: Column | None, is_ragged: bool = False) -> IndexSpace:
         """The space of the elements of a sequence that each row has; one for each dimension.
 
         Args:
           dimension: The sequence's name.
           sizes: How many elements each row has.
+          is_ragged: Whether all elements of a row travel in one ragged message.
         """
         if dimension not in self._inner:
+            # Messages carry fields of all spaces around: `w_n` of an outer sequence `w` is not that of an inner one.
+            taken = {space.dimension for space in self.around()}
+            taken |= {inner.dimension for space in self.around() for inner in space._inner.values()}
             name = dimension
-            while any(name == space.dimension for space in self.around()):
+            while name in taken:
                 name = f"{name}_"
-            self._inner[dimension] = IndexSpace(self, name, sizes)
+            self._inner[dimension] = IndexSpace(self, name, sizes, is_ragged)
         return self._inner[dimension]
 
     def around(self) -> list[IndexSpace]:
         """This space and those around it, from the inside."""
         return [self, *(self.parent.around() if self.parent else ())]
+
+    @property
+    def carrier(self) -> IndexSpace:
+        """The space whose states its messages carry: itself; of a ragged space, the one around it."""
+        return self.parent if self.parent is not None and self.is_ragged else self
 
     @property
     def index(self) -> str:
@@ -85,24 +108,37 @@ class IndexSpace:
 
     @property
     def size(self) -> str:
-        """The state field of the space around it that says how many elements there are; asking for it puts it there."""
+        """The state field that says how many elements there are in the space around it; asking for it puts it there.
+
+        For a ragged space it is put where it does not change from round to round of a loop, so that states stay as they are in loops.
+        """
         assert self.parent is not None
-        return self.parent.fact(f"{self.dimension}_n", self.sizes, f"elements along `{self.dimension}`")
+        where, sizes = self.parent, self.sizes
+        if self.is_ragged and sizes is not None:
+            where, sizes = sizes.origin.space, sizes.origin
+        return where.fact(f"{self.dimension}_n", sizes, f"elements along `{self.dimension}`")
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The state fields that tell its rows apart, beside the instance."""
-        return () if self.parent is None else (*self.parent.key, self.index)
+        """The state fields that tell its messages apart, beside the instance."""
+        space = self.carrier
+        return () if space.parent is None else (*space.parent.key, space.index)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The state fields that its messages carry."""
-        return (*self.parent.fields, self.index, *self.facts) if self.parent else tuple(self.facts)
+        space = self.carrier
+        return (*space.parent.fields, space.index, *space.facts) if space.parent else tuple(space.facts)
 
     @property
     def is_known(self) -> bool:
         """Whether the instances say which rows it has."""
         return self.parent is None or (self.sizes is not None and self.parent.is_known)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the instances say the values of all fields, so that all messages of a row have the same."""
+        return all(column is not None for space in self.around() for column in space.facts.values())
 
     def fact(self, name: str, column: Column | None, meaning: str) -> str:
         """Puts a state field into all of its messages.
@@ -172,7 +208,8 @@ class IndexSpace:
         return self.rows_of(data, self.around()[-1], np.arange(len(data)))
 
     def __repr__(self) -> str:
-        return " of ".join(f"each {space.dimension}" if space.parent else "an instance" for space in self.around())
+        words = [f"{'all' if space.is_ragged else 'each'} {space.dimension}" for space in self.around() if space.parent]
+        return " of ".join([*words, "an instance"])
 
 
 @dataclass(frozen=True)
@@ -214,6 +251,11 @@ class Region:
     def is_known(self) -> bool:
         """Whether the instances say which rows it has."""
         return self.space.is_known and all(guard.column is not None for guard in self.guards)
+
+    @property
+    def carrier(self) -> Region:
+        """The rows whose states its messages carry: its own; of a ragged space, those of the space around it."""
+        return self.within(self.space.carrier)
 
     def __repr__(self) -> str:
         guards = [f"{guard.field} = {guard.value}" for guard in self.guards]

@@ -11,72 +11,87 @@ import numpy as np
 
 from ampjax.frontend.deduction.index_spaces import Region
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, LossTerm, OfParams, Value
 
-_NUMBER = jax.ShapeDtypeStruct((), np.dtype(np.float32))
 
-
-def note_losses(low: Lowering) -> None:
+def note_losses(low: Lowering, dtype: Any) -> None:
     """Notes the losses.
 
     Args:
       low: The lowering, with all summands and metrics.
+      dtype: The loss's dtype.
     """
+    number = jax.ShapeDtypeStruct((), np.dtype(dtype))
     by_region: dict[Region, list[LossTerm]] = {}
     for term in low.terms:
         value = term.value
         region = value.flow.region if isinstance(value, Computed) else term.region
         by_region.setdefault(region, []).append(term)
     for region, terms in by_region.items():
-        _note(low, region, terms)
+        _note(low, region, terms, number)
 
 
-def _note(low: Lowering, region: Region, terms: Sequence[LossTerm]) -> None:
+def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -> None:
     inputs: list[Value] = []
     types: list[Any] = []
+    parts: list[tuple[NodeNote, list[int]]] = []
 
-    def number(value: Value) -> int:
+    def number(value: Value, kind: Any) -> int:
         for i, known in enumerate(inputs):
             if known is value or _is_same_part(known, value):
                 return i
         inputs.append(value)
-        types.append(value.flow.types[value.part] if isinstance(value, Computed) else _NUMBER)
+        types.append(value.flow.types[value.part] if isinstance(value, Computed) else kind)
         return len(inputs) - 1
 
-    values = [_plain(low, term.value, region, term.line) for term in terms]
+    def source(value: Any) -> _Source:
+        """Where a number comes from: an input of the node, or a result of what the loss computes itself."""
+        if not isinstance(value, LossPart):
+            return None, number(value, kind)
+        if all(value.note is not note for note, _ in parts):
+            note = value.note
+            parts.append((note, [number(x, one) for x, one in zip(note.inputs, note.types, strict=True)]))
+        return next(i for i, (note, _) in enumerate(parts) if note is value.note), value.result
+
+    values = [_plain(low, term.value, region, kind, term.line) for term in terms]
     summands = [
-        (number(value), [number(weight) for weight in term.weights])
+        (source(value), [source(weight) for weight in term.weights])
         for value, term in zip(values, terms, strict=True)
         if term.metric is None
     ]
     metrics = [
-        (term.metric, number(value), number(term.count or Constant(np.float32(1.0))))
+        (term.metric, source(value), source(term.count or Constant(np.float32(1.0))))
         for value, term in zip(values, terms, strict=True)
         if term.metric is not None
     ]
     names = [name for name, *_ in metrics]
 
     def function(_: Any, *given: Any) -> list[Any]:
-        total = jnp.zeros((), jnp.float32)
+        computed = [note.function(None, *(given[i] for i in own)) for note, own in parts]
+        get = lambda place: given[place[1]] if place[0] is None else computed[place[0]][place[1]]
+        total = jnp.zeros((), kind.dtype)
         for value, weights in summands:
-            part = given[value]
+            part = get(value)
             for weight in weights:
-                part = part * given[weight]
+                part = part * get(weight)
             total = total + part
-        told = [jnp.asarray(given[i], total.dtype) for _, value, count in metrics for i in (value, count)]
+        told = [jnp.asarray(get(place), total.dtype) for _, value, count in metrics for place in (value, count)]
         return [total, *told]
 
     n = 1 + 2 * len(metrics)
-    note = NodeNote("loss", region, inputs, types, function, [_NUMBER] * n, [range(n)], terms[0].line)
+    note = NodeNote("loss", region, inputs, types, function, [kind] * n, [range(n)], terms[0].line)
     low.draft.loss(note, [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)])
 
 
-def _plain(low: Lowering, value: Value, region: Region, line: str) -> Value:
+_Source = tuple[int | None, int]
+
+
+def _plain(low: Lowering, value: Value, region: Region, kind: Any, line: str) -> Value:
     """A value that a node without parameters can read."""
     if not isinstance(value, OfParams):
         return value
-    return low.packed([value], [_NUMBER], region, "loss", line)[0]
+    return low.packed([value], [kind], region, "loss", line)[0]
 
 
 def _is_same_part(one: Value, other: Value) -> bool:

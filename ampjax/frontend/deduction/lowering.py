@@ -15,7 +15,7 @@ from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
 from ampjax.frontend.deduction.graph_draft import GraphDraft
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Leaf, LossTerm, OfParams, Static, Value
 from ampjax.jaxprs.primitives import bind
 
@@ -29,10 +29,16 @@ class Wanted:
     Args:
       values: Numbers of the results that are read.
       losses: By number of a result that is a summand of the loss and nothing else, what it is multiplied with.
+      groups: Results that should travel in one message, since the same nodes read them; any other travels alone.
     """
 
-    def __init__(self, values: set[int], losses: Mapping[int, tuple[Value, ...]] | None = None):
-        self.values, self.losses = values, dict(losses or {})
+    def __init__(
+        self,
+        values: set[int],
+        losses: Mapping[int, tuple[Value, ...]] | None = None,
+        groups: Sequence[Sequence[int]] = (),
+    ):
+        self.values, self.losses, self.groups = values, dict(losses or {}), groups
 
 
 class Lowering:
@@ -55,6 +61,7 @@ class Lowering:
         self.lengths: dict[str, Column] = {}
         self._rules = rules
         self._numbers: dict[str, int] = {}
+        self._constants: dict[Any, Column] = {}
 
     def number(self, prefix: str) -> str:
         """A name that nothing has, such as `if_2`."""
@@ -67,7 +74,6 @@ class Lowering:
         values: Sequence[Value],
         region: Region,
         wanted: Wanted,
-        groups: Sequence[Sequence[int]] = (),
     ) -> list[Any]:
         """Lowers a function.
 
@@ -76,7 +82,6 @@ class Lowering:
           values: What its variables are.
           region: Where it is computed.
           wanted: What of its results is needed.
-          groups: Which results should travel together.
 
         Returns:
           What each result is; None where it is not wanted.
@@ -84,7 +89,7 @@ class Lowering:
         atoms = {variable: Name(variable.aval) for variable in function.variables}
         equations, results = flatten(function.jaxpr, atoms)
         env: dict[Name, Value] = dict(zip(atoms.values(), values, strict=True))
-        return _Body(self, region, env, equations, results).lower(wanted, groups)
+        return _Body(self, region, env, equations, results).lower(wanted)
 
     def call(self, equation: Equation, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
         """Lowers a combinator.
@@ -97,11 +102,15 @@ class Lowering:
         """
         call = equation.call
         assert call is not None
+        if region.space.is_ragged and call.kind not in ("metric", "output", "node", "length"):
+            word = call.options.get("word", call.kind)
+            fix = "Choose with `jnp.where`; put what has a length, or rounds, outside of the `map` over the nodes."
+            raise GraphError(call.line, "arrays alone in what is computed for each node of a graph", f"`{word}`", fix)
         return self._rules[call.kind](self, call, operands, region, wanted)
 
     # -- values in another place
 
-    def into(self, value: Value, region: Region, space: IndexSpace, name: str) -> Value:
+    def into(self, value: Value, region: Region, space: IndexSpace, name: str, line: str) -> Value:
         """A value of a region, in a space of elements inside it.
 
         Args:
@@ -109,13 +118,18 @@ class Lowering:
           region: Where it is.
           space: The elements' space; its parent is the region's space.
           name: What new nodes are called after.
+          line: The user's line.
+
+        Raises:
+          GraphError: If it is a sequence of sequences that is computed.
         """
         if isinstance(value, Computed):
             return Computed(self.draft.send_in(value.flow, space, name), value.part, value.was_read)
         if isinstance(value, Elements):
-            sizes = value.space.sizes
-            inner = space.along(value.space.dimension, None if sizes is None else sizes.inside(space))
-            return Elements(inner, self._element_into(value, region, space, inner, name))
+            outer = region.space
+            return self._copied(
+                value, region, space, lambda data: space.rows_of(data, outer, np.arange(outer.n_rows(data))), line
+            )
         return value
 
     def length_of(self, dimension: str, line: str) -> Column:
@@ -173,8 +187,10 @@ class Lowering:
             if isinstance(value, Elements):
                 raise GraphError(line, "an array", "a sequence", "Carry what has a fixed shape: a sum, or one element.")
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        is_static = any(isinstance(value, Static) for value in values)
-        if all(isinstance(value, Static | Constant) for value in values) and (is_static or region.is_known):
+        is_pumped = all(
+            isinstance(value, Static) or (isinstance(value, Constant) and region.is_known) for value in values
+        )
+        if not leaves and is_pumped:
             columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
             return self.draft.pump(name, region, columns, list(types), line)
         note = NodeNote(name, region, values, types, lambda _, *xs: xs, types, [range(len(values))], line, leaves)
@@ -193,26 +209,59 @@ class Lowering:
             return value.column.inside(space)
         assert isinstance(value, Constant)
         one = np.asarray(value.value, kind.dtype)
-        return Column(space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
+        make = lambda: Column(space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
+        key = (id(space), one.dtype, kind.shape, one.tobytes())
+        if key not in self._constants:
+            self._constants[key] = make()
+        return self._constants[key]
 
-    def _element_into(self, value: Elements, region: Region, space: IndexSpace, inner: IndexSpace, name: str) -> Value:
-        """An element of an outer sequence, in the space of that sequence's elements for each element of `space`."""
-        element = value.element
-        if isinstance(element, Static):
-            outer = value.space
+    def _copied(
+        self, value: Elements, region: Region, around: IndexSpace, origin: Callable[[Any], np.ndarray], line: str
+    ) -> Elements:
+        """A sequence from outside, once more for each row of a space.
 
-            def compute(data: Any) -> np.ndarray:
-                rows = inner.rows_of(data, region.space, np.arange(region.space.n_rows(data)))
-                return element.column.inside(outer).of(data)[outer.starts(data)[rows] + inner.numbers(data)]
-
-            return Static(Column(inner, compute))
-        if isinstance(element, Computed):
-            flow = self.draft.fresh(element.flow, name, "")
-            size, index, own, called = space.size, space.index, value.space.index, self.draft.name(f"{name}/each")
-            return Computed(self.draft.pair(flow, region.within(inner), (size, index, own), called), element.part)
-        raise GraphError(
-            name, "sequences of arrays", "a sequence of sequences from outside", "Pass it to `map` as an argument."
+        Args:
+          value: The sequence.
+          region: Where it is.
+          around: The space that each row of has a copy.
+          origin: For each of its rows, the row of the sequence's own surrounding space.
+          line: The user's line.
+        """
+        outer, sizes = value.space, value.space.sizes
+        inner = around.along(
+            outer.dimension,
+            None if sizes is None else Column(around, lambda data: sizes.of(data)[origin(data)], _still(sizes, around)),
+            outer.is_ragged,
         )
+        element = value.element
+
+        def origin_of_elements(data: Any) -> np.ndarray:
+            return outer.starts(data)[origin(data)[inner.parents(data)]] + inner.numbers(data)
+
+        if isinstance(element, Static):
+            column = element.column.inside(outer)
+            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], _still(column, inner))
+            return Elements(inner, Static(copied))
+        if isinstance(element, Computed):
+            if outer.parent is not region.space:
+                fix = "Pass it to `map` as an argument, or sum the inner sequences before."
+                raise GraphError(line, "sequences of arrays from outside", "a computed sequence of sequences", fix)
+            if inner.is_ragged:
+                sent = self.draft.send_in(element.flow, around, outer.dimension)
+                sent.region = region.within(inner)
+                return Elements(inner, Computed(sent, element.part))
+            flow, name = (
+                self.draft.fresh(element.flow, outer.dimension, line),
+                self.draft.name(f"{outer.dimension}/each"),
+            )
+            pairs = self.draft.pair(flow, region.within(inner), (around.size, around.index, outer.index), name)
+            return Elements(inner, Computed(pairs, element.part))
+        return Elements(inner, self._copied(element, region, inner, origin_of_elements, line))
+
+
+def _still(column: Column, space: IndexSpace) -> Column | None:
+    """What a copied column repeats, if that is a column of a space around the copy."""
+    return column.origin if column.origin.space in space.around() else None
 
 
 class _Body:
@@ -228,22 +277,26 @@ class _Body:
         self.statics: dict[Name, Equation] = {}
         self.losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
+        self.of_losses: dict[Atom, LossPart] = {}
 
-    def lower(self, wanted: Wanted, groups: Sequence[Sequence[int]]) -> list[Any]:
+    def lower(self, wanted: Wanted) -> list[Any]:
         """Lowers it; see `Lowering.run`."""
         late = [equation for equation in self.equations if not self._is_early(equation)]
         for i, weights in wanted.losses.items():
             self._loss_terms(self.results[i], weights)
         read = [atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)]
         outside = {*read, *self.losses}
-        clusters = self._clusters(needed(late, [*outside, *self.element_losses]))
+        kept = needed(late, [*outside, *self.element_losses])
+        clusters = self._clusters(kept, self._of_losses(kept, read))
         order = clusters.in_order(outside)
         readers = clusters.readers()
         for cluster in order:
             if cluster.call is not None:
                 self._call(cluster.call, outside, readers)
+            elif cluster.is_loss:
+                self._leave_to_losses(cluster, kept)
             else:
-                self._compute(cluster, outside, readers, groups)
+                self._compute(cluster, set(read), readers, wanted.groups)
         self._note_losses()
         return [self._value(atom) if i in wanted.values else None for i, atom in enumerate(self.results)]
 
@@ -316,25 +369,74 @@ class _Body:
                 self.lowering.length_of(str(equation.source.params["dim"]), equation.line)
             )
             return True
+        if equation.reads is not None and isinstance(values[0], Static | Constant):
+            self.env[equation.outputs[0]] = values[0]
+            return True
         self._refuse_sequences(equation, values)
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        is_computed = equation.draws or any(value is None or isinstance(value, Computed) for value in values)
+        is_computed = (
+            equation.draws
+            or equation.reads is not None
+            or any(value is None or isinstance(value, Computed) for value in values)
+        )
         if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
             return False
         self._early(equation, values, leaves)
         return True
 
-    def _clusters(self, equations: Sequence[Equation]) -> Clusters:
+    def _clusters(self, equations: Sequence[Equation], of_losses: set[Equation]) -> Clusters:
         clusters = Clusters()
         for equation in equations:
             if equation.call is not None:
                 clusters.add_call(equation)
                 continue
-            values = [self._known(atom) for atom in equation.inputs]
-            leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+            if equation in of_losses:
+                clusters.add_loss(equation)
+                continue
+            leaves = self._leaves(equation)
             owner = self.lowering.draft.owner_name(leaves, equation.line) if leaves else None
-            clusters.add(equation, owner, {id(value.flow) for value in values if isinstance(value, Computed)})
+            values = [self._known(atom) for atom in equation.inputs]
+            flows = [value.flow for value in values if isinstance(value, Computed)]
+            clusters.add(equation, owner, set(map(id, flows)), any(flow.is_late for flow in flows))
         return clusters
+
+    def _leaves(self, equation: Equation) -> frozenset[Leaf]:
+        values = [self._known(atom) for atom in equation.inputs]
+        return frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+
+    def _of_losses(self, equations: Sequence[Equation], read: Sequence[Name]) -> set[Equation]:
+        """Operations without parameters that only losses and metrics need: the loss does them itself."""
+        elsewhere, found = set(read), set()
+        for equation in reversed(equations):
+            is_metric = equation.call is not None and equation.call.kind == "metric"
+            if equation.call is None and not (
+                equation.draws or self._leaves(equation) or any(name in elsewhere for name in equation.outputs)
+            ):
+                found.add(equation)
+            elif not is_metric:
+                elsewhere |= {atom for atom in equation.inputs if isinstance(atom, Name)}
+        return found
+
+    def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
+        """What only losses and metrics read; with it goes what metrics know from the instance, such as how much a value counts."""
+        told = [atom for e in equations if e.call is not None and e.call.kind == "metric" for atom in e.inputs]
+        static = [atom for atom in told if isinstance(atom, Name) and isinstance(self.env.get(atom), Static)]
+        made = [name for equation in cluster.equations for name in equation.outputs]
+        results = [name for name in made if name in told or name in self.losses]
+        results += [name for name in dict.fromkeys(static)]
+        steps, roots = self._steps(cluster.equations, results)
+        note = NodeNote(
+            name="loss",
+            region=self.region,
+            inputs=[self.env[name] for name in roots],
+            types=[name.aval for name in roots],
+            function=Equations(steps, roots, results),
+            results=[name.aval for name in results],
+            groups=[],
+            line=cluster.equations[-1].line,
+        )
+        self.of_losses = {name: LossPart(note, number) for number, name in enumerate(results)}
+        self.env |= {name: self.of_losses[name] for name in results if name not in static}
 
     def _known(self, atom: Atom) -> Value | None:
         return Constant(atom.value) if isinstance(atom, Known) else self.env.get(atom)
@@ -380,44 +482,36 @@ class _Body:
             if i not in read and len(self.element_losses.get(name, ())) == 1 and _can_lose(equation, i)
         }
         read |= {i for i, name in enumerate(equation.outputs) if name in self.element_losses and i not in losses}
-        wanted = Wanted(read, losses)
+        names = [equation.outputs[i] for i in sorted(read)]
+        bundles = together(names, lambda name: readers.get(name, set()) or {name})
+        wanted = Wanted(read, losses, [[equation.outputs.index(name) for name in bundle] for bundle in bundles])
         operands = [self._value(atom) for atom in equation.inputs]
+        if equation.call is not None and equation.call.kind == "metric":
+            operands = [self.of_losses.get(a, v) for a, v in zip(equation.inputs, operands, strict=True)]  # type: ignore[arg-type]
         results = self.lowering.call(equation, operands, self.region, wanted)
         self.env |= {name: value for name, value in zip(equation.outputs, results, strict=True) if value is not None}
 
     def _compute(
-        self, cluster: Cluster, outside: set[Name], readers: Mapping[Name, set[int]], groups: Sequence[Sequence[int]]
+        self, cluster: Cluster, read: set[Name], readers: Mapping[Name, set[int]], groups: Sequence[Sequence[int]]
     ) -> None:
         """A node for some equations; what the instance says is computed again in it from the instance's own values."""
-        own = [
-            name for equation in cluster.equations for name in equation.outputs if name in readers or name in outside
-        ]
+
+        def readers_of(name: Name) -> set[Any]:
+            """Who reads a result: other clusters, losses, and whoever gets it from the function."""
+            loss, out = {OUTSIDE} if name in self.losses else set(), {name} if name in read else set()
+            return readers.get(name, set()) | loss | out
+
+        own = [name for equation in cluster.equations for name in equation.outputs if readers_of(name)]
         if not own:
             return
         inside = {name for equation in cluster.equations for name in equation.outputs}
-        steps: list[Equation] = []
-        roots: list[Name] = []
-
-        def need(atom: Atom) -> None:
-            if isinstance(atom, Known) or atom in inside or atom in roots:
-                return
-            maker = self.statics.get(atom)
-            if maker is None:
-                roots.append(atom)
-            elif maker not in steps:
-                for each in maker.inputs:
-                    need(each)
-                steps.append(maker)
-
-        for equation in cluster.equations:
-            for atom in equation.inputs:
-                need(atom)
-            steps.append(equation)
+        steps, roots = self._steps(cluster.equations)
         bundles = [[self.results[i] for i in group] for group in groups]
         bundles = [b for b in bundles if all(isinstance(a, Name) and a in inside for a in b) and len(set(b)) == len(b)]
         names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
         rest = [name for name in own if not any(name in bundle for bundle in names)]
-        names += together(rest, lambda name: readers.get(name, set()) | ({OUTSIDE} if name in outside else set()))
+        reads = self._reads(steps)
+        names += together(rest, lambda name: {name} if name in reads else readers_of(name))
         flat = [name for bundle in names for name in bundle]
         values = [self.env[name] for name in roots]
         leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
@@ -434,10 +528,49 @@ class _Body:
             leaves=leaves,
             draws=any(step.draws for step in steps),
         )
-        reads = [value.was_read for value in values if isinstance(value, Computed)]
-        was_read = reads[0] if reads and not leaves and all(r is not None for r in reads) else None
         for bundle, flow in zip(names, self.lowering.draft.compute(note), strict=True):
-            self.env |= {name: Computed(flow, part, was_read) for part, name in enumerate(bundle)}
+            self.env |= {name: Computed(flow, part, reads.get(name)) for part, name in enumerate(bundle)}
+
+    def _reads(self, steps: Sequence[Equation]) -> dict[Name, int]:
+        """Results that follow from what `amp.read` reads back, with what is to be assumed for it."""
+        found: dict[Name, int] = {}
+
+        def of(atom: Atom) -> int | None:
+            value = self._known(atom)
+            return found.get(atom) if value is None else read_of(value)  # type: ignore[arg-type]
+
+        for step in steps:
+            values = [of(a) for a in step.inputs if not isinstance(self._known(a), Static | Constant)]
+            if step.reads is not None:
+                found |= dict.fromkeys(step.outputs, step.reads)
+            elif values and all(value is not None for value in values):
+                found |= dict.fromkeys(step.outputs, values[0])  # type: ignore[arg-type]
+        return found
+
+    def _steps(self, equations: Sequence[Equation], results: Sequence[Atom] = ()) -> tuple[list[Equation], list[Name]]:
+        """Equations with those that compute from the instance's own values what they, or results, read; and what all these read."""
+        inside = {name for equation in equations for name in equation.outputs}
+        steps: list[Equation] = []
+        roots: list[Name] = []
+
+        def need(atom: Atom) -> None:
+            if isinstance(atom, Known) or atom in inside or atom in roots:
+                return
+            maker = self.statics.get(atom)
+            if maker is None:
+                roots.append(atom)
+            elif maker not in steps:
+                for each in maker.inputs:
+                    need(each)
+                steps.append(maker)
+
+        for equation in equations:
+            for atom in equation.inputs:
+                need(atom)
+            steps.append(equation)
+        for atom in results:
+            need(atom)
+        return steps, roots
 
 
 class Equations:
@@ -492,10 +625,22 @@ def read_of(value: Value) -> int | None:
 
 
 def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
-    """Whether a combinator gives something that the instance says."""
+    """Whether a combinator gives something that the instance says, and is to be computed on the host."""
     if call.kind in ("count", "length"):
         return True
-    return call.kind in ("sum", "max", "take") and all(_is_static(value) for value in values)
+    return _has_static_rule(call) and all(_is_static(value) for value in values)
+
+
+def _has_static_rule(call: Call) -> bool:
+    is_simple = call.kind in ("count", "length", "sum", "max", "logsumexp", "take", "read", "switch")
+    if not is_simple and (call.kind != "scan" or call.options["n_carry"]):
+        return False
+    equations = [
+        equation
+        for function in call.functions
+        for equation in flatten(function.jaxpr, dict.fromkeys(function.variables, Known(None)))[0]
+    ]
+    return all(not e.draws and (e.call is None or _has_static_rule(e.call)) for e in equations)
 
 
 def _can_lose(equation: Equation, number: int) -> bool:

@@ -51,6 +51,19 @@ class NodeNote:
 
 
 @dataclass(frozen=True, eq=False)
+class LossPart:
+    """A value that only losses and metrics read: the loss computes it itself, so that it needs no node before it.
+
+    Args:
+      note: What computes it; it reads no parameters.
+      result: Which of its results.
+    """
+
+    note: NodeNote
+    result: int
+
+
+@dataclass(frozen=True, eq=False)
 class PackedBody:
     """The body of a node: unpacks payloads, computes, packs the results.
 

@@ -50,12 +50,16 @@ class Flow:
       region: Where there are messages.
       types: Types of the values, in order.
       is_fresh: Whether the messages' states are those of their place; after a step of a loop some fields tell of the place before.
+      foresees: Where a loop tells its carry what the instance says of the next element: makes it tell one more field; None elsewhere.
+      is_late: Whether it is a loop's carry: what does not need it is computed in nodes of its own, before the loop.
       wire: The wire, once it is built.
     """
 
     region: Region
     types: list[Any]
     is_fresh: bool = True
+    is_late: bool = False
+    foresees: Callable[[str, Column], None] | None = None
     wire: Wire | None = None
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,17 +20,6 @@ from ampjax.frontend.rules.sequence_rules import leave
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
-_INT = jax.ShapeDtypeStruct((), np.int64)
-
-
-def read(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
-    """The same value, on which control may depend."""
-    (value,) = operands
-    if isinstance(value, Static | Constant):
-        return [value]
-    (computed,) = low.packed([value], [call.results[0]], region, "read", call.line)
-    return [Computed(computed.flow, computed.part, call.options["assume"])]
-
 
 def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """The branches, each where its number is chosen."""
@@ -37,9 +27,15 @@ def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     index, shared = operands[n_closed], operands[n_closed + 1 :]
     ends = np.cumsum(call.n_closed).tolist()
     given = [[*operands[end - n : end], *shared] for end, n in zip(ends, call.n_closed, strict=True)]
+    if isinstance(index, Constant):
+        chosen = int(index.value)
+        return low.run(call.functions[chosen], given[chosen], region, wanted)
     field = low.number("if")
-    if isinstance(index, Static | Constant):
-        guards = [Guard(field, i, low.column(index, region, _INT)) for i in range(len(given))]
+    if isinstance(index, Static):
+        column = index.column.inside(region.space) if region.space.is_known else index.column
+        guards = [Guard(field, i, column) for i in range(len(given))]
+        if region in low.draft.anchors:
+            _route_anchor(low, region, guards, call)
         inputs = routed(low, call.functions, given, guards, call.options["word"], call.line)
     elif isinstance(index, Computed) and index.was_read is not None:
         guards = [Guard(field, i, None) for i in range(len(given))]
@@ -53,73 +49,86 @@ def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
         )
     results = []
     for function, values, guard in zip(call.functions, inputs, guards, strict=True):
-        results.append(low.run(function, values, region.where(guard), Wanted(set(wanted.values))))
+        results.append(low.run(function, values, region.where(guard), Wanted(wanted.values, groups=wanted.groups)))
     return _merged(low, call, results, guards, region, wanted)
 
 
 def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
-    """A loop that reads a value to know whether it goes on. What the body closes over is carried along."""
-    (test, body), (n_test, n_body), most = call.functions, call.n_closed, call.options["most"]
-    closed = [*operands[:n_test], *operands[n_test : n_test + n_body]]
-    variables = [*test.variables[:n_test], *body.variables[:n_body]]
-    used = test.used | body.used
+    """A loop that reads a value to know whether it goes on. The test stands at the end of each round; the first one is a choice before it."""
+    (test, turn, same), (n_test, n_turn, _) = call.functions, call.n_closed
+    closed, init = list(operands[n_test : n_test + n_turn]), list(operands[n_test + n_turn :])
+    asked = [*operands[:n_test], *init]
+    if all(isinstance(v, Constant) for v, x in zip(asked, test.variables, strict=True) if x in test.used):
+        (answer,) = low.run(test, asked, region, Wanted({0}))
+        return _rounds(low, call, closed, init, region, wanted) if answer.value else init
+    (answer,) = low.run(test, asked, region, Wanted({0}))
+    _require_read(answer, call)
+    guards = [Guard(low.number("if"), value, None) for value in (0, 1)]
+    guards = [Guard(guards[0].field, guard.value, None) for guard in guards]
+    functions = replace(call, functions=(same, turn))
+    ended, goes = _routed_by_value(low, functions, [init, [*closed, *init]], guards, region, answer)
+    after = _rounds(low, call, goes[:n_turn], goes[n_turn:], region.where(guards[1]), wanted)
+    return _merged(low, call, [ended, after], guards, region, wanted)
+
+
+def _rounds(
+    low: Lowering, call: Call, closed: Sequence[Value], init: Sequence[Value], region: Region, wanted: Wanted
+) -> list[Any]:
+    """A loop that begins with a round. What the rounds close over is carried along; what only the test reads is not."""
+    turn, n, most = call.functions[1], len(call.results), call.options["most"]
+    given = [*closed, *init]
     carried = [
-        i for i, (v, x) in enumerate(zip(closed, variables, strict=True)) if x in used and _must_be_carried(v, call)
+        i
+        for i, (value, variable) in enumerate(zip(given, turn.variables, strict=True))
+        if (i >= len(closed) and i - len(closed) in wanted.values)
+        or (variable in turn.used and (i >= len(closed) or _must_be_carried(value, call)))
     ]
-    init = [*(closed[i] for i in carried), *operands[n_test + n_body :]]
-    types = [*(variables[i].aval for i in carried), *(t for t in call.results)]
+    types = [turn.variables[i].aval for i in carried]
     space = region.space.along(low.number("round"), None)
-    inner, field = (
-        region.within(space),
-        space.fact(low.number("go_on"), None, f"whether the loop goes on ({call.line})"),
-    )
-    index, name = space.index, space.dimension
-    groups = by_dtype(types)
-    loops, places = [], {}
+    inner, name, index = region.within(space), space.dimension, space.index
+    field = space.fact(low.number("go_on"), None, "whether what was read goes on")
+    is_new = [i >= len(closed) for i in carried]
+    groups = [[k for k in group if is_new[k] == new] for new in (False, True) for group in by_dtype(types)]
+    groups = [group for group in groups if group]
+    loops, places = [], dict(enumerate(given))
     for group in groups:
-        flow = low.pack([init[i] for i in group], [types[i] for i in group], region, f"{name}/init", call.line)
-        flow = low.draft.fresh(flow, f"{name}/init", call.line)
+        start = low.pack(
+            [given[carried[k]] for k in group], [types[k] for k in group], region, f"{name}/init", call.line
+        )
+        start = low.draft.fresh(start, f"{name}/init", call.line)
         begin = lambda s: s.replace(**dict.fromkeys(space.facts, 0), **{index: 0})
-        first = low.draft.relabel(flow, inner, begin, f"{name}/first", True)
-        loop = low.draft.loop(inner, flow.types, name, is_fresh=True)
+        first = low.draft.relabel(start, inner, begin, f"{name}/first", True)
+        loop = low.draft.loop(inner, start.types, name, is_fresh=True)
         loops.append((first, loop))
-        low.draft.anchors.setdefault(inner, loop)
-        places |= {i: Computed(loop, part) for part, i in enumerate(group)}
+        places |= {carried[k]: Computed(loop, part) for part, k in enumerate(group)}
+    needed = {carried[k] - len(closed) for k in range(len(carried)) if is_new[k]}
+    together = [[carried[k] - len(closed) for k in group] for group in groups if is_new[group[0]]]
+    low.draft.anchors[inner] = loops[0][1]
+    results = low.run(turn, [places[i] for i in range(len(given))], inner, Wanted(needed | {n}, groups=together))
+    _require_read(results[n], call)
+    choice = _alone(low, results[n], inner, call)
+    goes_on = lambda s: getattr(s, index) + 1 < most
+    final: dict[int, Computed] = {}
+    for group, (first, loop) in zip(groups, loops, strict=True):
+        kinds = [types[k] for k in group]
+        after = [results[carried[k] - len(closed)] if is_new[k] else places[carried[k]] for k in group]
+        flow = low.draft.fresh(low.pack(after, kinds, inner, f"{name}/carry", call.line), name, call.line)
+        flow = _route_by(low, flow, choice, field, lambda s: goes_on(s).astype(np.int64), call)
+        again, out = low.draft.split(
+            flow, lambda s: (getattr(s, field) == 1) & goes_on(s), [inner, inner], f"{name}/again"
+        )
+        step = lambda s: s.replace(**{index: getattr(s, index) + 1})
+        low.draft.close_loop(loop, first, low.draft.relabel(again, inner, step, f"{name}/next", True))
+        if is_new[group[0]]:
+            left = leave(low, out, space, region, f"{name}/leave")
+            final |= {carried[k] - len(closed): Computed(left, part) for part, k in enumerate(group)}
+    return [final.get(i) if i in wanted.values else None for i in range(n)]
 
-    def values_of(start: int, n: int, carry: Mapping[int, Value]) -> list[Value]:
-        own = [carry[carried.index(i)] if i in carried else closed[i] for i in range(start, start + n)]
-        return [*own, *(carry[len(carried) + i] for i in range(len(call.results)))]
 
-    (answer,) = low.run(test, values_of(0, n_test, places), inner, Wanted({0}))
+def _require_read(answer: Any, call: Call) -> None:
     if not isinstance(answer, Computed) or answer.was_read is None:
         fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
         raise GraphError(call.line, "a test of a value that is read back", "a test without `amp.read`", fix)
-    choice = _alone(low, answer, inner, call)
-    goes, ended = Guard(field, 1, None), Guard(field, 0, None)
-    inside: dict[int, Value] = {}
-    exits: list[Flow] = []
-    for group, (_, loop) in zip(groups, loops, strict=True):
-        read_flow = _route_by(low, loop, choice, field, lambda s: (getattr(s, index) < most).astype(np.int64), call)
-        more = lambda s: (getattr(s, field) == 1) & (getattr(s, index) < most)
-        on, out = low.draft.split(read_flow, more, [inner.where(goes), inner.where(ended)], f"{name}/more")
-        low.draft.anchors.setdefault(on.region, on)
-        inside |= {i: Computed(on, part) for part, i in enumerate(group)}
-        exits.append(out)
-    every = Wanted(set(range(len(call.results))))
-    results = low.run(body, values_of(n_test, n_body, inside), inner.where(goes), every)
-    after = {**{i: inside[i] for i in range(len(carried))}, **{len(carried) + i: r for i, r in enumerate(results)}}
-    final: dict[int, Computed] = {}
-    for group, (first, loop), out in zip(groups, loops, exits, strict=True):
-        flow = low.pack(
-            [after[i] for i in group], [types[i] for i in group], inner.where(goes), f"{name}/carry", call.line
-        )
-        again = low.draft.relabel(
-            flow, inner, lambda s: s.replace(**{index: getattr(s, index) + 1}), f"{name}/next", True
-        )
-        low.draft.close_loop(loop, first, again)
-        left = leave(low, out, space, region, f"{name}/leave")
-        final |= {i: Computed(left, part) for part, i in enumerate(group)}
-    return [final[len(carried) + i] if i in wanted.values else None for i in range(len(call.results))]
 
 
 def routed(
@@ -155,7 +164,11 @@ def routed(
             guard = guards[0]
             assert guard.column is not None
             field = guard.column.space.fact(guard.field, guard.column, f"which function is chosen ({line})")
-            fresh = low.draft.fresh(flow, name, line)
+            if flow.foresees is not None and guard.column.space is flow.region.space:
+                flow.foresees(field, guard.column)
+                fresh = flow
+            else:
+                fresh = low.draft.fresh(flow, name, line)
             regions = [flow.region.where(g) for g in guards]
             flows[id(flow)] = low.draft.split(fresh, lambda s: getattr(s, field), regions, name)
         return Computed(flows[id(flow)][branch], value.part, value.was_read)
@@ -198,8 +211,8 @@ def _routed_by_value(
         sent = _route_by(low, flow, choice, field, _always(index.was_read), call)
         regions = [region.where(guard) for guard in guards]
         outputs.append(low.draft.split(sent, lambda s: getattr(s, field), regions, call.options["word"]))
+        low.draft.anchors |= dict(zip(regions, outputs[-1], strict=True))
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
-    low.draft.anchors |= {flow.region: flow for flow in outputs[0]}
 
     def to(value: Value, branch: int) -> Value:
         if id(value) not in places:
@@ -215,6 +228,17 @@ def _routed_by_value(
         for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
     ]
     return inputs
+
+
+def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: Call) -> None:
+    """Gives each branch of a choice by the instance a wire that has its rows, where a value that was read decides around it."""
+    column = guards[0].column
+    assert column is not None
+    field = column.space.fact(guards[0].field, column, f"which function is chosen ({call.line})")
+    flow = low.draft.fresh(low.draft.anchors[region], call.options["word"], call.line)
+    regions = [region.where(guard) for guard in guards]
+    sent = low.draft.split(flow, lambda s: getattr(s, field), regions, call.options["word"])
+    low.draft.anchors |= dict(zip(regions, sent, strict=True))
 
 
 def _always(choice: int | None) -> Callable[[State], Any]:
@@ -258,7 +282,9 @@ def _merged(
         else:
             packed.append(i)
     types = [call.results[i] for i in packed]
-    for group in by_dtype(types):
+    for group in [[packed.index(i) for i in group if i in packed] for group in wanted.groups]:
+        if not group:
+            continue
         flows = [
             low.pack(
                 [branch[packed[j]] for j in group],

@@ -34,9 +34,9 @@ def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     if isinstance(value, Computed) and len(value.flow.types) == 1:
         flow = value.flow
     else:
-        note = NodeNote(name, region, [value], [aval], _as_it_is, [aval], [[0]], call.line, _leaves([value]))
+        note = NodeNote(f"{name}/value", region, [value], [aval], _as_it_is, [aval], [[0]], call.line, _leaves([value]))
         (flow,) = low.draft.compute(note)
-    low.draft.sink(low.draft.fresh(flow, name, call.line), name)
+    low.draft.sink(low.draft.fresh(flow, f"{name}/value", call.line), name, call.line)
     return []
 
 

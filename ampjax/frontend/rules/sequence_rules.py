@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,14 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
+from ampjax.frontend.deduction.lowering import Lowering, Wanted
+from ampjax.frontend.deduction.node_bodies import NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value
 from ampjax.ir.builders import ragged_builders
 from ampjax.ir.state import State
+
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
 
 
 def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -26,31 +31,68 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     space = elements_space(xs, call)
     inner, name = region.within(space), step_name(step, space)
     used = step.used
+    if space.is_ragged:
+        _check_nodes([value for value, v in zip(closed, step.variables, strict=False) if v in used], k, call)
     closed = [
-        low.into(value, region, space, name) if variable in used else value
+        low.into(value, region, space, name, call.line) if variable in used else value
         for value, variable in zip(closed, step.variables, strict=False)
     ]
     rows = [x.element for x in xs if isinstance(x, Elements)]
     ys = {i for i in wanted.values if i >= k}
     if not k:
-        results = low.run(step, [*closed, *rows], inner, Wanted(ys, wanted.losses))
+        results = low.run(step, [*closed, *rows], inner, Wanted(ys, wanted.losses, wanted.groups))
         return [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
-    groups = by_dtype(types)
-    loops = [_Loop(low, [init[i] for i in g], [types[i] for i in g], region, space, call, name) for g in groups]
-    carry: dict[int, Computed] = {}
-    for loop, group in zip(loops, groups, strict=True):
-        carry |= {i: Computed(loop.state, part) for part, i in enumerate(group)}
-    needs = Wanted(set(range(k)) | ys, wanted.losses)
-    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, needs, groups)
+    loops = [_Loop(low, own, region, space, call) for own in _carried(init, types)]
+    carry: dict[int, Value] = {}
+    for loop in loops:
+        carry |= loop.carry
+    packed = [loop.own.members for loop in loops if loop.own.nodes is None]
+    needs = Wanted(set(range(k)) | ys, wanted.losses, packed)
+    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, needs)
     final: dict[int, Value] = {}
-    for loop, group in zip(loops, groups, strict=True):
-        after = low.pack([results[i] for i in group], [types[i] for i in group], inner, f"{name}/carry", call.line)
-        flow = loop.close(after)
-        if any(i in wanted.values for i in group):
-            final |= {i: Computed(flow, part) for part, i in enumerate(group)}
+    for loop in loops:
+        last = loop.close(results)
+        if any(i in wanted.values for i in loop.own.members):
+            final |= last
     out = [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
     return [*(final.get(i) for i in range(k)), *out[k:]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Carried:
+    """Parts of a carry that travel in one message.
+
+    Args:
+      members: Their numbers in the carry.
+      init: The values that start them; of a sequence over a graph's nodes, what is known of a node.
+      types: Their types, likewise.
+      nodes: The nodes' space outside of the loop, for sequences over a graph's nodes; else None.
+    """
+
+    members: list[int]
+    init: list[Value]
+    types: list[Any]
+    nodes: IndexSpace | None
+
+    def named(self, flow: Flow, nodes: IndexSpace | None) -> dict[int, Value]:
+        """The parts by number, on a wire that carries them."""
+        parts: list[Value] = [Computed(flow, part) for part in range(len(self.members))]
+        return dict(
+            zip(self.members, parts if nodes is None else [Elements(nodes, part) for part in parts], strict=True)
+        )
+
+
+def _carried(init: Sequence[Value], types: Sequence[Any]) -> list[_Carried]:
+    """What of a carry travels together: arrays of one dtype; sequences of one dtype over the nodes of one graph."""
+    found: dict[Any, _Carried] = {}
+    for i, (value, kind) in enumerate(zip(init, types, strict=True)):
+        nodes = value.space if isinstance(value, Elements) and value.space.is_ragged else None
+        own = found.setdefault((nodes, kind.dtype), _Carried([], [], [], nodes))
+        own.members.append(i)
+        own.init.append(value.element if nodes is not None and isinstance(value, Elements) else value)
+        own.types.append(kind if nodes is None else kind.update(shape=kind.shape[1:]))
+    return list(found.values())
 
 
 class _Loop:
@@ -58,62 +100,99 @@ class _Loop:
 
     Args:
       low: The lowering.
-      init: The values that start it.
-      types: Their types.
+      own: What the wire carries.
       region: Where the loop is.
-      space: The elements' space.
+      space: The space of the elements that the loop goes over.
       call: The scan.
-      name: What its nodes are called after.
 
     Attributes:
-      state: The wire that enters the body.
+      own: What the wire carries.
+      carry: By number in the carry, what enters the body.
     """
 
-    def __init__(
-        self,
-        low: Lowering,
-        init: Sequence[Value],
-        types: list[Any],
-        region: Region,
-        space: IndexSpace,
-        call: Call,
-        name: str,
-    ):
-        self._low, self._region, self._space, self._name = low, region, space, name
-        self._back = call.options["reverse"]
-        index, size, back = space.index, space.size, self._back
-        start = low.draft.fresh(low.pack(init, types, region, f"{name}/init", call.line), f"{name}/init", call.line)
-        some, self._none = low.draft.split(start, lambda s: getattr(s, size) > 0, [region, region], f"{name}/any")
+    def __init__(self, low: Lowering, own: _Carried, region: Region, space: IndexSpace, call: Call):
+        self._low, self.own, self._space, self._call = low, own, space, call
+        self._back, self._name = call.options["reverse"], space.dimension
+        self._outer, self._inner, self._nodes = region, region.within(space), None
+        if own.nodes is not None:
+            sizes = own.nodes.sizes
+            assert sizes is not None
+            self._nodes = space.along(own.nodes.dimension, sizes.inside(space), is_ragged=True)
+            self._outer, self._inner = region.within(own.nodes), region.within(self._nodes)
+        index, size, back, name = space.index, space.size, self._back, self._name
+        start = low.pack(own.init, own.types, self._outer, f"{name}/init", call.line)
+        start = low.draft.fresh(start, f"{name}/init", call.line)
+        some, self._none = low.draft.split(
+            start, lambda s: getattr(s, size) > 0, [self._outer, self._outer], f"{name}/any"
+        )
+
+        self._ahead: dict[str, tuple[str, str]] = {}
 
         def begin(s: State) -> State:
-            return s.replace(**dict.fromkeys(space.facts, 0), **{index: getattr(s, size) - 1 if back else 0})
+            known = {field: getattr(s, first) for field, (first, _) in self._ahead.items()}
+            return s.replace(**{**dict.fromkeys(space.facts, 0), **known, index: getattr(s, size) - 1 if back else 0})
 
-        self._enter = low.draft.relabel(some, region.within(space), begin, f"{name}/first", is_fresh=False)
-        self.state = low.draft.loop(region.within(space), types, name)
+        self._enter = low.draft.relabel(some, self._inner, begin, f"{name}/first", is_fresh=False)
+        self._state = low.draft.loop(self._inner, own.types, name)
+        self.carry = own.named(self._state, self._nodes)
+        if self._nodes is None:
+            self._state.foresees = self._foresee
 
-    def close(self, after: Flow) -> Flow:
+    def _foresee(self, field: str, column: Column) -> None:
+        """Lets messages carry a field of the element that they come to: of the first when they enter, of the next at each step."""
+        space, back = self._space, self._back
+
+        def of_first(data: Columns) -> np.ndarray:
+            n = space.lengths(data)
+            found, some = np.zeros(len(n), np.int64), np.flatnonzero(n > 0)
+            found[some] = column.of(data)[(space.starts(data) + (n - 1 if back else 0))[some]]
+            return found
+
+        def of_next(data: Columns) -> np.ndarray:
+            values, n = column.of(data), space.n_rows(data)
+            moved = np.roll(values, 1 if back else -1)
+            at, size = space.numbers(data), space.lengths(data)[space.parents(data)]
+            return np.where(at == 0 if back else at + 1 == size, 0, moved) if n else values
+
+        way, around = "last" if back else "first", self._outer.space
+        first = around.fact(f"{field}_{way}", Column(around, of_first), f"`{field}` of the {way} element")
+        way = "previous" if back else "next"
+        self._ahead[field] = (
+            first,
+            space.fact(f"{field}_{way}", Column(space, of_next), f"`{field}` of the {way} element"),
+        )
+
+    def close(self, results: Sequence[Any]) -> dict[int, Value]:
         """Sends what the body gave on to the next element, or out.
 
         Args:
-          after: The wire that leaves the body.
+          results: What the body gave, by number in the carry.
 
         Returns:
-          The wire of the last carry, outside of the loop.
+          By number in the carry, the last one outside of the loop.
         """
-        draft, space, name = self._low.draft, self._space, self._name
+        draft, space, name, inner = self._low.draft, self._space, self._name, self._inner
         index, size, back = space.index, space.size, self._back
         ends: Callable[[State], Any] = (
             (lambda s: getattr(s, index) == 0) if back else (lambda s: getattr(s, index) + 1 == getattr(s, size))
         )
-        inner = self._region.within(space)
+        values = [results[i] for i in self.own.members]
+        if self._nodes is not None:
+            values = [value.element for value in values]
+        after = self._low.pack(values, self.own.types, inner, f"{name}/carry", self._call.line)
+        if self._ahead:
+            after = draft.fresh(after, f"{name}/carry", "")
         last, more = draft.split(after, ends, [inner, inner], f"{name}/end")
         step = -1 if back else 1
-        again = draft.relabel(
-            more, inner, lambda s: s.replace(**{index: getattr(s, index) + step}), f"{name}/next", False
-        )
-        draft.close_loop(self.state, self._enter, again)
-        left = leave(self._low, last, space, self._region, f"{name}/leave")
-        return draft.merge(self._region, [left, self._none], f"{name}/result")
+
+        def go_on(s: State) -> State:
+            known = {field: getattr(s, coming) for field, (_, coming) in self._ahead.items()}
+            return s.replace(**{index: getattr(s, index) + step}, **known)
+
+        again = draft.relabel(more, inner, go_on, f"{name}/next", False)
+        draft.close_loop(self._state, self._enter, again)
+        left = leave(self._low, last, space, self._outer, f"{name}/leave")
+        return self.own.named(draft.merge(self._outer, [left, self._none], f"{name}/result"), self.own.nodes)
 
 
 def leave(low: Lowering, flow: Flow, space: IndexSpace, region: Region, name: str) -> Flow:
@@ -143,7 +222,10 @@ def count(low: Lowering, call: Call, operands: Sequence[Value], region: Region, 
 
 def length(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """How many elements each row has: known from the instance."""
-    sizes = low.length_of(call.options["dimension"], call.line)
+    (xs,) = operands
+    sizes = xs.space.sizes if isinstance(xs, Elements) else low.length_of(call.options["dimension"], call.line)
+    if sizes is None:
+        raise GraphError(call.line, "a length that follows from the instance", "one that the run tells", "Count in it.")
     return [Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))]
 
 
@@ -155,6 +237,11 @@ def total(low: Lowering, call: Call, operands: Sequence[Value], region: Region, 
 def largest(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """The largest entries: a group of all elements, and a node that compares them."""
     return _reduced(low, call, operands, region, _segment_max, _column_max)
+
+
+def log_sum_exp(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """The logarithm of the sum of exponentials: a group of all elements, and a node that computes it."""
+    return _reduced(low, call, operands, region, _segment_log_sum_exp, _column_log_sum_exp)
 
 
 def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -181,6 +268,11 @@ def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
                     )
                 )
             )
+        elif isinstance(element, Computed) and space.is_ragged:
+            flow = element.flow
+            if id(flow) not in taken:
+                taken[id(flow)] = _row_of(low, flow, _is_at(space, wanted_row), region, call)
+            results.append(Computed(taken[id(flow)], element.part))
         elif isinstance(element, Computed):
             flow = element.flow
             if id(flow) not in taken:
@@ -213,6 +305,9 @@ def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
     if spaces[0] is None or any(space is not spaces[0] for space in spaces):
         fix = "Go through the instance's sequences, or what `map`, `scan` or `fold_tree` gave."
         raise GraphError(call.line, "sequences with the same elements", f"{', '.join(map(str, spaces))}", fix)
+    if spaces[0].is_ragged and call.kind in ("fold", "scan_tree"):
+        fix = "Give the graph's nodes and the tree's dimensions of different names."
+        raise GraphError(call.line, "a dimension of its own for the nodes of a tree", "the nodes of a graph", fix)
     return spaces[0]
 
 
@@ -228,6 +323,34 @@ def as_elements(low: Lowering, value: Any, variable: Any, inner: Region, call: C
 def step_name(step: Any, space: IndexSpace) -> str:
     """What the nodes of a loop are called after: its sequence."""
     return space.dimension
+
+
+def _check_nodes(closed: Sequence[Value], n_carry: int, call: Call) -> None:
+    """Checks what is computed for each node of a graph: one after the other, or with a sequence from outside, it can't be."""
+    if n_carry:
+        fix = (
+            "Use `amp.map`, `amp.propagate`, `amp.sum`; nodes have no order unless an edge leads from each to the next."
+        )
+        raise GraphError(call.line, "a sequence whose elements come one after the other", "the nodes of a graph", fix)
+    if any(isinstance(value, Elements) for value in closed):
+        fix = "Reduce or take from it outside; a sequence over the same nodes is an argument of the `map`."
+        raise GraphError(call.line, "arrays beside a node of a graph", "a whole sequence from outside", fix)
+
+
+def _row_of(low: Lowering, flow: Flow, is_it: Column, region: Region, call: Call) -> Flow:
+    """The chosen row of each ragged message: the sum of all rows, of which all others are made zero."""
+    rows: list[Value] = [Computed(flow, part) for part in range(len(flow.types))]
+    flag = jax.ShapeDtypeStruct((), np.int32)
+
+    def masked(_: Any, chosen: Any, *values: Any) -> list[Any]:
+        return [jnp.where(chosen == 1, value, jnp.zeros_like(value)) for value in values]
+
+    group = [range(len(rows))]
+    note = NodeNote(
+        "take", flow.region, [Static(is_it), *rows], [flag, *flow.types], masked, flow.types, group, call.line
+    )
+    (chosen,) = low.draft.compute(note)
+    return _group(low, chosen, flow.region.space, region, call, _segment_sum)
 
 
 def _row_at(space: IndexSpace, place: Column) -> Callable[[Any], np.ndarray]:
@@ -278,9 +401,14 @@ def _reduced(
 def _group(
     low: Lowering, flow: Flow, space: IndexSpace, region: Region, call: Call, segments: Callable[..., Any]
 ) -> Flow:
+    reduced = low.draft.name(call.kind)
+    if space.is_ragged:
+        return low.draft.control(
+            region, flow.types, lambda: ragged_builders.reduce(reduced, segments, built(flow)), flow.is_fresh
+        )
     size, index = space.size, space.index
     place = low.draft.place(region, call.kind, call.line)
-    together, reduced = low.draft.name(f"{call.kind}/group"), low.draft.name(call.kind)
+    together = low.draft.name(f"{call.kind}/group")
 
     def make() -> Any:
         rows = ragged_builders.group(
@@ -309,11 +437,26 @@ def _segment_max(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
     return jnp.where(many > 0, mean, most)
 
 
+def _segment_log_sum_exp(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+    """Of each segment, entry by entry; entries of minus infinity add nothing, in gradients neither."""
+    most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
+    top = jnp.where(jnp.isfinite(most), most, 0)
+    total = jax.ops.segment_sum(jnp.exp(rows - top[jnp.minimum(ids, n - 1)]), ids, n)
+    return jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1)), most)
+
+
 def _column_sum(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
     assert space.parent is not None
     out = np.zeros((space.parent.n_rows(data), *values.shape[1:]), values.dtype)
     np.add.at(out, space.parents(data), values)
     return out
+
+
+def _column_log_sum_exp(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
+    most = _column_max(values, space, data)
+    top = np.where(np.isfinite(most), most, 0)
+    total = _column_sum(np.exp(values - top[space.parents(data)]), space, data)
+    return np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), most)
 
 
 def _column_max(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:

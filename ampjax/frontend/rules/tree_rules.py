@@ -46,11 +46,10 @@ class _TreeFields:
         return self._parent.of(data)
 
     def note_up(self) -> None:
-        """Puts the parent and the side into all messages of the tree; the root's side is `arity`, or -1."""
-        root = -1 if self._arity is None else self._arity
+        """Puts the parent and the side into all messages of the tree; the root's side is -1."""
         self.space.fact(self.up, self._parent, "number of the parent")
-        sides = Column(self.space, lambda data: np.where(self._parent.of(data) < 0, root, self._side.of(data)))
-        self.space.fact(self.side, sides, "which child of its parent")
+        sides = Column(self.space, lambda data: np.where(self._parent.of(data) < 0, -1, self._side.of(data)))
+        self.space.fact(self.side, sides, "which child of its parent; -1 for the root")
 
     def guards(self, field: str) -> list[Guard]:
         """Where a node is a branch, and where a leaf."""
@@ -94,7 +93,7 @@ def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     inner = region.within(space)
     rows = [value.element for value in values if isinstance(value, Elements)]
     closed = [
-        low.into(value, region, space, name) if variable in function.used else value
+        low.into(value, region, space, name, call.line) if variable in function.used else value
         for value, variable, function in _closures(operands, call)
     ]
     guards = tree.guards(low.number("leaf"))
@@ -104,8 +103,8 @@ def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
 
     types = [variable.aval for variable in leaf.jaxpr.outvars]
     n, groups = len(types), by_dtype(types)
-    every = Wanted(set(range(n)))
-    of_leaf = low.run(leaf, for_leaf, at_leaf, every, groups)
+    every = Wanted(set(range(n)), groups=groups)
+    of_leaf = low.run(leaf, for_leaf, at_leaf, every)
     nodes, leaves, roots = [], [], []
     children: list[Any] = [None] * (n * (arity or 1))
     for group in groups:
@@ -119,7 +118,7 @@ def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
             for part, i in enumerate(group):
                 value: Value = Computed(flow, part)
                 children[k * n + i] = value if arity else Elements(flow.region.space, value)
-    of_branch = low.run(branch, [*for_branch, *children], at_branch, every, groups)
+    of_branch = low.run(branch, [*for_branch, *children], at_branch, every)
     states: dict[int, Computed] = {}
     final: dict[int, Computed] = {}
     for group, node, first, root in zip(groups, nodes, leaves, roots, strict=True):
@@ -145,7 +144,7 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     n_children = space.fact(f"{name}_children", tree.n_children, "children")
     root = region.space.fact(f"{name}_root", tree.roots(region.space), "number of the root")
     closed = [
-        low.into(value, region, space, name) if variable in step.used else value
+        low.into(value, region, space, name, call.line) if variable in step.used else value
         for value, variable in zip(operands[:n_closed], step.variables, strict=False)
     ]
     rows = [value.element for value in values if isinstance(value, Elements)]
@@ -166,7 +165,9 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         above = low.draft.loop(inner, kinds, f"{name}/above")
         loops.append((first, above))
         carry |= {i: Computed(above, part) for part, i in enumerate(group)}
-    results = low.run(step, [*closed, *(carry[i] for i in range(k)), *rows], inner, Wanted(set(range(k))), groups)
+    results = low.run(
+        step, [*closed, *(carry[i] for i in range(k)), *rows], inner, Wanted(set(range(k)), groups=groups)
+    )
     out: dict[int, Computed] = {}
     for group, (first, above) in zip(groups, loops, strict=True):
         flow = low.pack([results[i] for i in group], [types[i] for i in group], inner, f"{name}/below", call.line)
@@ -192,7 +193,8 @@ def _upwards(
     at, up, side = tree.at, tree.up, tree.side
     inner = region.within(space)
     if arity:
-        *below, root = low.draft.split(node, lambda s: getattr(s, side), [inner] * (arity + 1), f"{name}/side")
+        choose = lambda s: np.where(getattr(s, side) < 0, arity, getattr(s, side))
+        *below, root = low.draft.split(node, choose, [inner] * (arity + 1), f"{name}/side")
         swap = lambda s: s.replace(**{at: getattr(s, up)})
         return [low.draft.relabel(flow, inner.where(is_branch), swap, f"{name}/up", False) for flow in below], root
     children = space.along(call.options["inner"], tree.n_children)

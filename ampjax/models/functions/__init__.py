@@ -1,1 +1,5 @@
-"""The papers' models as plain JAX functions of one instance, for `ampjax.compile`: states, counters and keys are deduced."""
+"""The papers' models as plain JAX functions of one instance, for `ampjax.compile`: states, counters and keys are deduced.
+
+Each module has the model, `init` for its parameters, and `SPEC` or `spec`: what an instance looks like. The data sets of `ampjax.data`
+give such instances by their functions `plain`. Called as it is, a model runs on one instance and can be differentiated by `jax.grad`.
+"""

@@ -40,7 +40,11 @@ class Backlog:
         self.decide_by(policy)
 
     def decide_by(self, policy: Policy) -> None:
-        """Changes the policy; its ranks are asked for anew."""
+        """Changes the policy; its ranks are asked for anew.
+
+        Args:
+          policy: The new policy.
+        """
         self._policy = policy if isinstance(policy, Ranked) else None
         self._heap: list[tuple[Rank, int, int, Queue]] = []
         self._entered: dict[Queue, int] = {}
@@ -56,14 +60,22 @@ class Backlog:
         return iter(self.queues)
 
     def add(self, queue: Queue) -> None:
-        """Notes that messages have come to a queue."""
+        """Notes that messages have come to a queue.
+
+        Args:
+          queue: The queue.
+        """
         if queue not in self._since:
             self._clock += 1
             self._since[queue] = self._clock
         self._changed[queue] = None
 
     def taken(self, queue: Queue) -> None:
-        """Notes that messages have been taken from a queue."""
+        """Notes that messages have been taken from a queue.
+
+        Args:
+          queue: The queue, which shows what is left.
+        """
         if queue.items:
             self._changed[queue] = None
             return
@@ -72,7 +84,11 @@ class Backlog:
         self._entered.pop(queue, None)
 
     def first(self) -> Queue | None:
-        """What a policy with ranks takes, if it can be dispatched; None for other policies, and if nothing waits."""
+        """Gives the queue that a policy with ranks takes.
+
+        Returns:
+          The queue of the lowest rank, whether or not it has room for a dispatch; None for other policies, and if nothing waits.
+        """
         if self._policy is None:
             return None
         if len(self._since) < 2:
@@ -113,15 +129,30 @@ class WorkerQueues:
         self._seen = np.zeros((c.N_DIRECTIONS * len(plan.stages), len(VIEW_COLUMNS) + 1), np.int64)
 
     def decide_by(self, policy: Policy) -> None:
-        """Changes the policy."""
+        """Changes the policy.
+
+        Args:
+          policy: The new policy.
+        """
         self._backlog.decide_by(policy)
 
     def first(self) -> Queue | None:
-        """What a policy with ranks takes of what `look` has found; None for other policies, and if nothing waits."""
+        """Gives the queue that a policy with ranks takes, of those that `look` has found.
+
+        Returns:
+          The queue; None for other policies, and if nothing waits.
+        """
         return self._backlog.first()
 
     def look(self, t: Tables) -> list[Queue]:
-        """The queues that are not empty now, in the order in which they ceased to be empty."""
+        """Brings the queues up to date.
+
+        Args:
+          t: The tables.
+
+        Returns:
+          The queues that are not empty now, in the order in which they ceased to be empty.
+        """
         own = t.active_queues(self._worker).copy()
         lines = t.queues[own]
         born = np.where(lines[:, c.N_SORTED] > 0, lines[:, c.SORTED_BORN], t.live[lines[:, c.HEAD], c.BORN])

@@ -19,6 +19,9 @@ def explain(s: Snapshot, worker: int, queues: Sequence[Queue]) -> list[str]:
       s: The scheduler's parts.
       worker: The worker.
       queues: Its queues that are not empty, in the order in which they ceased to be.
+
+    Returns:
+      A line for the choice, one for each queue in order of rank, and some for messages that lack inputs.
     """
     policy, now = s.settings.policy, int(s.tables.clock[c.NOW])
     name = getattr(policy, "__name__", repr(policy))

@@ -19,5 +19,12 @@ BY_ASKING = -1
 
 
 def number_of(policy: Policy) -> int:
-    """A policy's number, or `BY_ASKING`."""
+    """Gives the number by which compiled loops know a policy.
+
+    Args:
+      policy: The policy.
+
+    Returns:
+      Its number in `NUMBERS`; `BY_ASKING` if it has none.
+    """
     return NUMBERS.get(policy, BY_ASKING)

@@ -43,7 +43,11 @@ class Queue:
         self.items = self.rows = self.max_rows = self.longest = self.under_way = self.ready = self.born = 0
 
     def update(self, shown: Sequence[int]) -> None:
-        """Takes what the queue's line says (`VIEW_COLUMNS`), and when it began to wait."""
+        """Takes what the queue's line says (`VIEW_COLUMNS`), and when it began to wait.
+
+        Args:
+          shown: The columns `VIEW_COLUMNS` of the queue's line, then the dispatch that made its first message ready.
+        """
         self.under_way, self.items, self.rows, self.max_rows, self.longest, _, self.born = shown
         self.ready = min(self.rows, self.max_rows)
 

@@ -75,7 +75,15 @@ class Dispatch(NamedTuple):
         return rows_of(self.pack, self.n_messages, self.n_sections, self.size)
 
     def rows_at(self, stage: Stage, node: str) -> int:
-        """The rows that a node of its stage works on: edges within a chain, behind one what it collects, else input rows."""
+        """Counts the rows that a node of its stage works on: edges within a chain, behind a chain what it collects, else input rows.
+
+        Args:
+          stage: Its stage.
+          node: The node's name.
+
+        Returns:
+          How many rows.
+        """
         if stage.chain is None:
             return self.n_rows
         edge_type = stage.edge_type_of.get(node)
@@ -89,14 +97,28 @@ class Dispatch(NamedTuple):
         return rows
 
     def after(self, n: int) -> Dispatch:
-        """What is left when its kernels and the first `n` of its parameter changes have been carried out: changes alone."""
+        """Gives what is left when its kernels and some of its parameter changes have been carried out.
+
+        Args:
+          n: How many changes have been carried out.
+
+        Returns:
+          A dispatch of parameter changes alone.
+        """
         return self._replace(stage=-1, changes=self.changes[n:])
 
     def __repr__(self) -> str:
-        return self.told(f"stage {self.stage}")
+        return self.describe(f"stage {self.stage}")
 
-    def told(self, name: str) -> str:
-        """What it does, in words; `name` is its stage's."""
+    def describe(self, name: str) -> str:
+        """Tells in words what it does.
+
+        Args:
+          name: The name of its stage.
+
+        Returns:
+          One line.
+        """
         what = f"{self.direction} `{name}` ({self.n_messages} messages, {self.n_rows} rows)"
         changes = f", then {', '.join(map(str, self.changes))}" if self.changes else ""
         return f"Dispatch {self.number} on worker {self.worker}: {'changes only' if self.stage < 0 else what}{changes}"

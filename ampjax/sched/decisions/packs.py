@@ -14,15 +14,23 @@ import numpy as np
 
 from ampjax.sched.columns import ALIGNED, N_HEAD, TRASH
 
-STREAK = 16
-"""Dispatches that are carried out in one call, at most: whose packs are read as one array."""
+MOST_COALESCED = 16
+"""Dispatches that one call of a kernel carries out, at most: their packs are read as one array."""
 
 PIECE = 1 << 16
 """Numbers for which memory is taken at once."""
 
 
 def n_lines(n_sections: int, size: int) -> int:
-    """The lines of a padded pack."""
+    """Counts the lines of a padded pack.
+
+    Args:
+      n_sections: Ports and outputs of the stage together.
+      size: The padded size.
+
+    Returns:
+      How many lines; times `size` they are a multiple of `ALIGNED`.
+    """
     n = N_HEAD + n_sections + 1
     while n * size % ALIGNED:
         n += 1
@@ -30,7 +38,17 @@ def n_lines(n_sections: int, size: int) -> int:
 
 
 def rows_of(pack: np.ndarray, n_messages: int, n_sections: int, size: int) -> list[np.ndarray]:
-    """The slots of each section of a pack, without padding."""
+    """Gives the slots of each section of a pack, without padding.
+
+    Args:
+      pack: The pack, int32.
+      n_messages: Messages in it.
+      n_sections: Ports and outputs of the stage together.
+      size: The padded size; 0 if it is not padded.
+
+    Returns:
+      For each section its slots `[n]`, as views of the pack.
+    """
     if size:
         return [pack[at : at + n_messages] for at in range(N_HEAD * size, (N_HEAD + n_sections) * size, size)]
     at = N_HEAD * n_messages + n_sections
@@ -41,13 +59,29 @@ def rows_of(pack: np.ndarray, n_messages: int, n_sections: int, size: int) -> li
     return found
 
 
-def made(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """A pack of no messages, not padded, with such rows."""
+def unpadded(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Makes a pack of no messages that is not padded.
+
+    Args:
+      rows: The slots of each section.
+
+    Returns:
+      The pack, int32.
+    """
     return np.concatenate([np.array([len(own) for own in rows], np.int32), *rows]).astype(np.int32)
 
 
 def padded(in_rows: Sequence[np.ndarray], out_rows: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """A pack of no messages, `[n_lines, size]`, with such rows; where there are none, ports get the trash slot."""
+    """Makes a padded pack of no messages.
+
+    Args:
+      in_rows: `[n]` for each port: the slots of its rows. A port without rows is padded with the trash slot.
+      out_rows: `[n]` for each output: the slots of its rows.
+      size: The padded size, at least `n`.
+
+    Returns:
+      `[n_lines, size]` int32.
+    """
     n_sections = len(in_rows) + len(out_rows)
     pack = np.zeros((n_lines(n_sections, size), size), np.int32)
     for line, slots in enumerate(in_rows, N_HEAD):
@@ -59,7 +93,13 @@ def padded(in_rows: Sequence[np.ndarray], out_rows: Sequence[np.ndarray], size: 
 
 
 def pad_into(out: np.ndarray, slots: np.ndarray, repeat: bool) -> None:
-    """Writes slots, padded with the first one, or with the trash slot."""
+    """Writes slots, padded with the first one, or with the trash slot.
+
+    Args:
+      out: `[size]`, to be written.
+      slots: `[n]`, with `n <= size`.
+      repeat: True pads with the first slot, False with the trash slot.
+    """
     n = len(slots)
     out[:n] = slots
     if n < len(out):
@@ -73,7 +113,14 @@ class PackMemory:
         self._piece, self._end = np.zeros(0, np.int32), 0
 
     def keep(self, packs: np.ndarray) -> tuple[np.ndarray, int]:
-        """Keeps some packs, whose length is a multiple of `ALIGNED`; returns the array that they are a part of now, and where they begin in it."""
+        """Keeps some packs, one behind the other.
+
+        Args:
+          packs: int32: the packs; their length is a multiple of `ALIGNED`.
+
+        Returns:
+          The array that they are a part of now, and where they begin in it.
+        """
         start, n = self._end, len(packs)
         if start + n > len(self._piece):
             self._piece = np.empty(max(n, PIECE) + ALIGNED, np.int32)
@@ -84,13 +131,16 @@ class PackMemory:
 
 
 def stacked(packs: Sequence[np.ndarray], places: Sequence[int], most: int, size: int) -> np.ndarray:
-    """Padded packs of one size as one array, `[most, n_lines, size]`, the first of which are these; no copy where they lie one behind the other.
+    """Puts padded packs of one size into one array. No copy is made where they lie one behind the other.
 
     Args:
       packs: Of one length.
       places: Where each begins in the array that it is a part of.
       most: At least as many as there are.
       size: The padded size.
+
+    Returns:
+      `[most, n_lines, size]` int32; the first ones are these packs, the others are undefined.
     """
     first, start = packs[0], places[0]
     whole, length = first.base, len(first)

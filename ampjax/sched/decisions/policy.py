@@ -36,7 +36,15 @@ class Ranked:
         functools.update_wrapper(self, rank)
 
     def __call__(self, queues: Sequence[Queue], now: int) -> Queue:
-        """Chooses among queues that are not empty and can be dispatched."""
+        """Chooses among queues that are not empty and can be dispatched.
+
+        Args:
+          queues: The queues.
+          now: The number of the next dispatch.
+
+        Returns:
+          The queue of the lowest rank.
+        """
         return min(queues, key=self.rank)
 
 
@@ -46,13 +54,26 @@ def backward_first(q: Queue) -> Rank:
 
     Copies to another device go before all else: they cost their worker next to nothing, and another one may be waiting for them. (In the paper
     a message is on its way as soon as it has been computed.)
+
+    Args:
+      q: A queue.
+
+    Returns:
+      Its rank.
     """
     return not q.stage.kind.is_transfer, not q.backward, q.born
 
 
 @Ranked
 def largest(q: Queue) -> Rank:
-    """Most rows ready, as far as one dispatch can take them; backward first among equals."""
+    """Most rows ready, as far as one dispatch can take them; backward first among equals.
+
+    Args:
+      q: A queue.
+
+    Returns:
+      Its rank.
+    """
     return -q.ready, not q.backward, q.born
 
 
@@ -63,6 +84,12 @@ def balanced(q: Queue) -> Rank:
     Large dispatches cost less per row; backward messages free memory, let the controller admit instances and keep staleness low.
     A queue whose oldest message has waited `n` dispatches counts as if it held `n / 4` rows more: all wait equally long, so what
     counts between two queues is when each began to.
+
+    Args:
+      q: A queue.
+
+    Returns:
+      Its rank.
     """
     return q.born - q.ready * (c.BACKWARD_ROW_WEIGHT if q.backward else c.ROW_WEIGHT), not q.backward, q.born
 
@@ -73,6 +100,12 @@ def wavefront(q: Queue) -> Rank:
 
     Messages of one stage come together in few, large dispatches, most of all where instances enter together too (`min_admission`). It is the
     order of depth in which dynamic batching runs a minibatch (Looks et al. 2017; Neubig et al. 2017), over whatever is in flight.
+
+    Args:
+      q: A queue.
+
+    Returns:
+      Its rank.
     """
     return q.backward, -q.stage.number if q.backward else q.stage.number, q.born
 
@@ -83,6 +116,13 @@ def one_forward_one_backward(queues: Sequence[Queue], now: int) -> Queue | None:
     Instances beyond that wait before the first stage rather than halfway, where each would make the others' gradients staler; workers are
     kept as busy (the schedule of PipeDream, Narayanan et al. 2019): with 8 in flight, a perceptron of four layers on four devices of its own has a
     mean staleness of 1.2 updates instead of 2.8 at the same throughput. For graphs without loops: in a loop a stage's messages wait for one another.
+
+    Args:
+      queues: The queues of one worker that can be dispatched.
+      now: The number of the next dispatch.
+
+    Returns:
+      The queue that is taken; None lets the worker wait.
     """
     open_ones = [q for q in queues if q.direction != FORWARD or q.backward or q.under_way < q.stage.workers_ahead]
     return backward_first(open_ones, now) if open_ones else None
@@ -98,7 +138,13 @@ POLICIES: dict[str, Policy] = {
 
 
 def find_policy(policy: str | Policy) -> Policy:
-    """A policy by name, or the given function.
+    """Finds a policy.
+
+    Args:
+      policy: The name of one in `POLICIES`, or a function.
+
+    Returns:
+      The policy.
 
     Raises:
       SettingsError: If there is none of that name.

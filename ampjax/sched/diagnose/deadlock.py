@@ -10,11 +10,18 @@ from ampjax.errors import DeadlockError, LimitError
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.inflight import InFlight
-from ampjax.sched.diagnose.missing_inputs import EXAMINED, MOST_LISTED, Lacking, find_lacking, shown, ways_to
-from ampjax.sched.diagnose.never_ends import fed_by
+from ampjax.sched.diagnose.missing_inputs import (
+    EXAMINED,
+    MOST_LISTED,
+    Lacking,
+    explain_missing,
+    find_lacking,
+    in_one_sentence,
+)
+from ampjax.sched.diagnose.never_ends import expected_sources
 from ampjax.sched.diagnose.no_room import no_room
 from ampjax.sched.diagnose.snapshot import Snapshot
-from ampjax.sched.diagnose.story import standing, story
+from ampjax.sched.diagnose.story import progress, story
 from ampjax.unfold.incomplete import Waiting, find_waiting
 from ampjax.unfold.rules.arrival_ranks import Ranks
 
@@ -23,7 +30,14 @@ LAST_STORY_LINES = 5
 
 
 def standstill(s: Snapshot) -> LimitError | DeadlockError:
-    """Why nothing can move."""
+    """Finds out why nothing can move.
+
+    Args:
+      s: The scheduler's parts.
+
+    Returns:
+      The error to be raised: a `LimitError` if an arena's limit is the reason, else a `DeadlockError`.
+    """
     for worker in range(s.plan.workers):
         for q in s.tables.active_queues(worker).tolist():
             if q % c.N_DIRECTIONS != c.BACKWARD and s.plan.stages[q // c.N_DIRECTIONS].outputs:
@@ -32,14 +46,21 @@ def standstill(s: Snapshot) -> LimitError | DeadlockError:
 
 
 def deadlock(s: Snapshot) -> DeadlockError:
-    """That nothing can move: who waits for what, and below it what there is to know."""
+    """Makes the error that nothing can move: who waits for what, and below it what there is to know.
+
+    Args:
+      s: The scheduler's parts.
+
+    Returns:
+      The error to be raised.
+    """
     found = InFlight(s)
     lacking = find_lacking(s, found)
     who = [str(one.waiting) for one in lacking] + [str(one) for one in _for_more(s)]
     return DeadlockError(
         f"{len(found.handles)} instance(s) in flight",
         "messages that can move",
-        "none: " + (shown(who) or "an instance whose pumping has not ended"),
+        "none: " + (in_one_sentence(who) or "an instance whose pumping has not ended"),
         "\n  ".join(
             ["Pump what the nodes wait for, or mend the conditions that route it.", *report(s, found, lacking)]
         ),
@@ -47,16 +68,32 @@ def deadlock(s: Snapshot) -> DeadlockError:
 
 
 def waiting(s: Snapshot) -> list[str]:
-    """Who waits for what: one line for each message that has some of its inputs, and for each group that has some of its members."""
+    """Tells who waits for what.
+
+    Args:
+      s: The scheduler's parts.
+
+    Returns:
+      A line for each message that has some of its inputs, and for each group that has some of its members.
+    """
     return [str(one.waiting) for one in find_lacking(s, InFlight(s))] + [str(one) for one in _for_more(s)]
 
 
 def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | None = None) -> list[str]:
-    """What there is to know about what is in flight, a line each."""
+    """Tells what there is to know about what is in flight.
+
+    Args:
+      s: The scheduler's parts.
+      found: The messages in flight, if they have been found already.
+      lacking: Those that wait for others, if they have been found already.
+
+    Returns:
+      Lines of text.
+    """
     found = InFlight(s) if found is None else found
     lacking = find_lacking(s, found) if lacking is None else lacking
-    lines = dict.fromkeys(line for one in lacking[:EXAMINED] for line in ways_to(s, found, one))
-    growing = [line for u in s.unfoldings for line in fed_by(s.plan, u, u.programs(Ranks(s.plan)))]
+    lines = dict.fromkeys(line for one in lacking[:EXAMINED] for line in explain_missing(s, found, one))
+    growing = [line for u in s.unfoldings for line in expected_sources(s.plan, u, u.programs(Ranks(s.plan)))]
     return [*lines, *growing, *_throttle(s), *_lately(s, found)]
 
 
@@ -88,4 +125,4 @@ def _lately(s: Snapshot, found: InFlight) -> Iterator[str]:
     lines = story(s, oldest, {})
     yield f"instance {oldest} is the oldest; " + ("lately:" if lines else "nothing of it has been dispatched lately")
     yield from (f"  {line}" for line in lines[-LAST_STORY_LINES:])
-    yield from standing(s, found, oldest)
+    yield from progress(s, found, oldest)

@@ -48,11 +48,19 @@ class DispatchLog(Generic[T]):
         )  # what came together goes together: a step for each chunk, not for each dispatch
 
     def append(self, dispatch: T) -> None:
-        """Remembers a dispatch, and forgets the oldest ones."""
+        """Remembers a dispatch, and forgets the oldest ones.
+
+        Args:
+          dispatch: The dispatch.
+        """
         self._add(dispatch.n_messages, (dispatch,))
 
     def extend(self, dispatches: DecidedTogether[T]) -> None:
-        """Remembers dispatches, and forgets the oldest ones; nobody may change them afterwards."""
+        """Remembers dispatches, and forgets the oldest ones; nobody may change them afterwards.
+
+        Args:
+          dispatches: The dispatches, in order.
+        """
         if len(dispatches):
             messages = getattr(dispatches, "n_messages", None)
             self._add(sum([d.n_messages for d in dispatches]) if messages is None else messages, dispatches)

@@ -13,16 +13,23 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.unfold.rules.message_columns import spread
 
-PHASES = LACKS_INPUTS, QUEUED_FORWARD, RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD, RUNS_BACKWARD, LIFE_OVER = (
-    range(7)
-)
-"""How far a message has come: inputs are missing; it is in a queue; its dispatch forward is under way; it has travelled on and is owed gradients;
-all who consume it have answered, and it is in a queue; its dispatch backward is under way; its life has ended."""
+LACKS_INPUTS, QUEUED_FORWARD, RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD, RUNS_BACKWARD, LIFE_OVER = range(7)
+"""How far a message has come.
+
+LACKS_INPUTS: Inputs are missing.
+QUEUED_FORWARD: It is in a queue.
+RUNS_FORWARD: Its forward dispatch is under way.
+AWAITS_GRADIENTS: It has travelled on and is owed gradients.
+QUEUED_BACKWARD: All who consume it have answered, and it is in a queue again.
+RUNS_BACKWARD: Its backward dispatch is under way.
+LIFE_OVER: Its life has ended.
+"""
 
 NOT_TRAVELLED = LACKS_INPUTS, QUEUED_FORWARD, RUNS_FORWARD
-"""Those that have not travelled on."""
+"""The phases of messages that have not travelled on."""
 
 NOT_IN_FLIGHT = -1
+"""The place of a line of `live` that holds no message."""
 
 
 class InFlight:
@@ -71,11 +78,25 @@ class InFlight:
         return self.t.instances[self.handle, c.ID]
 
     def states(self, places: np.ndarray) -> np.ndarray:
-        """The states `[n, width]` of messages."""
+        """Gives the states of messages.
+
+        Args:
+          places: `[n]`: their places here.
+
+        Returns:
+          `[n, width]` int64.
+        """
         return self._s.states(self.ids[places], self.lines[places])
 
     def state(self, v: int) -> State:
-        """The state of a message."""
+        """Gives the state of a message, with its field names.
+
+        Args:
+          v: Its place here.
+
+        Returns:
+          One state.
+        """
         return State(self.states(np.array([v])), self._s.plan.layout, self._s.fields(int(self.stage[v])))
 
     @functools.cached_property

@@ -103,9 +103,9 @@ def _under_way(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     )
     counts = np.bincount(found.stage[between], minlength=len(s.plan.stages))
     for stage in s.plan.stages:
-        told = s.tables.queues[c.N_DIRECTIONS * stage.number + c.FORWARD, c.UNDER_WAY]
-        if told != counts[stage.number]:
-            yield _broken(f"`{stage.name}`", f"{counts[stage.number]} messages under way", f"{told}")
+        counted = s.tables.queues[c.N_DIRECTIONS * stage.number + c.FORWARD, c.UNDER_WAY]
+        if counted != counts[stage.number]:
+            yield _broken(f"`{stage.name}`", f"{counts[stage.number]} messages under way", f"{counted}")
 
 
 def _slots(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
@@ -135,11 +135,11 @@ def _throttle(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """No more instances are in flight than may be, and as many as the clock says."""
     trains = s.tables.instances[found.handles, c.TRAIN] != 0
     counts = int(trains.sum()), int((~trains).sum())
-    told = tuple(s.tables.clock[[c.N_TRAIN, c.N_INFER]].tolist())
-    if told != counts or max(counts) > s.settings.max_active_keys:
+    counted = tuple(s.tables.clock[[c.N_TRAIN, c.N_INFER]].tolist())
+    if counted != counts or max(counts) > s.settings.max_active_keys:
         most = s.settings.max_active_keys
         yield _broken(
-            "throttle", f"{counts} training and inference instances in flight, at most {most} of each", f"{told}"
+            "throttle", f"{counts} training and inference instances in flight, at most {most} of each", f"{counted}"
         )
 
 
@@ -164,8 +164,8 @@ def _differing(
         number = int(found.stage[v])
         state = found.state(v)
         lines = story(s, int(state.instance[0]), {})[-STORY_LINES:]
-        told = "\n  ".join([REPORT, *(["Its instance's story:", *lines] if lines else [])])
-        yield InvariantError(f"{s.name(number)} with {state!r}", f"{expected[v]} {what}", f"{got[v]}", told)
+        what_to_do = "\n  ".join([REPORT, *(["Its instance's story:", *lines] if lines else [])])
+        yield InvariantError(f"{s.name(number)} with {state!r}", f"{expected[v]} {what}", f"{got[v]}", what_to_do)
 
 
 def _broken(where: str, expected: str, got: str) -> InvariantError:

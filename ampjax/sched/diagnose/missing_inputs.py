@@ -18,10 +18,10 @@ MOST_LISTED = 8
 """Who waits, at most, in an error's sentence."""
 
 EXAMINED = 3
-"""Of how many of these it is told where what they lack should come from."""
+"""For how many of these an error says where what they lack should come from."""
 
 MOST_STEPS = 8
-"""Messages that wait for one another, of which it is told at most."""
+"""Messages that wait for one another, of which an error tells at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,25 +37,40 @@ class Lacking:
     missing: tuple[int, ...]
 
 
-def shown(lines: list[str]) -> str:
-    """Lines as one sentence, not too long."""
+def in_one_sentence(lines: list[str]) -> str:
+    """Joins lines to one sentence.
+
+    Args:
+      lines: The lines; more than `MOST_LISTED` are only counted.
+
+    Returns:
+      The sentence.
+    """
     more = f"; and {len(lines) - MOST_LISTED} more" if len(lines) > MOST_LISTED else ""
     return "; ".join(lines[:MOST_LISTED]) + more
 
 
 def find_lacking(s: Snapshot, found: InFlight) -> list[Lacking]:
-    """The messages that wait and for which something has come, instance by instance."""
+    """Finds the messages that wait and for which something has come.
+
+    Args:
+      s: The scheduler's parts.
+      found: The messages in flight.
+
+    Returns:
+      These messages, instance by instance.
+    """
     consumer, producer, number = found.inputs
     some = np.bincount(consumer, ~found.missing, len(found.lines)) > 0
     waiting = np.flatnonzero((found.need > 0) & some)
     starts = np.searchsorted(consumer, waiting), np.searchsorted(consumer, waiting, side="right")
-    told = []
+    lacking = []
     for v, begin, end in zip(waiting.tolist(), *(of.tolist() for of in starts), strict=True):
         lacks = found.missing[begin:end]
         tell = _group if found.kind[v] == c.GROUPS else _join
         one = tell(s, found, v, number[begin:end][lacks], number[begin:end][~lacks])
-        told.append(Lacking(one, tuple(producer[begin:end][lacks].tolist())))
-    return told
+        lacking.append(Lacking(one, tuple(producer[begin:end][lacks].tolist())))
+    return lacking
 
 
 def _join(s: Snapshot, found: InFlight, v: int, lacks: np.ndarray, has: np.ndarray) -> Waiting:
@@ -85,14 +100,33 @@ def _known(s: Snapshot, found: InFlight, v: int, stage: Stage, port: int) -> Sta
     return State(state.array, s.plan.layout, fields)
 
 
-def ways_to(s: Snapshot, found: InFlight, one: Lacking) -> Iterator[str]:
-    """For each message that one lacks: where it is, and what it lacks itself."""
+def explain_missing(s: Snapshot, found: InFlight, one: Lacking) -> Iterator[str]:
+    """Tells for each message that one lacks where it is, and what it lacks itself.
+
+    Args:
+      s: The scheduler's parts.
+      found: The messages in flight.
+      one: The message that waits.
+
+    Yields:
+      A line for each message that is missing.
+    """
     for v in dict.fromkeys(one.missing):
-        yield f"what `{one.waiting.stage.name}` lacks comes from {told(s, found, v)}"
+        yield f"what `{one.waiting.stage.name}` lacks comes from {where_is(s, found, v)}"
 
 
-def told(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
-    """A message that has not travelled on: where it is, or what the first is of what it lacks."""
+def where_is(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
+    """Tells where a message is that has not travelled on.
+
+    Args:
+      s: The scheduler's parts.
+      found: The messages in flight.
+      v: Its place in `found`.
+      steps: How many messages that wait for one another have been told of.
+
+    Returns:
+      Its state, and its queue, its dispatch, or what it lacks.
+    """
     number = int(found.stage[v])
     who = f"{s.name(number)} with {found.state(v)!r}"
     phase = found.phase[v]
@@ -106,4 +140,4 @@ def told(s: Snapshot, found: InFlight, v: int, steps: int = 0) -> str:
     lacks = producer[(consumer == v) & found.missing]
     if not len(lacks):
         return f"{who}, which lacks nothing"
-    return f"{who}, which lacks what comes from {told(s, found, int(lacks[0]), steps + 1)}"
+    return f"{who}, which lacks what comes from {where_is(s, found, int(lacks[0]), steps + 1)}"

@@ -10,8 +10,8 @@ from ampjax.errors import DeadlockError
 from ampjax.ir.nodes import Node
 from ampjax.ir.state import HANDLE, State
 from ampjax.plan.planner import Plan
-from ampjax.sched.diagnose.missing_inputs import EXAMINED, MOST_LISTED, shown
-from ampjax.sched.diagnose.origins import numbers_of, origins, strangers
+from ampjax.sched.diagnose.missing_inputs import EXAMINED, MOST_LISTED, in_one_sentence
+from ampjax.sched.diagnose.origins import origins, producers_of, unmatched_keys
 from ampjax.unfold.incomplete import Waiting, find_waiting
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.unfolding import Unfolding
@@ -34,26 +34,35 @@ def require_ends(plan: Plan, unfolding: Unfolding, programs: Programs) -> None:
     if int(programs.owed.sum()) == len(programs.out_to):  # nobody is owed a gradient by others than consumers
         return
     found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
-    told = _Report(plan, unfolding, programs)
+    report = _Report(plan, unfolding, programs)
     ids = sorted({int(one.state.instance[0]) for one in found})
     raise DeadlockError(
         f"before instance {_listed(ids)} is admitted"
         if len(ids) == 1
         else f"before instances {_listed(ids)} are admitted",
         "messages that all find their partners",
-        "some that wait for ever: " + shown([str(one) for one in found]),
+        "some that wait for ever: " + in_one_sentence([str(one) for one in found]),
         "\n  ".join(
             [
                 "Pump what the nodes wait for, or mend the conditions that route it.",
-                *told.missing(found),
-                *told.comes_to(found[0].state),
+                *report.missing(found),
+                *report.comes_to(found[0].state),
             ]
         ),
     )
 
 
-def fed_by(plan: Plan, unfolding: Unfolding, programs: Programs) -> list[str]:
-    """Where what an unfolding's messages wait for should come from, a line each: what feeds the port, what of that waits elsewhere, how often it has run."""
+def expected_sources(plan: Plan, unfolding: Unfolding, programs: Programs) -> list[str]:
+    """Tells where what an unfolding's messages wait for should come from: what feeds the port, what of that waits elsewhere, how often it has run.
+
+    Args:
+      plan: The plan.
+      unfolding: The unfolding.
+      programs: Its programs.
+
+    Returns:
+      Lines of text.
+    """
     found = find_waiting(plan, unfolding.workspace.joins, unfolding.workspace.groups)
     return _Report(plan, unfolding, programs).missing(found) if found else []
 
@@ -79,7 +88,7 @@ class _Report:
     def missing(self, found: list[Waiting]) -> list[str]:
         """Where what the first few wait for should come from, a line each, and which keys do not meet."""
         lines = dict.fromkeys(line for one in found[:EXAMINED] for line in self._missing(one))
-        return [*lines, *strangers(found[:MOST_LISTED])]
+        return [*lines, *unmatched_keys(found[:MOST_LISTED])]
 
     def _missing(self, one: Waiting) -> Iterator[str]:
         """Where the messages that one waits for should come from, and what these nodes do."""
@@ -91,7 +100,7 @@ class _Report:
 
     def _doings(self, node: Node, of: State) -> str:
         """What of a node's messages waits for an instance, and how often the node runs for it."""
-        numbers = numbers_of(self._plan, node)
+        numbers = producers_of(self._plan, node)
         states = [state for number, state in self._held if number in numbers and _slot(state) == _slot(of)]
         more = f" and {len(states) - 1} more" if len(states) > 1 else ""
         nothing = f"nothing of instance {int(of.instance[0])} from it waits anywhere"

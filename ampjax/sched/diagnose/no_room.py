@@ -9,7 +9,15 @@ from ampjax.sched.diagnose.snapshot import Snapshot
 
 
 def no_room(s: Snapshot, q: int) -> LimitError:
-    """That the first message of a queue has no room for its results, and nothing else can move."""
+    """Makes the error that the first message of a queue has no room for its results, and nothing else can move.
+
+    Args:
+      s: The scheduler's parts.
+      q: The queue's number.
+
+    Returns:
+      The error to be raised.
+    """
     t, stage = s.tables, s.plan.stages[q // c.N_DIRECTIONS]
     in_flight = int(t.clock[c.N_TRAIN] + t.clock[c.N_INFER])
     instance = int(t.instances[t.live[t.queues[q, c.HEAD], c.HANDLE], c.ID])

@@ -12,7 +12,15 @@ from ampjax.unfold.incomplete import Waiting
 
 
 def origins(stage: Stage, port: int) -> dict[Node, tuple[Node, ...]]:
-    """The pumps, payload nodes and groups whose messages can arrive at a stage's port, each with the control nodes on the way."""
+    """Finds the pumps, payload nodes and groups whose messages can arrive at a stage's port.
+
+    Args:
+      stage: The stage.
+      port: The port's number.
+
+    Returns:
+      Each of them with the control nodes on the way, in the order in which messages pass these.
+    """
     found: dict[Node, tuple[Node, ...]] = {}
     passed: set[str] = set()
     stack = [((entries(stage) or stage.wires)[port].source, ())]
@@ -27,21 +35,36 @@ def origins(stage: Stage, port: int) -> dict[Node, tuple[Node, ...]]:
     return found
 
 
-def numbers_of(plan: Plan, node: Node) -> list[int]:
-    """By which numbers programs know what makes a node's messages: that of its stage or pump, and those of the transfers that copy them."""
+def producers_of(plan: Plan, node: Node) -> list[int]:
+    """Finds the numbers by which programs know what makes a node's messages.
+
+    Args:
+      plan: The plan.
+      node: A pump, payload node or group.
+
+    Returns:
+      The numbers of its stages, or `-1 - p` for pump `p`, and those of the transfers that copy its messages.
+    """
     pumps = list(plan.graph.pumps)
     own = [-1 - pumps.index(node.name)] if node.name in pumps else [x.number for x in plan.stages if node in x.nodes]
     return own + [x.number for x in plan.stages if x.kind.is_transfer and node in origins(x, 0)]
 
 
-def strangers(found: list[Waiting]) -> Iterator[str]:
-    """Messages of one instance that wait for each other at a node and have different keys."""
+def unmatched_keys(found: list[Waiting]) -> Iterator[str]:
+    """Finds messages of one instance that wait for each other at a node and have different keys.
+
+    Args:
+      found: Messages that wait.
+
+    Yields:
+      A line for each such node and instance.
+    """
     first: dict[tuple[int, int], Waiting] = {}
-    told: set[tuple[int, int]] = set()
+    reported: set[tuple[int, int]] = set()
     for one in found:
         place = one.stage.number, int(one.state.instance[0])
         other = first.setdefault(place, one)
-        if one is not other and one.port in other.missing and place not in told:
-            told.add(place)
+        if one is not other and one.port in other.missing and place not in reported:
+            reported.add(place)
             ports = one.stage.ports
             yield f"the keys at `{one.stage.name}` do not meet: {other.state!r} on port {ports[other.port].name}, {one.state!r} on port {ports[one.port].name}"

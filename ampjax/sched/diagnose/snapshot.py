@@ -45,30 +45,67 @@ class Snapshot:
     unfoldings: Collection[Unfolding] = ()
 
     def states(self, ids: np.ndarray, lines: np.ndarray) -> np.ndarray:
-        """The states `[n, width]` of invocations, given their instances' numbers and their program lines; the column of handles is 0."""
+        """Gives the states of invocations.
+
+        Args:
+          ids: `[n]`: the numbers of their instances.
+          lines: `[n]`: their lines of `Tables.lines`.
+
+        Returns:
+          `[n, width]` int64; the column of handles is 0.
+        """
         states = np.zeros((len(lines), self.plan.layout.width), np.int64)
         states[:, INSTANCE], states[:, 2:] = ids, self.store.states(lines)
         return states
 
     def states_of(self, d: Dispatch) -> np.ndarray:
-        """The states `[n, width]` of a dispatch's messages; of those whose programs have been given up since only the instance is known."""
+        """Gives the states of a dispatch's messages.
+
+        Args:
+          d: The dispatch.
+
+        Returns:
+          `[n, width]` int64; where a message's program has been dropped since, only the instance is known, and other columns are `UNKNOWN_VALUE`.
+        """
         states, places = self.states(d.ids, d.lines), self.store.find(d.lines)[0]
         states[(places < 0) | (self.store.programs[places, c.P_SINCE] >= d.number), 2:] = UNKNOWN_VALUE
         return states
 
     def first_of(self, d: Dispatch, states: np.ndarray) -> State:
-        """The first of some states of a dispatch's messages, with the fields that are known."""
+        """Gives the first of some states of a dispatch's messages.
+
+        Args:
+          d: The dispatch.
+          states: `[n, width]`: states as `states_of` gives them.
+
+        Returns:
+          The state, with the fields that are known.
+        """
         return State(states[:1], self.plan.layout, () if UNKNOWN_VALUE in states[0] else self.fields(d.stage))
 
     def fields(self, number: int) -> tuple[str, ...]:
-        """The state fields of a stage's invocations, or of what a pump pumps."""
+        """Gives the state fields of a stage's invocations, or of what a pump pumps.
+
+        Args:
+          number: The stage's number, or `-1 - p` for pump `p`.
+
+        Returns:
+          Names of fields.
+        """
         if number < 0:
             return list(self.plan.graph.pumps.values())[-1 - number].op.type.fields
         stage = self.plan.stages[number]
         return stage.outputs[0].fields if not stage.kind.is_dispatched else stage.ports[0].type.fields
 
     def name(self, number: int) -> str:
-        """A stage or a pump, in words."""
+        """Names a stage or a pump in words.
+
+        Args:
+          number: The stage's number, or `-1 - p` for pump `p`.
+
+        Returns:
+          The name.
+        """
         if number < 0:
             return f"Pump `{list(self.plan.graph.pumps)[-1 - number]}`"
         stage = self.plan.stages[number]

@@ -41,7 +41,10 @@ def story(s: Snapshot, instance: int, fields: Mapping[str, int], until: int | No
       s: The scheduler's parts.
       instance: The instance's number.
       fields: Values of state fields.
-      until: The last dispatch to be told of; None for the latest.
+      until: The last dispatch that counts; None for the latest.
+
+    Returns:
+      The lines, oldest dispatch first.
     """
     lines = []
     for d in s.log:
@@ -59,22 +62,39 @@ def story(s: Snapshot, instance: int, fields: Mapping[str, int], until: int | No
 
 
 def describe(s: Snapshot, d: Dispatch) -> str:
-    """Where an error happened: the dispatch, and the first message with its story."""
+    """Tells where an error happened: the dispatch, and the first message with its story.
+
+    Args:
+      s: The scheduler's parts.
+      d: The dispatch.
+
+    Returns:
+      Some lines of text.
+    """
     if d.stage < 0:
         return f"in {d!r}"
     first = s.first_of(d, s.states_of(d))
     lines = story(s, int(first.instance[0]), {}, until=d.number)[-STORY_LINES:]
-    head = f"in {d.told(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
+    head = f"in {d.describe(s.plan.stages[d.stage].name)}; first message {first!r}; its story:"
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def standing(s: Snapshot, found: InFlight, instance: int) -> list[str]:
-    """How many of an instance's messages have come how far: a line for each time that it is in flight."""
-    told = []
+def progress(s: Snapshot, found: InFlight, instance: int) -> list[str]:
+    """Tells how many of an instance's messages have come how far.
+
+    Args:
+      s: The scheduler's parts.
+      found: The messages in flight.
+      instance: The instance's number.
+
+    Returns:
+      A line for each time that the instance is in flight.
+    """
+    lines = []
     for handle in found.handles[s.tables.instances[found.handles, c.ID] == instance].tolist():
         counts = Counter(found.phase[found.handle == handle].tolist())
         if not counts:
             continue
         parts = ", ".join(f"{counts[phase]} {words}" for phase, words in PHASE_WORDS.items() if counts[phase])
-        told.append(f"of instance {instance}'s {counts.total()} invocations and pumped messages are {parts}")
-    return told
+        lines.append(f"of instance {instance}'s {counts.total()} invocations and pumped messages are {parts}")
+    return lines

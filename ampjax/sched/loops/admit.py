@@ -89,7 +89,16 @@ def admit(handles, places, programs, uses, pumps, numbers, rows_at, fed, *tables
 
 @entry
 def start(messages, pumps, numbers, rows_at, fed, *tables):
-    """Pumped messages of instances in flight get slots and travel on; see `admit`. `rows_at` says where in `slots` the rows of each instance's begin."""
+    """Gives pumped messages of instances in flight slots, and lets them travel on; see `admit`.
+
+    Args:
+      messages: `[n]`: the messages.
+      pumps: See `admit`.
+      numbers: See `admit`.
+      rows_at: `[instances]` int64: where in `slots` the rows of each instance's begin; it is written to.
+      fed: See `admit`.
+      *tables: The tables.
+    """
     t = Tables(*tables)
     forget(pumps)
     for v in messages:
@@ -100,7 +109,12 @@ def start(messages, pumps, numbers, rows_at, fed, *tables):
 
 @entry
 def close(handles, *tables):
-    """Nothing more is pumped for instances; those of which nothing is left have ended."""
+    """Notes that nothing more is pumped for instances; those of which nothing is left have ended.
+
+    Args:
+      handles: `[n]`: their handles.
+      *tables: The tables.
+    """
     t = Tables(*tables)
     for i in handles:
         t.instances[i, c.N_ALIVE] -= 1
@@ -110,7 +124,7 @@ def close(handles, *tables):
 
 @entry
 def finish(ended, programs, uses, *tables):
-    """Instances that have ended are ended of: their handles and programs are free for others.
+    """Reports instances that have ended: their handles and programs are free for others.
 
     Args:
       ended: `[n, 2]` int64, to be written: their numbers, and whether they were training instances.
@@ -133,7 +147,13 @@ def finish(ended, programs, uses, *tables):
 
 @inlined
 def has_room_for(t, places, programs):
-    """Whether tables and arenas have room for these programs, and for what is pumped."""
+    """Tells whether tables and arenas have room for programs, and for what is pumped.
+
+    Args:
+      t: The tables.
+      places: `[n]`: the programs' places.
+      programs: `ProgramStore.programs`.
+    """
     live, rows = t.clock[c.LIVE_TOP], t.clock[c.ROWS_TOP]
     for place in places:
         live += np.int64(1) << power_of(programs[place, c.P_LENGTH])
@@ -151,7 +171,14 @@ def has_room_for(t, places, programs):
 
 @inlined
 def feed_all(t, numbers, rows_at, fed):
-    """Writes where what is pumped belongs; `rows_at` moves on to where each instance's rows end."""
+    """Writes where what is pumped belongs.
+
+    Args:
+      t: The tables.
+      numbers: See `admit`.
+      rows_at: `[instances]` int64: where in `slots` the rows of each instance's begin; moves on to where they end.
+      fed: See `admit`.
+    """
     at = 0
     for j in range(len(numbers)):
         k, n = numbers[j, POSITION], numbers[j, PUMPED_ROWS]
@@ -163,7 +190,13 @@ def feed_all(t, numbers, rows_at, fed):
 
 @inlined
 def begin(t, i, pumps):
-    """Sets the counters of an instance's messages, and notes those that are pumped."""
+    """Sets the counters of an instance's messages, and notes those that are pumped.
+
+    Args:
+      t: The tables.
+      i: The instance's handle.
+      pumps: See `admit`.
+    """
     alive, line, v = 0, t.instances[i, c.FIRST_LINE], t.instances[i, c.FIRST_LIVE]
     for _ in range(t.instances[i, c.N_INVOCATIONS]):
         t.live[v, c.N_MISSING], t.live[v, c.N_OWED] = t.lines[line, c.N_IN], t.lines[line, c.OWED]
@@ -178,14 +211,24 @@ def begin(t, i, pumps):
 
 @inlined
 def forget(pumps):
-    """Nothing has been pumped."""
+    """Empties the pumps' lists.
+
+    Args:
+      pumps: See `admit`.
+    """
     for k in range(len(pumps)):
         pumps[k, PUMP_FIRST] = pumps[k, PUMP_LAST] = -1
 
 
 @inlined
 def give_own_slots(t, v, pump):
-    """Gives a pumped message slots."""
+    """Gives a pumped message slots.
+
+    Args:
+      t: The tables.
+      v: The message.
+      pump: Its pump, as a number of a stage.
+    """
     arena, line = t.stages[pump, c.ARENA], line_of(t, v)
     at, size = t.instances[handle_of(t, v), c.FIRST_SLOT] + t.lines[line, c.ROW], np.int64(t.lines[line, c.OUT_ROWS])
     n = np.int64(t.free[arena, c.N_FREE]) - size
@@ -196,7 +239,14 @@ def give_own_slots(t, v, pump):
 
 @inlined
 def note(t, v, stage, pumps):
-    """Gives a pumped message slots, and puts it at the end of its pump's list."""
+    """Gives a pumped message slots, and puts it at the end of its pump's list.
+
+    Args:
+      t: The tables.
+      v: The message.
+      stage: Its pump, as a number of a stage.
+      pumps: See `admit`.
+    """
     give_own_slots(t, v, stage)
     t.live[v, c.NEXT_TOGETHER] = -1
     for k in range(len(pumps)):
@@ -211,7 +261,12 @@ def note(t, v, stage, pumps):
 
 @inlined
 def pump(t, pumps):
-    """What has been noted travels on, pump by pump."""
+    """Lets the messages of the pumps' lists travel on, pump by pump.
+
+    Args:
+      t: The tables.
+      pumps: See `admit`.
+    """
     for k in range(len(pumps)):
         if pumps[k, PUMP_FIRST] >= 0:
             emit(t, pumps[k, PUMP_FIRST])

@@ -56,7 +56,7 @@ def decide(worker, chosen, policy, ahead, spare, decided, pack, due, *tables):
 
 @inlined
 def try_build(t, q, spare, decision, pack, due):
-    """Takes the next dispatch from a queue and writes it down; says whether there is room for it. If not, nothing has been taken.
+    """Takes the next dispatch from a queue and writes it down, if there is room for it.
 
     Args:
       t: The tables.
@@ -65,6 +65,9 @@ def try_build(t, q, spare, decision, pack, due):
       decision: A line for it.
       pack: See `decide`.
       due: See `decide`.
+
+    Returns:
+      Whether there was room. If not, nothing has been taken.
     """
     stage, direction = q // c.N_DIRECTIONS, q % c.N_DIRECTIONS
     if t.queues[q, c.ITEM_ROWS] > t.queues[q, c.MAX_ROWS]:
@@ -118,7 +121,16 @@ def try_build(t, q, spare, decision, pack, due):
 
 @inlined
 def padded_size(t, stage, n):
-    """The size to which a stage's dispatch of `n` rows is padded; 0 if that waits until it is issued."""
+    """Finds the size to which a dispatch is padded.
+
+    Args:
+      t: The tables.
+      stage: The stage.
+      n: Rows of the dispatch.
+
+    Returns:
+      The size; 0 if padding waits until the dispatch is issued.
+    """
     for k in range(c.SIZES, c.ARENA):
         if t.stages[stage, k] >= n or t.stages[stage, k] == 0:
             return t.stages[stage, k]
@@ -156,7 +168,14 @@ def fitting(t, q, most, space, pack):
 
 @inlined
 def count(t, q, n, rows):
-    """Counts a dispatch of a queue for statistics."""
+    """Counts a dispatch of a queue for statistics.
+
+    Args:
+      t: The tables.
+      q: The queue.
+      n: Messages of the dispatch.
+      rows: Its input rows.
+    """
     t.queues[q, c.DISPATCHES] += 1
     t.queues[q, c.TAKEN] += n
     t.queues[q, c.TAKEN_ROWS] += rows
@@ -166,7 +185,14 @@ def count(t, q, n, rows):
 
 @inlined
 def lacks_slots(t, stage, out, decision):
-    """Whether an arena has too few free slots for `out` rows of each of a stage's outputs; then it is decision which, and how many it needs."""
+    """Tells whether an arena has too few free slots for a stage's outputs.
+
+    Args:
+      t: The tables.
+      stage: The stage.
+      out: Rows of each output.
+      decision: The dispatch's line: if slots are missing, the arena and how many are needed are written to it.
+    """
     for o in range(t.stages[stage, c.N_OUTPUTS]):
         arena, need = t.stages[stage, c.ARENA + o], np.int64(0)
         for other in range(t.stages[stage, c.N_OUTPUTS]):
@@ -179,7 +205,15 @@ def lacks_slots(t, stage, out, decision):
 
 @inlined
 def unlink(t, q, n, rows, follower):
-    """Takes the first `n` messages of a queue, which hold so many rows; who stands behind them is its first now."""
+    """Takes the first messages of a queue.
+
+    Args:
+      t: The tables.
+      q: The queue.
+      n: How many messages.
+      rows: How many input rows they have.
+      follower: The message behind them, or -1.
+    """
     t.queues[q, c.HEAD] = follower
     t.queues[q, c.ITEMS] -= n
     t.queues[q, c.ITEM_ROWS] -= rows
@@ -190,7 +224,13 @@ def unlink(t, q, n, rows, follower):
 
 @inlined
 def give_slots(t, stage, messages):
-    """Gives the outputs of a stage's messages slots."""
+    """Gives the outputs of messages slots.
+
+    Args:
+      t: The tables.
+      stage: Their stage.
+      messages: `[n]`: the messages.
+    """
     for o in range(t.stages[stage, c.N_OUTPUTS]):
         arena = t.stages[stage, c.ARENA + o]
         n = np.int64(t.free[arena, c.N_FREE])
@@ -206,7 +246,13 @@ def give_slots(t, stage, messages):
 
 @inlined
 def see(t, stage, messages):
-    """Notes the versions of a stage's parameters."""
+    """Notes which parameter versions messages see.
+
+    Args:
+      t: The tables.
+      stage: Their stage.
+      messages: `[n]`: the messages.
+    """
     for p in range(t.stages[stage, c.N_PARAMS]):
         version = t.nodes[t.params[t.stages[stage, c.PARAMS] + p, c.NODE], c.VERSION]
         for v in messages:
@@ -215,7 +261,16 @@ def see(t, stage, messages):
 
 @inlined
 def write_slots(t, stage, messages, lines, pack, size):
-    """Writes the slots of the rows of each port and each output, padded to `size`; or if that is 0 how many rows each of them has, and then their slots one after the other."""
+    """Writes the slots of a dispatch's rows, port by port and output by output: padded, or else how many rows each of these has, and then their slots.
+
+    Args:
+      t: The tables.
+      stage: The stage.
+      messages: `[n]`: the messages.
+      lines: `[n]`: their program lines.
+      pack: int32, to be written.
+      size: The padded size; 0 if the dispatch is not padded.
+    """
     n_ports, n_outputs = t.stages[stage, c.N_PORTS], t.stages[stage, c.N_OUTPUTS]
     at = np.int64(0) if size else n_ports + n_outputs
     for p in range(n_ports):
@@ -255,7 +310,7 @@ def write_slots(t, stage, messages, lines, pack, size):
 
 @inlined
 def gradients(t, stage, messages, lines, seen, due):
-    """Counts gradient rows of a stage's nodes; returns how many updates are due, and writes them to `due`.
+    """Counts gradient rows of a stage's nodes, and makes the updates that are due.
 
     Args:
       t: The tables.
@@ -264,6 +319,9 @@ def gradients(t, stage, messages, lines, seen, due):
       lines: `[n]`: their program lines.
       seen: Whether the messages have seen versions on their way forth; a loss sees those of now.
       due: See `decide`.
+
+    Returns:
+      How many updates are due.
     """
     n_due, n_params = 0, t.stages[stage, c.N_PARAMS]
     for p in range(n_params):
@@ -294,7 +352,14 @@ def gradients(t, stage, messages, lines, seen, due):
 
 @inlined
 def count_rows(t, node, age, rows):
-    """Counts gradient rows of a node that are equally stale."""
+    """Counts gradient rows of a node that are equally stale.
+
+    Args:
+      t: The tables.
+      node: The node's line of `nodes`.
+      age: Updates of the node since the messages have seen its parameters.
+      rows: How many rows.
+    """
     t.nodes[node, c.COUNT] += rows
     t.nodes[node, c.STALENESS] += rows * age
     t.nodes[node, c.STALE_SUM] += rows * age

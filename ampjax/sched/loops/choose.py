@@ -12,7 +12,17 @@ from ampjax.sched.loops.queues import has_room
 
 @inlined
 def rank(t, q, policy):
-    """What the policies of these numbers compare: the lowest goes first (`sched.decisions.policy`); of equal ones that which has waited longest."""
+    """Ranks a queue as compiled policies do (`decisions.policy`).
+
+    Args:
+      t: The tables.
+      q: The queue, which is not empty.
+      policy: The policy's number.
+
+    Returns:
+      Four integers; the queue of the lowest goes first. The last one says when the queue ceased to be empty, so that of equal ones that which has waited longest
+      goes first.
+    """
     stage, direction = q // c.N_DIRECTIONS, q % c.N_DIRECTIONS
     back = direction == c.BACKWARD or (direction == c.FORWARD and t.stages[stage, c.KIND] == c.ENDS)
     ready = min(t.queues[q, c.ITEM_ROWS], t.queues[q, c.MAX_ROWS])
@@ -31,7 +41,17 @@ def rank(t, q, policy):
 
 @inlined
 def choose(t, worker, policy, spare):
-    """The queue that a worker takes next; or `NOTHING` if nothing can be dispatched, `WAITS` if the policy wants it to wait."""
+    """Chooses the queue that a worker takes next.
+
+    Args:
+      t: The tables.
+      worker: The worker.
+      policy: The policy's number.
+      spare: See `decide`.
+
+    Returns:
+      The queue; `NOTHING` if nothing can be dispatched, `WAITS` if the policy wants the worker to wait.
+    """
     best = np.int64(c.NOTHING)
     lowest = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
     for k in range(t.active[worker, c.N_ACTIVE]):

@@ -24,10 +24,16 @@ DIGEST = hashlib.sha256(b"".join([columns.__name__.encode(), *(file.read_bytes()
 
 
 def known(**wanted: Any) -> dict[str, Any]:
-    """Those of the options of `njit` that this Numba knows.
+    """Selects the options of `njit` that this Numba knows.
 
     `_nrt` is private, so another Numba may refuse it, with a `KeyError` when the first loop is compiled. None of those that are asked for changes a result: without `_nrt` loops count
     references and are slower, without the others they take longer to compile.
+
+    Args:
+      **wanted: Options that are asked for.
+
+    Returns:
+      Those of them that are known.
     """
     options = getattr(getattr(CPUDispatcher, "targetdescr", None), "options", None)
     return {name: value for name, value in wanted.items() if hasattr(options, name)}
@@ -64,17 +70,38 @@ class _Cache(FunctionCache):
 
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a function that Python calls. Numbers may overflow, which NumPy warns of where Numba is switched off."""
+    """Compiles a function that Python calls. Numbers may overflow, which NumPy warns of where Numba is switched off.
+
+    Args:
+      function: The function.
+
+    Returns:
+      The compiled function, which takes its arguments by position.
+    """
     return _kept(njit(**OPTIONS, **ENTRY)(function), function)
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a function that only compiled ones call: to unpack its arguments from Python would be most of its compilation."""
+    """Compiles a function that only compiled ones call: to unpack its arguments from Python would be most of its compilation.
+
+    Args:
+      function: The function.
+
+    Returns:
+      The compiled function.
+    """
     return _kept(njit(**OPTIONS, **INNER)(function), function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a function into those that call it: for what is done to each message, where a call, with all the tables, would cost more than what it does."""
+    """Compiles a function into those that call it: for what is done to each message, where a call, with all the tables, would cost more than what it does.
+
+    Args:
+      function: The function.
+
+    Returns:
+      The compiled function.
+    """
     return njit(**OPTIONS, **INLINED)(function)
 
 

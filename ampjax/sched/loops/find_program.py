@@ -17,13 +17,29 @@ B = 0x1B03738712FAD5C9, 0x369DEA0F31A53F85, 0x3C6EF372FE94F82B
 
 @inlined
 def folded(h):
-    """A number with its upper half mixed into its lower half."""
+    """Mixes the upper half of a number into its lower half.
+
+    Args:
+      h: The number, int64.
+
+    Returns:
+      The mixed number, int64.
+    """
     return h ^ ((h >> 32) & 0xFFFFFFFF)
 
 
 @inlined
 def mixed(h, x, by):
-    """Half a key with one more number, with these multipliers."""
+    """Mixes a number into half a key.
+
+    Args:
+      h: The half so far, int64.
+      x: The number, int64.
+      by: Three multipliers.
+
+    Returns:
+      The new half, int64.
+    """
     return folded((h ^ folded(x * by[0]) * by[1]) * by[2])
 
 
@@ -60,7 +76,13 @@ def find(numbers, ids, salt, programs, table, keys, places):
 
 @entry
 def insert(programs, places, table):
-    """Enters programs, by the keys in their lines; there is room."""
+    """Enters programs into the hash table, which has room.
+
+    Args:
+      programs: `ProgramStore.programs`, with their keys.
+      places: `[n]`: the programs' places.
+      table: `[2 ** n]` int64: the hash table.
+    """
     for place in places:
         at = entry_of(programs, table, programs[place, c.KEY], programs[place, c.KEY + 1])
         table[at] = place
@@ -68,7 +90,13 @@ def insert(programs, places, table):
 
 @entry
 def remove(programs, places, table):
-    """Removes programs."""
+    """Removes programs from the hash table.
+
+    Args:
+      programs: `ProgramStore.programs`, with their keys.
+      places: `[n]`: the programs' places.
+      table: `[2 ** n]` int64: the hash table.
+    """
     for place in places:
         at = entry_of(programs, table, programs[place, c.KEY], programs[place, c.KEY + 1])
         if table[at] == place:
@@ -77,7 +105,17 @@ def remove(programs, places, table):
 
 @inlined
 def entry_of(programs, table, a, b):
-    """The entry of a key in the table, or the free one where it is missed."""
+    """Finds a key in the hash table.
+
+    Args:
+      programs: `ProgramStore.programs`.
+      table: `[2 ** n]` int64: the hash table.
+      a: The first half of the key.
+      b: The second half.
+
+    Returns:
+      The entry of the key, or the free one where it is missed.
+    """
     mask = len(table) - 1
     at = a & mask
     while table[at] != c.NOBODY:

@@ -10,25 +10,58 @@ from ampjax.sched.loops.compiled import inlined, inner
 
 @inlined
 def line_of(t, v):
-    """A message's line among all programs. The compiler learns that it isn't negative, so need not count from the table's end."""
+    """Gives a message's line of `lines`. The compiler learns that it isn't negative, so need not count from the table's end.
+
+    Args:
+      t: The tables.
+      v: The message.
+
+    Returns:
+      The line, int64.
+    """
     return np.int64(np.uint32(t.live[v, c.INVOCATION]))
 
 
 @inlined
 def handle_of(t, v):
-    """The handle of a message's instance."""
+    """Gives the handle of a message's instance.
+
+    Args:
+      t: The tables.
+      v: The message.
+
+    Returns:
+      The handle, int64.
+    """
     return np.int64(np.uint32(t.live[v, c.HANDLE]))
 
 
 @inlined
 def age_of(t, v):
-    """When a message's instance was admitted."""
+    """Tells when a message's instance was admitted.
+
+    Args:
+      t: The tables.
+      v: The message.
+
+    Returns:
+      How many instances were admitted before it, int64.
+    """
     return t.instances[handle_of(t, v), c.AGE]
 
 
 @inlined
 def push(t, q, first, last, n, rows):
-    """Puts a list of `n` messages, which hold so many rows and begin to wait now, at the end of a queue."""
+    """Puts a list of messages, which begin to wait now, at the end of a queue.
+
+    Args:
+      t: The tables.
+      q: The queue.
+      first: The first message of the list; the others follow through `NEXT`.
+      last: The last one.
+      n: How many there are.
+      rows: How many input rows they have.
+    """
     t.live[last, c.NEXT] = -1
     if t.queues[q, c.ITEMS] == 0:
         t.queues[q, c.HEAD] = first
@@ -44,7 +77,12 @@ def push(t, q, first, last, n, rows):
 
 @inlined
 def enter(t, q):
-    """A queue is no longer empty: its worker has one more."""
+    """Adds a queue, which is no longer empty, to its worker's.
+
+    Args:
+      t: The tables.
+      q: The queue.
+    """
     worker = t.stages[q // c.N_DIRECTIONS, c.WORKER]
     t.clock[c.ENTERED] += 1
     t.queues[q, c.SINCE] = t.clock[c.ENTERED]
@@ -55,7 +93,12 @@ def enter(t, q):
 
 @inlined
 def leave(t, q):
-    """A queue is empty: its worker has one less."""
+    """Takes a queue, which is empty, from its worker's.
+
+    Args:
+      t: The tables.
+      q: The queue.
+    """
     worker, at = t.stages[q // c.N_DIRECTIONS, c.WORKER], t.queues[q, c.ACTIVE_AT]
     t.active[worker, c.N_ACTIVE] -= 1
     last = np.int64(t.active[worker, c.QUEUES + t.active[worker, c.N_ACTIVE]])
@@ -66,7 +109,16 @@ def leave(t, q):
 
 @inner
 def merge(t, a, b):
-    """Two lists in order of age as one; of equal age those of `a` go first. Gives its first and its last message."""
+    """Merges two lists of messages in order of age; of equal age those of the first list go first.
+
+    Args:
+      t: The tables.
+      a: The first message of a list, or -1.
+      b: The first message of another list, or -1.
+
+    Returns:
+      The first and the last message of the merged list.
+    """
     first = last = -1
     while a >= 0 and b >= 0:
         if age_of(t, b) < age_of(t, a):
@@ -90,7 +142,15 @@ def merge(t, a, b):
 
 @inner
 def in_order(t, head):
-    """A list sorted by age, equal ones as they stand: runs that are in order are merged, two by two."""
+    """Sorts a list of messages by age; equal ones stay as they are. Runs that are in order are merged, two by two.
+
+    Args:
+      t: The tables.
+      head: The first message of the list.
+
+    Returns:
+      The first message of the sorted list.
+    """
     # Each run is longer than those behind it together, so there are few.
     runs, lengths, n = t.ranges[c.RUNS], t.ranges[c.RUN_LENGTHS], 0
     while head >= 0:
@@ -114,7 +174,12 @@ def in_order(t, head):
 
 @inner
 def oldest_first(t, q):
-    """Puts the messages of the oldest instances first."""
+    """Puts the messages of the oldest instances first.
+
+    Args:
+      t: The tables.
+      q: The queue, which is not empty.
+    """
     if t.queues[q, c.N_SORTED] == t.queues[q, c.ITEMS]:
         return
     if t.queues[q, c.N_SORTED] == 0:
@@ -138,7 +203,16 @@ def oldest_first(t, q):
 
 @inner
 def space_for(t, stage, spare):
-    """Rows that every output of a stage can get now, arenas' growth included; `spare` `[arenas]` is empty where they have no limits."""
+    """Counts the rows that every output of a stage can get now, arenas' growth included.
+
+    Args:
+      t: The tables.
+      stage: The stage.
+      spare: See `decide`.
+
+    Returns:
+      How many rows; `UNLIMITED` where arenas have no limits.
+    """
     space = np.int64(c.UNLIMITED)
     if len(spare) == 0:
         return space
@@ -152,7 +226,13 @@ def space_for(t, stage, spare):
 
 @inner
 def has_room(t, q, spare):
-    """Whether what the first message of a queue makes has room."""
+    """Tells whether there is room for what the first message of a queue makes.
+
+    Args:
+      t: The tables.
+      q: The queue, which is not empty.
+      spare: See `decide`.
+    """
     stage = q // c.N_DIRECTIONS
     if len(spare) == 0 or q % c.N_DIRECTIONS == c.BACKWARD or t.stages[stage, c.N_OUTPUTS] == 0:
         return True
@@ -172,6 +252,10 @@ def put_alike_first(t, q):
 
     Returns:
       How many are alike.
+
+    Args:
+      t: The tables.
+      q: The queue, which is not empty.
     """
     head = np.int64(t.queues[q, c.HEAD])
     born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[head, c.BORN])

@@ -11,7 +11,14 @@ from ampjax.sched.loops.compiled import entry, inlined, inner
 
 @inlined
 def power_of(length):
-    """The least `k` with `2 ** k >= length`."""
+    """Finds the power of two that a range is given out in.
+
+    Args:
+      length: The range's length.
+
+    Returns:
+      The least `k` with `2 ** k >= length`.
+    """
     power = 0
     while 1 << power < length:
         power += 1
@@ -20,7 +27,15 @@ def power_of(length):
 
 @inlined
 def take_live(t, length):
-    """A free range of at least `length` lines of `live`: where it begins."""
+    """Takes a free range of `live`.
+
+    Args:
+      t: The tables, which have room.
+      length: Its length, at least.
+
+    Returns:
+      Where it begins.
+    """
     power = power_of(length)
     begin = np.int64(t.ranges[c.FREE_LIVE, power])
     if begin >= 0:
@@ -33,7 +48,15 @@ def take_live(t, length):
 
 @inlined
 def take_rows(t, length):
-    """A free range of at least `length` lines of `slots`: where it begins."""
+    """Takes a free range of `slots`.
+
+    Args:
+      t: The tables, which have room.
+      length: Its length, at least.
+
+    Returns:
+      Where it begins.
+    """
     power = power_of(length)
     begin = np.int64(t.ranges[c.FREE_ROWS, power])
     if begin >= 0:
@@ -46,7 +69,13 @@ def take_rows(t, length):
 
 @inlined
 def give_live(t, begin, length):
-    """Gives a range of `live` back; its first line holds where the next free one of its length begins."""
+    """Gives a range of `live` back; its first line then holds where the next free one of its length begins.
+
+    Args:
+      t: The tables.
+      begin: Where it begins.
+      length: The length that it was taken for.
+    """
     power = power_of(length)
     t.live[begin, c.NEXT] = t.ranges[c.FREE_LIVE, power]
     t.ranges[c.FREE_LIVE, power] = begin
@@ -54,7 +83,13 @@ def give_live(t, begin, length):
 
 @inlined
 def give_rows(t, begin, length):
-    """Gives a range of `slots` back, in the same way."""
+    """Gives a range of `slots` back, as `give_live` does.
+
+    Args:
+      t: The tables.
+      begin: Where it begins.
+      length: The length that it was taken for.
+    """
     power = power_of(length)
     t.slots[begin] = t.ranges[c.FREE_ROWS, power]
     t.ranges[c.FREE_ROWS, power] = begin
@@ -62,7 +97,7 @@ def give_rows(t, begin, length):
 
 @entry
 def widen(handles, lengths, rows, moved, *tables):
-    """Instances get longer programs: their messages move to longer ranges where they must, and with them their places in queues.
+    """Makes room for longer programs: messages move to longer ranges where they must, and with them their places in queues.
 
     Args:
       handles: `[n]`: their handles.
@@ -96,7 +131,14 @@ def widen(handles, lengths, rows, moved, *tables):
 
 @inner
 def move(t, old, n, new):
-    """Moves `n` messages from `old` on to `new` on, wherever they wait."""
+    """Moves messages to other lines of `live`, wherever they wait.
+
+    Args:
+      t: The tables.
+      old: Their first line so far.
+      n: How many there are.
+      new: Their first line from now on.
+    """
     for k in range(n):
         for column in range(t.live.shape[1]):
             t.live[new + k, column] = t.live[old + k, column]

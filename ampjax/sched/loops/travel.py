@@ -19,14 +19,26 @@ NO_RANK = 1 << 30
 
 @entry
 def done(messages, direction, *tables):
-    """A dispatch's messages travel on, or are answered."""
+    """Lets a dispatch's messages travel on, or be answered.
+
+    Args:
+      messages: `[n]`: the messages, of one stage.
+      direction: The dispatch's direction, by number.
+      *tables: The tables.
+    """
     if len(messages) > 0:
         travel(Tables(*tables), messages, direction)
 
 
 @inlined
 def travel(t, messages, direction):
-    """A dispatch's messages travel on, or are answered."""
+    """Lets a dispatch's messages travel on, or be answered.
+
+    Args:
+      t: The tables.
+      messages: `[n]`: the messages, at least one, of one stage.
+      direction: The dispatch's direction, by number.
+    """
     back = direction == c.BACKWARD
     ends = not back and t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
     if not (back or ends):
@@ -42,7 +54,15 @@ def travel(t, messages, direction):
 
 @inlined
 def linked(t, messages):
-    """Messages as a list: its first."""
+    """Links messages to a list through `NEXT_TOGETHER`.
+
+    Args:
+      t: The tables.
+      messages: `[n]`: the messages.
+
+    Returns:
+      The first one.
+    """
     head = np.int64(-1)
     for k in range(len(messages) - 1, -1, -1):
         t.live[messages[k], c.NEXT_TOGETHER] = head
@@ -52,7 +72,15 @@ def linked(t, messages):
 
 @inner
 def emit(t, head):
-    """A list of messages travels on, port by port: whoever has all of its inputs is ready, and groups that are complete travel on themselves; who is owed nothing is answered."""
+    """Lets a list of messages travel on, port by port. Who has all of its inputs is ready, and complete groups travel on themselves; who is owed nothing is answered.
+
+    Args:
+      t: The tables.
+      head: The first message of the list; the others follow through `NEXT_TOGETHER`.
+
+    Returns:
+      Always 0.
+    """
     rank, consumed, v = np.int64(NO_RANK), True, head
     while v >= 0:
         t.live[v, c.N_MISSING] = c.TRAVELLED
@@ -72,7 +100,16 @@ def emit(t, head):
 
 @inlined
 def reach(t, head, rank):
-    """Those who consume a list of messages at ports of this rank have one input more; returns the next rank, and a list of groups that are complete."""
+    """Gives the consumers of a list of messages, at ports of one rank, their input.
+
+    Args:
+      t: The tables.
+      head: The first message of the list; the others follow through `NEXT_TOGETHER`.
+      rank: The rank.
+
+    Returns:
+      The next rank that there is, or `NO_RANK`; the first of a list of groups that are complete now, or -1.
+    """
     following, groups, last_group, v = np.int64(NO_RANK), np.int64(-1), np.int64(-1), head
     q, first, last, n, rows = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(0), np.int64(0)  # who is ready
     while v >= 0:
@@ -116,7 +153,15 @@ def reach(t, head, rank):
 
 @inlined
 def unconsumed(t, head):
-    """Those of a list of messages that nobody consumes. Others may have been answered by now: a group that nobody consumes answers at once."""
+    """Finds the messages of a list that nobody consumes. Others may have been answered by now: a group that nobody consumes answers at once.
+
+    Args:
+      t: The tables.
+      head: The first message of the list; the others follow through `NEXT_TOGETHER`.
+
+    Returns:
+      The first of a list of them through `NEXT`, or -1.
+    """
     first, last, v = np.int64(-1), np.int64(-1), head
     while v >= 0:
         if t.lines[line_of(t, v), c.OWED] == 0:
@@ -127,7 +172,17 @@ def unconsumed(t, head):
 
 @inlined
 def appended(t, first, last, v):
-    """A list of answered messages with one more: its first and its last. It must be `closed`."""
+    """Adds a message to a list of answered ones, through `NEXT`. The list must be `closed`.
+
+    Args:
+      t: The tables.
+      first: The first message of the list, or -1.
+      last: The last one, or -1.
+      v: The message.
+
+    Returns:
+      The first and the last message now.
+    """
     if last < 0:
         return v, v
     t.live[last, c.NEXT] = v
@@ -136,7 +191,16 @@ def appended(t, first, last, v):
 
 @inlined
 def closed(t, first, last):
-    """A list ends; returns its first."""
+    """Ends a list of answered messages.
+
+    Args:
+      t: The tables.
+      first: The first message of the list, or -1.
+      last: The last one, or -1.
+
+    Returns:
+      The first one.
+    """
     if last >= 0:
         t.live[last, c.NEXT] = -1
     return first
@@ -144,7 +208,12 @@ def closed(t, first, last):
 
 @inner
 def answer(t, messages):
-    """A stage has answered its inputs: whose rows these were is owed one gradient less."""
+    """Notes that a stage has answered the inputs of messages: whose rows these were is owed one gradient less.
+
+    Args:
+      t: The tables.
+      messages: `[n]`: the messages, at least one, of one stage.
+    """
     for p in range(t.lines[line_of(t, messages[0]), c.N_IN]):
         first = last = np.int64(-1)
         for v in messages:
@@ -159,7 +228,15 @@ def answer(t, messages):
 
 @inner
 def settle(t, head):
-    """All who consume a list of messages have answered: they go back, or end; producer by producer, in the order in which these stand."""
+    """Sends messages back, or ends them, all of whose consumers have answered: producer by producer, in the order in which these stand.
+
+    Args:
+      t: The tables.
+      head: The first message of the list, or -1; the others follow through `NEXT`.
+
+    Returns:
+      Always 0.
+    """
     while head >= 0:
         stage = np.int64(t.lines[line_of(t, head), c.STAGE])
         others = last_other = np.int64(-1)
@@ -187,7 +264,15 @@ def settle(t, head):
 
 @inlined
 def members_of(t, head):
-    """A list of groups ends: who is in them is owed one gradient less. Returns those that are owed none now."""
+    """Ends a list of groups: each of their members is owed one gradient less.
+
+    Args:
+      t: The tables.
+      head: The first group of the list; the others follow through `NEXT`.
+
+    Returns:
+      The first of a list of the members that are owed none now, or -1.
+    """
     first, last, v = np.int64(-1), np.int64(-1), head
     while v >= 0:
         line, base = line_of(t, v), t.instances[handle_of(t, v), c.FIRST_LIVE]
@@ -204,7 +289,12 @@ def members_of(t, head):
 
 @inlined
 def end_all(t, head):
-    """The lives of a list of messages of one stage or pump end: their slots are free; so are the places of instances of which these were the last."""
+    """Ends messages of one stage or pump: their slots are free; so is all that instances hold of which these were the last.
+
+    Args:
+      t: The tables.
+      head: The first message of the list; the others follow through `NEXT`.
+    """
     stage = np.int64(t.lines[line_of(t, head), c.STAGE])
     for o in range(t.stages[stage, c.N_OUTPUTS]):
         arena = t.stages[stage, c.ARENA + o]
@@ -228,7 +318,12 @@ def end_all(t, head):
 
 @inlined
 def end_instance(t, i):
-    """An instance has ended: what it held can be given to another."""
+    """Ends an instance: what it held can be given to another.
+
+    Args:
+      t: The tables.
+      i: Its handle.
+    """
     if t.instances[i, c.N_INVOCATIONS] >= 0:  # one for which nothing was ever pumped holds none
         give_live(t, t.instances[i, c.FIRST_LIVE], t.instances[i, c.N_INVOCATIONS])
         give_rows(t, t.instances[i, c.FIRST_SLOT], t.instances[i, c.N_OUT_ROWS])

@@ -89,7 +89,13 @@ def advance(
 
 @inlined
 def look_who_asks(t, moments, workers):
-    """Idle workers are asked for which something has come, or for which something waited when they were last asked."""
+    """Finds the idle workers that are asked next: those for which something has come, or for which something waited when they were last asked.
+
+    Args:
+      t: The tables.
+      moments: See `advance`; it is written to.
+      workers: See `advance`; it is written to.
+    """
     for k in range(moments[c.N_BLOCKED]):
         t.clock[c.WOKEN + workers[c.TO_ASK, k]] = 1
     n = 0
@@ -104,7 +110,14 @@ def look_who_asks(t, moments, workers):
 
 @inlined
 def note_blocked(t, moments, workers, worker):
-    """A worker starts nothing now; one for which something waits is asked again at the next event."""
+    """Notes that a worker starts nothing now. If something waits for it, it is asked again at the next event.
+
+    Args:
+      t: The tables.
+      moments: See `advance`; it is written to.
+      workers: See `advance`; it is written to.
+      worker: The worker.
+    """
     if t.active[worker, c.N_ACTIVE]:
         workers[c.TO_ASK, moments[c.N_BLOCKED]] = worker
         moments[c.N_BLOCKED] += 1
@@ -113,7 +126,7 @@ def note_blocked(t, moments, workers, worker):
 
 @inlined
 def cost_ns(t, decision, pack, due, rates):
-    """What a dispatch takes: `FlopsCost` operation by operation, so that both round alike.
+    """Computes what a dispatch takes: as `FlopsCost`, operation by operation, so that both round alike.
 
     Args:
       t: The tables.
@@ -121,6 +134,9 @@ def cost_ns(t, decision, pack, due, rates):
       pack: The same.
       due: `[d, 3]`: its updates.
       rates: What dispatches cost.
+
+    Returns:
+      Nanoseconds, int64.
     """
     q, n, operations = decision[c.QUEUE], decision[c.N_MESSAGES], 0.0
     first = np.int64(rates.queues[q, c.FIRST_TERM])
@@ -147,13 +163,29 @@ def cost_ns(t, decision, pack, due, rates):
 
 @inlined
 def whole_ns(seconds):
-    """Whole nanoseconds, rounded up."""
+    """Rounds up to whole nanoseconds.
+
+    Args:
+      seconds: A time in seconds, float64.
+
+    Returns:
+      Nanoseconds, int64.
+    """
     return np.int64(np.ceil(seconds * 1e9 - 1e-6))
 
 
 @inlined
 def begin_dispatch(moments, workers, worker, decision, first, costs):
-    """A worker, which was asked, starts a dispatch, whose first message is `first`: it goes into the heap."""
+    """Lets a worker, which was asked, start a dispatch: it goes into the heap.
+
+    Args:
+      moments: See `advance`; it is written to.
+      workers: See `advance`; it is written to.
+      worker: The worker.
+      decision: The dispatch's line.
+      first: Its first message.
+      costs: What it takes, in nanoseconds.
+    """
     workers[c.END_NS, worker], workers[c.RUNS_NUMBER, worker] = (
         moments[c.NOW_NS] + max(np.int64(0), costs),
         decision[c.NUMBER],
@@ -174,7 +206,13 @@ def begin_dispatch(moments, workers, worker, decision, first, costs):
 
 @inlined
 def end_first(t, moments, workers):
-    """The dispatch that ends first leaves the heap: it is that much later now, and its worker is asked next."""
+    """Ends the dispatch that ends first: it leaves the heap, it is that much later now, and its worker is asked next.
+
+    Args:
+      t: The tables.
+      moments: See `advance`; it is written to.
+      workers: See `advance`; it is written to.
+    """
     worker = workers[c.HEAP, 0]
     moments[c.NOW_NS] = workers[c.END_NS, worker]
     moments[c.N_BUSY] -= 1
@@ -194,14 +232,26 @@ def end_first(t, moments, workers):
 
 @inlined
 def ends_before(workers, a, b):
-    """Whether one worker's dispatch ends before another's; of two that end together the one that was decided first."""
+    """Tells whether one worker's dispatch ends before another's; of two that end together the one that was decided first.
+
+    Args:
+      workers: See `advance`.
+      a: A worker that is busy.
+      b: Another one.
+    """
     ends, others = workers[c.END_NS, a], workers[c.END_NS, b]
     return ends < others or (ends == others and workers[c.RUNS_NUMBER, a] < workers[c.RUNS_NUMBER, b])
 
 
 @inlined
 def unroll(t, v, messages):
-    """Writes down the messages of a dispatch, of which the first is given."""
+    """Writes down the messages of a dispatch.
+
+    Args:
+      t: The tables.
+      v: The first of them; the others follow through `NEXT`.
+      messages: `[n]` int32, to be written.
+    """
     for k in range(len(messages)):
         messages[k] = v
         v = t.live[v, c.NEXT]

@@ -48,6 +48,9 @@ class Feeds:
         Args:
           batch: The messages.
           slots: What loops have written.
+
+        Returns:
+          A feed for each pump whose payloads go to an arena.
         """
         feeds: list[Feed] = []
         start = 0
@@ -64,6 +67,9 @@ class Feeds:
 
 def check_payload(feed: Feed) -> None:
     """Checks what has been pumped.
+
+    Args:
+      feed: What has been pumped.
 
     Raises:
       MessageError: If a payload has another shape than its pump, or a dtype that does not fit.

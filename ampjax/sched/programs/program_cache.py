@@ -18,7 +18,7 @@ from ampjax.sched.tables.plan_tables import Arenas
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.unfold.demand import ArenaRows, demand
 from ampjax.unfold.program_keys import topologies_of
-from ampjax.unfold.unfolder import Unfolder, of_some
+from ampjax.unfold.unfolder import Unfolder, select_instances
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ProgramCache:
     def places(
         self, t: Tables, ids: np.ndarray, batch: Mapping[str, Messages], numbers: np.ndarray, purpose: int
     ) -> tuple[Tables, np.ndarray]:
-        """The tables, and the places `[k]` of instances' programs.
+        """Finds the programs of instances, and unfolds those that are not known.
 
         Args:
           t: The tables.
@@ -76,6 +76,9 @@ class ProgramCache:
           batch: All that is pumped for them; `Messages.instance` counts positions in `ids`.
           numbers: What tells them apart (`unfold.program_keys`).
           purpose: What they are run for, by its place in `passes.PURPOSES`.
+
+        Returns:
+          The tables, some of which may be longer; the places `[k]` of the programs.
 
         Raises:
           MessageError: As `Unfolder.unfold` does.
@@ -93,12 +96,15 @@ class ProgramCache:
         return t, places
 
     def demands(self, ids: np.ndarray, batches: Sequence[Mapping[str, Messages]], purpose: str) -> list[ArenaRows]:
-        """For each of some instances the rows that it needs of each device arena, if nothing is freed before it has ended; for the guard of memory limits.
+        """Counts the rows that instances need of each device arena, if nothing is freed before they have ended; for the guard of memory limits.
 
         Args:
           ids: The instances' numbers, no two the same.
           batches: Their messages; several batches are pumped one after the other.
           purpose: What they are run for.
+
+        Returns:
+          For each instance its rows of each arena.
 
         Raises:
           MessageError: As `Unfolder.unfold` does.
@@ -147,7 +153,11 @@ class ProgramCache:
         new: dict[tuple[int, ...], int] = {}
         of = [new.setdefault(tuple(key), len(new)) for key in keys[missing].tolist()]
         wanted = missing[np.unique(of, return_index=True)[1]]
-        own = batch if len(wanted) == len(ids) else {pump: of_some(m, wanted.tolist()) for pump, m in batch.items()}
+        own = (
+            batch
+            if len(wanted) == len(ids)
+            else {pump: select_instances(m, wanted.tolist()) for pump, m in batch.items()}
+        )
         unfolding = self.unfolder.unfold([own], ids[wanted], purpose)
         by_id = unfolding.workspace.reads_instance and not self._by_id
         programs = self.unfolder.programs(unfolding)

@@ -25,7 +25,14 @@ class Extents:
         self._ends: list[int] = []
 
     def take(self, n: int) -> int:
-        """Takes `n` lines; returns where they begin."""
+        """Takes lines.
+
+        Args:
+          n: How many.
+
+        Returns:
+          Where they begin.
+        """
         for k, start in enumerate(self._starts):
             if self._ends[k] - start >= n:
                 self._starts[k] += n
@@ -36,7 +43,12 @@ class Extents:
         return self.top - n
 
     def give(self, start: int, n: int) -> None:
-        """Gives `n` lines from `start` on back."""
+        """Gives lines back.
+
+        Args:
+          start: Where they begin.
+          n: How many.
+        """
         if not n:
             return
         k, end = bisect_left(self._starts, start), start + n

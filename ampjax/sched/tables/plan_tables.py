@@ -40,7 +40,16 @@ class Arenas:
 
 
 def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tables:
-    """Tables without programs, with nothing in flight."""
+    """Makes the tables of a plan, without programs and with nothing in flight.
+
+    Args:
+      plan: The plan.
+      settings: Intervals and sizes of dispatches.
+      arenas: The arenas by number.
+
+    Returns:
+      The tables.
+    """
     params, starts, edge_types = _params(plan)
     width = max((len(stage.parameterised) for stage in plan.stages), default=0)
     return Tables(
@@ -125,18 +134,33 @@ def _queues(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
                 queues[c.N_DIRECTIONS * stage.number + direction],
                 stage,
                 direction,
-                size_of(stage, settings.max_dispatch_size),
+                most_rows(stage, settings.max_dispatch_size),
             )
     return queues
 
 
-def size_of(stage: Stage, most: int) -> int:
-    """The rows that a dispatch of a stage may hold, where others may hold `most`."""
+def most_rows(stage: Stage, most: int) -> int:
+    """Counts the rows that a dispatch of a stage may hold.
+
+    Args:
+      stage: The stage.
+      most: How many dispatches of other stages may hold.
+
+    Returns:
+      The least of that and of its nodes' `max_dispatch_size`.
+    """
     return min([most, *(node.options.max_dispatch_size or most for node in stage.nodes)])
 
 
 def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> None:
-    """Sets what one dispatch of a queue may hold: `most` rows, of what makes its kernel large."""
+    """Sets what one dispatch of a queue may hold, counting what makes its kernel large.
+
+    Args:
+      queue: The queue's line, to be written.
+      stage: Its stage.
+      direction: Its direction, by number.
+      most: How many rows.
+    """
     forth = direction != c.BACKWARD
     collects = forth and stage.kind.collects
     makes_rows = collects or (forth and stage.kind.by_topology and not stage.aligned)
@@ -146,8 +170,17 @@ def limit_queue(queue: np.ndarray, stage: Stage, direction: int, most: int) -> N
     queue[c.MAX_OUT] = most if makes_rows else c.UNLIMITED
 
 
-def longer(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:
-    """An array of at least `n` along an axis, twice as long as before or longer, that begins with this one."""
+def lengthened(array: np.ndarray, n: int, axis: int = 0) -> np.ndarray:
+    """Makes an array long enough.
+
+    Args:
+      array: The array.
+      n: How long it must be, at least.
+      axis: Along which axis.
+
+    Returns:
+      The array itself if it is long enough; else one that begins with it and ends in zeros, at least twice as long.
+    """
     if n <= array.shape[axis]:
         return array
     shape = list(array.shape)

@@ -10,7 +10,7 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.tables.extents import Extents
-from ampjax.sched.tables.plan_tables import Arenas, longer, n_edge_types
+from ampjax.sched.tables.plan_tables import Arenas, lengthened, n_edge_types
 from ampjax.unfold.programs import Programs
 
 Parts = list[tuple[str, int, int]]
@@ -58,7 +58,16 @@ class ProgramStore:
         self._extents = {name: Extents() for name in ("lines", "inputs", "outputs", "picks", "places")}
 
     def add(self, t: Tables, programs: Programs, keys: np.ndarray) -> tuple[Tables, int]:
-        """Adds a wave of programs with these keys `[k, 2]`; returns the tables and its number."""
+        """Adds a wave of programs.
+
+        Args:
+          t: The tables.
+          programs: The programs.
+          keys: `[k, 2]` int64: their keys.
+
+        Returns:
+          The tables, some of which may be longer; the wave's number.
+        """
         n, e, k = programs.n_invocations, len(programs.in_from), programs.n_instances
         counts = {"lines": n, "inputs": e, "outputs": len(programs.out_to), "picks": len(programs.picks), "places": k}
         parts: Parts = []
@@ -99,14 +108,21 @@ class ProgramStore:
         per_place = 4 * t.edges.shape[1] + 8 * self.programs.shape[1]
         sizes = per_line, 4 * t.inputs.shape[1], 4 * t.outputs.shape[1], 4, per_place
         wave = Wave(parts, sum(size * count for size, count in zip(sizes, counts.values(), strict=True)), places)
-        self.waves[number], self.uses = wave, longer(self.uses, number + 1)
+        self.waves[number], self.uses = wave, lengthened(self.uses, number + 1)
         t.clock[c.ASKED] += 1
         self.uses[number] = 0, t.clock[c.ASKED]
         self.nbytes += wave.nbytes
         return t, number
 
     def drop(self, number: int) -> Wave:
-        """Gives a wave's lines back; nobody may use it."""
+        """Gives a wave's lines back. Nobody may use it.
+
+        Args:
+          number: The wave's number.
+
+        Returns:
+          The wave.
+        """
         wave = self.waves.pop(number)
         self._numbers.give(number, 1)
         self.give(wave.parts)
@@ -114,25 +130,52 @@ class ProgramStore:
         return wave
 
     def charge(self, wave: Wave, nbytes: int) -> None:
-        """Counts what is kept for a wave elsewhere."""
+        """Counts what is kept for a wave elsewhere.
+
+        Args:
+          wave: The wave.
+          nbytes: How many bytes.
+        """
         wave.nbytes += nbytes
         self.nbytes += nbytes
 
     def take(self, table: str, n: int, parts: Parts) -> int:
-        """Takes `n` lines of a table, which are added to `parts`; returns where they begin. `with_room` must follow."""
+        """Takes lines of a table. `with_room` must follow.
+
+        Args:
+          table: The table's name: `lines`, `inputs`, `outputs`, `picks`, or `places` for that of programs.
+          n: How many lines.
+          parts: A list to which they are added.
+
+        Returns:
+          Where they begin.
+        """
         start = self._extents[table].take(n)
         parts.append((table, start, n))
         return start
 
     def give(self, parts: Parts) -> None:
-        """Gives lines back."""
+        """Gives lines back.
+
+        Args:
+          parts: The lines.
+        """
         for table, start, n in parts:
             self._extents[table].give(start, n)
             if table == "lines":
                 self._places[start : start + n] = c.NO_PLACE
 
     def take_places(self, t: Tables, ids: np.ndarray, parts: Parts) -> tuple[Tables, np.ndarray]:
-        """Places `[n]` for programs that are still empty, of these instances."""
+        """Takes places for programs that are still empty.
+
+        Args:
+          t: The tables.
+          ids: `[n]`: the numbers of their instances.
+          parts: A list to which the places are added.
+
+        Returns:
+          The tables, some of which may be longer; the places `[n]`.
+        """
         start = self.take("places", len(ids), parts)
         t = self.with_room(t, self._states.dtype)
         own = self.programs[start : start + len(ids)]
@@ -141,7 +184,18 @@ class ProgramStore:
         return t, np.arange(start, start + len(ids))
 
     def move(self, t: Tables, place: int, n: int, room: int, parts: Parts) -> Tables:
-        """Gives a program, which has `n` lines, other lines: `room` of them."""
+        """Gives a program other lines.
+
+        Args:
+          t: The tables.
+          place: The program's place.
+          n: How many lines it has; they move with it.
+          room: How many lines it gets.
+          parts: A list to which these are added.
+
+        Returns:
+          The tables, some of which may be longer.
+        """
         start = self.take("lines", room, parts)
         t = self.with_room(t, self._states.dtype)
         old = int(self.programs[place, c.P_LINE])
@@ -152,7 +206,13 @@ class ProgramStore:
         return t
 
     def note(self, lines: np.ndarray | slice, states: np.ndarray, places: np.ndarray) -> None:
-        """Notes the states and the programs of lines."""
+        """Notes to which programs lines belong, and their states.
+
+        Args:
+          lines: `[n]`: the lines.
+          states: `[n, fields]`: their state fields.
+          places: `[n]`: the places of their programs.
+        """
         self._states[lines], self._places[lines] = states, places
 
     @property
@@ -163,31 +223,58 @@ class ProgramStore:
         return numbers[np.argsort(self.uses[numbers, c.USED])].tolist()
 
     def use(self, places: np.ndarray, n: int) -> None:
-        """Counts `n` users more for the wave of each program."""
+        """Counts users of the waves of programs.
+
+        Args:
+          places: The programs' places; each counts.
+          n: How many users more; fewer if it is negative.
+        """
         np.add.at(self.uses[:, c.USERS], self.programs[places, c.WAVE], n)
 
     def find(self, lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The place of each program line's program, and the line's number within it."""
+        """Finds the programs of lines.
+
+        Args:
+          lines: `[n]`: the lines.
+
+        Returns:
+          `[n]` int64: the places of their programs, or `NO_PLACE`; `[n]`: their numbers within these.
+        """
         places = self._places[lines].astype(np.int64)
         return places, lines - self.programs[places, c.P_LINE]
 
     def states(self, lines: np.ndarray) -> np.ndarray:
-        """The state fields `[n, fields]` of invocations, given their program lines."""
+        """Gives the state fields of invocations.
+
+        Args:
+          lines: `[n]`: their program lines.
+
+        Returns:
+          `[n, fields]` int64.
+        """
         return self._states[lines].astype(np.int64)
 
     def with_room(self, t: Tables, states: np.dtype) -> Tables:
-        """Tables that hold all lines that have been taken, and states of this dtype."""
+        """Makes tables long enough for all lines that have been taken.
+
+        Args:
+          t: The tables.
+          states: The dtype of states that are to be noted.
+
+        Returns:
+          The tables, some of which may be longer.
+        """
         top = {name: extents.top for name, extents in self._extents.items()}
         if states.itemsize > self._states.itemsize:
             self._states = self._states.astype(states)
-        self._states, self._places = longer(self._states, top["lines"]), longer(self._places, top["lines"])
-        self.programs = longer(self.programs, top["places"])
+        self._states, self._places = lengthened(self._states, top["lines"]), lengthened(self._places, top["lines"])
+        self.programs = lengthened(self.programs, top["places"])
         return t._replace(
-            lines=longer(t.lines, top["lines"]),
-            inputs=longer(t.inputs, top["inputs"]),
-            outputs=longer(t.outputs, top["outputs"]),
-            picks=longer(t.picks, top["picks"]),
-            edges=longer(t.edges, top["places"]),
+            lines=lengthened(t.lines, top["lines"]),
+            inputs=lengthened(t.inputs, top["inputs"]),
+            outputs=lengthened(t.outputs, top["outputs"]),
+            picks=lengthened(t.picks, top["picks"]),
+            edges=lengthened(t.edges, top["places"]),
         )
 
     def _note(self, places: range, programs: Programs, begin: dict[str, int], wave: int, now: int) -> None:
@@ -199,7 +286,15 @@ class ProgramStore:
 
 
 def pumped_rows(programs: Programs, arenas: Arenas) -> np.ndarray:
-    """Rows that are pumped for each instance into each arena, `[k, arenas]`."""
+    """Counts the rows that are pumped for each instance into each arena.
+
+    Args:
+      programs: The programs.
+      arenas: The arenas by number.
+
+    Returns:
+      `[k, arenas]` int64.
+    """
     rows = np.zeros((programs.n_instances, len(arenas.keys)), np.int64)
     pumps = np.flatnonzero(programs.stage < 0)
     arena = np.array(arenas.of_pump, np.int64)[-1 - programs.stage[pumps]]

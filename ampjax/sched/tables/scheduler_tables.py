@@ -10,7 +10,7 @@ from ampjax.plan.stages import ArenaKey
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.decisions.scheduler_settings import NO_ROW_LIMIT, SchedulerSettings
-from ampjax.sched.tables.plan_tables import Arenas, limit_queue, longer, make_tables, size_of
+from ampjax.sched.tables.plan_tables import Arenas, lengthened, limit_queue, make_tables, most_rows
 
 UNLIMITED_SPARE = np.zeros(0, np.int64)
 """`spare` where no arena has a limit."""
@@ -40,10 +40,14 @@ class SchedulerTables:
         self.size_arenas(settings)
 
     def size_arenas(self, settings: SchedulerSettings) -> None:
-        """Gives arenas their first sizes and their limits; nothing may be in flight. Caps are forgotten."""
+        """Gives arenas their first sizes and their limits; nothing may be in flight. Caps are forgotten.
+
+        Args:
+          settings: The sizes and limits.
+        """
         for stage, direction in [*self._caps]:
             own = self._plan.stages[stage]
-            limit_queue(self.t.queues[c.N_DIRECTIONS * stage + direction], own, direction, size_of(own, self._most))
+            limit_queue(self.t.queues[c.N_DIRECTIONS * stage + direction], own, direction, most_rows(own, self._most))
         self._caps.clear()
         keys = self.arenas.keys
         self.limited = min([settings.limit, *settings.limits.values()]) < NO_ROW_LIMIT
@@ -61,7 +65,14 @@ class SchedulerTables:
         return self._limits - self.capacities if self.limited else UNLIMITED_SPARE
 
     def capacity(self, key: ArenaKey) -> int:
-        """Rows of an arena, slot 0 included."""
+        """Counts the rows that an arena must have now; they only become more.
+
+        Args:
+          key: The arena.
+
+        Returns:
+          How many rows, slot 0 included.
+        """
         return int(self.capacities[self._numbers[key]]) + 1
 
     @property
@@ -80,7 +91,7 @@ class SchedulerTables:
         number = DIRECTIONS.index(direction)
         self._caps[stage, number] = most = max(rows, self._caps.get((stage, number), 0))
         own = self._plan.stages[stage]
-        limit_queue(self.t.queues[c.N_DIRECTIONS * stage + number], own, number, min(most, size_of(own, self._most)))
+        limit_queue(self.t.queues[c.N_DIRECTIONS * stage + number], own, number, min(most, most_rows(own, self._most)))
 
     def cap_of(self, stage: int, direction: str) -> int:
         """Gives the cap of a stage's dispatches, in rows.
@@ -95,25 +106,42 @@ class SchedulerTables:
         return self._caps.get((stage, DIRECTIONS.index(direction)), 0)
 
     def reserve_instances(self, n: int) -> None:
-        """Makes handles for `n` instances more."""
+        """Makes sure that there are free handles.
+
+        Args:
+          n: How many.
+        """
         vacant = int(self.t.clock[c.N_VACANT])
         if vacant < n:
             self._add_instances(n - vacant)
 
     def reserve(self, lengths: np.ndarray, rows: np.ndarray) -> None:
-        """Makes tables long enough for programs of `lengths` `[n]` invocations and `rows` `[n]` rows."""
+        """Makes tables long enough for more programs.
+
+        Args:
+          lengths: `[n]`: the invocations of each.
+          rows: `[n]`: the output rows of each.
+        """
         t = self.t
         live = int(t.clock[c.LIVE_TOP]) + int(_ranges(lengths).sum())
         slots = int(t.clock[c.ROWS_TOP]) + int(_ranges(rows).sum())
-        self.t = t._replace(live=longer(t.live, live), slots=longer(t.slots, slots))
+        self.t = t._replace(live=lengthened(t.live, live), slots=lengthened(t.slots, slots))
 
     def reserve_slots(self, rows: np.ndarray) -> None:
-        """Makes arenas large enough for so many rows more, `[arenas]`."""
+        """Makes sure that arenas have free slots.
+
+        Args:
+          rows: `[arenas]`: how many of each.
+        """
         for arena in np.flatnonzero(rows > self.t.n_free).tolist():
             self.grow_arena(arena, int(rows[arena]))
 
     def grow_arena(self, arena: int, need: int) -> None:
-        """Doubles an arena until it has so many free slots.
+        """Doubles an arena until it has enough free slots.
+
+        Args:
+          arena: The arena's number.
+          need: How many free slots.
 
         Raises:
           InvariantError: If its limit does not allow that: the scheduler asks before it takes.
@@ -133,7 +161,7 @@ class SchedulerTables:
 
     def _add_slots(self, arena: int, new: int) -> None:
         t, old, free = self.t, int(self.capacities[arena]), int(self.t.n_free[arena])
-        table, first = longer(t.free, c.FREE + new, axis=1), c.FREE + free
+        table, first = lengthened(t.free, c.FREE + new, axis=1), c.FREE + free
         table[arena, first : first + new - old] = np.arange(new, old, -1)
         table[arena, c.N_FREE] += new - old
         self.capacities[arena] = new
@@ -143,16 +171,23 @@ class SchedulerTables:
     def _add_instances(self, n: int) -> None:
         """Makes handles for at least `n` more instances."""
         t, old, free = self.t, len(self.t.instances), int(self.t.clock[c.N_VACANT])
-        instances = longer(t.instances, old + n)
+        instances = lengthened(t.instances, old + n)
         new = len(instances)
-        idle = longer(t.idle, new, axis=1)
+        idle = lengthened(t.idle, new, axis=1)
         idle[c.VACANT, free : free + new - old] = np.arange(new - 1, old - 1, -1)
         t.clock[c.N_VACANT] += new - old
         self.t = t._replace(instances=instances, idle=idle)
 
 
 def power_of_two(n: int) -> int:
-    """The least power of two that is at least `n`, which ranges of `n` lines are given out in."""
+    """Rounds up to a power of two. Ranges of tables are given out in such lengths.
+
+    Args:
+      n: A length.
+
+    Returns:
+      The least power of two that is at least `n`, and at least 1.
+    """
     return 1 << (max(n, 1) - 1).bit_length()
 
 

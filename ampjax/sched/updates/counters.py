@@ -41,20 +41,35 @@ class UpdateCounters:
         return self._column(c.COUNT)
 
     def are_due_after(self, nodes: Iterable[str], rows: int) -> bool:
-        """Whether so many gradient rows for each of these names make all of them update by themselves, whatever they hold; a name may be there twice."""
+        """Tells whether gradient rows make some nodes update by themselves, whatever they hold.
+
+        Args:
+          nodes: Names of nodes; a name may be there twice.
+          rows: How many gradient rows each of them gets.
+
+        Returns:
+          Whether all of them update.
+        """
         intervals = self._column(c.INTERVAL)
         return all(0 <= intervals[node] <= n * rows for node, n in Counter(nodes).items())
 
     def state(self) -> dict[str, Any]:
-        """What another must know to go on: versions, and what has been counted since the last updates. JSON can hold it.
+        """Gives what another must know to go on: versions, and what has been counted since the last updates. JSON can hold it.
 
         What replicas have handed in for their next mean is not in it: they begin that anew.
+
+        Returns:
+          A dictionary for `resume`.
         """
         staleness, since = self._column(c.STALENESS), self._replicas.state()
         return {"versions": self.versions, "counts": self.counts, "staleness": staleness, "since": since}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Goes on from another's `state`."""
+        """Goes on from another's `state`.
+
+        Args:
+          state: What `state` gave.
+        """
         for column, part in ((c.VERSION, "versions"), (c.COUNT, "counts"), (c.STALENESS, "staleness")):
             self._table[:, column] = [state[part][name] for name in self._names]
         self._replicas.resume(state["since"])
@@ -105,7 +120,15 @@ def edge_columns(plan: Plan) -> dict[int, slice]:
 
 
 def gradient_rows(stage: Stage, d: Dispatch) -> dict[str, int]:
-    """The gradient rows that a dispatch of a stage brings, by the node that has the parameters: one that goes back, or a loss in training."""
+    """Counts the gradient rows that a dispatch brings. A backward dispatch does, and that of a loss in training.
+
+    Args:
+      stage: Its stage.
+      d: The dispatch.
+
+    Returns:
+      Rows by the node that has the parameters; none for other dispatches.
+    """
     if d.stage < 0 or d.direction != DIRECTIONS[c.BACKWARD if stage.outputs else c.FORWARD]:
         return {}
     return d.gradient_rows(stage)

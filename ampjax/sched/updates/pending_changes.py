@@ -36,13 +36,23 @@ class PendingChanges:
         return worker in self._waiting
 
     def add(self, t: Tables, worker: int, changes: Sequence[Change]) -> None:
-        """Changes that wait for a worker."""
+        """Adds changes that wait for a worker.
+
+        Args:
+          t: The tables.
+          worker: The worker.
+          changes: The changes, in order.
+        """
         if changes:
             self._waiting.setdefault(worker, deque()).append(tuple(changes))
             t.clock[c.WOKEN + worker] = 1
 
     def flush(self, t: Tables) -> None:
-        """Updates every node from what it has accumulated, whatever its interval."""
+        """Updates every node from what it has accumulated, whatever its interval.
+
+        Args:
+          t: The tables.
+        """
         by_worker: dict[int, list[Change]] = {}
         for number in np.flatnonzero(t.nodes[:, c.COUNT]).tolist():
             name, node = self._nodes[number], t.nodes[number]
@@ -56,7 +66,15 @@ class PendingChanges:
             self.add(t, worker, changes)
 
     def next(self, t: Tables, worker: int) -> Dispatch:
-        """The oldest changes that wait for a worker, as a dispatch."""
+        """Takes the oldest changes that wait for a worker.
+
+        Args:
+          t: The tables.
+          worker: The worker, for whom some wait.
+
+        Returns:
+          A dispatch of these changes.
+        """
         waiting = self._waiting[worker]
         changes = waiting.popleft()
         if not waiting:
@@ -65,7 +83,11 @@ class PendingChanges:
         return _dispatch(int(t.clock[c.NOW]), worker, changes)
 
     def abandon(self) -> list[Dispatch]:
-        """Forgets them, and gives them back, without numbers."""
+        """Forgets all changes.
+
+        Returns:
+          Dispatches of them, whose number is 0.
+        """
         due = [_dispatch(0, worker, changes) for worker, waiting in self._waiting.items() for changes in waiting]
         self._waiting.clear()
         return due

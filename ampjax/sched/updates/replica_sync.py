@@ -44,7 +44,14 @@ class ReplicaGroups:
         self.flushed_by = {node: plan.worker_of[own[0]] for own in meeting for node in own}
 
     def after(self, node: str) -> list[Change]:
-        """What follows an update of a node."""
+        """Notes that a node has been updated.
+
+        Args:
+          node: Its name.
+
+        Returns:
+          The changes that follow, in order; none for a node that is no replica.
+        """
         if node not in self._group_of or not self._sync.every:
             return []
         name = self._group_of[node]
@@ -67,7 +74,11 @@ class ReplicaGroups:
         return changes
 
     def end_of_epoch(self) -> list[Change]:
-        """What the end of an epoch asks of the replicas."""
+        """Notes that an epoch has ended.
+
+        Returns:
+          The changes that follow: an average for each group, unless replicas are never averaged.
+        """
         if self._sync.rule == "none":
             return []
         self.forget_handed_in()
@@ -81,11 +92,19 @@ class ReplicaGroups:
             group.handed_in, group.triggered = {}, False
 
     def state(self) -> dict[str, dict[str, int]]:
-        """Updates of each replica since it last met the others, by group."""
+        """Gives what another must know to go on.
+
+        Returns:
+          For each group, the updates of each replica since it last met the others.
+        """
         return {name: group.since for name, group in self._groups.items()}
 
     def resume(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Goes on from another's `state`."""
+        """Goes on from another's `state`.
+
+        Args:
+          state: What `state` gave.
+        """
         for name, group in self._groups.items():
             group.since = dict(state[name])
         self.forget_handed_in()

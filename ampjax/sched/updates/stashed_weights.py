@@ -18,7 +18,15 @@ class WeightStashes:
         self._held.clear()
 
     def with_versions(self, t: Tables, d: Dispatch) -> Dispatch:
-        """A dispatch of a stage with stashed weights, with its versions, and with what can be dropped after it."""
+        """Adds to a dispatch the parameter versions that it uses, and those that can be dropped after it.
+
+        Args:
+          t: The tables.
+          d: A dispatch of a stage with stashed weights.
+
+        Returns:
+          The dispatch; in inference as it is.
+        """
         seen = t.live[d.messages[0], c.SEEN : c.SEEN + t.stages[d.stage, c.N_PARAMS]]
         if d.direction == DIRECTIONS[c.INFER]:
             return d

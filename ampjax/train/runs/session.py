@@ -12,7 +12,7 @@ import optax
 
 from ampjax.devices.allreduce import Device
 from ampjax.devices.memory_budget import payload_budget
-from ampjax.drivers.controller import Loop
+from ampjax.drivers.controller import ControllerLoop
 from ampjax.drivers.cost import Cost
 from ampjax.engine.executor import Executor
 from ampjax.ir.graph import Graph
@@ -49,7 +49,7 @@ class Session:
     """
 
     settings: Settings
-    controller: Loop | None
+    controller: ControllerLoop | None
     plan: Plan
     scheduler: Scheduler
     executor: Executor
@@ -114,7 +114,7 @@ def make_session(
     tx: optax.GradientTransformation | None = None,
     *,
     params: Mapping[str, Any] | None = None,
-    controller: Loop | None = None,
+    controller: ControllerLoop | None = None,
     devices: Sequence[Device] | None = None,
     cost: Callable[[Plan], Cost] | None = None,
 ) -> Session:

@@ -30,7 +30,16 @@ class Ranks:
         self._table = np.full((len(self._pumps) + len(plan.stages), sum(ports) + 1), UNRANKED, np.int16)
 
     def of(self, producers: np.ndarray, consumers: np.ndarray, ports: np.ndarray) -> np.ndarray:
-        """The ranks `[n]` of ports `(consumers, ports)` among those that messages of `producers` (stages, or `-1 - p` for pumps) reach."""
+        """Gives the ranks of ports among those that producers' messages reach.
+
+        Args:
+          producers: `[n]`: stages, or `-1 - p` for pump `p`.
+          consumers: `[n]`: the ports' stages.
+          ports: `[n]`: the ports.
+
+        Returns:
+          `[n]` int16.
+        """
         lines, columns = producers + len(self._pumps), self._first_port[consumers] + ports
         ranks = self._table[lines, columns]
         if ranks.min(initial=0) == UNRANKED:
@@ -48,7 +57,14 @@ class Ranks:
 
 
 def in_order(routes: Sequence[Targets]) -> dict[StagePort, int]:
-    """The ports that messages reach along some routes, numbered in the order in which the router comes to them."""
+    """Numbers the ports that messages reach along some routes, in the order in which the router comes to them.
+
+    Args:
+      routes: The routes of one producer, an output after the other.
+
+    Returns:
+      Ranks from 0 on, by port.
+    """
     ranks: dict[StagePort, int] = {}
     for route in routes:
         stack, seen = [route], set[int]()

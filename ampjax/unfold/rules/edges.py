@@ -71,7 +71,14 @@ class Edges:
         return Sent(np.nonzero(there)[1], there.sum(axis=1), place[edge_type, self.senders])
 
     def loads(self, sizes: np.ndarray) -> np.ndarray:
-        """`[messages, edge types + 1]`: for each message, what it sends over each type, and its edges; `sizes` `[messages]` are its rows."""
+        """Counts what each message sends.
+
+        Args:
+          sizes: `[messages]`: the rows of each.
+
+        Returns:
+          `[messages, edge types + 1]`: what it sends over each type of edges, then its edges.
+        """
         n, sent = len(sizes), self.sent
         edge_type = np.repeat(np.arange(len(sent.totals)), sent.totals)
         message = np.searchsorted(np.cumsum(sizes), sent.senders, side="right")
@@ -97,7 +104,14 @@ class EdgeIndex:
         self._joined: dict[tuple[tuple[int, ...], bytes], tuple[list[Topology | None], Edges]] = {}
 
     def of(self, handles: np.ndarray, sizes: np.ndarray) -> Edges:
-        """The edges of messages of the instances with the handles `[n]`, of so many rows `[n]`.
+        """Finds the edges of messages.
+
+        Args:
+          handles: `[n]`: the handles of their instances.
+          sizes: `[n]`: their rows.
+
+        Returns:
+          The edges of all of them.
 
         Raises:
           MessageError: If a topology does not fit the graph, or the rows of its message.
@@ -115,7 +129,14 @@ class EdgeIndex:
         return found[1]
 
     def n_rows(self, handles: np.ndarray) -> np.ndarray:
-        """`[n]`: the rows that are collected for messages of the instances with the handles `[n]`."""
+        """Counts the rows that are collected for messages.
+
+        Args:
+          handles: `[n]`: the handles of their instances.
+
+        Returns:
+          `[n]` int64.
+        """
         return np.array([self._find(handle).n_rows for handle in handles.tolist()], np.int64)
 
     def _find(self, handle: int) -> EdgeList:

@@ -54,7 +54,15 @@ class Groups:
         return sum(len(g.members) + (g.opener > 0) for g in self.open.values())
 
     def put(self, port: int, states: np.ndarray, messages: np.ndarray) -> list[CompleteGroup]:
-        """Takes messages at a port (0: members, 1: openers); returns the groups that are complete now.
+        """Takes messages at a port.
+
+        Args:
+          port: 0 for members, 1 for openers.
+          states: `[n, width]`: their states.
+          messages: `[n]`: their numbers in the table.
+
+        Returns:
+          The groups that are complete now.
 
         Raises:
           MessageError: If a group is opened twice, gets more members than its size, or its size is negative or not agreed on.

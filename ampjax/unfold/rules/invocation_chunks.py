@@ -50,7 +50,17 @@ class Chunk:
 
 
 def groups(stage: int, states: np.ndarray, members: Sequence[np.ndarray], openers: np.ndarray) -> Chunk:
-    """Groups of `members`, which have no rows of their own; of those without an opener `openers` is 0."""
+    """Makes the invocations of complete groups, which have no rows of their own.
+
+    Args:
+      stage: The group's stage.
+      states: `[n, width]`: the groups' states.
+      members: For each group its members `[m]`, by their numbers in the table.
+      openers: `[n]`: the opener of each, or 0.
+
+    Returns:
+      The invocations.
+    """
     parts = [np.append(own, opener) if opener else own for own, opener in zip(members, openers, strict=True)]
     fan_in = np.fromiter(map(len, parts), np.int64, len(parts))
     opened, none = openers > 0, np.zeros(len(parts), np.int64)

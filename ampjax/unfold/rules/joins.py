@@ -45,7 +45,15 @@ class JoinTable:
         return sum(int(np.count_nonzero(here)) for here in self._here)
 
     def put(self, port: int, states: np.ndarray, messages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Takes messages at a port; returns those that are complete now: port 0's states `[m, width]`, the messages of all ports `[m, ports]`.
+        """Takes messages at a port.
+
+        Args:
+          port: The port's number.
+          states: `[n, width]`: their states.
+          messages: `[n]`: their numbers in the table.
+
+        Returns:
+          For the keys that are complete now, port 0's states `[m, width]`, and the messages of all ports `[m, ports]`.
 
         Raises:
           MessageError: If a message with the same key waits at the port already.
@@ -85,7 +93,11 @@ class JoinTable:
         return states if port == 0 else self._states.take(self._place.take(numbers), axis=0), inputs
 
     def pending(self) -> list[tuple[int, np.ndarray, int]]:
-        """What waits: `(port, state [width], message)`, by port and key."""
+        """Lists what waits.
+
+        Returns:
+          `(port, state [width], message)`, by port and key.
+        """
         found = []
         for port in range(self._n):
             states, messages = self._still_here(port)
@@ -94,7 +106,15 @@ class JoinTable:
         return found
 
     def key(self, port: int, state: np.ndarray) -> tuple[int, ...]:
-        """The key of a message at a port."""
+        """The key of a message at a port.
+
+        Args:
+          port: The port's number.
+          state: `[width]`: the message's state.
+
+        Returns:
+          Integers; the first is the instance's handle.
+        """
         return tuple(self._keys.values(state[None], self._fields[port])[0].tolist())
 
     def _keep(self, port: int, numbers: np.ndarray, states: np.ndarray, messages: np.ndarray) -> None:

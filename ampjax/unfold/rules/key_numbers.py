@@ -136,7 +136,14 @@ class KeyNumbers:
         return self._columns.values(states, fields)
 
     def numbers(self, values: np.ndarray) -> np.ndarray | None:
-        """The numbers `[n]`, below `size`, of key columns; None if there is no room for a value, which `fit` makes."""
+        """Gives the numbers of keys.
+
+        Args:
+          values: `[n, k]`: key columns.
+
+        Returns:
+          `[n]` int64, below `size`; None if there is no room for a key, which `fit` makes.
+        """
         if self._dictionary is not None:
             return self._dictionary.numbers(values)
         if not self._size:
@@ -160,7 +167,11 @@ class KeyNumbers:
         return self._dictionary is not None
 
     def fit(self, values: np.ndarray) -> None:
-        """Makes room for all of `values` `[n, k]`; all numbers given before become invalid."""
+        """Makes room for keys. All numbers that were given before become invalid.
+
+        Args:
+          values: `[n, k]`: key columns, of all keys that must have room.
+        """
         low, high = values.min(axis=0), values.max(axis=0)
         if self._size:
             low, high = np.minimum(low, self._low), np.maximum(high, self._low + ~self._outside)
@@ -183,7 +194,11 @@ class KeyNumbers:
         self._size = int(np.prod(spans))
 
     def forget(self, values: np.ndarray) -> None:
-        """Lets a dictionary's numbers of keys that are done be used again."""
+        """Lets a dictionary's numbers of keys that are done be used again.
+
+        Args:
+          values: `[n, k]`: key columns.
+        """
         assert self._dictionary is not None
         self._dictionary.forget(values)
 

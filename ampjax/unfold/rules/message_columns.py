@@ -32,7 +32,15 @@ class IntColumn:
         return self._array[: self._n]
 
     def extend(self, n: int, values: np.ndarray | int) -> np.ndarray:
-        """Adds `n` at the end; gives a view of them."""
+        """Adds numbers at the end.
+
+        Args:
+          n: How many.
+          values: `[n]`, or one number for all.
+
+        Returns:
+          A view of the new ones, `[n]` int64.
+        """
         start, end = self._n, self._n + n
         if end > len(self._array):
             self._array = np.concatenate([self.values, np.zeros(max(end, len(self._array)), np.int64)])
@@ -95,7 +103,16 @@ class MessageTable:
             column.clear()
 
     def emit(self, owners: np.ndarray, first: np.ndarray | int, sizes: np.ndarray | int) -> np.ndarray:
-        """New messages `[n]` of the invocations `owners`, each with `sizes` rows from `first` on."""
+        """Adds messages.
+
+        Args:
+          owners: `[n]`: the invocations that have made them.
+          first: The first row of each, `[n]` or one number.
+          sizes: Rows of each, `[n]` or one number.
+
+        Returns:
+          `[n]`: the messages, by number.
+        """
         n, start = len(owners), len(self._owner)
         self._owner.extend(n, owners)
         self._first.extend(n, first)
@@ -103,22 +120,48 @@ class MessageTable:
         return np.arange(start, start + n)
 
     def view(self, of: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        """New messages `[n]` whose payloads are the rows `rows` of the messages `of`, or rows that are set later."""
+        """Adds messages whose rows others have made.
+
+        Args:
+          of: `[n]`: the messages that have these rows, too.
+          rows: `[n]`: the row of each; None if `set_rows` or `set_parts` follows.
+
+        Returns:
+          `[n]`: the new messages, by number.
+        """
         return self.emit(self.owner[of], 0 if rows is None else rows, 1)
 
     def set_rows(self, messages: np.ndarray, rows: np.ndarray, sizes: np.ndarray) -> None:
-        """Gives ragged messages their rows: `rows` one after the other, `sizes[i]` for message `i`."""
+        """Gives ragged messages their rows.
+
+        Args:
+          messages: `[n]`: the messages.
+          rows: `[sum(sizes)]`: their rows, one message after the other.
+          sizes: `[n]`: rows of each.
+        """
         self.first[messages] = ~(len(self._picks) + np.cumsum(sizes) - sizes)
         self.size[messages] = sizes
         self._picks.extend(len(rows), rows)
 
     def set_parts(self, messages: np.ndarray, rows: Sequence[np.ndarray]) -> None:
-        """Gives ragged messages their rows, `rows[i]` for message `i`."""
+        """Gives ragged messages their rows.
+
+        Args:
+          messages: `[n]`: the messages.
+          rows: For each message its rows.
+        """
         sizes = np.fromiter(map(len, rows), np.int64, len(rows))
         self.set_rows(messages, np.concatenate(rows) if rows else sizes, sizes)
 
     def rows_of(self, messages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of ragged messages, one after the other, and each message's number of them."""
+        """Gives the rows of ragged messages.
+
+        Args:
+          messages: `[n]`: the messages.
+
+        Returns:
+          `[sum(sizes)]`: the rows, one message after the other; `[n]`: rows of each.
+        """
         sizes = self.size[messages]
         return resolve(self.first[messages], sizes, self.picks), sizes
 
@@ -139,6 +182,9 @@ def resolve(first: np.ndarray, sizes: np.ndarray, picks: np.ndarray) -> np.ndarr
       first: `[n]`: the first row of each, or `~i` for the picks from place `i` on.
       sizes: `[n]`: rows of each.
       picks: The lists of rows.
+
+    Returns:
+      `[sum(sizes)]`: the rows.
     """
     picked = first < 0
     places = spread(np.where(picked, ~first, first), sizes)
@@ -152,7 +198,14 @@ def resolve(first: np.ndarray, sizes: np.ndarray, picks: np.ndarray) -> np.ndarr
 
 
 def spread(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """`starts[0], starts[0] + 1, ...` (`sizes[0]` of them), then those from `starts[1]` on, and so forth.
+    """Counts up from each of some numbers: `starts[0], starts[0] + 1, ...` (`sizes[0]` of them), then those from `starts[1]` on, and so forth.
+
+    Args:
+      starts: `[n]`: the first number of each range.
+      sizes: `[n]`: the lengths of the ranges.
+
+    Returns:
+      `[sum(sizes)]` int64.
 
     >>> spread(np.array([7, 0]), np.array([2, 3])).tolist()
     [7, 8, 0, 1, 2]

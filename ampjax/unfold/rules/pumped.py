@@ -17,12 +17,26 @@ T = TypeVar("T")
 
 
 def pumps_of(graph: Graph) -> dict[str, tuple[int, WireType]]:
-    """Each pump's number as a producer, and what it pumps."""
+    """Lists the pumps of a graph.
+
+    Args:
+      graph: The graph.
+
+    Returns:
+      By name, the pump's number as a producer, `-1 - p`, and the type of what it pumps.
+    """
     return {name: (-1 - i, node.op.type) for i, (name, node) in enumerate(graph.pumps.items())}
 
 
 def find_pump(pumps: Mapping[str, T], name: str) -> T:
-    """What is known of a pump.
+    """Finds what is known of a pump.
+
+    Args:
+      pumps: What is known, by the pump's name.
+      name: The name.
+
+    Returns:
+      What is known of it.
 
     Raises:
       MessageError: If there is none of that name.
@@ -50,7 +64,13 @@ class PumpedStates:
         self._layout, self._pumps, self._ids = layout, pumps, ids
 
     def find(self, name: str) -> tuple[int, WireType]:
-        """A pump's number as a producer, and what it pumps.
+        """Finds a pump.
+
+        Args:
+          name: Its name.
+
+        Returns:
+          Its number as a producer, and the type of what it pumps.
 
         Raises:
           MessageError: If there is none of that name.
@@ -58,7 +78,14 @@ class PumpedStates:
         return find_pump(self._pumps, name)
 
     def states(self, name: str, messages: Messages) -> np.ndarray:
-        """The states `[m, width]` of messages; an instance's handle is its place among the instances.
+        """Makes the states of pumped messages.
+
+        Args:
+          name: The pump's name.
+          messages: The messages; `instance` counts places among the instances, which are their handles here.
+
+        Returns:
+          `[m, width]` int64.
 
         Raises:
           MessageError: If a state field is missing or not known, or a ragged pump's sizes are missing.
@@ -74,7 +101,13 @@ class PumpedStates:
 
 
 def require_fields(name: str, wire: WireType, fields: frozenset[str], messages: Messages) -> None:
-    """Checks that messages have their pump's state fields, `fields` as a set, and sizes where it is ragged.
+    """Checks that messages have their pump's state fields, and sizes where it is ragged.
+
+    Args:
+      name: The pump's name.
+      wire: The type of what it pumps.
+      fields: Its state fields, as a set.
+      messages: The messages.
 
     Raises:
       MessageError: If a state field is missing or not known, or a ragged pump's sizes are missing.

@@ -29,7 +29,14 @@ class MessageBatch:
     messages: np.ndarray
 
     def take(self, mask: np.ndarray) -> MessageBatch:
-        """Those of the messages for which `mask` `[n]` is true."""
+        """Selects messages.
+
+        Args:
+          mask: `[n]` truth values.
+
+        Returns:
+          The messages for which it is true.
+        """
         return MessageBatch(self.states.compress(mask, axis=0), self.messages[mask])
 
 
@@ -69,7 +76,11 @@ class Router:
         }
 
     def route(self, targets: Targets, batch: MessageBatch) -> None:
-        """Sends a batch along a route.
+        """Sends messages along a route.
+
+        Args:
+          targets: The route.
+          batch: The messages.
 
         Raises:
           MessageError: If a state function fails or gives something unusable, a topology does not fit, or a loop of control nodes never ends.
@@ -210,7 +221,16 @@ def _dealt_out(batch: MessageBatch, chosen: np.ndarray) -> Parts:
 
 
 def find_topology(node: Node, pump: str, topologies: Mapping[str, Mapping[int, Topology]], handle: int) -> Topology:
-    """The topology of the instance with a handle.
+    """Finds the topology of an instance.
+
+    Args:
+      node: The node that needs it, for messages.
+      pump: The name of the topology's pump.
+      topologies: Maps of the instances: pump name to instance handle to `Topology`.
+      handle: The instance's handle.
+
+    Returns:
+      The topology.
 
     Raises:
       MessageError: If it has not been pumped.

@@ -32,7 +32,14 @@ class OutputSizes:
         self._edges = EdgeIndex(stage, topologies) if stage.chain is not None else None
 
     def of(self, states: np.ndarray, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The input rows (of port 0) and the output rows, `[n]` each, of invocations on the messages `inputs` `[n, ports]`.
+        """Counts the rows of invocations.
+
+        Args:
+          states: `[n, width]`: the states of port 0's messages.
+          inputs: `[n, ports]`: the input messages, by their numbers in the table.
+
+        Returns:
+          `[n]` input rows of port 0; `[n]` rows of each output.
 
         Raises:
           MessageError: If inputs have different numbers of rows, or a topology does not fit.
@@ -81,7 +88,16 @@ class OutputSizes:
 
 
 def edge_counts(stage: Stage, topologies: Topologies, n: int) -> np.ndarray:
-    """The edges `[n, edge types]` of each type of a chain, for the instances with handles 0 to `n - 1`; none where no topology was pumped."""
+    """Counts the edges of a chain.
+
+    Args:
+      stage: The chain's stage.
+      topologies: Maps of the instances: pump name to instance handle to `Topology`.
+      n: How many instances; they have the handles from 0 to `n - 1`.
+
+    Returns:
+      `[n, edge types]` int32; zeros where no topology was pumped.
+    """
     assert stage.chain is not None
     outputs = [edge_type.output for edge_type in stage.chain.edge_types]
     counts = np.zeros((n, len(outputs)), np.int32)

@@ -181,11 +181,11 @@ def test_nothing_is_issued_after_a_mistake():
     loop = Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(6)))
     run, issued = e.executor.run, []
 
-    def fails(streak):
-        issued.append(streak[0].number)
-        if e.plan.stages[streak[0].stage].name == "f1":
+    def fails(launches):
+        issued.append(launches[0].number)
+        if e.plan.stages[launches[0].stage].name == "f1":
             raise MemoryError
-        return run(streak)
+        return run(launches)
 
     e.executor.run = fails
     with pytest.raises(MemoryError) as failure:
@@ -234,7 +234,7 @@ def test_one_that_a_watch_wants_first_is_undone_too_if_what_comes_before_fails()
     for _ in range(3):
         loop.done(loop.decide(0))
 
-    def fails(streak):
+    def fails(launches):
         raise MemoryError
 
     e.executor.run = fails

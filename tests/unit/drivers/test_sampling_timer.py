@@ -13,7 +13,17 @@ from support.engines import engine
 from ampjax.drivers import sampling_timer
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.run import Loop
-from ampjax.drivers.sampling_timer import APART, CREDIT_NS, EACH, SHARE, Costs, Issue, Sampled, Timing, place
+from ampjax.drivers.sampling_timer import (
+    APART,
+    CREDIT_NS,
+    EACH,
+    SHARE,
+    Costs,
+    Issued,
+    SamplingTimer,
+    Timing,
+    place_in_time,
+)
 from ampjax.drivers.tracer import Note
 from ampjax.plan.stage_kinds import ROWS
 from ampjax.plan.stages import Stage
@@ -48,7 +58,7 @@ def device(work, every, cost=lambda name, i: KERNELS[name]):
         between = start + cost(name, i)
         free = between + CHANGES * changes
         timing = Timing(idle, waited, (between - start, free - between)) if timed else None
-        issues.append(Issue(note, idle, between if timed else idle, timing))
+        issues.append(Issued(note, idle, between if timed else idle, timing))
         truth.append((start, between, between, free))
         if timed:
             now = free
@@ -63,7 +73,7 @@ work = st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.integers(0, 2
 def test_times_are_exact_where_a_stage_always_takes_the_same(work, every):
     first = [work for work in itertools.product("ab", (True, False), [0]) for _ in range(every)]  # each is timed once
     issues, truth = device(first + work, every)
-    found = np.array([times for _, times in place(issues, Costs(issues), truth[-1][3])])
+    found = np.array([times for _, times in place_in_time(issues, Costs(issues), truth[-1][3])])
     np.testing.assert_allclose(found, truth, atol=3)
 
 
@@ -71,7 +81,7 @@ def test_times_are_exact_where_a_stage_always_takes_the_same(work, every):
 @given(work, st.integers(1, 9), st.lists(st.integers(1, 400), min_size=40, max_size=40))
 def test_whatever_the_device_does_the_order_is_kept_and_timed_dispatches_are_exact(work, every, costs):
     issues, truth = device(work, every, lambda name, i: costs[i])
-    placed = place(issues, Costs(issues), truth[-1][3])
+    placed = place_in_time(issues, Costs(issues), truth[-1][3])
     assert [issue for issue, _ in placed] == issues
     edges = [edge for _, times in placed for edge in times]
     assert edges == sorted(edges) and edges[-1] <= truth[-1][3]
@@ -86,7 +96,7 @@ def test_whatever_the_device_does_the_order_is_kept_and_timed_dispatches_are_exa
 def test_a_device_that_changes_its_pace_is_followed(every, pace):
     """Where it is never idle, what lies between two timed dispatches ends when the second one starts."""
     issues, truth = device([("a", False, 1)] * 40, every, lambda name, i: int(100 * (pace if i >= 16 else 1)))
-    placed = place(issues, Costs(issues), truth[-1][3])
+    placed = place_in_time(issues, Costs(issues), truth[-1][3])
     ends = [times[3] for _, times in placed]
     for before in range(every - 1, 39, every):  # the next one is timed
         assert ends[before] == pytest.approx(truth[before][3], abs=every)  # each time is cut to whole nanoseconds
@@ -102,9 +112,9 @@ def test_the_time_of_a_compilation_is_no_other_dispatchs():
 def test_a_size_that_was_never_timed_takes_its_neighbours_time():
     issues, _ = device([("a", False, 0), ("b", False, 0)], 1)
     costs = Costs(issues)
-    other = Issue(Note(0, STAGES["a"], "forward", np.array([1]), 4096), 0, 0)
+    other = Issued(Note(0, STAGES["a"], "forward", np.array([1]), 4096), 0, 0)
     assert costs.of(other) == (KERNELS["a"], 0.0)
-    assert costs.of(Issue(Note(0, STAGES["c"], "forward", np.array([1]), 8), 0, 0)) == (KERNELS["b"], 0.0), (
+    assert costs.of(Issued(Note(0, STAGES["c"], "forward", np.array([1]), 8), 0, 0)) == (KERNELS["b"], 0.0), (
         "what is usual"
     )
     assert Costs([]).of(other) == (0.0, 0.0)
@@ -114,7 +124,7 @@ def test_a_size_that_was_never_timed_takes_its_neighbours_time():
 def test_what_was_never_timed_with_changes_takes_the_kernels_time_without_and_the_other_way_round(changes):
     issues, _ = device([("a", changes, 0)], 1)
     note = Note(0, STAGES["a"], "forward", np.array([1]), 8, [Update("w", 1)] * (not changes))
-    assert Costs(issues).of(Issue(note, 0, 0)) == (KERNELS["a"], 0.0)
+    assert Costs(issues).of(Issued(note, 0, 0)) == (KERNELS["a"], 0.0)
 
 
 # What timing costs, with a host and a device whose times are known
@@ -130,7 +140,7 @@ class Machine:
     def clock(self):
         return self.ns
 
-    def tell(self, dispatch):
+    def note_parts(self, dispatch):
         return 0, STAGES["a"], dispatch.direction, dispatch.ids, dispatch.n_rows, dispatch.changes
 
     def begin(self, dispatch):
@@ -174,7 +184,7 @@ class Machine:
 def test_timing_takes_no_more_of_a_run_than_its_share(is_busy):
     """All of what it takes is counted: the question whether a device is idle, and the waiting."""
     machine = Machine(is_busy)
-    watch = Sampled(machine, machine, every=64)
+    watch = SamplingTimer(machine, machine, every=64)
     wanted = machine.pass_(watch, 40_000)
     without = 40_000 * 101_000
     assert machine.n_waits > 0 and 0 < machine.ns - without <= 1.3 * SHARE * machine.ns + CREDIT_NS
@@ -183,7 +193,7 @@ def test_timing_takes_no_more_of_a_run_than_its_share(is_busy):
 
 def test_a_run_that_is_short_has_its_kinds_timed():
     machine = Machine()
-    watch = Sampled(machine, machine, every=64)
+    watch = SamplingTimer(machine, machine, every=64)
     machine.pass_(watch, 10)
     watch.finish()
     assert machine.n_waits == EACH, "an idle device is not waited for before"
@@ -192,7 +202,7 @@ def test_a_run_that_is_short_has_its_kinds_timed():
 def test_what_is_compiled_in_a_timed_dispatch_is_no_loss_and_it_is_timed_again(monkeypatch):
     machine = Machine(n_to_compile=3)
     monkeypatch.setattr(sampling_timer, "compilations", lambda: machine.compilations)
-    watch = Sampled(machine, machine, every=64)
+    watch = SamplingTimer(machine, machine, every=64)
     machine.pass_(watch, 400)
     assert machine.n_waits >= 3 + EACH
     assert machine.n_waits * 150_000 <= 1.3 * SHARE * 400 * 101_000 + CREDIT_NS

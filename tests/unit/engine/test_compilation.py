@@ -1,7 +1,5 @@
 """Compilations: counted, bounded, and done before training begins."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +10,9 @@ from support.control import columns
 from support.engines import engine
 
 import ampjax as amp
-from ampjax.engine.compilation import _sizes, compilations, ladders
+from ampjax.engine.compilation import compilations, ladders
 from ampjax.engine.executor import Executor
+from ampjax.engine.kinds.segments_runner import sizes_to_compile
 from ampjax.plan.ladders import segment_sizes
 from ampjax.plan.stage_kinds import COLLECT, REDUCE
 from ampjax.sched.dry_run import dry_run
@@ -260,8 +259,7 @@ def test_a_ragged_wire_that_was_empty_in_the_dry_run_still_gets_dispatches_of_se
 
 @pytest.mark.parametrize(("kind", "rows", "messages"), [(REDUCE, 600, 30), (REDUCE, 5, 9), (COLLECT, 100, 7)])
 def test_segment_kernels_are_compiled_for_just_the_sizes_that_can_come(kind, rows, messages):
-    stage = SimpleNamespace(kind=kind)
     most = messages if kind.reduces else rows
     reachable = {segment_sizes(n, m) for n in range(rows + 1) for m in range(1, most + 1)}
-    compiled = _sizes(stage, rows, messages)
+    compiled = sizes_to_compile(rows, most)
     assert set(compiled) == reachable and len(compiled) == len(reachable) <= 12

@@ -83,6 +83,29 @@ def slopes(formula, arguments, cotangents, gradients, inputs):
 GRAPH = "makes a graph, whose nodes' bodies have cases"
 PROGRAM = "a whole program of cells that have cases: `experiments numerics` compares it with itself in float64, without fusions"
 RECIPE = "how a program is trained; no layer"
+START = "gives initial parameters, or a spec"
+STARTS = (
+    "tagger.glorot",
+    "tagger.init_gates",
+    "tagger.random_table",
+    "tree_lstm.uniform_table",
+    "permutation.digit_tables",
+)
+FUNCTION = "a whole model; unit/models/functions compares it with the graph whose nodes' bodies have cases"
+FUNCTIONS = (
+    "act_function.act_rnn",
+    "drawing.drawing",
+    "mixture_function.mixture_of_experts",
+    "permutation_function.permutation",
+    "rnn_function.list_reduction",
+    "rnn_function.linear",
+    "tagger_function.tagger",
+    "tree_lstm_function.tree_lstm",
+)
+FUNCTION_STARTS = (
+    *(f"{model}_function.init" for model in ("act", "mixture", "permutation", "rnn", "tagger", "tree_lstm")),
+    *(f"{model}_function.spec" for model in ("act", "mixture", "rnn")),
+)
 NO_CASE = {
     **dict.fromkeys(["act.act_rnn", "mixture.mixture_of_experts", "mlp.mlp", "permutation.permutation"], GRAPH),
     **dict.fromkeys(["rnn.list_reduction_rnn", "tagger.tagger", "tiled.tiled_linear", "tree_lstm.tree_lstm"], GRAPH),
@@ -101,6 +124,8 @@ NO_CASE = {
         ["classifiers.make_optimizer", "nmt.halving", "resnet.schedule", "inception.Config.channels"], RECIPE
     ),
     **dict.fromkeys(["scores.perplexity", "scores.bleu"], "plain Python; unit/models/test_scores"),
+    **dict.fromkeys([f"functions.{name}" for name in FUNCTIONS], FUNCTION),
+    **dict.fromkeys([*STARTS, *(f"functions.{name}" for name in FUNCTION_STARTS)], START),
     "sampled_softmax.draw": "gives whole numbers; unit/models/test_sampled_softmax",
     "translate.make_translate": "gives words; unit/models/test_translate",
 }

@@ -24,6 +24,7 @@ from ampjax.sched.diagnose.never_ends import require_ends
 from ampjax.sched.diagnose.story import describe, story
 from ampjax.sched.scheduler import Scheduler
 from ampjax.testing import random_case
+from ampjax.unfold.incomplete import find_waiting
 from ampjax.unfold.unfolder import Unfolder
 
 # Laws
@@ -145,7 +146,8 @@ def refused(graph, data, fuse=False, ids=None):
     unfolding = unfolder.unfold([columns(graph, data)], np.arange(len(data)) if ids is None else ids)
     with pytest.raises(DeadlockError) as error:
         require_ends(plan, unfolding, unfolder.programs(unfolding))
-    return str(error.value), unfolding.waiting()
+    space = unfolding.workspace
+    return str(error.value), [str(one) for one in find_waiting(plan, space.joins, space.groups)]
 
 
 @pytest.mark.parametrize(("graph", "data", "settings", "text"), CASES.values(), ids=CASES)

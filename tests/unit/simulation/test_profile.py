@@ -129,9 +129,9 @@ def test_dispatches_that_a_run_issues_in_one_call_are_measured_so(monkeypatch):
     """Measured alone, each would take a call's time, of which a run has one for several."""
     run, calls = Executor.run, []
 
-    def noted(self, streak):
-        calls.append(len(streak))
-        return run(self, streak)
+    def noted(self, launches):
+        calls.append(len(launches))
+        return run(self, launches)
 
     settings = {"max_active_keys": 8, "min_update_interval": 1_000, "policy": "largest"}
     data = graphs.rnn_data([6] * 8)

@@ -10,7 +10,7 @@ from support import graphs
 from support.laws import ROWS, random_one, start
 
 import ampjax as amp
-from ampjax.engine.kernels import rows as kernels
+from ampjax.engine.kernels import loss_kernels, rows
 from ampjax.testing.engine_run import outputs_apart
 from ampjax.testing.verify import SCHEDULES, verify
 from ampjax.train.predictions import Predictions
@@ -66,7 +66,7 @@ class Wrong:
         return getattr(self.right, name)
 
 
-def break_inference(monkeypatch, name):
+def break_inference(monkeypatch, kernels, name):
     """Inference kernels, of rows or of losses, that compute something else than those of training."""
     real = getattr(kernels, name)
     monkeypatch.setattr(kernels, name, lambda program, wiring: real(Wrong(program), wiring))
@@ -74,11 +74,13 @@ def break_inference(monkeypatch, name):
 
 @pytest.mark.parametrize("schedule", [SINGLE, FULL], ids=["single", "full"])
 @pytest.mark.parametrize(
-    ("broken", "told"), [("forward", "predict   `see y` "), ("loss_infer", "evaluate  loss ")], ids=["rows", "losses"]
+    ("kernels", "broken", "told"),
+    [(rows, "forward", "predict   `see y` "), (loss_kernels, "infer", "evaluate  loss ")],
+    ids=["rows", "losses"],
 )
-def test_a_mistake_of_inference_alone_is_found(monkeypatch, broken, told, schedule):
+def test_a_mistake_of_inference_alone_is_found(monkeypatch, kernels, broken, told, schedule):
     assert verify(graphs.with_sinks(), data(), schedules=[schedule])
-    break_inference(monkeypatch, broken)
+    break_inference(monkeypatch, kernels, broken)
     found = verify(graphs.with_sinks(), data(), schedules=[schedule])
     assert not found and found.worst > 5e-4, found
     marked = [line for line in found.report.splitlines() if "> 1e-05" in line]

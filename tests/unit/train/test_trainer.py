@@ -574,13 +574,13 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
     data, before = [{"x": np.float32(1)}] * 30, float(trainer.params["f"])
     run, n, rows = trainer.session.executor.run, 0, 0
 
-    def fails(streak):
+    def fails(launches):
         nonlocal n, rows
         n += 1
         if n == fails_at:
             raise MemoryError
-        made = run(streak)
-        rows += sum(launch.n_rows for launch in streak if launch.direction == "backward")
+        made = run(launches)
+        rows += sum(launch.n_rows for launch in launches if launch.direction == "backward")
         return made
 
     monkeypatch.setattr(trainer.session.executor, "run", fails)
@@ -603,10 +603,10 @@ def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
     for fails_at in range(2, 40):
         calls = itertools.count(1)
 
-        def fails(streak, calls=calls, fails_at=fails_at):
+        def fails(launches, calls=calls, fails_at=fails_at):
             if next(calls) == fails_at:
                 raise MemoryError
-            return run(streak)
+            return run(launches)
 
         monkeypatch.setattr(trainer.session.executor, "run", fails)
         with pytest.raises(MemoryError):

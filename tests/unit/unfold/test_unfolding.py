@@ -176,7 +176,7 @@ def test_what_is_pumped_later_comes_at_the_end_of_the_program():
         for k in range(3):
             assert_begins_as(one(now, k), one(before, k))
         before = now
-    assert unfolding.waiting() == []
+    assert unfolding.workspace.empty
 
 
 @pytest.mark.parametrize("name", ["experts", "pondering"])
@@ -265,7 +265,7 @@ def test_who_waits_for_ever_is_owed_for_ever(graph, data, fuse):
     unfolder = Unfolder(plan)
     unfolding = unfolder.unfold([batch], numbered(len(data)))
     programs, space = unfolder.programs(unfolding), unfolding.workspace
-    assert unfolding.waiting() != []
+    assert not space.empty
     never = programs.owed - np.diff(programs.out_start)
     assert never.sum() == sum(table.waiting for table in (*space.joins.values(), *space.groups.values()))
     assert not never[programs.instance_of < len(data) - 1].any()  # the last one is at fault

@@ -41,9 +41,9 @@ def test_launches_can_travel(name, fuse):
     here, there = engine(graph, **settings), engine(graph, **settings)
     seen, run = [], there.executor.run
 
-    def sent(streak):
-        seen.extend(streak)
-        return run(pickle.loads(pickle.dumps(streak)))
+    def sent(launches):
+        seen.extend(launches)
+        return run(pickle.loads(pickle.dumps(launches)))
 
     there.executor.run = sent
     for e in (here, there):
@@ -58,10 +58,10 @@ def test_arenas_are_as_large_as_launches_say():
     e = engine(graphs.chain(1), fuse=False, max_active_keys=8, capacity=2)
     seen, run = [], e.executor.run
 
-    def noted(streak):
-        seen.extend(streak)
-        made = run(streak)
-        for launch in streak:
+    def noted(launches):
+        seen.extend(launches)
+        made = run(launches)
+        for launch in launches:
             keys = e.plan.stages[launch.stage].arenas
             assert all(e.executor.arenas.capacity[k] >= n for k, n in zip(keys, launch.capacities, strict=False))
         return made

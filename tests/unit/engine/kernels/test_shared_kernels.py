@@ -14,10 +14,11 @@ from support import graphs
 
 import ampjax as amp
 from ampjax.engine.compilation import compilations
-from ampjax.engine.kernels import rows
-from ampjax.engine.kernels.looped import Kernel, kernel
-from ampjax.engine.kernels.rows import Reduction, Wiring
+from ampjax.engine.kernels import segment_kernels
+from ampjax.engine.kernels.kernel import Kernel, jitted
+from ampjax.engine.kernels.segment_kernels import Reduction
 from ampjax.engine.kernels.shared_kernels import KERNELS, SharedKernels
+from ampjax.engine.kernels.wiring import Wiring
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ WIRING = Wiring((0,), (0,))
 
 
 def adding(n: int) -> Kernel:
-    @kernel()
+    @jitted()
     def add(x: Any) -> Any:
         return x + n
 
@@ -103,10 +104,10 @@ def test_threads_share_kernels() -> None:
 
 
 def test_equal_arguments_give_one_kernel_and_others_another() -> None:
-    reduce = rows.segments_forward(Reduction(jnp.sum), WIRING)
-    assert rows.segments_forward(Reduction(jnp.sum), Wiring((0,), (0,))) is reduce
-    assert rows.segments_backward(Reduction(jnp.sum), WIRING) is not reduce
-    assert rows.segments_forward(Reduction(jnp.max), WIRING) is not reduce
+    reduce = segment_kernels.forward(Reduction(jnp.sum), WIRING)
+    assert segment_kernels.forward(Reduction(jnp.sum), Wiring((0,), (0,))) is reduce
+    assert segment_kernels.backward(Reduction(jnp.sum), WIRING) is not reduce
+    assert segment_kernels.forward(Reduction(jnp.max), WIRING) is not reduce
 
 
 def layer(features: int) -> amp.Graph:
@@ -131,7 +132,7 @@ def test_engines_and_kernels_of_dropped_graphs_are_let_go(monkeypatch: pytest.Mo
     for features in (2, 3):
         trainer = trained(layer(features), features, optax.sgd(0.1))
         engines.append(weakref.ref(trainer.session.executor))
-        functions += [weakref.ref(trainer.session.executor.fences._corner.once)]
+        functions += [weakref.ref(trainer.session.executor.fences._first.once)]
         assert KERNELS.n_held > held
         del trainer
         gc.collect()

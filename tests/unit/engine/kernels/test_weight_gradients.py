@@ -10,11 +10,12 @@ import pytest
 from support import graphs
 
 import ampjax as amp
-from ampjax.engine.executor import Executor
-from ampjax.engine.kernels import rows as kernels
-from ampjax.engine.kernels.residuals import find_kept, shapes_of
+from ampjax.engine.backward_runs import BackwardRuns
+from ampjax.engine.kernels import rows
+from ampjax.engine.kernels.residuals import find_residuals, shapes_of
 from ampjax.engine.kernels.stage_program import make_program
 from ampjax.engine.kernels.weight_gradients import ACCUMULATING, Updating
+from ampjax.engine.kernels.wiring import Wiring
 
 pytestmark = pytest.mark.slow
 
@@ -31,22 +32,22 @@ def by_staleness():
 RULES = {"sgd": optax.sgd(0.1), "adam": optax.adam(1e-2), "adagrad": optax.adagrad(0.1), "staleness": by_staleness()}
 
 
-def trained(tx, learnings, monkeypatch, at_once=True, **settings):
-    """A trainer that has seen a few sequences twice; the kinds of learning of its dispatches are noted."""
-    data, of = graphs.rnn_data([3, 1, 2, 3, 2, 1]), Executor._learning
+def trained(tx, consumers, monkeypatch, at_once=True, **settings):
+    """A trainer that has seen a few sequences twice; what consumes its dispatches' weight gradients is noted."""
+    data, of = graphs.rnn_data([3, 1, 2, 3, 2, 1]), BackwardRuns._consumer
 
     def noted(self, stage, launch):
         found = of(self, stage, launch)
         if stage.params:
-            learnings.append(type(found[0]))
+            consumers.append(type(found[0]))
         return found
 
     with monkeypatch.context() as patch:
         if not at_once:
-            patch.setattr(Executor, "learns_at_once", lambda *_: False)
+            patch.setattr(BackwardRuns, "can_update_at_once", lambda *_: False)
         trainer = amp.Trainer(graphs.rnn(), tx, max_active_keys=4, **settings)
         trainer.warm_up(data, progress=False)
-        patch.setattr(Executor, "_learning", noted)
+        patch.setattr(BackwardRuns, "_consumer", noted)
         history = trainer.fit(data, epochs=2, progress=False)
     assert [epoch.compilations for epoch in history.epochs] == [0, 0]
     return trainer
@@ -101,18 +102,19 @@ def test_gradients_that_are_left_from_elsewhere_are_in_the_next_update():
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
 def test_it_copies_no_parameters(rule):
     """The weights are read for the inputs' cotangents and written in the same kernel."""
-    features, rows = 211, 4
+    features, n_rows = 211, 4
     stage = next(s for s in amp.Trainer(layer(features), RULES[rule], fuse=False).plan.stages if s.params)
     program = make_program(stage)
     params = ({"w": jnp.ones((features, features)), "b": jnp.ones(features)},)
-    wiring = kernels.Wiring((0,), (1,), (True,), (True,))
-    kept = find_kept(program, (((features,), "float32"),), shapes_of(params))
+    wiring = Wiring((0,), (1,), (True,), (True,))
+    residuals = find_residuals(program, (((features,), "float32"),), shapes_of(params))
     arenas = jnp.ones((16, features)), jnp.ones((16, features))
-    records = tuple(jnp.ones((16, *shape), dtype) for shape, dtype in kept.rows)
+    records = tuple(jnp.ones((16, *shape), dtype) for shape, dtype in residuals.rows)
     states = tuple(RULES[rule].init(p) for p in params)
-    kernel = kernels.backward(program, wiring, kept, Updating(((RULES[rule], "mean"),)))
-    pack, told = np.ones((6, rows), np.int32), np.ones((1, 2), np.float32)
-    text = kernel.once.lower(params, arenas, arenas, states, records, (), pack, None, told).compile().as_text()
+    kernel = rows.backward(program, wiring, residuals, Updating(((RULES[rule], "mean"),)))
+    pack, scalars = np.ones((6, n_rows), np.int32), np.ones((1, 2), np.float32)
+    donated, brought = (arenas, states), ((), pack, None, scalars)
+    text = kernel.once.lower(params, donated, (arenas, records), brought).compile().as_text()
     assert f"f32[{features},{features}]" in text
     assert not re.search(rf"f32\[{features},{features}\]\S* copy\(", text)
 

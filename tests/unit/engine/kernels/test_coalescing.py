@@ -1,84 +1,34 @@
-"""Dispatches of one kernel, carried out in one call: they do what they do one by one."""
+"""Launches of one kernel, carried out in one call: which these are, and that they do what they do one by one."""
 
 import asyncio
-import re
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support import graphs
 from support.engines import NEVER, engine
 
 import ampjax as amp
 from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.run import Loop
-from ampjax.drivers.sampling_timer import Sampled
+from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
-from ampjax.engine.kernels.looped import COUNTS, STREAK, kernel
 from ampjax.plan.ladders import ladder_for
+from ampjax.sched.decisions.packs import MOST_COALESCED
 from ampjax.trace.trace import Trace
 
 pytestmark = pytest.mark.slow
-
-CAPACITY, FEATURES = 211, 8
-
-
-def step(weights, arena, total, read, slots, added):
-    """What kernels do: rows are read from arenas, and those of an arena written."""
-    rows = jnp.tanh(arena[slots[0]] @ weights + read[slots[0]] + added)
-    return arena.at[slots[1]].set(rows), total + rows.sum()
-
-
-KERNEL = kernel(changed=(1, 2), brought=(4, 5))(step)
-
-
-def arguments(seed):
-    rng = np.random.default_rng(seed)
-    weights = rng.normal(size=(FEATURES, FEATURES)).astype(np.float32)
-    arena, read = rng.normal(size=(2, CAPACITY, FEATURES)).astype(np.float32)
-    slots = rng.integers(0, CAPACITY, (STREAK, 2, 4)).astype(np.int32)
-    added = rng.normal(size=(STREAK, 4, FEATURES)).astype(np.float32)
-    return weights, arena, read, slots, added
-
-
-@given(st.integers(0, STREAK), st.integers(0, 1000))
-def test_as_one_by_one(n, seed):
-    """Each reads what those before it have written; what lies behind the last of them is not looked at."""
-    weights, arena, read, slots, added = arguments(seed)
-    slots[:, 1] = 1 + np.arange(4)  # distinct
-    added[n:] = np.nan
-    one = jnp.array(arena), jnp.float32(0)
-    for i in range(n):
-        one = KERNEL.once(weights, *one, read, slots[i], added[i])
-    many = KERNEL.in_a_row(COUNTS[n], weights, jnp.array(arena), jnp.float32(0), read, slots, added)
-    for a, b in zip(one, many, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
-
-
-def test_one_value_is_given_back_as_it_is():
-    add = kernel(changed=(0,), brought=(1,))(lambda a, b: a + b)
-    assert float(add.in_a_row(COUNTS[3], jnp.float32(1), np.arange(STREAK, dtype=np.float32))) == 4.0
-
-
-def test_arenas_are_not_copied():
-    weights, arena, read, slots, added = arguments(0)
-    lowered = KERNEL.in_a_row.lower(COUNTS[2], weights, jnp.array(arena), jnp.float32(0), read, slots, added)
-    whole = re.findall(rf"= f32\[{CAPACITY},{FEATURES}\]\S* ([\w-]+)\(", lowered.compile().as_text())
-    assert whole and "copy" not in whole
 
 
 def watched(e, monkeypatch):
     """The launches of every call of an executor, in order."""
     calls, run = [], e.executor.run
 
-    def noted(streak):
-        calls.append(list(streak))
-        return run(streak)
+    def noted(launches):
+        calls.append(list(launches))
+        return run(launches)
 
     monkeypatch.setattr(e.executor, "run", noted)
     return calls
@@ -108,7 +58,7 @@ def test_what_is_called_together_has_one_kernel(monkeypatch):
     e.wall(graphs.rnn_data([6, 6, 3, 6, 8, 2, 6, 6]))
     for call in calls:
         assert len({(d.stage, d.direction, ladder_for(e.plan.stages[d.stage])(d.n_rows)) for d in call}) == 1
-        assert not any(d.changes for d in call[:-1]) and len(call) <= STREAK
+        assert not any(d.changes for d in call[:-1]) and len(call) <= MOST_COALESCED
 
 
 def test_what_fails_is_undone_as_a_whole(monkeypatch):
@@ -116,11 +66,11 @@ def test_what_fails_is_undone_as_a_whole(monkeypatch):
     loop = Loop(e.scheduler, e.executor, e.sources(graphs.rnn_data([8, 8])))
     run, failed = e.executor.run, []
 
-    def fails(streak):
-        if len(streak) > 2:
-            failed.append([d.number for d in streak])
+    def fails(launches):
+        if len(launches) > 2:
+            failed.append([d.number for d in launches])
             raise MemoryError
-        return run(streak)
+        return run(launches)
 
     monkeypatch.setattr(e.executor, "run", fails)
     with pytest.raises(MemoryError):
@@ -155,10 +105,10 @@ def failing(trace=None, change_at=None, run_at=None):
         raises("change", change_at)
         change(what)
 
-    def fails_to_run(streak):
-        if streak[0].direction == "backward":
+    def fails_to_run(launches):
+        if launches[0].direction == "backward":
             raises("run", run_at)
-        return run(streak)
+        return run(launches)
 
     e.executor.change, e.executor.run = fails_to_change, fails_to_run
     with pytest.raises(MemoryError):
@@ -187,8 +137,8 @@ class Calls:
     def can_coalesce(self, before, launch):
         return True
 
-    def run(self, streak):
-        self.calls.append([d.number for d in streak])
+    def run(self, launches):
+        self.calls.append([d.number for d in launches])
         return 0
 
     def is_idle(self, worker):
@@ -202,7 +152,7 @@ def test_one_that_is_timed_is_called_alone():
     e, calls = engine(graphs.rnn(), max_active_keys=2), Calls()
     loop = Loop(e.scheduler, calls, e.sources(graphs.rnn_data([4, 4])))
     calls.feed = lambda feeds: None
-    loop.instruments.add(Sampled(Tracer(Trace(), loop, time.perf_counter_ns), calls, every=1000))
+    loop.instruments.add(SamplingTimer(Tracer(Trace(), loop, time.perf_counter_ns), calls, every=1000))
     loop.settle()
     for _ in range(4):
         loop.done(loop.decide(0))

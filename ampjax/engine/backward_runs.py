@@ -1,0 +1,128 @@
+"""Runs the kernels that compute weight gradients: chooses who consumes these, and keeps what comes of it with the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.arenas import Arenas
+from ampjax.engine.kernels.coalescing import Coalesced
+from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.kernels.stage_program import make_program
+from ampjax.engine.kernels.weight_gradients import ACCUMULATING, GradientConsumer, Updating
+from ampjax.engine.kinds.stage_runner import StageRunner
+from ampjax.engine.parameters import ParameterStore
+from ampjax.engine.touched_rows import table_ports
+from ampjax.plan.stages import Stage
+from ampjax.sched.decisions.parameter_changes import Update
+
+
+class BackwardRuns:
+    """What becomes of the weight gradients of launches: they are accumulated, or used for updates at once.
+
+    Args:
+      runners: The runner of each stage.
+      arenas: Where payloads lie.
+      store: Parameters, optimizer states, accumulators.
+    """
+
+    def __init__(self, runners: Mapping[int, StageRunner], arenas: Arenas, store: ParameterStore):
+        self._arenas, self._store = arenas, store
+        stages = [runner.stage for runner in runners.values()]
+        self._tables = self._find_tables(stages)
+        self._updating = {s.number: self._updating_of(s) for s in stages if self._can_update(runners[s.number])}
+
+    def can_update_at_once(self, launch: Launch) -> bool:
+        """Whether a launch's kernel can also update its stage's nodes.
+
+        Args:
+          launch: A backward launch, or one of a loss.
+        """
+        return launch.stage in self._updating and launch.n_rows > 0
+
+    def updates_at_once(self, launch: Launch) -> bool:
+        """Whether a launch's kernel also makes its updates: they need nothing but the gradients that it brings.
+
+        Args:
+          launch: The launch.
+        """
+        return launch.brings_updates and self.can_update_at_once(launch)
+
+    def run(self, runner: StageRunner, launches: Coalesced, params: tuple[Any, ...]) -> int:
+        """Issues the kernels of launches that compute weight gradients.
+
+        Args:
+          runner: Their stage's.
+          launches: One, or several that coalesce.
+          params: The stage's parameters, as they are now.
+
+        Returns:
+          How many of the last launch's parameter changes the kernels make.
+        """
+        stage, store, launch = runner.stage, self._store, launches[0]
+        if stage.number in self._tables:
+            self._add_rows(stage, launches)
+        consumer, states, scalars = self._consumer(stage, launch)
+        if launch.versions is not None:
+            params = store.stash[stage.number, launch.versions]
+        states = runner.backward(launches, params, consumer, states, scalars)
+        if consumer is ACCUMULATING:
+            store.accumulators.update(zip(stage.params, states, strict=True))
+        else:
+            for node, (new, opt_state) in zip(stage.params, states, strict=True):
+                store.params[node], store.opt_state[node] = new, opt_state
+        if launch.versions is not None and launches[-1].drop:
+            del store.stash[stage.number, launch.versions]
+        return 0 if consumer is ACCUMULATING else len(launch.changes)
+
+    def _find_tables(self, stages: Sequence[Stage]) -> dict[int, list[tuple[str, int]]]:
+        """The tables of each stage whose updates go over those rows that have got gradients, and the ports of the rows' numbers.
+
+        Every node that has such a table as its parameters does nothing with it but read a row for each message.
+        """
+        devices, found = self._arenas.devices, dict[tuple[int, str], int]()
+        for stage in stages:
+            if stage.kind.is_row_wise and stage.trains and devices[stage.space].platform == "cpu":
+                params = [self._store.params[name] for name in stage.params]
+                ports = table_ports(stage, make_program(stage), params)
+                found |= {(stage.number, node): port for node, port in ports.items()}
+        users = [(stage.number, node) for stage in stages if stage.trains for node in stage.parameterised]
+        read_whole = {node.params_name for number, node in users if (number, node.name) not in found}
+        by_row = self._store.update_by_row({node.params_name for _, node in users} - read_whole)
+        tables: dict[int, list[tuple[str, int]]] = {}
+        for number, node in users:
+            if node.params_name in by_row:
+                tables.setdefault(number, []).append((node.params_name, found[number, node.name]))
+        return tables
+
+    def _can_update(self, runner: StageRunner) -> bool:
+        """Whether a stage's kernels can make updates.
+
+        Their runner takes a consumer that updates, no message in flight needs the old parameters, and none of these is a table that is
+        updated by rows.
+        """
+        is_kept = not self._store.stashed.isdisjoint(runner.stage.params)
+        return runner.can_update_at_once and not is_kept and runner.stage.number not in self._tables
+
+    def _updating_of(self, stage: Stage) -> Updating:
+        """What updates a stage's nodes."""
+        training = [self._store.training[node] for node in stage.params]
+        return Updating(tuple((of_node.tx, of_node.gradient) for of_node in training))
+
+    def _add_rows(self, stage: Stage, launches: Sequence[Launch]) -> None:
+        """Keeps to which rows of tables launches give gradients."""
+        for node, port in self._tables[stage.number]:
+            numbers = self._arenas.host[stage.ports[port].arena]
+            for launch in launches:
+                self._store.add_rows(node, numbers[launch.in_rows[port]])
+
+    def _consumer(self, stage: Stage, launch: Launch) -> tuple[GradientConsumer, tuple[Any, ...], np.ndarray | None]:
+        """Who consumes a launch's weight gradients, the state that it keeps of each node, and the numbers that an update needs."""
+        if self.updates_at_once(launch):
+            updates = {change.node: change for change in launch.changes if isinstance(change, Update)}
+            scalars = [(updates[node].count, updates[node].mean_staleness) for node in stage.params]
+            states = tuple([self._store.opt_state[node] for node in stage.params])
+            return self._updating[stage.number], states, np.array(scalars, np.float32)
+        return ACCUMULATING, tuple([self._store.accumulators[node] for node in stage.params]), None

@@ -1,0 +1,75 @@
+"""Kernels of losses: the loss and its gradients in one call, and the loss alone. How they are called: `kernels.kernel`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ampjax.engine.kernels.kernel import Kernel, PerDispatch, kernel
+from ampjax.engine.kernels.residuals import over_rows
+from ampjax.engine.kernels.shared_kernels import shared
+from ampjax.engine.kernels.stage_program import Program
+from ampjax.engine.kernels.weight_gradients import GradientConsumer
+from ampjax.engine.kernels.wiring import Wiring, add_gradients, gathered
+from ampjax.ir.payload_nodes import metric_parts
+from ampjax.jaxprs.axis_products import over_one_axis
+from ampjax.optim.node_update import combine, trainable
+
+
+@shared
+def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kernel:
+    """`kernel(params, (grads, states, sums), arenas, per_dispatch) -> (grads, states, sums)`: loss and adjoint at once.
+
+    `sums` is the line of `loss_metrics.LossSums`, to which the dispatch's is added; the others are those of `rows.backward`.
+    """
+
+    @kernel(loops=consumer.loopable, donates_params=consumer.donates_params)
+    def loss_train(params: Any, donated: Any, arenas: Any, dispatch: PerDispatch) -> Any:
+        (grads, states, sums), pack = donated, dispatch.pack
+        mask = wiring.mask(pack)
+        inputs = gathered(wiring, arenas, dispatch.host, pack)
+        float_inputs = [x for x, takes in zip(inputs, program.float_ports, strict=True) if takes]
+
+        def total(floats: Any, xs: Any) -> Any:
+            given = iter(xs)
+            full = tuple(next(given) if takes else x for x, takes in zip(inputs, program.float_ports, strict=True))
+            joined = tuple(combine(p, f) for p, f in zip(params, floats, strict=True))
+            return _loss_sums(program, joined, full, mask, dispatch.seeds)
+
+        grad = jax.grad(total, argnums=(0, 1), has_aux=True)
+        floats = tuple(trainable(p) for p in params)
+        (weight_grads, input_grads), new_sums = over_one_axis(lambda: grad(floats, float_inputs), inputs)
+        return (
+            add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads),
+            consumer(params, states, weight_grads, dispatch.scalars, input_grads),
+            sums + new_sums,
+        )
+
+    return loss_train
+
+
+@shared
+def infer(program: Program, wiring: Wiring) -> Kernel:
+    """`kernel(params, sums, arenas, per_dispatch) -> sums`: the loss alone."""
+
+    @kernel(loops=True)
+    def loss_infer(params: Any, sums: Any, arenas: Any, dispatch: PerDispatch) -> Any:
+        inputs = gathered(wiring, arenas, dispatch.host, dispatch.pack)
+        return sums + _loss_sums(program, params, inputs, wiring.mask(dispatch.pack))[1]
+
+    return loss_infer
+
+
+def _loss_sums(program: Program, params: Any, inputs: Any, mask: Array, seeds: Any = None) -> tuple[Array, Array]:
+    """The summed loss of the real rows, and the line of sums that metrics are made of: rows, loss, (sum, count) of each metric."""
+    loss, metrics = metric_parts(over_rows(program, seeds)(params, inputs))
+    dtype = jnp.result_type(float)  # float64 in JAX's 64-bit mode
+    columns = [jnp.ones_like(mask), loss]
+    for value in metrics.values():
+        columns += value if isinstance(value, tuple) else (value, jnp.ones_like(mask))
+    # One sum over columns: a sum for each would be two fused kernels more for each, to be compiled and run.
+    sums = jnp.where(mask[:, None], jnp.stack([column.astype(dtype) for column in columns], axis=1), 0).sum(0)
+    return jnp.where(mask, loss, 0).sum(), sums

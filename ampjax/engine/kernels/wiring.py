@@ -1,0 +1,132 @@
+"""Where a stage's rows and gradients lie: the steps that its kernels share, from arenas to input rows and from results back to arenas.
+
+A kernel gathers input rows by slot, computes, and scatters result rows by slot, in one call. Arenas that it writes to are donated, so the
+writes are in place. Rows beyond the last message are padding: they repeat a real input row, write to the trash slot 0, and their cotangents
+are removed with `where` (0 times infinity would be NaN).
+
+Integers are passed packed: one array `[n_lines, k]` with lines of slots and one that starts with the number of real rows
+(`sched.decisions.packs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ampjax.engine.kernels.scatter import add_rows, read_rows, set_rows
+from ampjax.sched.columns import N_HEAD, TRASH
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Which arenas a stage's ports and outputs have, and how their gradients are kept.
+
+    Args:
+      ports: For each port, the place of its arena among a kernel's arenas; None for host ports.
+      outputs: For each output, the place of its arena.
+      sole: For each port, whether its gradients are written; else they are added.
+      written: For each output, whether its gradients will be written; else they start from zero.
+    """
+
+    ports: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    sole: tuple[bool, ...] = ()
+    written: tuple[bool, ...] = ()
+
+    def of_port(self, pack: Array, port: int) -> Array:
+        """The slots of a port's rows, `[k]`."""
+        return pack[N_HEAD + port]
+
+    def of_output(self, pack: Array, output: int) -> Array:
+        """The slots of an output's rows, `[k]`."""
+        return pack[N_HEAD + len(self.ports) + output]
+
+    def mask(self, pack: Array) -> Array:
+        """Which rows are no padding, `[k]`."""
+        return jnp.arange(pack.shape[1]) < pack[N_HEAD + len(self.ports) + len(self.outputs), 0]
+
+
+def masked(mask: Array, x: Array) -> Array:
+    """`x` with zeros in the rows where the mask is false."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
+
+
+def gathered(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], pack: Array) -> tuple[Array, ...]:
+    """The input rows of each port, `[k, *shape]`: gathered from its arena, or as they came from the host."""
+    from_host = iter(host)
+    return tuple(
+        [
+            next(from_host) if place is None else read_rows(arenas[place], wiring.of_port(pack, port))
+            for port, place in enumerate(wiring.ports)
+        ]
+    )
+
+
+def written_rows(wiring: Wiring, arenas: tuple[Array, ...], pack: Array, outs: tuple[Array, ...]) -> tuple[Array, ...]:
+    """The output arenas with the output rows in their slots."""
+    new = list(arenas)
+    for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
+        new[place] = set_rows(new[place], wiring.of_output(pack, j), y)
+    return tuple(new)
+
+
+def new_gradients(wiring: Wiring, grads: tuple[Any, ...], pack: Array) -> tuple[Any, ...]:
+    """The adjoint rows, with zeros for new outputs where consumers will add to them."""
+    new = list(grads)
+    for j, place in enumerate(wiring.outputs):
+        if new[place] is not None and not wiring.written[j]:
+            new[place] = set_rows(new[place], wiring.of_output(pack, j), 0)
+    return tuple(new)
+
+
+def cotangents(
+    wiring: Wiring, grads: tuple[Any, ...], pack: Array, mask: Array, outs: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """The cotangents of the outputs `outs`: their adjoint rows, without padding."""
+    found = []
+    for j, (place, y) in enumerate(zip(wiring.outputs, outs, strict=True)):
+        if grads[place] is None:
+            found.append(jnp.zeros(y.shape, jax.dtypes.float0))
+        else:
+            found.append(masked(mask, read_rows(grads[place], wiring.of_output(pack, j))))
+    return tuple(found)
+
+
+def add_gradients(
+    float_ports: tuple[bool, ...],
+    wiring: Wiring,
+    grads: tuple[Any, ...],
+    pack: Array,
+    mask: Array,
+    cotangents: Sequence[Array],
+) -> tuple[Any, ...]:
+    """Puts input cotangents into the adjoint rows of the input slots; padding goes to the trash slot.
+
+    Args:
+      float_ports: For each port, whether it takes a gradient.
+      wiring: The stage's.
+      grads: The adjoint rows of the kernel's arenas.
+      pack: The dispatch's slots.
+      mask: Which rows are no padding, `[k]`.
+      cotangents: `[k, *shape]` for each port that takes one.
+
+    Returns:
+      The adjoint rows, changed.
+    """
+    out = list(grads)
+    values = iter(cotangents)
+    for port, place in enumerate(wiring.ports):
+        if place is not None and float_ports[port]:
+            slots = jnp.where(mask, wiring.of_port(pack, port), TRASH)
+            out[place] = put_gradients(out[place], slots, masked(mask, next(values)), wiring.sole[port])
+    return tuple(out)
+
+
+def put_gradients(grads: Array, slots: Array, cotangents: Array, sole: bool) -> Array:
+    """Adjoint rows with cotangents written at slots, where the port is the sole consumer, or else added."""
+    return (set_rows if sole else add_rows)(grads, slots, cotangents)

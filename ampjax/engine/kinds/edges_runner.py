@@ -1,0 +1,138 @@
+"""Runs `edges` stages: a distribute, the nodes on its edges, their collect, and row-wise nodes after it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.arenas import Arenas
+from ampjax.engine.kernels import edge_kernels
+from ampjax.engine.kernels.coalescing import Coalesced
+from ampjax.engine.kernels.edge_sizes import EdgeSizes, PaddedEdges, Sizes, fitted_edges
+from ampjax.engine.kernels.kernel import Kernel
+from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.kernels.residuals import find_chain_residuals
+from ampjax.engine.kernels.stage_program import make_chain_program
+from ampjax.engine.kernels.weight_gradients import GradientConsumer
+from ampjax.engine.kinds.idle_launch import idle_launch, steps
+from ampjax.engine.kinds.recorded_activations import RecordedActivations
+from ampjax.engine.kinds.stage_arrays import StageArrays, padded
+from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
+from ampjax.plan.stages import ArenaKey, Stage
+from ampjax.sched.decisions.dispatch import FORWARD, INFER
+from ampjax.unfold.rules.edges import REMEMBERED, Edges
+
+
+class EdgesRunner(StageRunner):
+    """Carries out the launches of one `edges` stage, each in a call of its own. Weight gradients are always accumulated.
+
+    Args:
+      stage: The stage.
+      arenas: Where payloads lie.
+    """
+
+    def __init__(self, stage: Stage, arenas: Arenas):
+        self.stage, self._program = stage, make_chain_program(stage)
+        self._draws, self._needs_backward = self._program.random, needs_backward(stage)
+        self._arrays = StageArrays(stage, arenas)
+        self._records = RecordedActivations(stage, arenas, functools.partial(find_chain_residuals, self._program))
+        self._infer = edge_kernels.forward(self._program, self._arrays.wiring)
+        self._train: Kernel | None = None  # made when the parameters' shapes are known, as is the next
+        self._adjoint: Kernel | None = None
+        self._edge_sizes: EdgeSizes | None = None
+        self._fitted = functools.lru_cache(REMEMBERED)(fitted_edges)  # instances that travel together come often
+
+    def forward(self, launches: Coalesced, params: Params) -> None:
+        """Computes output rows; in training it records what the adjoint needs, too."""
+        (launch,) = launches
+        if _is_empty(launch):
+            return
+        arrays, records = self._arrays, self._records
+        values, grads, read = arrays.outputs()
+        if launch.direction == FORWARD:
+            kernel = self._train or self._make_train(params)
+            donated = values, grads, records.grown()
+            values, grads, records.arrays = self._call(kernel, params, donated, read, launch)
+        else:
+            values = self._call(self._infer, params, values, read, launch)
+        arrays.put_outputs(values, grads)
+
+    def backward(
+        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+    ) -> Any:
+        """Computes the gradients of inputs and weights, and accumulates the latter."""
+        (launch,) = launches
+        if not self._needs_backward or _is_empty(launch):
+            return states
+        kernel = self._adjoint or self._make_adjoint(params)
+        values, grads = self._arrays.everything()
+        read = values, self._records.grown()
+        grads, states = self._call(kernel, params, (grads, states), read, launch)
+        self._arrays.put_gradients(grads)
+        return states
+
+    def expect_edges(self, sizes: EdgeSizes) -> None:
+        """Tells for how many edges to leave room beside so many rows; without, the first launch tells."""
+        self._edge_sizes = sizes
+
+    @property
+    def n_recorded_bytes(self) -> int:
+        """Bytes of what the forward pass has recorded for the adjoint."""
+        return self._records.n_bytes
+
+    def record_row_bytes(self, params: Params) -> int:
+        """Bytes of what is recorded beside a row of the first output."""
+        return self._records.row_bytes(params)
+
+    def idle_launches(
+        self, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
+    ) -> Iterator[Launch]:
+        """Launches without edges. Graphs with more edges than usual take the next step of the ladder, so there is one more."""
+        chain, nothing = self.stage.chain, np.zeros(0, np.int32)
+        assert chain is not None
+        n_types = len(chain.edge_types)
+        for n in steps(self._arrays.size_for, rows, more=1):
+            launch = idle_launch(self.stage, direction, n, n, capacity)
+            edges = Edges(nothing, nothing, np.zeros((n, n_types), np.int64), np.ones(n, np.int64))
+            yield launch._replace(edges=edges, seeds=[*launch.seeds, *([nothing.astype(np.uint32)] * n_types)])
+
+    def _call(self, kernel: Kernel, params: Params, donated: Any, read: Any, launch: Launch) -> Any:
+        """Calls a kernel for a launch; returns `donated`, changed."""
+        k, sizes, edges = self._fit(launch)
+        host, pack = self._arrays.rows([launch], k, 1)
+        seeds = self._seeds(launch, k, sizes) if self._draws and launch.direction != INFER else None
+        return kernel.once(params, donated, read, (tuple([r[0] for r in host]), pack[0], seeds, None, edges), sizes)
+
+    def _fit(self, launch: Launch) -> tuple[int, Sizes, PaddedEdges]:
+        """The padded rows of a launch, its padded sizes, and its edges."""
+        edges = launch.edges
+        assert edges is not None
+        if self._edge_sizes is None:
+            assert launch.sizes is not None
+            self._edge_sizes = EdgeSizes.of([(launch.sizes, edges.loads(launch.sizes))])
+        rows = max(launch.n_rows, len(launch.out_rows[0]))
+        return self._fitted(self._edge_sizes, self._arrays.size_for, rows, edges)
+
+    def _seeds(self, launch: Launch, k: int, sizes: Sizes) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """The random numbers of rows, and of what is sent over each type of edges: an edge's, where its bodies are random, else none."""
+        assert launch.edges is not None
+        rows, *edges = launch.seeds
+        if not launch.edges.random:  # nobody reads them, and what is sent may be less than the edges
+            edges = [np.zeros(0, np.uint32)] * len(edges)
+        return padded(rows, k, True), tuple(padded(own, n, True) for own, n in zip(edges, sizes[:-1], strict=True))
+
+    def _make_train(self, params: Params) -> Kernel:
+        self._train = edge_kernels.forward_train(self._program, self._arrays.wiring, self._records.residuals(params))
+        return self._train
+
+    def _make_adjoint(self, params: Params) -> Kernel:
+        self._adjoint = edge_kernels.backward(self._program, self._arrays.wiring, self._records.residuals(params))
+        return self._adjoint
+
+
+def _is_empty(launch: Launch) -> bool:
+    """Whether a launch has no rows at all: neither any that come in nor, where it collects, any that go out."""
+    return not launch.n_rows and (launch.edges is None or not launch.edges.n_rows.any())

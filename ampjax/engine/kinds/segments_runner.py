@@ -1,0 +1,94 @@
+"""Runs `reduce` and `collect` stages: sums of segments of rows. They differ in where each input row belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.arenas import Arenas
+from ampjax.engine.kernels import segment_kernels
+from ampjax.engine.kernels.coalescing import Coalesced
+from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.kernels.segment_kernels import Collection, Reduction
+from ampjax.engine.kernels.weight_gradients import GradientConsumer
+from ampjax.engine.kinds.idle_launch import idle_launch, steps
+from ampjax.engine.kinds.stage_arrays import StageArrays, padded
+from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
+from ampjax.plan.ladders import segment_ladder, segment_sizes
+from ampjax.plan.stages import HOST, ArenaKey, Stage
+
+
+class SegmentsRunner(StageRunner):
+    """Carries out the launches of one `reduce` or `collect` stage.
+
+    Args:
+      stage: The stage.
+      arenas: Where payloads lie.
+    """
+
+    def __init__(self, stage: Stage, arenas: Arenas):
+        self.stage, self._arenas = stage, arenas
+        self._needs_backward, self._reduces = needs_backward(stage), stage.kind.reduces
+        self._arrays = StageArrays(stage, arenas)
+        function = Reduction(stage.nodes[0].op.function) if self._reduces else Collection()
+        self._forward = segment_kernels.forward(function, self._arrays.wiring)
+        self._backward = segment_kernels.backward(function, self._arrays.wiring)
+
+    def forward(self, launches: Coalesced, params: Params) -> None:
+        """Sums each segment."""
+        (launch,) = launches
+        values, grads, read = self._arrays.outputs()
+        self._arrays.put_outputs(*self._forward.once(values, grads, read, self._per_dispatch(launch)))
+
+    def backward(
+        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+    ) -> Any:
+        """Computes the gradients of inputs; there are no weights."""
+        (launch,) = launches
+        if self._needs_backward:
+            values, grads = self._arrays.everything()
+            n = np.int32(len(launch.out_rows[0]))
+            self._arrays.put_gradients(self._backward.once(grads, values, self._per_dispatch(launch), n))
+        return states
+
+    def idle_launches(
+        self, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
+    ) -> Iterator[Launch]:
+        """Launches that sum all rows into the last segment."""
+        for n, m in sizes_to_compile(rows, messages if self._reduces else rows):
+            launch, of_rows = idle_launch(self.stage, direction, n, m, capacity), np.zeros(n, np.int64)
+            if self._reduces:
+                yield launch._replace(sizes=np.append(np.zeros(m - 1, np.int64), n))
+            else:
+                yield launch._replace(scatter=[of_rows] * len(self.stage.ports))
+
+    def _per_dispatch(self, launch: Launch) -> tuple[Any, ...]:
+        """What a launch brings, as `segment_kernels.SegmentRows`."""
+        out = launch.out_rows[0]
+        r, m = segment_sizes(max(map(len, launch.in_rows)), len(out))
+        slots, ids, host = [], [], []
+        for i, port in enumerate(self.stage.ports):
+            rows = launch.in_rows[i]
+            assert launch.sizes is not None
+            places = np.repeat(np.arange(len(launch.sizes)), launch.sizes) if self._reduces else launch.scatter[i]
+            slots.append(padded(rows, r, True))
+            ids.append(np.concatenate([places, np.full(r - len(rows), m)]).astype(np.int32))
+            if port.space == HOST:
+                host.append(self._arenas.host[port.arena][slots[-1]])
+        return tuple(host), tuple(slots), tuple(ids), padded(out, m, False)
+
+
+def sizes_to_compile(rows: int, segments: int) -> list[tuple[int, int]]:
+    """The padded sizes that dispatches can have.
+
+    Args:
+      rows: Rows, at most.
+      segments: Segments, at most.
+
+    Returns:
+      Pairs of rows and segments.
+    """
+    sizes = steps(segment_ladder, max(rows, segments))
+    return list(dict.fromkeys(segment_sizes(n, m) for n in sizes for m in (n // 4, min(n, segments))))

@@ -1,0 +1,186 @@
+"""The arrays that a stage's kernels take: its arenas, and what launches bring, padded and stacked. All kinds share this."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.arenas import Arenas
+from ampjax.engine.kernels import copy_kernels
+from ampjax.engine.kernels.coalescing import COUNTS, MOST_BYTES, Coalesced
+from ampjax.engine.kernels.kernel import Kernel
+from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.kernels.wiring import Wiring
+from ampjax.plan.ladders import ladder_for
+from ampjax.plan.stages import HOST, ArenaKey, Stage
+from ampjax.sched.columns import N_HEAD
+from ampjax.sched.decisions import packs
+from ampjax.sched.decisions.dispatch import INFER
+
+Arrays = tuple[Any, ...]
+"""An array of rows for each of some arenas."""
+
+
+class StageArrays:
+    """What one stage's kernels take and give back.
+
+    Kernels get the arenas of the stage's outputs first, then those that are only read. Arenas are looked up when a launch is carried out,
+    as each kernel that writes to one replaces it.
+
+    Args:
+      stage: The stage.
+      arenas: Where payloads lie.
+      draws: Whether its bodies draw random numbers.
+      loops: Whether its kernels can be looped.
+
+    Attributes:
+      wiring: Which of a kernel's arenas each port and each output has.
+    """
+
+    def __init__(self, stage: Stage, arenas: Arenas, draws: bool = False, loops: bool = False):
+        self._stage, self._arenas, self._draws = stage, arenas, draws
+        self.size_for = ladder_for(stage)
+        self._out_keys = list(dict.fromkeys(stage.arenas))
+        in_keys = [port.arena for port in stage.ports if port.space != HOST]
+        self._read_keys = [key for key in dict.fromkeys(in_keys) if key not in self._out_keys]
+        self._keys: list[ArenaKey] = [*self._out_keys, *self._read_keys]
+        self._host_ports = [(i, port.arena) for i, port in enumerate(stage.ports) if port.space == HOST]
+        self._n_sections = len(stage.ports) + len(stage.outputs)
+        self._largest_looped = self._find_largest_looped() if loops else 0
+        self.wiring = Wiring(
+            tuple(None if port.space == HOST else self._keys.index(port.arena) for port in stage.ports),
+            tuple(self._keys.index(key) for key in stage.arenas),
+            stage.sole,
+            stage.written,
+        )
+        self._get = copy_kernels.get_rows((*(port.arena for port in stage.ports), *stage.arenas))
+
+    def _find_largest_looped(self) -> int:
+        """Rows of a dispatch, at most, that may be one of several in a call.
+
+        It brings slots, random numbers, and what comes from the host, all of which is copied to be stacked.
+        """
+        from_host = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, (_, shape, dtype) in self._host_ports)
+        return MOST_BYTES // (4 * (self._n_sections - len(self._host_ports) + 1 + self._draws) + from_host)
+
+    # -- arenas
+
+    def outputs(self) -> tuple[Arrays, Arrays, Arrays]:
+        """The values and the adjoint rows of the outputs' arenas, and the values of the arenas that are only read."""
+        a = self._arenas
+        values, grads = a.values, a.grads
+        return (
+            tuple([values[key] for key in self._out_keys]),
+            tuple([grads[key] for key in self._out_keys]),
+            tuple([values[key] for key in self._read_keys]),
+        )
+
+    def put_outputs(self, values: Arrays, grads: Arrays) -> None:
+        """Replaces the values and the adjoint rows of the outputs' arenas."""
+        a = self._arenas
+        for key, value, grad in zip(self._out_keys, values, grads, strict=True):
+            a.values[key], a.grads[key] = value, grad
+
+    def everything(self) -> tuple[Arrays, Arrays]:
+        """The values and the adjoint rows of all arenas of the stage."""
+        values, grads = self._arenas.values, self._arenas.grads
+        return tuple([values[key] for key in self._keys]), tuple([grads[key] for key in self._keys])
+
+    def put_gradients(self, grads: Arrays) -> None:
+        """Replaces the adjoint rows of all arenas of the stage."""
+        self._arenas.grads.update(zip(self._keys, grads, strict=True))
+
+    # -- launches
+
+    def can_coalesce(self, before: Launch, launch: Launch) -> bool:
+        """Whether one call can carry out a launch and the one before it: both have one size, and looping over this is faster."""
+        k = self.size(launch)
+        return k == self.size(before) and k <= self._largest_looped and min(launch.n_rows, before.n_rows) > 0
+
+    def size(self, launch: Launch) -> int:
+        """The size to which a launch is padded."""
+        return launch.size or self.size_for(launch.n_rows)
+
+    def call(
+        self, kernel: Kernel, params: Any, donated: Any, read: Any, launches: Coalesced, scalars: Any = None
+    ) -> Any:
+        """Calls a kernel of a row-wise stage for launches: once, or looped.
+
+        Args:
+          kernel: The kernel (`kernels.kernel`).
+          params: The stage's parameters.
+          donated: What it changes.
+          read: What it only reads.
+          launches: They have one size.
+          scalars: `kernel.PerDispatch.scalars`.
+
+        Returns:
+          What the kernel returns: `donated`, changed.
+        """
+        k = self.size(launches[0])
+        if k <= self._largest_looped and kernel.looped is not None:
+            host, pack = self.rows(launches, k, packs.MOST_COALESCED)
+            stacked = host, pack, self._seeds(launches, k, packs.MOST_COALESCED), scalars
+            return kernel.looped(COUNTS[len(launches)], params, donated, read, stacked)
+        host, pack = self.rows(launches, k, 1)
+        seeds = self._seeds(launches, k, 1)
+        per_dispatch = tuple([rows[0] for rows in host]), pack[0], None if seeds is None else seeds[0], scalars
+        return kernel.once(params, donated, read, per_dispatch)
+
+    def rows(self, launches: Coalesced, k: int, most: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """What launches bring, padded and stacked; behind the last launch it is undefined.
+
+        Args:
+          launches: The launches.
+          k: The size to which each is padded.
+          most: How many are stacked.
+
+        Returns:
+          The rows of host ports, `[most, k, *shape]` each, and the packs, int32 `[most, n_lines, k]`.
+        """
+        pack, n = self._packs(launches, k, most), len(launches)
+        host: list[np.ndarray] = []
+        for i, key in self._host_ports:
+            arena = self._arenas.host[key]
+            rows = np.empty((most, k, *arena.shape[1:]), arena.dtype)
+            arena.take(pack[:n, N_HEAD + i], axis=0, out=rows[:n], mode="clip")
+            host.append(rows)
+        return tuple(host), pack
+
+    def lines(self, launch: Launch) -> np.ndarray:
+        """The padded slots of each port and each output of a launch, int32 `[ports + outputs, k]`."""
+        return self._packs([launch], self.size(launch), 1)[0, N_HEAD : N_HEAD + self._n_sections]
+
+    def read(self, launch: Launch, port: int) -> Any:
+        """The rows that arrive at a port, `[r, *shape]` (padded: take the first `n_rows`)."""
+        key = self._stage.ports[port].arena
+        if key[0] == HOST:
+            return self._arenas.host[key][launch.in_rows[port]]
+        return self._get.once(self._arenas.values[key], self.lines(launch)[port])
+
+    def _packs(self, launches: Coalesced, k: int, most: int) -> np.ndarray:
+        """What dispatches bring, padded, `[most, n_lines, k]`: as the scheduler has written it, where it has padded it."""
+        if launches[0].size:
+            return packs.stacked([launch.pack for launch in launches], [launch.place for launch in launches], most, k)
+        out = np.empty((most, packs.n_lines(self._n_sections, k), k), np.int32)
+        for pack, launch in zip(out, launches, strict=False):
+            pack[:] = packs.padded(launch.in_rows, launch.out_rows, k)
+        return out
+
+    def _seeds(self, launches: Coalesced, k: int, most: int) -> np.ndarray | None:
+        """The random numbers of the rows, uint32 `[most, k]`, padded; None where none are drawn, as in inference."""
+        if not self._draws or launches[0].direction == INFER:
+            return None
+        seeds = np.empty((most, k), np.uint32)
+        for number, launch in enumerate(launches):
+            packs.pad_into(seeds[number], launch.seeds[0], True)
+        return seeds
+
+
+def padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:
+    """Slots, or random numbers, as int32 or uint32 `[k]`: padded with the first one, or with the trash slot."""
+    out = np.empty(k, np.int32 if slots.dtype != np.uint32 else np.uint32)
+    packs.pad_into(out, slots, repeat)
+    return out

@@ -1,0 +1,105 @@
+"""What the executor asks of a stage, whatever its kind."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from ampjax.engine.kernels.coalescing import Coalesced
+from ampjax.engine.kernels.edge_sizes import EdgeSizes
+from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.kernels.weight_gradients import GradientConsumer
+from ampjax.engine.kinds.idle_launch import idle_launch, steps
+from ampjax.plan.ladders import ladder_for
+from ampjax.plan.stages import HOST, ArenaKey, Stage
+
+Params = tuple[Any, ...]
+"""The parameters of a stage: a pytree for each of its parameterised nodes, in the order of `Stage.params`."""
+
+
+class StageRunner(Protocol):
+    """Carries out the launches of one stage. A kind defines `forward` and `backward`, and overrides of the rest what is different for it.
+
+    Attributes:
+      stage: The stage.
+      can_update_at_once: Whether `backward` takes any consumer of weight gradients, not only one that accumulates them.
+    """
+
+    stage: Stage
+    can_update_at_once: bool = False
+
+    @abstractmethod
+    def forward(self, launches: Coalesced, params: Params) -> None:
+        """Computes the outputs of launches, of direction `forward` or `infer`.
+
+        Args:
+          launches: One, or several that `can_coalesce`.
+          params: The stage's parameters.
+        """
+
+    @abstractmethod
+    def backward(
+        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+    ) -> Any:
+        """Computes the gradients of launches, of direction `backward`; of a loss, of direction `forward`, too.
+
+        Those of inputs go to the inputs' adjoint rows, those of weights to the consumer.
+
+        Args:
+          launches: One, or several that `can_coalesce`.
+          params: The stage's parameters. They are donated if the consumer changes them.
+          consumer: Takes the weight gradients.
+          states: What it keeps of each parameterised node. Donated.
+          scalars: Numbers of each node that an update needs, float32 `[nodes, 2]`; else None.
+
+        Returns:
+          What the consumer returns.
+        """
+
+    def can_coalesce(self, before: Launch, launch: Launch) -> bool:
+        """Whether one call can carry out a launch and the one before it, which is of the same stage and direction."""
+        del before, launch
+        return False
+
+    def read(self, launch: Launch) -> Any:
+        """The rows that a `sink` or a `route_by` hands to the host, `[r, *shape]` (padded: take the first `n_rows`)."""
+        del launch
+
+    def expect_edges(self, sizes: EdgeSizes) -> None:
+        """Tells an `edges` stage, before its first launch, for how many edges to leave room."""
+        del sizes
+
+    @property
+    def n_recorded_bytes(self) -> int:
+        """Bytes of what the forward pass has recorded for the adjoint."""
+        return 0
+
+    def record_row_bytes(self, params: Params) -> int:
+        """Bytes of what is recorded beside a row of the first output."""
+        del params
+        return 0
+
+    def idle_launches(
+        self, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
+    ) -> Iterator[Launch]:
+        """Launches that do nothing, one of each size up to that of the largest dispatch: run once, they compile the kernels.
+
+        Args:
+          direction: `forward`, `backward` or `infer`.
+          rows: The rows of the largest dispatch.
+          messages: The messages of the largest dispatch.
+          capacity: The rows that an arena has.
+        """
+        del messages
+        for n in steps(ladder_for(self.stage), rows):
+            yield idle_launch(self.stage, direction, n, n, capacity)
+
+
+def needs_backward(stage: Stage) -> bool:
+    """Whether the adjoint of a stage has anything to compute: a gradient that comes in, and parameters or an input that take one."""
+    comes_in = any(out.is_float for out in stage.outputs)
+    takes_one = any(port.type.is_float for port in stage.ports if port.space != HOST)
+    return comes_in and (bool(stage.params) or takes_one)

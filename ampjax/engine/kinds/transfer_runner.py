@@ -1,0 +1,64 @@
+"""Runs `transfer` stages: copies of rows to another memory space, and of their gradients back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.engine.arenas import Arenas
+from ampjax.engine.kernels import copy_kernels
+from ampjax.engine.kernels.coalescing import Coalesced
+from ampjax.engine.kernels.weight_gradients import GradientConsumer
+from ampjax.engine.kinds.stage_arrays import StageArrays, padded
+from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
+from ampjax.plan.stages import HOST, Stage
+
+
+class TransferRunner(StageRunner):
+    """Carries out the launches of one `transfer` stage.
+
+    Args:
+      stage: The stage.
+      arenas: Where payloads lie.
+    """
+
+    def __init__(self, stage: Stage, arenas: Arenas):
+        self.stage, self._arenas, self._arrays = stage, arenas, StageArrays(stage, arenas)
+        self._source, self._target = stage.ports[0].arena, stage.arenas[0]
+        self._needs_backward = needs_backward(stage)
+        keys = self._source, self._target
+        self._get, self._put = copy_kernels.get_rows(keys), copy_kernels.put_rows(keys)
+        self._return = copy_kernels.return_gradients(keys, stage.sole[0])
+
+    def forward(self, launches: Coalesced, params: Params) -> None:
+        """Copies rows."""
+        (launch,) = launches
+        if not launch.n_rows:
+            return
+        a, source, target = self._arenas, self._source, self._target
+        slots, to = self._arrays.lines(launch)
+        if source[0] == HOST:
+            rows: Any = a.host[source][slots]
+        else:
+            rows = jax.device_put(self._get.once(a.values[source], slots), a.devices[target[0]])
+        grads = None if self.stage.written[0] else a.grads[target]
+        a.values[target], zeroed = self._put.once(a.values[target], grads, to, rows)
+        if zeroed is not None:
+            a.grads[target] = zeroed
+
+    def backward(
+        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+    ) -> Any:
+        """Copies gradients back; there are no weights."""
+        (launch,) = launches
+        if not self._needs_backward or not launch.n_rows:
+            return states
+        a, source, target = self._arenas, self._source, self._target
+        slots, to = self._arrays.lines(launch)
+        here, there = a.grads[target], a.grads[source]
+        assert here is not None and there is not None
+        rows = jax.device_put(self._get.once(here, to), a.devices[source[0]])
+        a.grads[source] = self._return.once(there, padded(launch.in_rows[0], len(slots), False), rows)
+        return states

@@ -1,0 +1,192 @@
+"""Graphs in an instance: edges of several kinds, and what is sent over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.structures import Ragged
+from ampjax.frontend.combinators.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.jaxprs.primitives import shape_text
+
+_FIX = "Mend the edges: nodes count from 0 within their graph, and so do kinds."
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Edges:
+    """Directed edges between the nodes of an instance, each of a kind; an edge without direction is two.
+
+    In a spec, `Edges("v", kinds=4)` says that edges of 4 kinds join the elements of the dimension `v`.
+
+    Args:
+      senders: `[e]` integers: the node that each edge leaves. In a spec, the nodes' dimension.
+      receivers: `[e]` integers: the node that it leads to.
+      kinds: `[e]` integers from 0, or None where all are of kind 0. In a spec, how many kinds there are; None for one.
+      nodes: The nodes' dimension, in a model that is traced; empty otherwise.
+      n_kinds: Likewise the number of kinds.
+
+    >>> Edges([0, 1], [1, 0])
+    Edges(2 edges)
+    """
+
+    senders: Any
+    receivers: Any = None
+    kinds: Any = None
+    nodes: str = field(default="", metadata={"static": True})
+    n_kinds: int | None = field(default=None, metadata={"static": True})
+
+    @classmethod
+    def of(cls, graph: Any) -> Edges:
+        """The edges of a graph as jraph writes them; several graphs in it count as one, whose parts no edge joins.
+
+        Args:
+          graph: What has `senders`, `receivers`, `n_node` and `edges`, such as jraph's `GraphsTuple`. `edges` are the kinds: integers
+            `[e]` or `[e, 1]`, or None for one kind.
+
+        Raises:
+          DataError: If an array is missing, is not of integers or has another length, or an edge leads out of the graph.
+        """
+        try:
+            senders, receivers, kinds, n_node = graph.senders, graph.receivers, graph.edges, graph.n_node
+        except AttributeError as error:
+            fix = "Give a `jraph.GraphsTuple`, or make `amp.Edges(senders, receivers, kinds)`."
+            raise DataError("Edges.of", "senders, receivers, edges and n_node", f"{error}", fix) from None
+        n = int(np.sum(np.asarray(n_node)))
+        ends = [_column("Edges.of, senders", senders, n), _column("Edges.of, receivers", receivers, n)]
+        if kinds is not None:
+            kinds = np.asarray(kinds)
+            flat = kinds[:, 0] if kinds.ndim == 2 and kinds.shape[1] == 1 else kinds
+            ends.append(_column("Edges.of, edges (the kinds)", flat, None))
+        lengths = [len(column) for column in ends]
+        if len(set(lengths)) > 1:
+            raise DataError("Edges.of", "as many senders as receivers and kinds", f"{lengths}", _FIX)
+        return cls(*ends)
+
+    def __repr__(self) -> str:
+        if isinstance(self.senders, str):
+            return f"Edges({self.senders!r}, kinds={1 if self.kinds is None else self.kinds})"
+        return f"Edges({np.size(self.senders)} edges)"
+
+
+def propagate(sends: Sequence[Callable[[Any], Any]], edges: Edges, h: Any) -> Any:
+    """Sends values over the edges of a graph: each node gets `sum over edges that lead to it of sends[kind](h[sender])`.
+
+    Args:
+      sends: A function for each kind of edge, from the value of a node to what is sent; all return floats of the same structure and
+        shapes. It counts once for each edge. A single function is for edges of one kind.
+      edges: The edges.
+      h: A sequence over the nodes, or a pytree of such sequences.
+
+    Returns:
+      What each node gets, a sequence over the nodes; zeros where no edge leads to.
+
+    Raises:
+      GraphError: If there are not as many functions as kinds, they return different types, or `h` is not over the edges' nodes.
+      DataError: If an edge leads out of the graph, or its kind is none.
+    """
+    functions = [sends] if callable(sends) else list(sends)
+    leaves, structure = jax.tree.flatten(h)
+    _check(functions, edges, leaves)
+    rows = structure.unflatten([jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)) for x in leaves])
+    line = user_line()
+    if dimensions() is None or isinstance(jnp.shape(leaves[0])[0], int):
+        sent = [jax.tree.flatten(jax.eval_shape(send, rows)) for send in functions]
+        _check_sent([tree for _, tree in sent], [types for types, _ in sent], line)
+        return _sent(functions, edges, h, sent[0][1].unflatten(sent[0][0]), line)
+    traced = [trace(send, rows) for send in functions]
+    first, _, types = traced[0]
+    _check_sent([function.results for function, _, _ in traced], [results for _, _, results in traced], line)
+    ends = [jnp.asarray(x) for x in (edges.senders, edges.receivers, edges.kinds) if x is not None]
+    call = Call(
+        "propagate",
+        [along(leaves[0].shape[0], a) for a in types],
+        [function for function, _, _ in traced],
+        [len(closed) for _, closed, _ in traced],
+        line,
+        {"n_ends": len(ends)},
+    )
+    return first.results.unflatten(bind(call, [*(x for _, closed, _ in traced for x in closed), *ends, *leaves]))
+
+
+def wrong_edge(
+    ends: Sequence[np.ndarray], kinds: np.ndarray, n_nodes: np.ndarray | int, n_kinds: int
+) -> tuple[int, str, str] | None:
+    """Finds an edge that leads out of its graph, or whose kind is none.
+
+    Args:
+      ends: Senders and receivers, `[e]` each.
+      kinds: `[e]`.
+      n_nodes: Nodes of each edge's graph, `[e]` or one number.
+      n_kinds: Kinds.
+
+    Returns:
+      The first wrong edge, what was expected and what came; None where all are right.
+    """
+    for name, values, bound in (("sender", ends[0], n_nodes), ("receiver", ends[1], n_nodes), ("kind", kinds, n_kinds)):
+        wrong = np.flatnonzero((values < 0) | (values >= bound))
+        if len(wrong):
+            top = np.broadcast_to(bound, values.shape)[wrong[0]]
+            return int(wrong[0]), f"a {name} in [0, {top})", f"{values[wrong[0]]}"
+    return None
+
+
+def _sent(functions: list[Any], edges: Edges, h: Any, types: Any, line: str) -> Any:
+    """`propagate` of a concrete graph, kind by kind; `types` are those of what is sent."""
+    n = int(jnp.shape(jax.tree.leaves(h)[0])[0])
+    ends = [np.asarray(edges.senders, np.int64), np.asarray(edges.receivers, np.int64)]
+    kinds = np.zeros(len(ends[0]), np.int64) if edges.kinds is None else np.asarray(edges.kinds, np.int64)
+    if len({len(column) for column in (*ends, kinds)}) > 1:
+        got = f"{len(ends[0])}, {len(ends[1])} and {len(kinds)}"
+        raise DataError(line, "as many senders as receivers and kinds", got, _FIX)
+    if (bad := wrong_edge(ends, kinds, n, len(functions))) is not None:
+        raise DataError(f"{line}, edge {bad[0]}", bad[1], bad[2], _FIX)
+    total = jax.tree.map(lambda t: jnp.zeros((n, *t.shape), t.dtype), types)
+    for kind, send in enumerate(functions):
+        picks = np.flatnonzero(kinds == kind)
+        if len(picks):
+            sent = jax.vmap(send)(jax.tree.map(lambda x, at=ends[0][picks]: jnp.asarray(x)[at], h))
+            to = ends[1][picks]
+            total = jax.tree.map(lambda a, m, to=to: a + jax.ops.segment_sum(m, to, n), total, sent)
+    return total
+
+
+def _check(functions: Sequence[Any], edges: Any, leaves: Sequence[Any]) -> None:
+    if not isinstance(edges, Edges):
+        fix = "Make them with `amp.Edges(senders, receivers, kinds)` or `amp.Edges.of(graph)`."
+        raise GraphError(user_line(), "`amp.Edges`", f"{type(edges).__name__}", fix)
+    if not functions or (edges.n_kinds is not None and len(functions) != edges.n_kinds):
+        wanted = "each kind" if edges.n_kinds is None else f"each of the {edges.n_kinds} kinds"
+        raise GraphError(user_line(), f"a function for {wanted} of edges", f"{len(functions)}", "Give one for each.")
+    lengths = {str(jnp.shape(x)[0]) if not isinstance(x, Ragged) and jnp.ndim(x) else "none" for x in leaves}
+    if len(lengths) != 1 or "none" in lengths or (edges.nodes and lengths != {edges.nodes}):
+        over = f"over the nodes `{edges.nodes}`" if edges.nodes else "of one length, over the nodes"
+        got = ", ".join(shape_text(type_of(x)) if not isinstance(x, Ragged) else repr(x) for x in leaves) or "nothing"
+        raise GraphError(user_line(), f"arrays {over}, as the values to send", got, "Give a value of each node.")
+
+
+def _check_sent(structures: Sequence[Any], types: Sequence[Sequence[Any]], line: str) -> None:
+    for number, (structure, own) in enumerate(zip(structures, types, strict=True)):
+        if structure != structures[0]:
+            fix = "Return the same structure from every function."
+            raise GraphError(line, f"{structures[0]}, as function 0 returns", f"{structure} from {number}", fix)
+        require_same(line, f"function {number} to send the same types as function 0", types[0], own)
+    for a in types[0]:
+        if not jnp.issubdtype(a.dtype, jnp.floating):
+            raise GraphError(line, "floats to be sent", shape_text(a), "Cast what the functions return with `astype`.")
+
+
+def _column(where: str, values: Any, n: int | None) -> np.ndarray:
+    column = np.asarray(values)
+    if column.ndim != 1 or (column.dtype.kind not in "iu" and column.size):
+        raise DataError(where, "integers [e]", f"{column.dtype} {list(column.shape)}", _FIX)
+    wrong = np.flatnonzero((column < 0) | (column >= n)) if n is not None else ()
+    for edge in wrong[:1]:
+        raise DataError(f"{where}, edge {edge}", f"a node in [0, {n})", f"{column[edge]}", _FIX)
+    return column.astype(np.int32)

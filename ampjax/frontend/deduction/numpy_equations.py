@@ -1,0 +1,51 @@
+"""Operations on columns that NumPy does as JAX would: on truth values and integers, where nothing is rounded; nothing is compiled for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+_SAME: Mapping[str, Callable[..., np.ndarray]] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "clamp": lambda least, x, most: np.minimum(np.maximum(x, least), most),
+    "eq": np.equal,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "le": np.less_equal,
+    "lt": np.less,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mul": np.multiply,
+    "ne": np.not_equal,
+    "neg": np.negative,
+    "or": np.bitwise_or,
+    "select_n": lambda which, *cases: np.where(which, *cases[::-1]) if len(cases) == 2 else np.choose(which, cases),
+    "sub": np.subtract,
+}
+
+
+def numpy_results(source: Any, values: Sequence[Any]) -> list[np.ndarray] | None:
+    """What an operation gives, if NumPy gives the same.
+
+    Args:
+      source: JAX's equation, on one row.
+      values: For each operand `[rows]`, or a number that is the same for all rows. Rows are numbers.
+
+    Returns:
+      A column for each result; None if the operation is not one of these, or works on floats or on arrays.
+    """
+    atoms, (result,) = source.invars, source.outvars if len(source.outvars) == 1 else (None,)
+    name = source.primitive.name
+    types = [atom.aval for atom in atoms] + ([] if result is None else [result.aval])
+    is_exact = all(t.shape == () and (t.dtype.kind in "biu" or name == "convert_element_type") for t in types)
+    if result is None or not is_exact or (name not in _SAME and name != "convert_element_type"):
+        return None
+    given = [np.asarray(value, atom.aval.dtype) for value, atom in zip(values, atoms, strict=True)]
+    if name != "convert_element_type":
+        return [np.asarray(_SAME[name](*given), result.aval.dtype)]
+    if given[0].dtype.kind == "f" and result.aval.dtype.kind != "f":
+        return None  # what is out of range differs
+    return [given[0].astype(result.aval.dtype)]

@@ -1,0 +1,93 @@
+"""How sending over edges becomes nodes: a distribute, a node for each kind of edge, and a collect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ampjax.errors import GraphError
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction import edge_plans
+from ampjax.frontend.deduction.edge_plans import EdgePlan
+from ampjax.frontend.deduction.graph_draft import Origin
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
+from ampjax.frontend.deduction.values import Computed, Elements, Static, Value
+from ampjax.frontend.rules.sequence_rules import elements_space
+
+
+def propagate(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """Sends each node's row to the wire of each of its edges' kinds, and adds up at the receivers what the functions make of the rows."""
+    n_closed, n_ends = sum(call.n_closed), call.options["n_ends"]
+    rows = operands[n_closed + n_ends :]
+    nodes = elements_space(rows, call)
+    plan = edge_plans.noted(low.draft, _edge_plan(operands[n_closed : n_closed + n_ends], nodes, call))
+    low.draft.origins.setdefault(plan.name, Origin(plan.line, Region(plan.n_nodes.space)))
+    regions = [region.within(plan.kind_space(kind, region.space)) for kind in range(plan.n_kinds)]
+    given: list[dict[int, Value]] = [{} for _ in regions]
+    types = [variable.aval for variable in call.functions[0].jaxpr.invars]
+    for group in by_dtype(types):
+        values = [row.element for i in group if isinstance(row := rows[i], Elements)]
+        there = region.within(nodes)
+        flow = low.pack(values, [types[i] for i in group], there, f"{nodes.dimension}/rows", call.line)
+        outputs = edge_plans.distribute(low.draft, flow, plan, regions, f"{plan.name}/senders")
+        for own, out in zip(given, outputs, strict=True):
+            own |= {i: Computed(out, part) for part, i in enumerate(group)}
+    sent: list[list[Any]] = []
+    start = 0
+    for function, n, there, own in zip(call.functions, call.n_closed, regions, given, strict=True):
+        closed = [
+            low.into(value, region, there.space, plan.name, call.line) if variable in function.used else value
+            for value, variable in zip(operands[start : start + n], function.variables, strict=False)
+        ]
+        start += n
+        inputs = [*closed, *(own[i] for i in range(len(rows)))]
+        sent.append(low.run(function, inputs, there, Wanted(set(wanted.values))))
+    return _received(low, call, sent, plan, (regions, region.within(nodes)), wanted)
+
+
+def _received(
+    low: Lowering,
+    call: Call,
+    sent: Sequence[Sequence[Any]],
+    plan: EdgePlan,
+    places: tuple[Sequence[Region], Region],
+    wanted: Wanted,
+) -> list[Any]:
+    """The sums at the nodes; `places` are those of what is sent, and the nodes."""
+    regions, nodes = places
+    out: list[Any] = [None] * len(call.results)
+    types, members = [variable.aval for variable in call.functions[0].jaxpr.outvars], sorted(wanted.values)
+    for group in by_dtype([types[i] for i in members]):
+        own = [members[j] for j in group]
+        kinds, flows = [types[i] for i in own], []
+        for results, there in zip(sent, regions, strict=True):
+            flow = low.pack([results[i] for i in own], kinds, there, there.space.dimension, call.line)
+            flows.append(low.draft.fresh(flow, there.space.dimension, call.line))
+        total = edge_plans.collect(low.draft, flows, plan, nodes, f"{plan.name}/receivers")
+        for part, i in enumerate(own):
+            out[i] = Elements(nodes.space, Computed(total, part))
+    return out
+
+
+def _edge_plan(ends: Sequence[Value], nodes: IndexSpace, call: Call) -> EdgePlan:
+    """Which edges a topology pump gets: those of the instance, in whatever loop they are used.
+
+    Raises:
+      GraphError: If the values are not those of a graph's nodes, or edges are not the instance's own.
+    """
+    if not nodes.is_ragged:
+        fix = 'Say in the spec what the edges join: `amp.Edges("v", kinds=4)`, with the dimension of these values.'
+        raise GraphError(call.line, "values of the nodes that the spec's `Edges` join", f"{nodes}", fix)
+    columns: list[Column] = []
+    for value in ends:
+        element = value.element if isinstance(value, Elements) else None
+        column = element.column.origin if isinstance(element, Static) else None
+        if column is None or column.space.parent is None or column.space.parent.parent is not None:
+            fix = "Take the edges from the instance; edges that come and go can be of kinds of their own."
+            raise GraphError(call.line, "edges that are the same in all rounds", "computed or changing edges", fix)
+        columns.append(column)
+    assert nodes.sizes is not None
+    senders, receivers, *kinds = columns
+    n_nodes = nodes.sizes.origin
+    return EdgePlan(senders, receivers, kinds[0] if kinds else None, len(call.functions), n_nodes, call.line)

@@ -1,0 +1,140 @@
+"""What a compiled model must keep, checked on the synchronous interpreter of its graph, operation by operation in float64.
+
+The model itself runs as plain JAX on the same instances: it is its own reference.
+"""
+
+from contextlib import contextmanager
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ampjax as amp
+from ampjax.frontend.deduction.graph_draft import GraphDraft
+from ampjax.frontend.instance_columns import Columns, CompiledInstances
+from ampjax.testing.interpreter import Run
+from ampjax.testing.oracles import find_oracle
+from ampjax.testing.reference import _unpack as messages_of
+
+TOLERANCE = 1e-10
+
+
+class Compiled64:
+    """A model, compiled for float64, with instances.
+
+    Args:
+      model: The model.
+      params: Its parameters, of float64.
+      spec: Its spec, of float64.
+      instances: The instances.
+
+    Attributes:
+      compiled: What `amp.compile` gave.
+      exact: Wires that carry one message for each row of their region.
+    """
+
+    def __init__(self, model, params, spec, instances):
+        self.params, self.instances = params, instances
+        with _noting_flows() as self.exact:
+            self.compiled = amp.compile(model, params, spec)
+        self.columns = Columns(self.compiled._leaves, instances)
+        self.data = CompiledInstances(self.compiled._draft.pumps, self.columns)
+
+    @property
+    def graph(self):
+        return self.compiled.graph
+
+    def model_loss(self, params):
+        """The loss of the model as it is."""
+        return self.compiled.loss(params, self.instances)
+
+    def graph_loss(self, params, seen=None):
+        """The loss of the graph, message by message; nothing may be left waiting, and no two messages may have one key.
+
+        Args:
+          params: The model's parameters.
+          seen: Gets the states of the messages of each wire.
+        """
+        graph, oracle = self.graph, find_oracle("eager")
+        own = self.compiled.node_params(params)
+        losses = []
+        for messages in messages_of(graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)):
+            run = _Noting(graph, own, None, oracle, seen) if seen is not None else Run(graph, own, None, oracle)
+            run.run(messages)
+            losses += [loss for _, loss in run.results.losses]
+        return sum(losses, start=jnp.zeros(()))
+
+    def check_direction(self, seed=0):
+        """Loss, and its derivative in one random direction: a number in which each entry of each gradient has a weight of its own."""
+        rng = np.random.default_rng(seed)
+        direction = jax.tree.map(lambda x: rng.normal(size=x.shape), self.params)
+        seen = {}
+        with jax.disable_jit():
+            want = jax.jvp(self.model_loss, (self.params,), (direction,))
+            got = jax.jvp(lambda params: self.graph_loss(params, seen), (self.params,), (direction,))
+        for name, one, other in zip(("loss", "derivative"), got, want, strict=True):
+            assert abs(one - other) <= TOLERANCE * max(1.0, abs(other)), f"{name}: {one}, the model gives {other}"
+        self.check_states(seen)
+
+    def check_gradients(self):
+        """Loss and every gradient, to 1e-10 of the largest entry of all."""
+        with jax.disable_jit():
+            want_loss, want = jax.value_and_grad(self.model_loss)(self.params)
+            got_loss, got = jax.value_and_grad(self.graph_loss)(self.params)
+        assert abs(got_loss - want_loss) <= TOLERANCE * max(1.0, abs(want_loss)), f"loss: {got_loss}, {want_loss}"
+        largest = max(1.0, *(np.abs(x).max() for x in jax.tree.leaves(want)))
+        for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True):
+            assert np.abs(one - other).max() <= TOLERANCE * largest, f"{jax.tree_util.keystr(path)}: {one}, {other}"
+
+    def check_states(self, seen):
+        """Every wire has one message for each row where its values are computed, and every fact is what the instance says."""
+        columns = self.columns
+        for flow in self.exact:
+            region, states = flow.region, seen.get(flow.wire, [])
+            if not region.is_known or flow.wire is None:
+                continue
+            space, rows = region.space, region.rows(columns)
+            fields = {**space.columns(columns), "instance": space.instances(columns)}
+            key = ("instance", *space.key)
+            picked = {name: values if rows is None else values[rows] for name, values in fields.items()}
+            expected = {
+                values: i for i, values in enumerate(zip(*(picked[name].tolist() for name in key), strict=True))
+            }
+            got = [tuple(int(state[name]) for name in key) for state in states]
+            assert sorted(got) == sorted(expected), f"{flow.wire}: rows {sorted(got)}, not {sorted(expected)}"
+            for row, state in zip(got, states, strict=True):
+                for name in picked if flow.is_fresh else ():
+                    fact = int(picked[name][expected[row]])
+                    assert int(state.get(name, fact)) == fact, f"{flow.wire}: `{name}` is not {fact} in {state}"
+
+
+class _Noting(Run):
+    """Notes the states of all messages, by wire."""
+
+    def __init__(self, graph, params, keys, oracle, seen):
+        super().__init__(graph, params, keys, oracle)
+        self._seen = seen
+
+    def _send(self, wire, message):
+        self._seen.setdefault(wire, []).append(dict(message.state))
+        super()._send(wire, message)
+
+
+@contextmanager
+def _noting_flows():
+    """Notes the wires that nodes compute, pumps feed and Phis merge."""
+    found = []
+
+    def noting(name):
+        plain = getattr(GraphDraft, name)
+
+        def call(*args, **options):
+            flows = plain(*args, **options)
+            found.extend(flows if isinstance(flows, list) else [flows])
+            return flows
+
+        return mock.patch.object(GraphDraft, name, call)
+
+    with noting("compute"), noting("pump"), noting("merge"), noting("loop"):
+        yield found

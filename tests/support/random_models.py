@@ -1,0 +1,671 @@
+"""Random models of the front end and random instances, for property tests.
+
+A model is an expression tree of tuples that is run as Python calls of ampjax's combinators; its `repr` is what a failing test prints. Vectors have two
+entries and all names of lengths are the spec's, so that programs of one primitive serve many models.
+
+Decisions that a read value makes, and comparisons in `max`, are recorded with their margins wherever the model runs as it is: a test in single
+precision leaves out cases in which rounding could decide (`Margins`).
+"""
+
+from __future__ import annotations
+
+import contextvars
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import strategies as st
+
+import ampjax as amp
+
+D = 2
+WORDS = 5
+
+VECTOR, NUMBER, INTEGER, COMPUTED = "vector", "number", "integer", "computed integer"
+"""Types of expressions; an integer follows from the instance, a computed one need not. Others: `("pair", type, type)`, `("sequence", type)`."""
+
+PAIR_TYPES = (("pair", VECTOR, NUMBER), ("pair", VECTOR, COMPUTED), ("pair", COMPUTED, ("pair", NUMBER, VECTOR)))
+
+FREE, STATIC, DYNAMIC = "free", "static", "dynamic"
+"""What is known of an expression when: of a free one nothing needs a message, it may be of parameters alone."""
+
+
+def spec(dtype="float32"):
+    """What an instance of every random model looks like."""
+    tree = lambda: amp.Tree("int32[{}]", "int32[{}]", {"word": "int32[{}]"})
+    named = lambda name: jax.tree.map(lambda text: text.format(name), tree())
+    return {
+        "words": "int32[w]",
+        "x": f"{dtype}[w,{D}]",
+        "chars": "int32[w,c]",
+        "more": f"{dtype}[u,{D}]",
+        "wide": named("v"),
+        "binary": named("b"),
+        "k": "int32[]",
+        "n": "int32[]",
+        "y": f"{dtype}[{D}]",
+    }
+
+
+SEQUENCES = {
+    "words": ("w", INTEGER),
+    "x": ("w", VECTOR),
+    "chars": ("w", ("sequence", "c", INTEGER)),
+    "more": ("u", VECTOR),
+}
+
+
+def parameters(seed, dtype="float32"):
+    """Parameters that keep tanh out of saturation."""
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: rng.normal(0, 0.7, shape).astype(dtype)
+    dense = lambda: {"w": draw(D, D), "b": draw(D)}
+    return {"a": dense(), "b": dense(), "c": dense(), "embed": {"e": draw(WORDS, D)}, "named": dense()}
+
+
+def instance(seed, shape, dtype="float32"):
+    """An instance.
+
+    Args:
+      seed: Of its values.
+      shape: Its lengths: words, other elements, inner nodes of each of the two trees.
+    """
+    rng = np.random.default_rng(seed)
+    w, u, wide, binary = shape
+    sizes = rng.integers(0, 3, w)
+    ints = lambda n: rng.integers(0, WORDS, n).astype(np.int32)
+    return {
+        "words": ints(w),
+        "x": rng.normal(size=(w, D)).astype(dtype),
+        "chars": amp.Ragged(ints(int(sizes.sum())), sizes),
+        "more": rng.normal(size=(u, D)).astype(dtype),
+        "wide": _tree(rng, wide, False),
+        "binary": _tree(rng, binary, True),
+        "k": np.int32(rng.integers(0, 4)),
+        "n": np.int32(rng.integers(-1, 4)),
+        "y": rng.normal(size=D).astype(dtype),
+    }
+
+
+def _tree(rng, n_inner, is_binary):
+    parent, side, leaves = [-1], [0], [0]
+    for _ in range(n_inner):
+        at = leaves.pop(int(rng.integers(len(leaves))))
+        for k in range(2 if is_binary else int(rng.integers(1, 4))):
+            leaves.append(len(parent))
+            parent.append(at)
+            side.append(k)
+    order = rng.permutation(len(parent))
+    place = np.argsort(order)
+    parents = np.array([place[parent[i]] if parent[i] >= 0 else -1 for i in order], np.int32)
+    return amp.Tree(
+        parents, np.array(side, np.int32)[order], {"word": rng.integers(0, WORDS, len(parent)).astype(np.int32)}
+    )
+
+
+# -- what expressions mean
+
+
+@dataclass
+class Margins:
+    """How far decisions were from being others, while a model ran as it is."""
+
+    least: float = np.inf
+
+    def note(self, margin):
+        self.least = min(self.least, float(margin))
+
+
+_MARGINS: contextvars.ContextVar[Margins | None] = contextvars.ContextVar("margins", default=None)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A random model.
+
+    Args:
+      loss: The expression of its loss.
+    """
+
+    loss: Any
+
+    def __call__(self, p, s):
+        return evaluate(self.loss, p, {name: s[name] for name in s})
+
+    def margins(self, p, instances):
+        """The least margin of a decision on some instances."""
+        found = Margins()
+        token = _MARGINS.set(found)
+        try:
+            for each in instances:
+                self(p, each)
+        finally:
+            _MARGINS.reset(token)
+        return found.least
+
+
+def evaluate(expression, p, env):
+    """The value of an expression: calls `amp` and JAX."""
+    op, *args = expression
+    return OPERATIONS[op](p, env, *args)
+
+
+def function(expression, p, env):
+    """A Python function of `("fn", names, body)`, which closes over what is in scope."""
+    _, names, body = expression
+    return lambda *values: evaluate(body, p, {**env, **dict(zip(names, values, strict=True))})
+
+
+def _dense(p, env, key, x):
+    return jnp.tanh(evaluate(x, p, env) @ p[key]["w"] + p[key]["b"])
+
+
+def _joined(p, env, key, x, y):
+    x, y = evaluate(x, p, env), evaluate(y, p, env)
+    return jax.nn.sigmoid(x @ p[key]["w"]) * y + p[key]["b"]
+
+
+def _named(p, env, x):
+    call = amp.node("named_node")(lambda x: jnp.tanh(x @ p["named"]["w"]) + p["named"]["b"])
+    return call(evaluate(x, p, env))
+
+
+def _let(p, env, name, value, body):
+    return evaluate(body, p, {**env, name: evaluate(value, p, env)})
+
+
+def _items(p, env, *parts):
+    return tuple(evaluate(part, p, env) for part in parts)
+
+
+def _scan(p, env, sequences, init, step, reverse, which):
+    return amp.scan(
+        lambda carry, xs: function(step, p, env)(carry, *xs),
+        evaluate(init, p, env),
+        _items(p, env, *sequences),
+        reverse=reverse,
+    )[which]
+
+
+def _fori(p, env, n, init, body):
+    return amp.fori_loop(evaluate(n, p, env), function(body, p, env), evaluate(init, p, env))
+
+
+def _cond(p, env, test, true, false):
+    return amp.cond(evaluate(test, p, env) % 2 == 0, function(true, p, env), function(false, p, env))
+
+
+def _switch(p, env, index, *branches):
+    return amp.switch(evaluate(index, p, env) - 1, [function(each, p, env) for each in branches])
+
+
+def _decision(value):
+    """A truth value that a computed number decides, with its margin."""
+    score = value @ np.array([1.0, -0.7], value.dtype) + 0.137
+    if (margins := _MARGINS.get()) is not None:
+        margins.note(abs(float(score)))
+    return score > 0
+
+
+def _cond_read(p, env, value, true, false):
+    test = amp.read(_decision(evaluate(value, p, env)), assume=1)
+    return amp.cond(test, function(true, p, env), function(false, p, env))
+
+
+def _switch_read(p, env, value, *branches):
+    x = evaluate(value, p, env)
+    index = _decision(x).astype(jnp.int32) + _decision(-x[::-1]).astype(jnp.int32)
+    return amp.switch(amp.read(index), [function(each, p, env) for each in branches])
+
+
+def _while(p, env, init, body, most):
+    step = function(body, p, env)
+    test = lambda carry: amp.read(_decision(carry[0]))
+    return amp.while_loop(test, lambda carry: (step(carry[0]), carry[1] + 1), (init_of(p, env, init), jnp.int32(0)), most=most)
+
+
+def init_of(p, env, init):
+    """A vector that starts a loop, as an array."""
+    return jnp.asarray(evaluate(init, p, env))
+
+
+def _fold(p, env, tree, leaf, branch, which):
+    values = lambda n: n["word"]
+    at_leaf, at_branch = function(leaf, p, env), function(branch, p, env)
+    arity = 2 if tree == "binary" else None
+    return amp.fold_tree(
+        lambda n: at_leaf(values(n)), lambda n, *kids: at_branch(values(n), *kids), env[tree], arity=arity
+    )[which]
+
+
+def _scan_tree(p, env, tree, init, step):
+    f = function(step, p, env)
+    return amp.scan_tree(lambda state, n: f(state, n["word"]), evaluate(init, p, env), env[tree])
+
+
+def _largest(p, env, xs):
+    xs = evaluate(xs, p, env)
+    if (margins := _MARGINS.get()) is not None and len(xs) > 1:
+        margins.note(np.min(np.diff(np.sort(np.asarray(xs), axis=0), axis=0)))
+    return jnp.tanh(amp.max(xs))
+
+
+def _take(p, env, xs, at):
+    xs, at = evaluate(xs, p, env), evaluate(at, p, env)
+    n = amp.length(xs)
+    return amp.cond(n > 0, lambda: amp.take(xs, at % jnp.maximum(n, 1)), lambda: jnp.zeros(D, jnp.result_type(float)))
+
+
+def _metric(p, env, value):
+    value = evaluate(value, p, env)
+    amp.metric("told", value)
+    return value
+
+
+def _output(p, env, value):
+    value = evaluate(value, p, env)
+    amp.output("given", value)
+    return value
+
+
+OPERATIONS = {
+    "get": lambda p, env, name: env[name],
+    "word": lambda p, env, tree: env[tree].value["word"],
+    "item": lambda p, env, pair, i: evaluate(pair, p, env)[i],
+    "pair": _items,
+    "let": _let,
+    "zeros": lambda p, env: jnp.zeros(D, jnp.result_type(float)),
+    "constant": lambda p, env, x: jnp.full(D, x, jnp.result_type(float)),
+    "param": lambda p, env, key: p[key]["b"],
+    "embed": lambda p, env, i: p["embed"]["e"][evaluate(i, p, env) % WORDS],
+    "dense": _dense,
+    "joined": _joined,
+    "named": _named,
+    "mix": lambda p, env, x, y: evaluate(x, p, env) * 0.6 - jnp.sin(evaluate(y, p, env)),
+    "relu": lambda p, env, x: jax.nn.softplus(evaluate(x, p, env)),
+    "scaled": lambda p, env, i, x: (0.3 * evaluate(i, p, env) + 0.5) * evaluate(x, p, env),
+    "stopped": lambda p, env, x: jax.lax.stop_gradient(evaluate(x, p, env)),
+    "where": lambda p, env, i, x, y: jnp.where(evaluate(i, p, env) > 1, evaluate(x, p, env), evaluate(y, p, env)),
+    "dot": lambda p, env, x, y: jnp.tanh(evaluate(x, p, env) @ evaluate(y, p, env)),
+    "first": lambda p, env, x: evaluate(x, p, env)[0],
+    "square": lambda p, env, x: jnp.sum(evaluate(x, p, env) ** 2),
+    "plus": lambda p, env, x, y: evaluate(x, p, env) + 0.5 * evaluate(y, p, env),
+    "times": lambda p, env, x, y: evaluate(x, p, env) * evaluate(y, p, env),
+    "number": lambda p, env, i: 0.25 * evaluate(i, p, env),
+    "half": lambda p, env, i: evaluate(i, p, env) // 2 + 1,
+    "int": lambda p, env, i: jnp.int32(i),
+    "length": lambda p, env, xs: amp.length(evaluate(xs, p, env)),
+    "map": lambda p, env, xs, f: amp.map(function(f, p, env), *_items(p, env, *xs)),
+    "softmax": lambda p, env, xs: amp.softmax(evaluate(xs, p, env)),
+    "sum": lambda p, env, xs: amp.sum(evaluate(xs, p, env)),
+    "mean": lambda p, env, xs: amp.mean(evaluate(xs, p, env)),
+    "max": _largest,
+    "take": _take,
+    "scan": _scan,
+    "fori": _fori,
+    "cond": _cond,
+    "switch": _switch,
+    "cond_read": _cond_read,
+    "switch_read": _switch_read,
+    "while": _while,
+    "fold": _fold,
+    "scan_tree": _scan_tree,
+    "metric": _metric,
+    "output": _output,
+}
+
+
+# -- how expressions are drawn
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an expression may name.
+
+    Args:
+      names: Names with types.
+      dimensions: For a sequence's name, over which elements it goes.
+      budget: How deep combinators may go from here.
+      decided: Whether a value that was read decides that this runs: then neither sequences from outside nor pumps are allowed.
+    """
+
+    names: tuple[tuple[str, Any], ...]
+    budget: int
+    decided: bool = False
+
+    def having(self, **types):
+        return Scope((*self.names, *types.items()), self.budget, self.decided)
+
+    def deeper(self):
+        return Scope(self.names, self.budget - 1, self.decided)
+
+    def inside_decision(self):
+        """Without sequences; integers are computed ones there."""
+        as_computed = lambda t: COMPUTED if t == INTEGER else t
+        names = tuple((name, as_computed(t)) for name, t in self.names if not _has_sequence(t))
+        return Scope(names, min(self.budget, 1), True)
+
+    def of(self, kind):
+        """Names of a type."""
+        return [name for name, t in self.names if t == kind]
+
+
+def _has_sequence(kind):
+    return isinstance(kind, tuple) and (kind[0] == "sequence" or any(map(_has_sequence, kind[1:])))
+
+
+@dataclass
+class Grower:
+    """Draws expressions.
+
+    Args:
+      draw: Hypothesis's `draw`.
+    """
+
+    draw: Any
+    n_names: int = field(default=0)
+
+    def pick(self, options):
+        return options[self.draw(st.integers(0, len(options) - 1))]
+
+    def fresh(self):
+        self.n_names += 1
+        return f"v{self.n_names}"
+
+    def loss(self, scope):
+        """A loss: summands, some of them sums over sequences."""
+        expression = self.summand(scope)
+        for _ in range(self.draw(st.integers(0, 2))):
+            expression = ("plus", expression, self.summand(scope))
+        return expression
+
+    def shared(self, scope):
+        """A loss in which a value is computed once and used at several places."""
+        name, kind = self.fresh(), self.pick([VECTOR, ("sequence", "w", VECTOR), ("sequence", "v", VECTOR), *PAIR_TYPES])
+        value = self.expression(kind, scope.deeper())
+        inner = scope.having(**{name: kind})
+        return ("let", name, value, self.pick([self.loss, self.shared])(inner) if scope.budget > 2 else self.loss(inner))
+
+    def summand(self, scope):
+        kind = self.pick(["square", "sum", "sum", "metric", "weighted"])
+        if kind == "sum":
+            return ("sum", self.sequence(self.dimension(scope), NUMBER, scope))
+        if kind == "weighted":
+            return ("times", ("number", self.integer(scope)), self.number(scope))
+        if kind == "metric":
+            return ("metric", self.number(scope))
+        return ("square", self.vector(scope))
+
+    def expression(self, kind, scope):
+        if kind == VECTOR:
+            return self.vector(scope)
+        if kind == NUMBER:
+            return self.number(scope)
+        if kind == INTEGER:
+            return self.integer(scope)
+        if kind == COMPUTED:
+            return self.computed(scope)
+        if kind[0] == "pair":
+            return ("pair", self.expression(kind[1], scope), self.expression(kind[2], scope))
+        return self.sequence(kind[1], kind[2], scope)
+
+    # -- values of one element
+
+    def integer(self, scope):
+        options = [("get", name) for name in scope.of(INTEGER)] + [("int", 2)]
+        if True:
+            options += [("length", ("get", name)) for name, t in scope.names if t[0] == "sequence"]
+        found = self.pick(options)
+        return ("half", found) if self.draw(st.booleans()) else found
+
+    def computed(self, scope):
+        """An integer that may be computed."""
+        return self.pick([("get", name) for name in scope.of(COMPUTED)] + [self.integer(scope)])
+
+    def number(self, scope):
+        kind = self.pick(["dot", "first", "square", "number", "get", "item"])
+        if kind == "get" and (names := scope.of(NUMBER)):
+            return ("get", self.pick(names))
+        if kind == "item" and (names := [n for n, t in scope.names if t == PAIR_TYPES[0]]):
+            return ("item", ("get", self.pick(names)), 1)
+        if kind == "number":
+            return ("number", self.computed(scope))
+        if kind == "dot":
+            return ("dot", self.vector(scope), self.vector(scope, is_leaf=True))
+        return ("first" if kind == "first" else "square", self.vector(scope))
+
+    def vector(self, scope, is_leaf=False):
+        """A vector that depends on the instance, so that parameters of two nodes never meet by themselves."""
+        if is_leaf or scope.budget <= 0:
+            return self.simple_vector(scope)
+        plain = ["simple", "dense", "dense", "joined", "named", "mix", "relu", "scaled", "stopped", "where", "cond", "switch"]
+        reads = ["cond_read", "switch_read", "while"]
+        whole = ["sum", "mean", "max", "take", "scan", "scan", "fori", "fold", "let"]
+        kind = self.pick(plain + reads + ([] if scope.decided else whole))
+        return getattr(self, f"_{kind}")(scope)
+
+    def simple_vector(self, scope):
+        options: list[Any] = [("get", name) for name in scope.of(VECTOR)]
+        options += [("embed", ("get", name)) for name in scope.of(INTEGER) + scope.of(COMPUTED)]
+        for name, t in scope.names:
+            if isinstance(t, tuple) and t[0] == "pair":
+                options += [("item", ("get", name), i) for i in (1, 2) if t[i] == VECTOR]
+        options = [(o[0], o[1], o[2] - 1) if o[0] == "item" else o for o in options]
+        return self.pick(options)
+
+    def _simple(self, scope):
+        return self.simple_vector(scope)
+
+    def start(self, scope):
+        """What may start a loop: also constants, or parameters alone."""
+        return self.pick([("zeros",), ("constant", 0.3), ("param", "a"), ("param", "b"), None]) or self.vector(scope.deeper())
+
+    def _dense(self, scope):
+        return ("dense", self.pick("abc"), self.vector(scope.deeper()))
+
+    def _joined(self, scope):
+        return ("joined", self.pick("abc"), self.vector(scope.deeper()), self.vector(scope, is_leaf=True))
+
+    def _named(self, scope):
+        return ("named", self.vector(scope.deeper()))
+
+    def _mix(self, scope):
+        return ("mix", self.vector(scope.deeper()), self.vector(scope, is_leaf=True))
+
+    def _relu(self, scope):
+        return ("relu", self.vector(scope.deeper()))
+
+    def _scaled(self, scope):
+        return ("scaled", self.computed(scope), self.vector(scope.deeper()))
+
+    def _stopped(self, scope):
+        return ("mix", self.vector(scope.deeper()), ("stopped", self.vector(scope, is_leaf=True)))
+
+    def _where(self, scope):
+        return ("where", self.computed(scope), self.vector(scope.deeper()), self.vector(scope, is_leaf=True))
+
+    def branches(self, scope, n):
+        return [("fn", (), self.pick([self.vector, self.vector, self.start])(scope)) for _ in range(n)]
+
+    def _cond(self, scope):
+        return ("cond", self.integer(scope), *self.branches(scope.deeper(), 2))
+
+    def _switch(self, scope):
+        return ("switch", self.integer(scope), *self.branches(scope.deeper(), self.draw(st.integers(1, 3))))
+
+    def _cond_read(self, scope):
+        return ("cond_read", self.vector(scope.deeper()), *self.branches(scope.deeper().inside_decision(), 2))
+
+    def _switch_read(self, scope):
+        return ("switch_read", self.vector(scope.deeper()), *self.branches(scope.deeper().inside_decision(), 3))
+
+    def _while(self, scope):
+        name = self.fresh()
+        body = self.vector(scope.deeper().inside_decision().having(**{name: VECTOR}))
+        loop = ("while", self.start(scope), ("fn", (name,), body), self.draw(st.integers(1, 3)))
+        return ("scaled", ("item", loop, 1), ("item", loop, 0)) if self.draw(st.booleans()) else ("item", loop, 0)
+
+    # -- from sequences
+
+    def dimension(self, scope):
+        return self.pick([*dict.fromkeys(t[1] for _, t in scope.names if t[0] == "sequence"), "v", "b"])
+
+    def _sum(self, scope):
+        return ("sum", self.sequence(self.dimension(scope), VECTOR, scope.deeper()))
+
+    def _mean(self, scope):
+        return ("mean", self.sequence(self.dimension(scope), VECTOR, scope.deeper()))
+
+    def _max(self, scope):
+        return ("max", self.sequence(self.dimension(scope), VECTOR, scope.deeper()))
+
+    def _take(self, scope):
+        return ("take", self.sequence(self.dimension(scope), VECTOR, scope.deeper()), self.integer(scope))
+
+    def _let(self, scope):
+        name, kind = self.fresh(), self.pick([VECTOR, ("sequence", self.dimension(scope), VECTOR)])
+        value = self.expression(kind, scope.deeper())
+        return ("let", name, value, self.vector(scope.deeper().having(**{name: kind})))
+
+    def _scan(self, scope):
+        kind, expression = self.loop(scope, 0)
+        return self.vector_of(kind, expression)
+
+    def _fori(self, scope):
+        kind = self.pick([VECTOR, PAIR_TYPES[0], PAIR_TYPES[1]])
+        i, carry = self.fresh(), self.fresh()
+        body = self.expression(kind, scope.deeper().having(**{i: INTEGER, carry: kind}))
+        init = self.initial(kind, scope)
+        return self.vector_of(kind, ("fori", self.integer(scope), init, ("fn", (i, carry), body)))
+
+    def _fold(self, scope):
+        kind, expression = self.fold(scope, self.pick(["wide", "binary"]), 1)
+        return self.vector_of(kind, expression)
+
+    def vector_of(self, kind, expression):
+        """A vector from a value that holds one."""
+        if kind == VECTOR:
+            return expression
+        if kind == PAIR_TYPES[2]:
+            inner = ("item", ("get", "whole"), 1)
+            vector = ("scaled", ("item", ("get", "whole"), 0), ("item", inner, 1))
+        else:
+            vector = ("scaled", ("item", ("get", "whole"), 1), ("item", ("get", "whole"), 0))
+        return ("let", "whole", expression, vector)
+
+    def initial(self, kind, scope):
+        if kind == VECTOR:
+            return self.start(scope)
+        if isinstance(kind, tuple):
+            return ("pair", self.initial(kind[1], scope), self.initial(kind[2], scope))
+        return ("int", 1) if kind == COMPUTED else self.number(Scope(scope.names, 0, scope.decided))
+
+    def loop(self, scope, which, dimension=None):
+        kind = self.pick([VECTOR, VECTOR, *PAIR_TYPES])
+        dimension = dimension or self.dimension(scope)
+        sequences, types = self.arguments(dimension, scope)
+        carry, names = self.fresh(), [self.fresh() for _ in types]
+        inner = scope.deeper().having(**{carry: kind, **dict(zip(names, types, strict=True))})
+        result = self.fresh()
+        after = self.expression(kind, inner)
+        y = self.vector(inner.having(**{result: kind}), is_leaf=self.draw(st.booleans()))
+        body = ("let", result, after, ("pair", ("get", result), y))
+        step = ("fn", (carry, *names), body)
+        return kind, ("scan", sequences, self.initial(kind, scope), step, self.draw(st.booleans()), which)
+
+    def fold(self, scope, tree, which):
+        kind = self.pick([VECTOR, VECTOR, *PAIR_TYPES])
+        word, inner = self.fresh(), scope.deeper()
+        leaf = self.expression(kind, inner.having(**{word: INTEGER}))
+        if tree == "binary":
+            kids = {self.fresh(): kind, self.fresh(): kind}
+        else:
+            kids = {self.fresh(): _sequence_of(self.fresh(), kind)}
+        branch = self.expression(kind, inner.having(**{word: INTEGER, **kids}))
+        if tree == "wide" and kind == VECTOR and self.draw(st.booleans()):
+            branch = ("dense", "c", ("sum", ("get", next(iter(kids)))))
+        return kind, ("fold", tree, ("fn", (word,), leaf), ("fn", (word, *kids), branch), which)
+
+    # -- sequences
+
+    def arguments(self, dimension, scope):
+        """Sequences to go through together, and their elements' types; at least one."""
+        found = [self.pick(self.given(dimension, scope))]
+        if self.draw(st.booleans()):
+            more = self.sequence(dimension, VECTOR, scope.deeper()) if scope.budget > 1 else None
+            found.append((more, VECTOR) if more else self.pick(self.given(dimension, scope)))
+        return [each for each, _ in found], [kind for _, kind in found]
+
+    def given(self, dimension, scope):
+        """Sequences in scope: expressions with their elements' types."""
+        found = [(("get", name), t[2]) for name, t in scope.names if t[0] == "sequence" and t[1] == dimension]
+        trees = {"v": "wide", "b": "binary"}
+        if dimension in trees:
+            found.append((("word", trees[dimension]), INTEGER))
+        return found
+
+    def sequence(self, dimension, kind, scope):
+        """A sequence over a dimension, with elements of a type."""
+        have = [each for each, t in self.given(dimension, scope) if t == kind]
+        ways = ["map", "map"]
+        if have:
+            ways.append("have")
+        if kind == VECTOR and scope.budget > 0:
+            ways += ["scan", "softmax", "cond"]
+            if dimension in "vb":
+                ways += ["fold", "scan_tree"]
+        way = self.pick(ways)
+        if way == "have":
+            return self.pick(have)
+        if way == "softmax":
+            return ("softmax", self.sequence(dimension, kind, scope.deeper()))
+        if way == "cond":
+            branches = [("fn", (), self.sequence(dimension, kind, scope.deeper())) for _ in range(2)]
+            return ("cond", self.integer(scope), *branches)
+        if way == "scan":
+            return self.loop(scope, 1, dimension)[1]
+        tree = {"v": "wide", "b": "binary"}.get(dimension)
+        if way == "scan_tree":
+            state, word = self.fresh(), self.fresh()
+            step = self.vector(scope.deeper().having(**{state: VECTOR, word: INTEGER}))
+            return ("scan_tree", tree, self.start(scope), ("fn", (state, word), step))
+        if way == "fold":
+            kind, expression = self.fold(scope, tree, 0)
+            for i in {VECTOR: (), PAIR_TYPES[2]: (1, 1)}.get(kind, (0,)):
+                expression = ("item", expression, i)
+            return expression
+        sequences, types = self.arguments(dimension, scope)
+        names = [self.fresh() for _ in types]
+        inner = scope.deeper().having(**dict(zip(names, types, strict=True)))
+        return ("map", sequences, ("fn", tuple(names), self.expression(kind, inner)))
+
+
+def _sequence_of(dimension, kind):
+    """The type of a sequence of pairs is a pair of sequences."""
+    if isinstance(kind, tuple) and kind[0] == "pair":
+        return ("pair", _sequence_of(dimension, kind[1]), _sequence_of(dimension, kind[2]))
+    return ("sequence", dimension, kind)
+
+
+TOP = (
+    ("k", INTEGER),
+    ("n", INTEGER),
+    ("y", VECTOR),
+    *((name, ("sequence", *kind)) for name, kind in SEQUENCES.items()),
+)
+
+
+@st.composite
+def models(draw, budget=3):
+    """A random model."""
+    grower, scope = Grower(draw), Scope(TOP, draw(st.integers(1, budget)))
+    return Model(grower.shared(scope) if draw(st.booleans()) else grower.loss(scope))
+
+
+@st.composite
+def shapes(draw, n=2):
+    """Lengths of instances: words, other elements, inner nodes of the two trees (0: a tree of one node)."""
+    lengths = st.tuples(*(st.integers(0, most) for most in (3, 2, 2, 2)))
+    return draw(st.lists(lengths, min_size=n, max_size=n))

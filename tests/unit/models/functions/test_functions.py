@@ -1,0 +1,149 @@
+"""The papers' models as functions: the same loss and gradients as the hand-written graphs, and as `jax.grad` of the function itself."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import ampjax as amp
+from ampjax.data import list_reduction, permutation, sst, wikiner
+from ampjax.data.permutation import ShuffledRows
+from ampjax.ir.instances import Instances
+from ampjax.models import act, mixture, rnn, tree_lstm
+from ampjax.models import permutation as permutation_graph
+from ampjax.models import tagger as tagger_graph
+from ampjax.models.functions import (
+    act_function,
+    mixture_function,
+    permutation_function,
+    rnn_function,
+    tagger_function,
+    tree_lstm_function,
+)
+from ampjax.train.settings import Settings
+
+KEY = jax.random.key(0)
+SETTINGS = Settings(max_active_keys=4, max_dispatch_size=16)
+TOLERANCE = 1e-5
+
+
+def sequences() -> Any:
+    """List reduction, one sequence an instance."""
+    data = list_reduction.generate(5)
+    hidden = 6
+    compiled = amp.compile(rnn_function.list_reduction, rnn_function.init(KEY, hidden), rnn_function.spec())
+    return compiled, list_reduction.plain(data), rnn.list_reduction_rnn(hidden), list_reduction.Sequences(data, hidden)
+
+
+def buckets() -> Any:
+    """List reduction, a bucket of three an instance, some of them not full."""
+    data, hidden = list_reduction.Buckets(list_reduction.generate(8), 3, 6), 6
+    compiled = amp.compile(rnn_function.list_reduction, rnn_function.init(KEY, hidden), rnn_function.spec(3))
+    return compiled, data.plain(), rnn.list_reduction_rnn(hidden, 3), data
+
+
+def trees(kind: str) -> Any:
+    """A Tree-LSTM."""
+    data, _ = sst.synthetic(4, 1, seed=3)
+    cells = tree_lstm.Cells(kind, 4, 6, keep=1)
+    n_words = len(data.vocabulary)
+    function, params = tree_lstm_function.tree_lstm(cells), tree_lstm_function.init(KEY, n_words, cells)
+    compiled = amp.compile(function, params, tree_lstm_function.SPEC)
+    return compiled, sst.plain(data), tree_lstm.tree_lstm(n_words, cells), sst.TreeInstances(data)
+
+
+def sentences() -> Any:
+    """The tagger, with rare and frequent words."""
+    data, _ = wikiner.synthetic(4, 1, seed=2)
+    sizes = tagger_graph.Sizes(3, 4, 5, 6, noise=0)
+    counts = len(data.vocabulary.words) or 1, len(data.vocabulary.characters)
+    compiled = amp.compile(tagger_function.tagger(0), tagger_function.init(KEY, *counts, sizes), tagger_function.SPEC)
+    return compiled, wikiner.plain(data), tagger_graph.tagger(*counts, sizes), wikiner.SentenceInstances(data)
+
+
+def experts(top: int) -> Any:
+    """A mixture of experts, whose gate is not at its start: zeros choose all the same."""
+    sizes, rng = mixture.Experts(6, 8, 3, n=4, top=top, noisy=False), np.random.default_rng(0)
+    rows = [rng.normal(size=(int(rng.integers(1, 6)), 6)).astype(np.float32) for _ in range(5)]
+    plain = [{"x": x, "label": np.argmax(x[:, :3], 1).astype(np.int32)} for x in rows]
+    params = mixture_function.init(KEY, sizes)
+    params["gate"] = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params["gate"])
+    compiled = amp.compile(mixture_function.mixture_of_experts(sizes), params, mixture_function.spec(sizes))
+    columns = [
+        {
+            name: amp.messages(rows, i=np.arange(len(rows)), n=np.full(len(rows), len(rows)))
+            for name, rows in one.items()
+        }
+        for one in plain
+    ]
+    return compiled, plain, mixture.mixture_of_experts(sizes), columns
+
+
+def pondering() -> Any:
+    """Adaptive computation time, with some inputs pondered longer than others."""
+    sizes, rng = act.Ponder(4, 6, 2, max_steps=6, epsilon=0.05, time_penalty=0.01), np.random.default_rng(0)
+    plain, columns = [], []
+    for number in range(5):
+        length = int(rng.integers(1, 5))
+        x, zero, own = rng.normal(size=(length, 4)).astype(np.float32), np.zeros(1, np.int64), np.full(1, length)
+        plain.append({"x": x, "label": np.int32(number % 2)})
+        start = amp.messages(np.zeros((1, 6), np.float32), t=zero, length=own, step=zero, more=zero)
+        steps = amp.messages(x, t=np.arange(length), length=np.full(length, length))
+        columns.append({"x": steps, "s0": start, "label": np.int32(number % 2)})
+    params = jax.tree.map(
+        lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32), act_function.init(KEY, sizes)
+    )
+    compiled = amp.compile(act_function.act_rnn(sizes), params, act_function.spec(sizes))
+    return compiled, plain, act.act_rnn(sizes), columns
+
+
+def shuffles() -> Any:
+    """Operations in an order of each instance's own."""
+    data = permutation.generate(5, 3)
+    params = permutation_function.init(KEY, 3, 6)
+    compiled = amp.compile(permutation_function.permutation, params, permutation_function.SPEC)
+    return compiled, permutation.plain(data), permutation_graph.permutation(3, 6), ShuffledRows(data)
+
+
+CASES = {
+    "sequences": sequences,
+    "buckets": buckets,
+    "trees, fold": lambda: trees("fold"),
+    "trees, tai": lambda: trees("tai"),
+    "sentences": sentences,
+    "experts, top 1": lambda: experts(1),
+    "experts, top 2": lambda: experts(2),
+    "pondering": pondering,
+    "shuffles": shuffles,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_function_is_its_graph_and_itself(name: str):
+    compiled, plain, graph, instances = CASES[name]()
+    params = compiled.initial_params
+    got = accumulated(compiled.graph, compiled.data(plain), {})
+    want = accumulated(graph, instances, params)
+    close(got, want)
+    loss, grads = jax.value_and_grad(compiled.loss)(params, plain)
+    close((float(loss), got[1], grads), got)
+
+
+def accumulated(graph: amp.Graph, data: Instances, params: Any) -> tuple[float, dict[str, float], dict[str, Any]]:
+    """The summed loss, the metrics and the summed gradients of a pass without updates."""
+    trainer = amp.Trainer(graph, optax.sgd(0.0), params=params, settings=SETTINGS)
+    metrics = trainer.accumulate(data, update=False)
+    means = {name: value for name, value in metrics.items() if name not in ("loss", "loss_sum")}
+    return metrics["loss_sum"], means, {node: grads for node, (grads, _) in trainer.gradients.items()}
+
+
+def close(got: Any, want: Any) -> None:
+    """Loss, metrics and gradients are the same, gradients within the tolerance of each leaf's largest entry."""
+    assert got[0] == pytest.approx(want[0], rel=TOLERANCE)
+    assert got[1] == pytest.approx(want[1], rel=TOLERANCE)
+    assert set(got[2]) == set(want[2])
+    for node in want[2]:
+        for a, b in zip(jax.tree.leaves(got[2][node]), jax.tree.leaves(want[2][node]), strict=True):
+            assert np.abs(a - b).max() <= TOLERANCE * max(np.abs(b).max(), 1e-6), node
