@@ -29,6 +29,7 @@ class Recipe:
       n_train: Training instances.
       epochs: Epochs at most.
       learning_rate: Adam's.
+      in_flight: Instances in flight at most. Where values are read back, more of them fill the dispatches that wait for a value.
     """
 
     data: str
@@ -36,18 +37,19 @@ class Recipe:
     n_train: int = 2000
     epochs: int = 20
     learning_rate: float = 3e-3
+    in_flight: int = 64
 
 
 RECIPES: Mapping[str, Recipe] = {
-    "listops": Recipe("operation_trees", 0.8, n_train=4000, epochs=40),
+    "listops": Recipe("operation_trees", 0.7, n_train=4000),
     "attention-classifier": Recipe("priorities", 0.95),
     "child-sum-tree-lstm": Recipe("dependency_trees", 0.9),
-    "spinn": Recipe("formulas", 0.9),
+    "spinn": Recipe("formulas", 0.9, n_train=4000, learning_rate=5e-3, in_flight=128),
     "hierarchical-rnn": Recipe("documents", 0.95),
     "dag-lstm": Recipe("circuits", 0.95),
     "stochastic-depth": Recipe("spirals", 0.95),
     "memory-network": Recipe("pointer_facts", 0.95),
-    "programmer-interpreter": Recipe("additions", 0.95),
+    "programmer-interpreter": Recipe("additions", 0.95, learning_rate=1e-2, in_flight=128),
 }
 """By name, as it is written on the command line."""
 
@@ -88,7 +90,7 @@ class FunctionsOptions(Options):
     target: float = 0.0
     batch: int = 32
     learning_rate: float = 0.0
-    max_active_keys: int = 64
+    max_active_keys: int = 0
     policy: str = "largest"
     min_admission: int = 32
     max_dispatch_size: int = 64
@@ -108,6 +110,7 @@ def main(options: FunctionsOptions) -> list[History]:
         epochs=options.epochs or recipe.epochs,
         n_train=options.n_train or recipe.n_train,
         learning_rate=options.learning_rate or recipe.learning_rate,
+        max_active_keys=options.max_active_keys or recipe.in_flight,
     )
     console.print(f"target: accuracy {options.target:g}; always the most common answer: {chance(options):.3f}")
     histories = run(f"functions-{options.name}", options, tasks(options), console)

@@ -1,4 +1,7 @@
-"""Formulas of digits with two operators, of which one binds more closely, and the actions of a shift-reduce parser that follow from it."""
+"""Formulas of digits with minus and times, and the actions of the shift-reduce parser that evaluates them.
+
+Times binds more closely, and of two minuses the one on the right: 3 - 2 - 1 is 3 - (2 - 1).
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from ampjax.data.readers.data_checks import at_least_one
 
 N_CLASSES = 5
 """Digits are 0 to 4; both operators calculate modulo 5."""
-END, PLUS, TIMES = 0, 1, 2
+END, MINUS, TIMES = 0, 1, 2
 """What follows a digit; a larger number binds more closely."""
 N_WORDS = 3 * N_CLASSES
-MOST_WORDS = 6
+MOST_WORDS = 4
 SHIFT, REDUCE = 0, 1
 
 
 def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, Any]]:
-    """Draws formulas of one to six digits.
+    """Draws formulas of one to four digits.
 
     Args:
       n: How many.
@@ -37,7 +40,7 @@ def generate(n: int, seed: int | np.random.SeedSequence = 0) -> list[dict[str, A
     for _ in range(n):
         size = int(rng.integers(1, MOST_WORDS + 1))
         digits = rng.integers(0, N_CLASSES, size)
-        follows = rng.integers(PLUS, TIMES + 1, size)
+        follows = rng.integers(MINUS, TIMES + 1, size)
         follows[-1] = END
         words = (3 * digits + follows).astype(np.int32)
         actions, label = parse(words)
@@ -59,9 +62,9 @@ def parse(words: np.ndarray) -> tuple[np.ndarray, int]:
     for word in words.tolist():
         stack.append((word // 3, word % 3))
         actions.append(SHIFT)
-        while len(stack) > 1 and stack[-2][1] >= stack[-1][1]:
+        while len(stack) > 1 and stack[-2][1] > stack[-1][1]:
             (left, operator), (right, follows) = stack[-2:]
-            value = left + right if operator == PLUS else left * right
+            value = left - right if operator == MINUS else left * right
             stack[-2:] = [(value % N_CLASSES, follows)]
             actions.append(REDUCE)
     return np.array(actions, np.int32), stack[0][0]

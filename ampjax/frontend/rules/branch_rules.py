@@ -79,7 +79,7 @@ def _rounds(
 ) -> list[Any]:
     """A loop that begins with a round. What the rounds close over is carried along; what only the test reads is not."""
     turn, n, most = call.functions[1], len(call.results), call.options["most"]
-    given = [*closed, *init]
+    given = [*closed, *(_if_read(value, v, turn) for value, v in zip(init, turn.variables[len(closed) :], strict=True))]
     carried = [
         i
         for i, (value, variable) in enumerate(zip(given, turn.variables, strict=True))
@@ -128,6 +128,11 @@ def _rounds(
             left = leave(low, out, space, region, f"{name}/leave")
             final |= {carried[k] - len(closed): Computed(left, part) for part, k in enumerate(group)}
     return [final.get(i) if i in wanted.values else None for i in range(n)]
+
+
+def _if_read(value: Value, variable: Any, turn: Traced) -> Value:
+    """What a round begins with; nothing of it where no round reads it, since it may not have been sent to where rounds are made."""
+    return value if variable in turn.used else Constant(np.zeros(variable.aval.shape, variable.aval.dtype))
 
 
 def _require_read(answer: Any, call: Call) -> Computed:

@@ -23,7 +23,7 @@ def test_the_most_common_answer_is_far_from_the_target(name: str) -> None:
     assert chance(FunctionsOptions(name=name, n_train=1, n_valid=300)) < recipe.target - 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_run_says_whether_the_target_was_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = {"n_train": 8, "n_valid": 8, "max_dispatch_size": 1, "epochs": 1, "out": tmp_path}
     (history,) = main(FunctionsOptions(name="attention-classifier", target=0.001, json=tmp_path / "x.jsonl", **few))

@@ -11,14 +11,16 @@ import ampjax as amp
 
 
 def test_a_function_that_is_called_like_a_key_of_the_params_leaves_the_name_to_the_node_with_parameters() -> None:
+    def cell(x: jax.Array) -> jax.Array:
+        return x * x
+
     def model(p: Any, s: Any) -> jax.Array:
-        def cell(_: Any, h: jax.Array) -> jax.Array:
-            return jnp.sum(amp.sum(amp.map(lambda x: x * h, s["x"]))) * p["cell"]["w"]
+        scaled = amp.map(lambda x: x * p["scale"]["w"], s["x"])
+        return amp.sum(amp.map(cell, scaled)) * p["cell"]["w"]
 
-        return amp.fori_loop(2, cell, jnp.ones(()))
-
-    compiled = amp.compile(model, {"cell": {"w": jnp.float32(2)}}, {"x": "float32[t]"})
-    assert set(compiled.graph.parameterised) == {"cell"}
+    params = {"scale": {"w": jnp.float32(2)}, "cell": {"w": jnp.float32(3)}}
+    compiled = amp.compile(model, params, {"x": "float32[t]"})
+    assert set(compiled.graph.parameterised) == {"scale", "cell"}
 
 
 def test_a_loop_in_a_choice_in_a_loop_all_by_values_that_are_read() -> None:

@@ -9,17 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ampjax.models.functions.rnn_function import linear
 from ampjax.nn import Embed, Linear
-
-
-def linear(p: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
-    """`x @ w + b`: `[..., n_in] -> [..., n_out]`.
-
-    Args:
-      p: `w` and `b`.
-      x: The vectors.
-    """
-    return x @ p["w"] + p["b"]
 
 
 def init_linears(key: jax.Array, **sizes: tuple[int, int]) -> dict[str, Any]:

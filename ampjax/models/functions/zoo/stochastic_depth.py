@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-from ampjax.models.functions.zoo.small_cells import init_linears, linear, scored
+from ampjax.models.functions.rnn_function import linear
+from ampjax.models.functions.zoo.small_cells import init_linears, scored
 
 SPEC = {"x": "float32[2]", "label": "int32[]"}
 """What an instance looks like."""

@@ -95,13 +95,19 @@ def test_the_most_urgent_item_gives_the_label(seed: int) -> None:
     assert instance["label"] == max(items)[1]
 
 
+def evaluated(text: str) -> int:
+    """A formula's value; minus takes all that follows."""
+    left, minus, right = text.partition("-")
+    return int(np.prod([int(digit) for digit in left.split("*")])) - (evaluated(right) if minus else 0)
+
+
 @given(seeds)
 @many
-def test_python_evaluates_a_formula_to_its_label(seed: int) -> None:
+def test_a_formula_has_the_value_of_its_label(seed: int) -> None:
     (instance,) = formulas.generate(1, seed)
     words, actions = instance["words"].tolist(), instance["actions"].tolist()
-    text = "".join(f"{word // 3}{['', '+', '*'][word % 3]}" for word in words)
-    assert instance["label"] == eval(text) % 5  # digits and operators alone
+    text = "".join(f"{word // 3}{['', '-', '*'][word % 3]}" for word in words)
+    assert instance["label"] == evaluated(text) % 5
     assert len(actions) == 2 * len(words) - 1 and actions.count(formulas.SHIFT) == len(words)
     depths = np.cumsum([1 if action == formulas.SHIFT else -1 for action in actions])
     assert depths.min() >= 1 and depths[-1] == 1
@@ -184,7 +190,7 @@ def test_columns_list_the_root_first_and_children_in_order() -> None:
 def without_precedence(instance: Any) -> int:
     """A formula's value from left to right."""
     words = instance["words"].tolist()
-    step = lambda value, pair: (value + pair[1] // 3 if pair[0] % 3 == 1 else value * (pair[1] // 3)) % 5
+    step = lambda value, pair: (value - pair[1] // 3 if pair[0] % 3 == 1 else value * (pair[1] // 3)) % 5
     return reduce(step, itertools.pairwise(words), words[0] // 3)
 
 
