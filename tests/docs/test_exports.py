@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = {
     "ampjax": """
         Graph  State  Topology  Instances  InstanceList  Subset  Messages  messages
-        compile  Compiled  Ragged  Tree
-        scan  map  fori_loop  sum  max  mean  softmax  take  length  cond  switch  read  while_loop  fold_tree  scan_tree
+        compile  Compiled  Ragged  Stacked  Tree  Edges
+        scan  map  fori_loop  sum  max  mean  softmax  logsumexp  propagate  take  length  cond  switch  read  while_loop  fold_tree  scan_tree
         metric  output  node  stochastic  dropout  training
         pump  topology  ppt  npt  nn  concat  split  loss  sink  discard
         phi  isu  relabel  bcast  route_by  replicate
