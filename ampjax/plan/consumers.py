@@ -11,7 +11,7 @@ MAKES_COPIES = (Ungroup, Repeat, Distribute, Flatmap, Bcast)
 """Control nodes after which several messages can hold the same rows."""
 
 
-def find_sole(stages: Sequence[Stage]) -> None:
+def find_sole_consumers(stages: Sequence[Stage]) -> None:
     """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only: fills in `written` and `sole`.
 
     Args:

@@ -38,7 +38,7 @@ class Pass:
         return self.purpose == "train"
 
 
-def left_out(plan: Plan, purpose: str) -> frozenset[int]:
+def stages_left_out(plan: Plan, purpose: str) -> frozenset[int]:
     """The numbers of the stages that a pass does not reach.
 
     Args:

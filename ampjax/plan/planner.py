@@ -85,7 +85,7 @@ class _Planner:
             for name, node in self.graph.pumps.items()
             if not wire_type(node.outputs[0]).topology
         }
-        consumers.find_sole(self.stages)
+        consumers.find_sole_consumers(self.stages)
         consumers.count_workers_ahead(self.stages)
         return Plan(
             graph=self.graph,
@@ -206,7 +206,7 @@ class _Planner:
 
     def _ports(self, node: Node, wire: Wire) -> list[StagePort]:
         """Where a wire enters the stages that a node is in."""
-        stages = [(stage, entries(stage)) for stage in self.stages_of[node.name]]
+        stages = [(stage, input_wires(stage)) for stage in self.stages_of[node.name]]
         return [StagePort(stage.number, wires.index(wire)) for stage, wires in stages if wire in wires]
 
     # -- memory spaces
@@ -267,7 +267,7 @@ class _Planner:
                     w.name,
                     HOST if on_host.get(StagePort(stage.number, i), True) else self._home(stage, i),
                 )
-                for i, w in enumerate(entries(stage))
+                for i, w in enumerate(input_wires(stage))
             )
 
     def _home(self, stage: Stage, port: int) -> int:
@@ -313,7 +313,7 @@ class _Planner:
         return StagePort(stage.number, 0)
 
 
-def entries(stage: Stage) -> list[Wire]:
+def input_wires(stage: Stage) -> list[Wire]:
     """Lists the wires that enter a stage from outside.
 
     Args:

@@ -7,7 +7,7 @@ import numpy as np
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 
-OF_A_QUEUE = [
+QUEUE_COLUMNS = [
     c.HEAD,
     c.TAIL,
     c.ITEMS,
@@ -29,7 +29,7 @@ def forget_all(t: Tables, capacities: np.ndarray) -> None:
       t: The tables.
       capacities: `[arenas]`: slots of each arena.
     """
-    t.queues[:, OF_A_QUEUE], t.queues[:, c.ACTIVE_AT], t.active[:] = 0, -1, 0
+    t.queues[:, QUEUE_COLUMNS], t.queues[:, c.ACTIVE_AT], t.active[:] = 0, -1, 0
     t.clock[[c.LIVE_TOP, c.ROWS_TOP, c.N_ENDED, c.N_TRAIN, c.N_INFER]] = t.clock[c.WOKEN :] = 0
     t.ranges[:], t.live[:], t.instances[:] = -1, 0, 0
     n = t.clock[c.N_VACANT] = len(t.instances)

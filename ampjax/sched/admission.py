@@ -68,7 +68,8 @@ class Admission:
         Returns:
           How many; 0 if there is room for fewer than `min_admission`.
         """
-        room = self._settings.max_active_keys - self.in_flight[train]
+        clock = self._tables.t.clock
+        room = self._settings.max_active_keys - int(clock[c.N_TRAIN if train else c.N_INFER])
         if room < self._settings.min_admission:
             return 0
         return max(0, min(room, self._rounds.room) if train else room)
@@ -161,7 +162,7 @@ class Admission:
                 self._growing.end(handle)
             for maps in self.topologies.values():
                 maps.pop(handle, None)
-        self._loops.finish(ended, store.programs, store.uses, *t)
+        self._loops.report_ended(ended, store.programs, store.uses, *t)
         self.programs.make_room()
         return list(zip(ended[:, 0].tolist(), ended[:, 1].astype(bool).tolist(), strict=True))
 

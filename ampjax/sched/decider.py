@@ -12,7 +12,7 @@ from ampjax.sched.choosing.policy_numbers import BY_ASKING
 from ampjax.sched.choosing.ready_queues import NO_QUEUE, ReadyQueues
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.packs import PackMemory
-from ampjax.sched.make_dispatches import Decided, Decisions, DispatchMaker
+from ampjax.sched.make_dispatches import DecidedLines, Decisions, DispatchMaker
 from ampjax.sched.tables.plan_tables import lengthened
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
@@ -153,10 +153,10 @@ class Decider:
             self._pack = lengthened(self._pack, need)
         return reason in (c.ARENA_FULL, c.BUFFER_FULL)
 
-    def _decided(self, lines: np.ndarray) -> Decided:
+    def _decided(self, lines: np.ndarray) -> DecidedLines:
         """What loops have written about some dispatches, in memory that nobody writes to again, but for `lines`."""
         if not len(lines):
-            return Decided(lines, self._pack[:0], 0, self._due[:0])
+            return DecidedLines(lines, self._pack[:0], 0, self._due[:0])
         last = lines[-1]
         packs, start = self._memory.keep(self._pack[: last[c.PACK] + last[c.N_PACK]])
-        return Decided(lines, packs, start, self._due[: last[c.DUE] + last[c.N_DUE]].copy())
+        return DecidedLines(lines, packs, start, self._due[: last[c.DUE] + last[c.N_DUE]].copy())

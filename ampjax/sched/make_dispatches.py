@@ -28,7 +28,7 @@ class _Queue(NamedTuple):
     """Whether its dispatches have neither edges nor versions."""
 
 
-class Decided(NamedTuple):
+class DecidedLines(NamedTuple):
     """What loops have written about some dispatches.
 
     Args:
@@ -100,7 +100,7 @@ class DispatchMaker:
             ]
         self.has_effects = bool(self._meets) or not all(queue.plain for queue in self._queues)
 
-    def make(self, decided: Decided) -> list[Dispatch]:
+    def make(self, decided: DecidedLines) -> list[Dispatch]:
         """Makes dispatches.
 
         Args:

@@ -67,10 +67,10 @@ def row_limits(
     return {key: max(2, int(memory_limit * size / total[key[0]] / size_of[key])) for key, size in bytes_of.items()}
 
 
-FAR = 32
+USUAL_MARGIN = 32
 """Instances may be this many times larger than those that were sampled before a limit that is not being counted can bind."""
 
-KNOWN = 2
+MARGIN_WITH_SIZES = 2
 """The same where data say how large their instances are, so that the largest ones are among the sampled."""
 
 
@@ -84,7 +84,7 @@ class MemoryGuard:
       limits: Rows of each arena at most.
       per_instance: The largest demand among sampled instances, rows of each arena.
       max_active_keys: Instances in flight at most.
-      margin: `FAR`, or `KNOWN`.
+      margin: `USUAL_MARGIN`, or `MARGIN_WITH_SIZES`.
       purpose: What instances are unfolded for, to see what they need. No row is freed meanwhile, so what training needs is what inference for losses needs.
 
     Attributes:
@@ -96,7 +96,7 @@ class MemoryGuard:
         limits: ArenaRows,
         per_instance: Mapping[ArenaKey, float],
         max_active_keys: int,
-        margin: int = FAR,
+        margin: int = USUAL_MARGIN,
         purpose: str = "both",
     ):
         self._limits, self.purpose = limits, purpose

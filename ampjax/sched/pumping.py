@@ -118,7 +118,7 @@ class Pumping:
         arenas = t.stages[t.lines[lines, c.STAGE], c.ARENA]
         tables.reserve_slots(np.bincount(arenas, t.lines[lines, c.OUT_ROWS], len(tables.capacities)).astype(np.int64))
         first_slots, fed = t.instances[handles, c.FIRST_SLOT] + n_rows_before, np.empty(n_rows, np.int64)
-        self._loops.start(messages, self._order(batch), numbers, first_slots, fed, *tables.t)
+        self._loops.start_more(messages, self._order(batch), numbers, first_slots, fed, *tables.t)
         return self._feeds.of(batch, fed)
 
     def _order(self, batch: Mapping[str, Messages]) -> np.ndarray:

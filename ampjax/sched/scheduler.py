@@ -14,6 +14,7 @@ import numpy as np
 
 from ampjax.ir.instances import Messages
 from ampjax.plan.planner import Plan
+from ampjax.sched import columns as c
 from ampjax.sched.abandon import forget_all
 from ampjax.sched.admission import Admission
 from ampjax.sched.choosing.policy_numbers import BY_ASKING
@@ -236,7 +237,8 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight and no action is left."""
-        return not (any(self.admission.in_flight.values()) or self.rounds.changes or self.admission.under_way)
+        clock = self.tables.t.clock
+        return not (clock[c.N_TRAIN] or clock[c.N_INFER] or self.rounds.changes or self.admission.under_way)
 
     def can_move(self, worker: int | None = None) -> bool:
         """Tells whether there is an action.

@@ -19,7 +19,14 @@ from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
 from ampjax.sched.dry_run import dry_run
-from ampjax.sched.memory_limits import FAR, KNOWN, MemoryGuard, row_limits, with_limits, with_unseen
+from ampjax.sched.memory_limits import (
+    MARGIN_WITH_SIZES,
+    USUAL_MARGIN,
+    MemoryGuard,
+    row_limits,
+    with_limits,
+    with_unseen,
+)
 from ampjax.sched.scheduler import Scheduler
 from ampjax.train.grouping import Orders
 from ampjax.train.settings import Settings
@@ -89,7 +96,7 @@ class Preparation:
         sizes = declared_sizes(data)
         if sizes is not None and len(sizes) and not sizes.max() <= self._largest:
             self._count_largest(data, purpose, sizes)
-        margin = FAR if sizes is None else KNOWN
+        margin = USUAL_MARGIN if sizes is None else MARGIN_WITH_SIZES
         return MemoryGuard(*self._limits, self._settings.in_flight, margin, purpose)
 
     def _count_largest(self, data: AnyInstances, purpose: str, sizes: np.ndarray) -> None:

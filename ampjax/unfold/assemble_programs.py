@@ -10,17 +10,22 @@ import numpy as np
 from ampjax.ir.state import HANDLE
 from ampjax.plan.planner import Plan
 from ampjax.unfold.programs import Programs
-from ampjax.unfold.rules.arrival_ranks import Ranks
+from ampjax.unfold.rules.arrival_ranks import ArrivalRanks
 from ampjax.unfold.rules.invocation_chunks import Chunk
 from ampjax.unfold.rules.message_columns import MessageTable, resolve, spread
 from ampjax.unfold.rules.row_counts import Topologies, edge_counts
 
-DIGIT = 16
+DIGIT_BITS = 16
 """Bits by which NumPy sorts in one go: it sorts numbers of 16 bits by counting them."""
 
 
 def assemble(
-    ranks: Ranks, ids: np.ndarray, chunks: Sequence[Chunk], table: MessageTable, held: np.ndarray, maps: Topologies
+    ranks: ArrivalRanks,
+    ids: np.ndarray,
+    chunks: Sequence[Chunk],
+    table: MessageTable,
+    held: np.ndarray,
+    maps: Topologies,
 ) -> Programs:
     """Makes programs.
 
@@ -180,11 +185,11 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
       `[n]`: their places, in order.
     """
     order = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
-    most, shift = int(keys.max(initial=0)), DIGIT
+    most, shift = int(keys.max(initial=0)), DIGIT_BITS
     while most >> shift:
         digit = ((keys >> shift) & 0xFFFF).astype(np.uint16)
         order = order[np.argsort(digit[order], kind="stable")]
-        shift += DIGIT
+        shift += DIGIT_BITS
     return order
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.unfold.assemble_programs import ChunkColumns, stable_order, starts
-from ampjax.unfold.rules.arrival_ranks import Ranks
+from ampjax.unfold.rules.arrival_ranks import ArrivalRanks
 from ampjax.unfold.rules.invocation_chunks import Chunk
 from ampjax.unfold.rules.message_columns import IntColumn, MessageTable, spread
 
@@ -62,7 +62,7 @@ class KnownLines:
       n_chunks: Chunks of these lines.
     """
 
-    def __init__(self, ranks: Ranks):
+    def __init__(self, ranks: ArrivalRanks):
         self._ranks, self.n_chunks = ranks, 0
         self._stage, self._place, self._number, self._consumed, self._owed = (IntColumn() for _ in range(5))
         self._row, self._asked = IntColumn(), dict[tuple[int, int], int]()

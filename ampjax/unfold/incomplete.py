@@ -64,7 +64,7 @@ def missing_members(n: int, size: int | None) -> str:
     return "its opener" if size is None else f"{n} more of {size} member(s)"
 
 
-class Pending(Protocol):
+class HasPending(Protocol):
     """A join, as far as it tells what waits in it."""
 
     def pending(self) -> list[tuple[int, np.ndarray, int]]:
@@ -88,7 +88,7 @@ class Pending(Protocol):
         ...
 
 
-def find_waiting(plan: Plan, joins: Mapping[int, Pending], groups: Mapping[int, Groups]) -> list[Waiting]:
+def find_waiting(plan: Plan, joins: Mapping[int, HasPending], groups: Mapping[int, Groups]) -> list[Waiting]:
     """Finds the messages that wait in joins, one for each key, and the open groups.
 
     Args:

@@ -10,7 +10,7 @@ from ampjax.errors import MessageError
 from ampjax.ir.instances import Messages
 from ampjax.plan.planner import Plan
 from ampjax.unfold.programs import Programs
-from ampjax.unfold.rules.arrival_ranks import Ranks
+from ampjax.unfold.rules.arrival_ranks import ArrivalRanks
 from ampjax.unfold.unfolding import Unfolding
 from ampjax.unfold.workspace import Workspace
 
@@ -23,7 +23,7 @@ class Unfolder:
     """
 
     def __init__(self, plan: Plan):
-        self.plan, self.ranks = plan, Ranks(plan)
+        self.plan, self.ranks = plan, ArrivalRanks(plan)
         self._spare: list[Workspace] = []
 
     def start(self, ids: Sequence[int] | np.ndarray, purpose: str = "train", assume: bool = False) -> Unfolding:

@@ -15,7 +15,7 @@ import numpy as np
 from ampjax.errors import MessageError
 from ampjax.ir.instances import Messages
 from ampjax.ir.state import INSTANCE, State
-from ampjax.plan.passes import left_out
+from ampjax.plan.passes import stages_left_out
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage, StagePort, Targets
 from ampjax.unfold.assemble_programs import assemble
@@ -23,7 +23,7 @@ from ampjax.unfold.choices import AwaitedChoices, Part, joined
 from ampjax.unfold.growth import Growth, KnownLines
 from ampjax.unfold.invocations import Invocations
 from ampjax.unfold.programs import Programs
-from ampjax.unfold.rules.arrival_ranks import Ranks
+from ampjax.unfold.rules.arrival_ranks import ArrivalRanks
 from ampjax.unfold.rules.groups import CompleteGroup
 from ampjax.unfold.rules.invocation_chunks import Chunk, groups
 from ampjax.unfold.rules.pumped import PumpedStates
@@ -62,7 +62,7 @@ class Unfolding:
         assume: bool = False,
     ):
         self._plan, self.workspace, self._ids, self._assume = plan, workspace, np.asarray(ids, np.int64), assume
-        self._left_out = left_out(plan, purpose)
+        self._left_out = stages_left_out(plan, purpose)
         self._router = Router(workspace.layout, workspace.table, workspace.topologies, self._deliver)
         self._pumped = PumpedStates(plan.layout, workspace.pumps, self._ids)
         self._ready: dict[int, list[Part]] = {}
@@ -145,7 +145,7 @@ class Unfolding:
 
     # -- questions
 
-    def programs(self, ranks: Ranks) -> Programs:
+    def programs(self, ranks: ArrivalRanks) -> Programs:
         """Gives the programs as far as they are known. Those of later are longer, and begin in the same way.
 
         Args:

@@ -15,7 +15,15 @@ from ampjax.plan.stages import HOST
 from ampjax.sched.decisions.policy import POLICIES
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.diagnose.deadlock import standstill
-from ampjax.sched.memory_limits import FAR, KNOWN, MemoryGuard, row_bytes, row_limits, with_limits, with_unseen
+from ampjax.sched.memory_limits import (
+    MARGIN_WITH_SIZES,
+    USUAL_MARGIN,
+    MemoryGuard,
+    row_bytes,
+    row_limits,
+    with_limits,
+    with_unseen,
+)
 from ampjax.sched.scheduler import Scheduler
 from ampjax.unfold.demand import needs
 
@@ -187,7 +195,7 @@ def test_instances_counted_together_need_what_each_needs_alone():
     assert [need[0, (4,), "float32"] for need in together] == [4, 2, 6]
 
 
-@pytest.mark.parametrize("margin", [FAR, KNOWN])
+@pytest.mark.parametrize("margin", [USUAL_MARGIN, MARGIN_WITH_SIZES])
 @pytest.mark.parametrize("spare", [0, -1])
 def test_far_from_the_limit_nothing_is_counted(margin, spare):
     key = (0, (4,), "float32")

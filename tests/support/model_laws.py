@@ -39,7 +39,7 @@ class Compiled64:
         with _noting_flows() as self.exact:
             self.compiled = amp.compile(model, params, spec)
         self.columns = Columns(self.compiled._leaves, instances)
-        self.data = CompiledInstances(self.compiled._draft.pumps, self.columns)
+        self.data = CompiledInstances(self.compiled._draft.pumps, self.compiled._draft.topologies, self.columns)
 
     @property
     def graph(self):

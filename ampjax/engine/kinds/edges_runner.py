@@ -23,7 +23,7 @@ from ampjax.engine.kinds.stage_arrays import StageArrays, padded
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
 from ampjax.plan.stages import ArenaKey, Stage
 from ampjax.sched.decisions.dispatch import FORWARD, INFER
-from ampjax.unfold.rules.edges import REMEMBERED, Edges
+from ampjax.unfold.rules.edges import REMEMBERED_DISPATCHES, Edges
 
 
 class EdgesRunner(StageRunner):
@@ -43,7 +43,8 @@ class EdgesRunner(StageRunner):
         self._train: Kernel | None = None  # made when the parameters' shapes are known, as is the next
         self._adjoint: Kernel | None = None
         self._edge_sizes: EdgeSizes | None = None
-        self._fitted = functools.lru_cache(REMEMBERED)(fitted_edges)  # instances that travel together come often
+        # Instances that travel together come often.
+        self._fitted = functools.lru_cache(REMEMBERED_DISPATCHES)(fitted_edges)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
         """Computes output rows; in training it records what the adjoint needs, too."""

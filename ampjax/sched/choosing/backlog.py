@@ -19,7 +19,7 @@ from ampjax.sched.decisions.policy import Policy, Rank, Ranked
 from ampjax.sched.diagnose.inflight import InFlight
 from ampjax.sched.diagnose.snapshot import Snapshot
 
-SPARE = 64
+MOST_OLD_ENTRIES = 64
 """Entries of queues that have changed since, beyond twice the queues, from which on a heap is cleared of them."""
 
 
@@ -102,7 +102,7 @@ class Backlog:
 
     def _enter(self, policy: Ranked) -> None:
         """Gives queues that have changed their new places; what the heap knew of them before no longer counts."""
-        if len(self._heap) > 2 * len(self._since) + SPARE:
+        if len(self._heap) > 2 * len(self._since) + MOST_OLD_ENTRIES:
             self._heap, self._changed = [], dict.fromkeys(self._since)
         for queue in self._changed:
             self._clock += 1

@@ -144,4 +144,4 @@ class ReadyQueues:
         if not self._tables.limited:
             return None
         found = np.empty(len(self._tables.t.queues), np.int64)
-        return found[: self._loops.ready(worker, self._tables.spare, found, *self._tables.t)]
+        return found[: self._loops.list_ready(worker, self._tables.spare, found, *self._tables.t)]

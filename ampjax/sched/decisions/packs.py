@@ -17,7 +17,7 @@ from ampjax.sched.columns import ALIGNED, N_HEAD, TRASH
 MOST_COALESCED = 16
 """Dispatches that one call of a kernel carries out, at most: their packs are read as one array."""
 
-PIECE = 1 << 16
+PIECE_LENGTH = 1 << 16
 """Numbers for which memory is taken at once."""
 
 
@@ -123,7 +123,7 @@ class PackMemory:
         """
         start, n = self._end, len(packs)
         if start + n > len(self._piece):
-            self._piece = np.empty(max(n, PIECE) + ALIGNED, np.int32)
+            self._piece = np.empty(max(n, PIECE_LENGTH) + ALIGNED, np.int32)
             start = -self._piece.ctypes.data // self._piece.itemsize % ALIGNED
         self._end = start + n
         self._piece[start : self._end] = packs

@@ -11,7 +11,7 @@ from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.diagnose.inflight import InFlight
 from ampjax.sched.diagnose.missing_inputs import (
-    EXAMINED,
+    MOST_EXAMINED,
     MOST_LISTED,
     Lacking,
     explain_missing,
@@ -23,7 +23,7 @@ from ampjax.sched.diagnose.no_room import no_room
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.diagnose.story import progress, story
 from ampjax.unfold.incomplete import Waiting, find_waiting
-from ampjax.unfold.rules.arrival_ranks import Ranks
+from ampjax.unfold.rules.arrival_ranks import ArrivalRanks
 
 LAST_STORY_LINES = 5
 """Lines of the oldest instance's story."""
@@ -92,8 +92,8 @@ def report(s: Snapshot, found: InFlight | None = None, lacking: list[Lacking] | 
     """
     found = InFlight(s) if found is None else found
     lacking = find_lacking(s, found) if lacking is None else lacking
-    lines = dict.fromkeys(line for one in lacking[:EXAMINED] for line in explain_missing(s, found, one))
-    growing = [line for u in s.unfoldings for line in expected_sources(s.plan, u, u.programs(Ranks(s.plan)))]
+    lines = dict.fromkeys(line for one in lacking[:MOST_EXAMINED] for line in explain_missing(s, found, one))
+    growing = [line for u in s.unfoldings for line in expected_sources(s.plan, u, u.programs(ArrivalRanks(s.plan)))]
     return [*lines, *growing, *_throttle(s), *_lately(s, found)]
 
 

@@ -29,7 +29,7 @@ class DecidedTogether(Protocol[T_co]):
     def __iter__(self) -> Iterator[T_co]: ...
 
 
-MESSAGES = 1 << 15
+MOST_MESSAGES = 1 << 15
 """Messages that are remembered at most, some megabytes of columns. Were it many more, every dispatch would be written to memory that is in no cache."""
 
 
@@ -41,7 +41,7 @@ class DispatchLog(Generic[T]):
       messages: Messages at most; the last dispatch is remembered however many it holds.
     """
 
-    def __init__(self, n: int, messages: int = MESSAGES):
+    def __init__(self, n: int, messages: int = MOST_MESSAGES):
         self._n, self._most, self._messages, self._dispatches = n, messages, 0, 0
         self._chunks: deque[tuple[int, DecidedTogether[T]]] = (
             deque()

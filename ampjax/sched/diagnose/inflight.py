@@ -68,7 +68,7 @@ class InFlight:
         return place
 
     @functools.cached_property
-    def need(self) -> np.ndarray:
+    def n_missing(self) -> np.ndarray:
         """`[m]`: inputs that are missing; -1 of what has travelled on."""
         return self.t.live[self.messages, c.N_MISSING].astype(np.int64)
 
@@ -100,7 +100,7 @@ class InFlight:
         return State(self.states(np.array([v])), self._s.plan.layout, self._s.fields(int(self.stage[v])))
 
     @functools.cached_property
-    def left(self) -> np.ndarray:
+    def n_owed(self) -> np.ndarray:
         """`[m]`: gradients that are owed."""
         return self.t.live[self.messages, c.N_OWED].astype(np.int64)
 
@@ -112,8 +112,8 @@ class InFlight:
     @functools.cached_property
     def phase(self) -> np.ndarray:
         """`[m]`: how far each has come."""
-        phase = np.where(self.left > 0, AWAITS_GRADIENTS, LIFE_OVER)
-        phase[self.need > 0] = LACKS_INPUTS
+        phase = np.where(self.n_owed > 0, AWAITS_GRADIENTS, LIFE_OVER)
+        phase[self.n_missing > 0] = LACKS_INPUTS
         for q, own in self.queued.items():
             phase[self.place[own]] = QUEUED_BACKWARD if q % c.N_DIRECTIONS == c.BACKWARD else QUEUED_FORWARD
         for d in self._s.under_way:

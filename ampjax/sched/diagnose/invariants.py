@@ -69,7 +69,7 @@ def _inputs(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     consumer, _, _ = found.inputs
     missing = np.bincount(consumer, found.missing, len(found.lines)).astype(np.int64)
     missing[(found.kind != c.ENDS) & ~np.isin(found.phase, NOT_TRAVELLED)] = c.TRAVELLED
-    yield from _differing(s, found, missing, found.need, "inputs that are missing")
+    yield from _differing(s, found, missing, found.n_missing, "inputs that are missing")
 
 
 def _gradients(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
@@ -81,7 +81,7 @@ def _gradients(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     )  # inference answers on the way forth
     given = np.bincount(producer, answered[consumer], len(found.lines)).astype(np.int64)
     owed = s.tables.lines[found.lines, c.OWED] - given
-    yield from _differing(s, found, owed, found.left, "gradients that are owed")
+    yield from _differing(s, found, owed, found.n_owed, "gradients that are owed")
 
 
 def _alive(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:

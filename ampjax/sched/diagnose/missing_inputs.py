@@ -17,7 +17,7 @@ from ampjax.unfold.incomplete import Waiting, missing_members, missing_ports
 MOST_LISTED = 8
 """Who waits, at most, in an error's sentence."""
 
-EXAMINED = 3
+MOST_EXAMINED = 3
 """For how many of these an error says where what they lack should come from."""
 
 MOST_STEPS = 8
@@ -62,7 +62,7 @@ def find_lacking(s: Snapshot, found: InFlight) -> list[Lacking]:
     """
     consumer, producer, number = found.inputs
     some = np.bincount(consumer, ~found.missing, len(found.lines)) > 0
-    waiting = np.flatnonzero((found.need > 0) & some)
+    waiting = np.flatnonzero((found.n_missing > 0) & some)
     starts = np.searchsorted(consumer, waiting), np.searchsorted(consumer, waiting, side="right")
     lacking = []
     for v, begin, end in zip(waiting.tolist(), *(of.tolist() for of in starts), strict=True):

@@ -10,7 +10,7 @@ from ampjax.errors import DeadlockError
 from ampjax.ir.nodes import Node
 from ampjax.ir.state import HANDLE, State
 from ampjax.plan.planner import Plan
-from ampjax.sched.diagnose.missing_inputs import EXAMINED, MOST_LISTED, in_one_sentence
+from ampjax.sched.diagnose.missing_inputs import MOST_EXAMINED, MOST_LISTED, in_one_sentence
 from ampjax.sched.diagnose.origins import origins, producers_of, unmatched_keys
 from ampjax.unfold.incomplete import Waiting, find_waiting
 from ampjax.unfold.programs import Programs
@@ -87,7 +87,7 @@ class _Report:
 
     def missing(self, found: list[Waiting]) -> list[str]:
         """Where what the first few wait for should come from, a line each, and which keys do not meet."""
-        lines = dict.fromkeys(line for one in found[:EXAMINED] for line in self._missing(one))
+        lines = dict.fromkeys(line for one in found[:MOST_EXAMINED] for line in self._missing(one))
         return [*lines, *unmatched_keys(found[:MOST_LISTED])]
 
     def _missing(self, one: Waiting) -> Iterator[str]:

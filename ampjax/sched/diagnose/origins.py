@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ampjax.ir.control_nodes import Group
 from ampjax.ir.nodes import Node
-from ampjax.plan.planner import Plan, entries
+from ampjax.plan.planner import Plan, input_wires
 from ampjax.plan.stages import Stage
 from ampjax.unfold.incomplete import Waiting
 
@@ -23,7 +23,7 @@ def origins(stage: Stage, port: int) -> dict[Node, tuple[Node, ...]]:
     """
     found: dict[Node, tuple[Node, ...]] = {}
     passed: set[str] = set()
-    stack = [((entries(stage) or stage.wires)[port].source, ())]
+    stack = [((input_wires(stage) or stage.wires)[port].source, ())]
     while stack:
         node, way = stack.pop(0)
         if not node.is_control or isinstance(node.op, Group):

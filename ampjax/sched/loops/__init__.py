@@ -5,9 +5,9 @@ Messages are lines of `Tables.live`; `t` is always the `Tables`. What Python cal
 which Numba unpacks in a third of the time of a tuple with names; that is why some have more than six parameters. Each is called in one place.
 """
 
-from ampjax.sched.loops.admit import admit, close, finish, open_all, start
+from ampjax.sched.loops.admit import admit, close, open_all, report_ended, start_more
 from ampjax.sched.loops.build_dispatch import decide
-from ampjax.sched.loops.choose import ready
+from ampjax.sched.loops.choose import list_ready
 from ampjax.sched.loops.find_program import find, insert, remove
 from ampjax.sched.loops.ranges import widen
 from ampjax.sched.loops.travel import done
@@ -20,11 +20,11 @@ __all__ = [
     "decide",
     "done",
     "find",
-    "finish",
     "insert",
+    "list_ready",
     "open_all",
-    "ready",
     "remove",
-    "start",
+    "report_ended",
+    "start_more",
     "widen",
 ]

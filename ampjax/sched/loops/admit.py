@@ -67,7 +67,7 @@ def admit(handles, places, programs, uses, pumps, numbers, rows_at, fed, *tables
             return c.PUMPED_BEFORE
     if not has_room_for(t, places, programs):
         return c.LACKS_ROOM
-    forget(pumps)
+    clear_pumps(pumps)
     for k in range(len(handles)):
         i, place = handles[k], places[k]
         length, rows = programs[place, c.P_LENGTH], programs[place, c.P_ROWS]
@@ -81,14 +81,14 @@ def admit(handles, places, programs, uses, pumps, numbers, rows_at, fed, *tables
         t.clock[c.ASKED] += 1
         uses[programs[place, c.WAVE], c.USERS] += 1
         uses[programs[place, c.WAVE], c.USED] = t.clock[c.ASKED]
-        begin(t, i, pumps)
+        begin_instance(t, i, pumps)
     feed_all(t, numbers, rows_at, fed)
-    pump(t, pumps)
+    emit_pumped(t, pumps)
     return c.STARTED
 
 
 @entry
-def start(messages, pumps, numbers, rows_at, fed, *tables):
+def start_more(messages, pumps, numbers, rows_at, fed, *tables):
     """Gives pumped messages of instances in flight slots, and lets them travel on; see `admit`.
 
     Args:
@@ -100,11 +100,11 @@ def start(messages, pumps, numbers, rows_at, fed, *tables):
       *tables: The tables.
     """
     t = Tables(*tables)
-    forget(pumps)
+    clear_pumps(pumps)
     for v in messages:
-        note(t, np.int64(v), np.int64(t.lines[t.live[v, c.INVOCATION], c.STAGE]), pumps)
+        note_pumped(t, np.int64(v), np.int64(t.lines[t.live[v, c.INVOCATION], c.STAGE]), pumps)
     feed_all(t, numbers, rows_at, fed)
-    pump(t, pumps)
+    emit_pumped(t, pumps)
 
 
 @entry
@@ -123,7 +123,7 @@ def close(handles, *tables):
 
 
 @entry
-def finish(ended, programs, uses, *tables):
+def report_ended(ended, programs, uses, *tables):
     """Reports instances that have ended: their handles and programs are free for others.
 
     Args:
@@ -189,7 +189,7 @@ def feed_all(t, numbers, rows_at, fed):
 
 
 @inlined
-def begin(t, i, pumps):
+def begin_instance(t, i, pumps):
     """Sets the counters of an instance's messages, and notes those that are pumped.
 
     Args:
@@ -204,13 +204,13 @@ def begin(t, i, pumps):
         stage = np.int64(t.lines[line, c.STAGE])
         alive += t.stages[stage, c.KIND] != c.ENDS
         if stage < 0:
-            note(t, v, stage, pumps)
+            note_pumped(t, v, stage, pumps)
         line, v = line + 1, v + 1
     t.instances[i, c.N_ALIVE] += alive
 
 
 @inlined
-def forget(pumps):
+def clear_pumps(pumps):
     """Empties the pumps' lists.
 
     Args:
@@ -238,7 +238,7 @@ def give_own_slots(t, v, pump):
 
 
 @inlined
-def note(t, v, stage, pumps):
+def note_pumped(t, v, stage, pumps):
     """Gives a pumped message slots, and puts it at the end of its pump's list.
 
     Args:
@@ -260,7 +260,7 @@ def note(t, v, stage, pumps):
 
 
 @inlined
-def pump(t, pumps):
+def emit_pumped(t, pumps):
     """Lets the messages of the pumps' lists travel on, pump by pump.
 
     Args:

@@ -8,7 +8,7 @@ from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
-from ampjax.sched.loops.queues import handle_of, leave, line_of, oldest_first, put_alike_first, space_for
+from ampjax.sched.loops.queues import deactivate, handle_of, line_of, oldest_first, put_alike_first, space_for
 from ampjax.sched.loops.travel import travel
 
 
@@ -76,7 +76,7 @@ def try_build(t, q, spare, decision, pack, due):
     most, space = t.queues[q, c.MAX_ITEMS], space_for(t, stage, spare) if goes_forth else np.int64(c.UNLIMITED)
     if direction == c.BACKWARD and t.stages[stage, c.STASHES]:
         most = put_alike_first(t, q)
-    n, rows, out, inputs, follower = fitting(t, q, most, space, pack)
+    n, rows, out, inputs, follower = fit_messages(t, q, most, space, pack)
     if goes_forth and lacks_slots(t, stage, out, decision):
         return False
     n_ports, n_outputs = t.stages[stage, c.N_PORTS], t.stages[stage, c.N_OUTPUTS]
@@ -102,12 +102,12 @@ def try_build(t, q, spare, decision, pack, due):
         t.queues[q - 1, c.UNDER_WAY] -= n
     elif goes_forth and direction == c.FORWARD:
         t.queues[q, c.UNDER_WAY] += n
-        see(t, stage, messages)
+        note_versions(t, stage, messages)
     write_slots(t, stage, messages, lines, pack[c.N_HEAD * width :], size)
     decision[c.N_DUE] = 0
     if direction == c.BACKWARD or (direction == c.FORWARD and not goes_forth):
-        decision[c.N_DUE] = gradients(t, stage, messages, lines, direction == c.BACKWARD, due)
-    count(t, q, n, rows)
+        decision[c.N_DUE] = count_gradients(t, stage, messages, lines, direction == c.BACKWARD, due)
+    count_dispatch(t, q, n, rows)
     t.clock[c.NOW] += 1
     decision[c.NUMBER], decision[c.N_MESSAGES], decision[c.N_ROWS_IN], decision[c.N_PACK] = (
         t.clock[c.NOW],
@@ -138,7 +138,7 @@ def padded_size(t, stage, n):
 
 
 @inlined
-def fitting(t, q, most, space, pack):
+def fit_messages(t, q, most, space, pack):
     """How many of a queue's first messages make one dispatch, at least one.
 
     Args:
@@ -167,7 +167,7 @@ def fitting(t, q, most, space, pack):
 
 
 @inlined
-def count(t, q, n, rows):
+def count_dispatch(t, q, n, rows):
     """Counts a dispatch of a queue for statistics.
 
     Args:
@@ -219,7 +219,7 @@ def unlink(t, q, n, rows, follower):
     t.queues[q, c.ITEM_ROWS] -= rows
     t.queues[q, c.N_SORTED] = max(0, t.queues[q, c.N_SORTED] - n)
     if t.queues[q, c.ITEMS] == 0:
-        leave(t, q)
+        deactivate(t, q)
 
 
 @inlined
@@ -245,7 +245,7 @@ def give_slots(t, stage, messages):
 
 
 @inlined
-def see(t, stage, messages):
+def note_versions(t, stage, messages):
     """Notes which parameter versions messages see.
 
     Args:
@@ -309,7 +309,7 @@ def write_slots(t, stage, messages, lines, pack, size):
 
 
 @inlined
-def gradients(t, stage, messages, lines, seen, due):
+def count_gradients(t, stage, messages, lines, seen, due):
     """Counts gradient rows of a stage's nodes, and makes the updates that are due.
 
     Args:

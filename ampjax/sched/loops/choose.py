@@ -73,7 +73,7 @@ def choose(t, worker, policy, spare):
 
 
 @entry
-def ready(worker, spare, found, *tables):
+def list_ready(worker, spare, found, *tables):
     """The queues of a worker that can be dispatched, for users' policies.
 
     Args:

@@ -10,8 +10,8 @@ from ampjax.sched import columns as c
 from ampjax.sched.loops.compiled import entry, inlined
 from ampjax.unfold.program_keys import POSITION, PUMP
 
-A = 0x2127599BF4325C37, 0x165667B19E3779F9, 0x27D4EB2F165667C5
-B = 0x1B03738712FAD5C9, 0x369DEA0F31A53F85, 0x3C6EF372FE94F82B
+MULTIPLIERS_A = 0x2127599BF4325C37, 0x165667B19E3779F9, 0x27D4EB2F165667C5
+MULTIPLIERS_B = 0x1B03738712FAD5C9, 0x369DEA0F31A53F85, 0x3C6EF372FE94F82B
 """Odd multipliers: of a number, twice, and of what has been mixed."""
 
 
@@ -61,12 +61,12 @@ def find(numbers, ids, salt, programs, table, keys, places):
     """
     missing = 0
     for k in range(len(ids)):
-        keys[k, 0], keys[k, 1] = mixed(salt, ids[k], A), mixed(salt, ids[k], B)
+        keys[k, 0], keys[k, 1] = mixed(salt, ids[k], MULTIPLIERS_A), mixed(salt, ids[k], MULTIPLIERS_B)
     for j in range(len(numbers)):
         k = numbers[j, POSITION]
         a, b = keys[k, 0], keys[k, 1]
         for column in range(PUMP, numbers.shape[1]):
-            a, b = mixed(a, numbers[j, column], A), mixed(b, numbers[j, column], B)
+            a, b = mixed(a, numbers[j, column], MULTIPLIERS_A), mixed(b, numbers[j, column], MULTIPLIERS_B)
         keys[k, 0], keys[k, 1] = a, b
     for k in range(len(ids)):
         places[k] = table[entry_of(programs, table, keys[k, 0], keys[k, 1])]

@@ -65,7 +65,7 @@ def push(t, q, first, last, n, rows):
     t.live[last, c.NEXT] = -1
     if t.queues[q, c.ITEMS] == 0:
         t.queues[q, c.HEAD] = first
-        enter(t, q)
+        activate(t, q)
     else:
         t.live[t.queues[q, c.TAIL], c.NEXT] = first
     t.queues[q, c.TAIL] = last
@@ -76,7 +76,7 @@ def push(t, q, first, last, n, rows):
 
 
 @inlined
-def enter(t, q):
+def activate(t, q):
     """Adds a queue, which is no longer empty, to its worker's.
 
     Args:
@@ -92,7 +92,7 @@ def enter(t, q):
 
 
 @inlined
-def leave(t, q):
+def deactivate(t, q):
     """Takes a queue, which is empty, from its worker's.
 
     Args:

@@ -114,7 +114,7 @@ def widen(handles, lengths, rows, moved, *tables):
         if n < 0 or power_of(lengths[k]) != power_of(n):
             t.instances[i, c.FIRST_LIVE] = take_live(t, lengths[k])
             if n >= 0:
-                move(t, old, n, t.instances[i, c.FIRST_LIVE])
+                move_messages(t, old, n, t.instances[i, c.FIRST_LIVE])
                 give_live(t, old, n)
         old, n_rows = t.instances[i, c.FIRST_SLOT], t.instances[i, c.N_OUT_ROWS]
         if n < 0 or power_of(rows[k]) != power_of(n_rows):
@@ -130,7 +130,7 @@ def widen(handles, lengths, rows, moved, *tables):
 
 
 @inner
-def move(t, old, n, new):
+def move_messages(t, old, n, new):
     """Moves messages to other lines of `live`, wherever they wait.
 
     Args:

@@ -90,7 +90,7 @@ def emit(t, head):
             rank = min(rank, np.int64(t.outputs[t.lines[line, c.FIRST_OUTPUT], c.RANK]))
         v = np.int64(t.live[v, c.NEXT_TOGETHER])
     while rank < NO_RANK:
-        rank, complete = reach(t, head, rank)
+        rank, complete = reach_consumers(t, head, rank)
         if complete >= 0:
             emit(t, complete)
     if not consumed:
@@ -99,7 +99,7 @@ def emit(t, head):
 
 
 @inlined
-def reach(t, head, rank):
+def reach_consumers(t, head, rank):
     """Gives the consumers of a list of messages, at ports of one rank, their input.
 
     Args:

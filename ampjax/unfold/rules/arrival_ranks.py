@@ -16,7 +16,7 @@ from ampjax.plan.stages import StagePort, Targets
 UNRANKED = -1
 
 
-class Ranks:
+class ArrivalRanks:
     """The ranks of all ports, for each producer; found when they are first asked for.
 
     Args:

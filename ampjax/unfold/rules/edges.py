@@ -18,11 +18,11 @@ from ampjax.ir.instances import EdgeList, Topology
 from ampjax.plan.stages import Stage
 from ampjax.unfold.rules.routes import find_topology
 
-REMEMBERED = 8
+REMEMBERED_DISPATCHES = 8
 """Dispatches whose edges are remembered, for each stage."""
 
 
-class Sent(NamedTuple):
+class SentRows(NamedTuple):
     """What travels over some edges: a row for each type and sender, or for each edge where bodies on its type are random; type by type.
 
     Args:
@@ -60,15 +60,15 @@ class Edges:
         return self.counts.sum(axis=0)
 
     @cached_property
-    def sent(self) -> Sent:
+    def sent(self) -> SentRows:
         """What travels over them."""
         if self.random:
-            return Sent(self.senders, self.totals, np.arange(len(self.senders)))
+            return SentRows(self.senders, self.totals, np.arange(len(self.senders)))
         edge_type = np.repeat(np.arange(len(self.totals)), self.totals)
         there = np.zeros((len(self.totals), int(self.senders.max(initial=-1)) + 1), bool)
         there[edge_type, self.senders] = True
         place = (np.cumsum(there) - 1).reshape(there.shape)
-        return Sent(np.nonzero(there)[1], there.sum(axis=1), place[edge_type, self.senders])
+        return SentRows(np.nonzero(there)[1], there.sum(axis=1), place[edge_type, self.senders])
 
     def loads(self, sizes: np.ndarray) -> np.ndarray:
         """Counts what each message sends.
@@ -123,7 +123,7 @@ class EdgeIndex:
         if found is None:
             parts = [self._find(handle) for handle in handles.tolist()]
             self._check_rows(parts, sizes)
-            if len(self._joined) == REMEMBERED:
+            if len(self._joined) == REMEMBERED_DISPATCHES:
                 del self._joined[next(iter(self._joined))]
             found = self._joined[key] = topologies, _joined(parts, sizes, self._random)
         return found[1]

@@ -108,5 +108,5 @@ def test_what_is_kept_stays():
 
 
 def test_a_pack_larger_than_a_piece_of_memory():
-    whole, start = packs.PackMemory().keep(np.ones(2 * packs.PIECE, np.int32))
-    assert whole[start : start + 2 * packs.PIECE].all()
+    whole, start = packs.PackMemory().keep(np.ones(2 * packs.PIECE_LENGTH, np.int32))
+    assert whole[start : start + 2 * packs.PIECE_LENGTH].all()
