@@ -218,9 +218,7 @@ left.imshow(image(answers["class"].payload.argmax(-1)), cmap=ListedColormap(COLO
 for c, colour in enumerate(COLOURS):
     left.scatter(*points[labels == c].T, s=3, color=colour)
 left.set_title("class", fontsize=10)
-steps = right.imshow(
-    image(thought), cmap="cividis", norm=BoundaryNorm(np.arange(0.5, MOST + 1), 256), **place
-)
+steps = right.imshow(image(thought), cmap="cividis", norm=BoundaryNorm(np.arange(0.5, MOST + 1), 256), **place)
 figure.colorbar(steps, ax=right, ticks=range(1, MOST + 1), label="rounds")
 right.set_title("rounds of thinking", fontsize=10)
 left.set(xlabel="first coordinate", ylabel="second coordinate")

@@ -112,7 +112,7 @@ def test_edges_that_lead_nowhere(wrong, told):
     compiled = amp.compile(model, PARAMS, SPEC)
     with pytest.raises(DataError, match=told):
         compiled.data([example(), wrong])
-    with pytest.raises(DataError, match="edge|senders"):
+    with pytest.raises(DataError, match=r"edge|senders"):
         model(PARAMS, wrong)
 
 

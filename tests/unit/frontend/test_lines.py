@@ -32,5 +32,7 @@ def test_a_line_of_a_notebook_is_told_itself(tmp_path):
     linecache.cache[file] = (len(CELL), None, CELL.splitlines(keepends=True), file)
     names = {"amp": amp, "x0": jax.numpy.zeros(2)}
     exec(compile(CELL, file, "exec"), names)
-    with pytest.raises(GraphError, match=r'`return amp.scan\(.*example\["x"\]\)\[0\].sum\(\)`, `model`: expected a carry'):
+    with pytest.raises(
+        GraphError, match=r'`return amp.scan\(.*example\["x"\]\)\[0\].sum\(\)`, `model`: expected a carry'
+    ):
         amp.compile(names["model"], PARAMS, SPEC)

@@ -31,5 +31,7 @@ def test_outputs_have_names_of_their_own(names, as_what):
             amp.output(name, example["x"] @ params["a"])
         return params["a"].sum()
 
-    with pytest.raises(GraphError, match=f"a name of its own for each output, got `{names[-1]}`, as {as_what} is called"):
+    with pytest.raises(
+        GraphError, match=f"a name of its own for each output, got `{names[-1]}`, as {as_what} is called"
+    ):
         amp.compile(model, PARAMS, SPEC)
