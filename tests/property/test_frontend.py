@@ -42,7 +42,7 @@ def check(case):
             compiled.check_gradients()
 
 
-@settings(max_examples=examples(600))
+@settings(max_examples=examples(450))
 @given(CASES)
 def test_a_graph_computes_what_its_model_computes(case):
     check(case)
@@ -56,7 +56,7 @@ def test_twenty_thousand_models(case):
     check(case)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(18))
 @given(models(2), shapes(), st.integers(0, 1 << 16))
 def test_the_engine_computes_it_in_any_schedule(model, lengths, seed):
     """Fused and many messages at once, and one message at a time: gradients of float32, to 1e-5 of the largest entry."""
