@@ -1,7 +1,7 @@
 """Any model of the front end: the graph that it is compiled to computes what the model computes, run as plain JAX.
 
 The generator (`support/random_models.py`) nests combinators, shares weights and values between places, lets the instance and read values choose.
-Most cases run on the synchronous interpreter, in float64: single operations are compiled alone, and a case takes about 0.1 s of a processor.
+Most cases run on the synchronous interpreter, in float64: single operations are compiled alone, and a case takes about 0.2 s of a processor.
 """
 
 import os
@@ -42,7 +42,7 @@ def check(case):
             compiled.check_gradients()
 
 
-@settings(max_examples=examples(1500))
+@settings(max_examples=examples(450))
 @given(CASES)
 def test_a_graph_computes_what_its_model_computes(case):
     check(case)
@@ -52,12 +52,11 @@ def test_a_graph_computes_what_its_model_computes(case):
 @settings(max_examples=int(os.environ.get("AMPJAX_CASES", 20_000)))
 @given(CASES)
 def test_twenty_thousand_models(case):
-    """Half an hour of one processor; `AMPJAX_CASES` sets another number."""
+    """An hour of one processor; `AMPJAX_CASES` sets another number."""
     check(case)
 
 
-@pytest.mark.full
-@settings(max_examples=examples(12))
+@settings(max_examples=examples(18))
 @given(models(2), shapes(), st.integers(0, 1 << 16))
 def test_the_engine_computes_it_in_any_schedule(model, lengths, seed):
     """Fused and many messages at once, and one message at a time: gradients of float32, to 1e-5 of the largest entry."""
@@ -68,7 +67,8 @@ def test_the_engine_computes_it_in_any_schedule(model, lengths, seed):
     want = compiled.node_params(grads)
     sizes = [[float(np.abs(x).sum()) for x in jax.tree.leaves(tree)] for tree in (want, grads)]
     assert sum(sizes[0]) == pytest.approx(sum(sizes[1]))  # what no node reads has no gradient
-    largest = max(1.0, *(float(np.abs(x).max()) for x in jax.tree.leaves(want)))
+    assume(want)  # there is something to train
+    largest = max(1.0, *(float(np.abs(x).max()) for x in jax.tree.leaves(want)), 0.0)
     for schedule in SCHEDULES:
         trainer = amp.Trainer(compiled.graph, optax.sgd(0.0), settings=schedule)
         loss = trainer.accumulate(compiled.data(instances), update=False)["loss_sum"]
