@@ -47,7 +47,7 @@ class Ragged:
           DataError: If a row is no sequence.
         """
         for number, row in enumerate(rows):
-            if not np.ndim(row) and not isinstance(row, list | tuple | Ragged):
+            if not isinstance(row, list | tuple | Ragged) and not np.ndim(row):
                 raise DataError(f"Ragged.of, row {number}", "a list or an array", f"{row!r}", "Give a list of rows.")
         sizes = np.array([len(row) for row in rows], np.int64)
         inner = [each for row in rows if isinstance(row, list | tuple) for each in row]
