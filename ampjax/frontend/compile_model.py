@@ -15,8 +15,8 @@ from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
-from ampjax.frontend.deduction.lowering import Lowering, Wanted
-from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfParams, Static, Value
+from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfParams, Static, Value, Wanted
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse

@@ -114,6 +114,22 @@ class Equation:
         )
 
 
+class Equations:
+    """Some equations as a function of what they read."""
+
+    def __init__(self, steps: Sequence[Equation], roots: Sequence[Name], results: Sequence[Atom]):
+        self.steps, self.roots, self.results = steps, roots, results
+
+    def __call__(self, key: Any, *inputs: Any) -> list[Any]:
+        """Computes the results from what is read."""
+        known: dict[Name, Any] = dict(zip(self.roots, inputs, strict=True))
+        for number, step in enumerate(self.steps):
+            operands = [atom.value if isinstance(atom, Known) else known[atom] for atom in step.inputs]
+            own = jax.random.fold_in(key, number) if step.draws and key is not None else None
+            known |= dict(zip(step.outputs, step.evaluate(own, operands), strict=True))
+        return [atom.value if isinstance(atom, Known) else known[atom] for atom in self.results]
+
+
 def flatten(jaxpr: Any, operands: Mapping[Any, Atom]) -> tuple[list[Equation], list[Atom]]:
     """Makes the flat list.
 

@@ -1,45 +1,34 @@
-"""From a traced function to nodes: what follows from the instance is computed on the host, the rest becomes nodes (binding-time analysis)."""
+"""Lowering a model: its functions become nodes, and values come where they are needed."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
-from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
+from ampjax.frontend.deduction.equations import Equation, Name, flatten
+from ampjax.frontend.deduction.function_lowering import FunctionLowering
 from ampjax.frontend.deduction.graph_draft import GraphDraft
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
-from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Leaf, LossTerm, OfParams, Static, Value
-from ampjax.jaxprs.primitives import bind
+from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.values import (
+    Computed,
+    Constant,
+    Elements,
+    Flow,
+    LossTerm,
+    OfParams,
+    Static,
+    Value,
+    Wanted,
+    read_of,
+)
 
-Rule = Callable[["Lowering", Call, Sequence[Value], Region, "Wanted"], list[Any]]
+Rule = Callable[["Lowering", Call, Sequence[Value], Region, Wanted], list[Any]]
 """How a combinator becomes nodes: from its operands, where it is used, and what of its results is wanted, to the results' values."""
-
-
-class Wanted:
-    """Which results of a function are needed, and for what.
-
-    Args:
-      values: Numbers of the results that are read.
-      losses: By number of a result that is a summand of the loss and nothing else, what it is multiplied with.
-      groups: Results that should travel in one message, since the same nodes read them; any other travels alone.
-    """
-
-    def __init__(
-        self,
-        values: set[int],
-        losses: Mapping[int, tuple[Value, ...]] | None = None,
-        groups: Sequence[Sequence[int]] = (),
-    ):
-        self.values, self.losses, self.groups = values, dict(losses or {}), groups
 
 
 class Lowering:
@@ -88,7 +77,7 @@ class Lowering:
         atoms = {variable: Name(variable.aval) for variable in function.variables}
         equations, results = flatten(function.jaxpr, atoms)
         env: dict[Name, Value] = dict(zip(atoms.values(), values, strict=True))
-        return _Body(self, region, env, equations, results).lower(wanted)
+        return FunctionLowering(self, region, env, equations, results).lower(wanted)
 
     def call(self, equation: Equation, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
         """Lowers a combinator.
@@ -259,351 +248,6 @@ class Lowering:
         return Elements(inner, self._copied(element, region, inner, origin_of_elements, line))
 
 
-def _still(column: Column, space: IndexSpace) -> Column | None:
-    """What a copied column repeats, if that is a column of a space around the copy."""
-    return column.origin if column.origin.space in space.around() else None
-
-
-class _Body:
-    """One function that is being lowered in one place."""
-
-    def __init__(
-        self, lowering: Lowering, region: Region, env: dict[Name, Value], equations: list[Equation], results: list[Atom]
-    ):
-        self.lowering, self.region, self.env = lowering, region, env
-        self.results = results
-        self.equations = equations
-        self.makers = {name: equation for equation in equations for name in equation.outputs}
-        self.statics: dict[Name, Equation] = {}
-        self.n_uses = Counter(atom for equation in equations for atom in equation.inputs) + Counter(results)
-        self.losses: dict[Name, list[tuple[Value, ...]]] = {}
-        self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
-        self.of_losses: dict[Atom, Any] = {}
-
-    def lower(self, wanted: Wanted) -> list[Any]:
-        """Lowers it; see `Lowering.run`."""
-        late = [equation for equation in self.equations if not self._is_early(equation)]
-        for i, weights in wanted.losses.items():
-            self._loss_terms(self.results[i], weights)
-        read = [atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)]
-        outside = {*read, *self.losses}
-        kept = needed(late, [*outside, *self.element_losses])
-        clusters = self._clusters(kept, self._of_losses(kept, read))
-        order = clusters.in_order(outside)
-        readers = clusters.readers()
-        for cluster in order:
-            if cluster.call is not None:
-                self._call(cluster.call, outside, readers)
-            elif cluster.is_loss:
-                self._leave_to_losses(cluster, kept)
-            if cluster.call is None and not cluster.is_loss:
-                self._compute(cluster, set(read), readers, wanted.groups)
-        self._note_losses()
-        return [self._value(atom) if i in wanted.values else None for i, atom in enumerate(self.results)]
-
-    def _note_losses(self) -> None:
-        terms = self.lowering.terms
-        for name, factors in self.losses.items():
-            line = self.makers[name].line if name in self.makers else ""
-            terms += [LossTerm(self.env[name], self.region, weights, line=line) for weights in factors]
-        for name, factors in self.element_losses.items():
-            value = self.env.get(name)  # nothing where a function has taken the loss's part itself
-            if isinstance(value, Elements):
-                region = self.region.within(value.space)
-                line = self.makers[name].line if name in self.makers else ""
-                terms += [LossTerm(value.element, region, weights, line=line) for weights in factors]
-
-    def _value(self, atom: Atom) -> Value:
-        return Constant(atom.value) if isinstance(atom, Known) else self.env[atom]
-
-    # -- what is a summand of the loss
-
-    def _loss_terms(self, atom: Atom, weights: tuple[Value, ...]) -> None:
-        """Takes a sum apart, so that a loss starts at each summand and no group waits for all of them; not a sum that is used elsewhere."""
-        equation = self.makers.get(atom) if isinstance(atom, Name) and atom not in self.env else None
-        if isinstance(atom, Known):
-            self.lowering.terms.append(LossTerm(Constant(atom.value), self.region, weights))
-            return
-        if equation is None:
-            self.losses.setdefault(atom, []).append(weights)
-            return
-        if equation.call is not None:
-            sequence = equation.inputs[equation.outputs.index(atom)] if equation.call.kind == "sum" else None
-            if isinstance(sequence, Name) and self.n_uses[atom] == 1:
-                self.element_losses.setdefault(sequence, []).append(weights)
-            else:
-                self.losses.setdefault(atom, []).append(weights)
-            return
-        if not self._has_sum(atom):
-            self.losses.setdefault(atom, []).append(weights)
-            return
-        for inner, factor in self._summands(equation):
-            self._loss_terms(inner, weights if factor is None else (*weights, factor))
-
-    def _has_sum(self, atom: Atom) -> bool:
-        """Whether a result is a weighted sum in which the sum over a sequence is a summand."""
-        equation = self.makers.get(atom) if isinstance(atom, Name) and atom not in self.env else None
-        if equation is None:
-            return False
-        if equation.call is not None:
-            return equation.call.kind == "sum" and self.n_uses[atom] == 1
-        return any(self._has_sum(inner) for inner, _ in self._summands(equation))
-
-    def _summands(self, equation: Equation) -> list[tuple[Atom, Value | None]]:
-        return _summands(equation, [self._known(each) for each in equation.inputs])
-
-    # -- what is computed when
-
-    def _is_early(self, equation: Equation) -> bool:
-        """Finds out what an equation gives if that needs no message; tells whether it did."""
-        values = [self._known(atom) for atom in equation.inputs]
-        if equation.call is not None:
-            if not _is_static_call(equation.call, values):
-                return False
-            every = Wanted(set(range(len(equation.outputs))))
-            results = self.lowering.call(equation, values, self.region, every)  # type: ignore[arg-type]
-            self.env |= dict(zip(equation.outputs, results, strict=True))
-            return True
-        if equation.source.primitive.name == "dim_as_value":
-            self.env[equation.outputs[0]] = Static(
-                self.lowering.length_of(str(equation.source.params["dim"]), equation.line)
-            )
-            return True
-        if equation.reads is not None and isinstance(values[0], Static | Constant):
-            self.env[equation.outputs[0]] = values[0]
-            return True
-        self._refuse_sequences(equation, values)
-        leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        is_computed = (
-            equation.draws
-            or equation.reads is not None
-            or any(value is None or isinstance(value, Computed) for value in values)
-        )
-        if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
-            return False
-        self._early(equation, values, leaves)
-        return True
-
-    def _clusters(self, equations: Sequence[Equation], of_losses: set[Equation]) -> Clusters:
-        clusters = Clusters()
-        for equation in equations:
-            if equation.call is not None:
-                clusters.add_call(equation)
-                continue
-            if equation in of_losses:
-                clusters.add_loss(equation)
-                continue
-            leaves = self._leaves(equation)
-            owner = self.lowering.draft.owner_name(leaves, equation.line) if leaves else None
-            values = [self._known(atom) for atom in equation.inputs]
-            flows = [value.flow for value in values if isinstance(value, Computed)]
-            clusters.add(equation, owner, set(map(id, flows)), any(flow.is_late for flow in flows))
-        return clusters
-
-    def _leaves(self, equation: Equation) -> frozenset[Leaf]:
-        values = [self._known(atom) for atom in equation.inputs]
-        return frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-
-    def _of_losses(self, equations: Sequence[Equation], read: Sequence[Name]) -> set[Equation]:
-        """Operations without parameters that only losses and metrics need: the loss does them itself."""
-        elsewhere, found = set(read), set()
-        for equation in reversed(equations):
-            is_metric = equation.call is not None and equation.call.kind == "metric"
-            if equation.call is None and not (
-                equation.draws or self._leaves(equation) or any(name in elsewhere for name in equation.outputs)
-            ):
-                found.add(equation)
-            elif not is_metric:
-                elsewhere |= {atom for atom in equation.inputs if isinstance(atom, Name)}
-        return found
-
-    def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
-        """What only losses and metrics read; with it goes what metrics know from the instance, such as how much a value counts."""
-        told = [atom for e in equations if e.call is not None and e.call.kind == "metric" for atom in e.inputs]
-        static = [atom for atom in told if isinstance(atom, Name) and isinstance(self.env.get(atom), Static)]
-        made = [name for equation in cluster.equations for name in equation.outputs]
-        results = [name for name in made if name in told or name in self.losses]
-        results += [name for name in dict.fromkeys(static)]
-        steps, roots = self._steps(cluster.equations, results)
-        if any(isinstance(self.env[name], OfParams) for name in roots):
-            cluster.is_loss = False  # a combinator has given what follows from parameters alone: a loss has none
-            return
-        note = NodeNote(
-            name="loss",
-            region=self.region,
-            inputs=[self.env[name] for name in roots],
-            types=[name.aval for name in roots],
-            function=Equations(steps, roots, results),
-            results=[name.aval for name in results],
-            groups=[],
-            line=cluster.equations[-1].line,
-        )
-        self.of_losses = {name: LossPart(note, number) for number, name in enumerate(results)}
-        self.env |= {name: self.of_losses[name] for name in results if name not in static}
-
-    def _known(self, atom: Atom) -> Value | None:
-        return Constant(atom.value) if isinstance(atom, Known) else self.env.get(atom)
-
-    def _refuse_sequences(self, equation: Equation, values: Sequence[Value | None]) -> None:
-        shapes = [atom.aval.shape for atom in (*equation.inputs, *equation.outputs) if isinstance(atom, Name)]
-        if any(isinstance(value, Elements) for value in values) or any(
-            not isinstance(n, int) for shape in shapes for n in shape
-        ):
-            raise GraphError(
-                equation.line,
-                "operations on one element",
-                f"`{equation.source.primitive.name}` on a whole sequence, whose length is each instance's own",
-                "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`.",
-            )
-
-    def _early(self, equation: Equation, values: Sequence[Any], leaves: frozenset[Leaf]) -> None:
-        """An operation that needs no message: on constants, parameters, or the instance's values."""
-        if leaves:
-            for i, name in enumerate(equation.outputs):
-                self.env[name] = OfParams(leaves, _of_params(equation, values, i))
-        elif any(isinstance(value, Static) for value in values):
-            self.statics |= dict.fromkeys(equation.outputs, equation)
-            spaces = [value.column.space for value in values if isinstance(value, Static)]
-            space = max(spaces, key=lambda s: len(s.around()))
-            operands = [v.column.inside(space) if isinstance(v, Static) else v.value for v in values]
-            whole = Column(space, lambda data: data.equation(equation.source, operands))  # type: ignore[arg-type]
-            for i, name in enumerate(equation.outputs):
-                self.env[name] = Static(_Part(whole, i))
-        else:
-            with jax.ensure_compile_time_eval():
-                results = bind(equation.source, [value.value for value in values])
-            for name, result in zip(equation.outputs, results, strict=True):
-                self.env[name] = Constant(np.asarray(result) if not _is_key(result) else result)
-
-    # -- clusters
-
-    def _call(self, equation: Equation, outside: set[Name], readers: Mapping[Name, set[int]]) -> None:
-        read = {i for i, name in enumerate(equation.outputs) if name in readers or name in outside}
-        losses = {
-            i: self.element_losses[name][0]
-            for i, name in enumerate(equation.outputs)
-            if i not in read and len(self.element_losses.get(name, ())) == 1 and _can_lose(equation, i)
-        }
-        read |= {i for i, name in enumerate(equation.outputs) if name in self.element_losses and i not in losses}
-        names = [equation.outputs[i] for i in sorted(read)]
-        bundles = together(names, lambda name: set(readers.get(name, ())) or {name})
-        wanted = Wanted(read, losses, [[equation.outputs.index(name) for name in bundle] for bundle in bundles])
-        operands = [self._value(atom) for atom in equation.inputs]
-        if equation.call is not None and equation.call.kind == "metric":
-            operands = [self.of_losses.get(a, v) for a, v in zip(equation.inputs, operands, strict=True)]
-        results = self.lowering.call(equation, operands, self.region, wanted)
-        self.env |= {name: value for name, value in zip(equation.outputs, results, strict=True) if value is not None}
-
-    def _compute(
-        self, cluster: Cluster, read: set[Name], readers: Mapping[Name, set[int]], groups: Sequence[Sequence[int]]
-    ) -> None:
-        """A node for some equations; what the instance says is computed again in it from the instance's own values."""
-
-        def readers_of(name: Name) -> set[Any]:
-            """Who reads a result: other clusters, losses, and whoever gets it from the function."""
-            loss, out = {OUTSIDE} if name in self.losses else set(), {name} if name in read else set()
-            return {*readers.get(name, ()), *loss, *out}
-
-        own = [name for equation in cluster.equations for name in equation.outputs if readers_of(name)]
-        if not own:
-            return
-        inside = {name for equation in cluster.equations for name in equation.outputs}
-        steps, roots = self._steps(cluster.equations)
-        bundles = [[self.results[i] for i in group] for group in groups]
-        bundles = [b for b in bundles if all(isinstance(a, Name) and a in inside for a in b) and len(set(b)) == len(b)]
-        names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
-        rest = [name for name in own if not any(name in bundle for bundle in names)]
-        reads = self._reads(steps)
-        names += together(rest, lambda name: {name} if name in reads else readers_of(name))
-        flat = [name for bundle in names for name in bundle]
-        values = [self.env[name] for name in roots]
-        leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-        ends = np.cumsum([len(bundle) for bundle in names]).tolist()
-        note = NodeNote(
-            name=cluster.equations[-1].function or self.region.space.dimension or "node",
-            region=self.region,
-            inputs=values,
-            types=[name.aval for name in roots],
-            function=Equations(steps, roots, flat),
-            results=[name.aval for name in flat],
-            groups=[range(end - len(bundle), end) for end, bundle in zip(ends, names, strict=True)],
-            line=self._line_of(cluster),
-            leaves=leaves,
-            draws=any(step.draws for step in steps),
-        )
-        for bundle, flow in zip(names, self.lowering.draft.compute(note), strict=True):
-            self.env |= {name: Computed(flow, part, reads.get(name)) for part, name in enumerate(bundle)}
-
-    def _reads(self, steps: Sequence[Equation]) -> dict[Name, int]:
-        """Results that follow from what `amp.read` reads back, with what is to be assumed for it."""
-        found: dict[Name, int] = {}
-
-        def of(atom: Atom) -> int | None:
-            value = self._known(atom)
-            return found.get(atom) if value is None else read_of(value)  # type: ignore[arg-type]
-
-        for step in steps:
-            values = [of(a) for a in step.inputs if not isinstance(self._known(a), Static | Constant)]
-            if step.reads is not None:
-                found |= dict.fromkeys(step.outputs, step.reads)
-            elif values and all(value is not None for value in values):
-                found |= dict.fromkeys(step.outputs, values[0])  # type: ignore[arg-type]
-        return found
-
-    def _steps(self, equations: Sequence[Equation], results: Sequence[Atom] = ()) -> tuple[list[Equation], list[Name]]:
-        """Equations with those that compute from the instance's own values what they, or results, read; and what all these read."""
-        inside = {name for equation in equations for name in equation.outputs}
-        steps: list[Equation] = []
-        roots: list[Name] = []
-
-        def need(atom: Atom) -> None:
-            if isinstance(atom, Known) or atom in inside or atom in roots:
-                return
-            maker = self.statics.get(atom)
-            if maker is None:
-                roots.append(atom)
-            elif maker not in steps:
-                for each in maker.inputs:
-                    need(each)
-                steps.append(maker)
-
-        for equation in equations:
-            for atom in equation.inputs:
-                need(atom)
-            steps.append(equation)
-        for atom in results:
-            need(atom)
-        return steps, roots
-
-    def _line_of(self, cluster: Cluster) -> str:
-        """The line that reads parameters; without any, the last one."""
-        reads = [e for e in cluster.equations if any(isinstance(self._known(atom), OfParams) for atom in e.inputs)]
-        return (reads or cluster.equations[-1:])[0].line
-
-
-class Equations:
-    """Some equations as a function of what they read."""
-
-    def __init__(self, steps: Sequence[Equation], roots: Sequence[Name], results: Sequence[Atom]):
-        self.steps, self.roots, self.results = steps, roots, results
-
-    def __call__(self, key: Any, *inputs: Any) -> list[Any]:
-        """Computes the results from what is read."""
-        known: dict[Name, Any] = dict(zip(self.roots, inputs, strict=True))
-        for number, step in enumerate(self.steps):
-            operands = [atom.value if isinstance(atom, Known) else known[atom] for atom in step.inputs]
-            own = jax.random.fold_in(key, number) if step.draws and key is not None else None
-            known |= dict(zip(step.outputs, step.evaluate(own, operands), strict=True))
-        return [atom.value if isinstance(atom, Known) else known[atom] for atom in self.results]
-
-
-class _Part(Column):
-    """One result of an operation on columns that has several."""
-
-    def __init__(self, whole: Column, number: int):
-        super().__init__(whole.space, lambda data: data.once(whole, lambda: whole._compute(data))[number])
-
-
 def by_dtype(types: Sequence[Any]) -> list[list[int]]:
     """Numbers of types, those of one dtype together."""
     found: dict[Any, list[int]] = {}
@@ -612,90 +256,6 @@ def by_dtype(types: Sequence[Any]) -> list[list[int]]:
     return list(found.values())
 
 
-def together(names: Sequence[Name], readers: Callable[[Name], set[Any]]) -> list[list[Name]]:
-    """Results that travel in one message: of one dtype, and with a reader in common."""
-    waiting, found = list(names), []
-    while waiting:
-        bundle = [waiting.pop(0)]
-        who = readers(bundle[0])
-        for name in list(waiting):
-            if readers(name) & who and name.aval.dtype == bundle[0].aval.dtype:
-                bundle.append(name)
-                who = who | readers(name)
-                waiting.remove(name)
-        found.append(bundle)
-    return found
-
-
-def read_of(value: Value) -> int | None:
-    """What `amp.read` said is to be assumed for a value; None if it was not read."""
-    return value.was_read if isinstance(value, Computed) else None
-
-
-def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
-    """Whether a combinator gives something that the instance says, and is to be computed on the host."""
-    if call.kind in ("count", "length"):
-        return True
-    return _has_static_rule(call) and all(_is_static(value) for value in values)
-
-
-def _has_static_rule(call: Call) -> bool:
-    is_simple = call.kind in ("count", "length", "sum", "max", "logsumexp", "take", "read", "switch")
-    if not is_simple and (call.kind != "scan" or call.options["n_carry"]):
-        return False
-    equations = [
-        equation
-        for function in call.functions
-        for equation in flatten(function.jaxpr, dict.fromkeys(function.variables, Known(None)))[0]
-    ]
-    return all(not e.draws and (e.call is None or _has_static_rule(e.call)) for e in equations)
-
-
-def _can_lose(equation: Equation, number: int) -> bool:
-    """Whether a function that a combinator was given can take a part of the loss itself: it gives a sequence's elements."""
-    call = equation.call
-    return call is not None and call.kind == "scan" and number >= call.options["n_carry"]
-
-
-def _summands(equation: Equation, values: Sequence[Value | None]) -> list[tuple[Atom, Value | None]]:
-    """Of what a result is a weighted sum: atoms with their factors (None: 1); empty if it is none."""
-    name, minus = equation.source.primitive.name, Constant(np.float32(-1.0))
-    if name in ("add", "sub", "add_any"):
-        left, right = equation.inputs
-        return [(left, None), (right, minus if name == "sub" else None)]
-    if name == "neg":
-        return [(equation.inputs[0], minus)]
-    if name == "mul":
-        for factor, other in ((0, 1), (1, 0)):
-            if isinstance(value := values[factor], Constant | Static):
-                return [(equation.inputs[other], value)]
-    if name == "div" and isinstance(value := values[1], Constant | Static):
-        return [(equation.inputs[0], inverted(value))]
-    return []
-
-
-def inverted(value: Value) -> Value:
-    """`1 / value` of a constant or static number."""
-    if isinstance(value, Constant):
-        return Constant(1 / np.asarray(value.value))
-    assert isinstance(value, Static)
-    column = value.column
-    return Static(Column(column.space, lambda data: 1 / column.of(data)))
-
-
-def _is_static(value: Value | None) -> bool:
-    while isinstance(value, Elements):
-        value = value.element
-    return isinstance(value, Static | Constant)
-
-
-def _of_params(equation: Equation, values: Sequence[Any], number: int) -> Callable[[Mapping[Leaf, Any]], Any]:
-    def compute(given: Mapping[Leaf, Any]) -> Any:
-        operands = [value.compute(given) if isinstance(value, OfParams) else value.value for value in values]
-        return bind(equation.source, operands)[number]
-
-    return compute
-
-
-def _is_key(value: Any) -> bool:
-    return jnp.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)
+def _still(column: Column, space: IndexSpace) -> Column | None:
+    """What a copied column repeats, if that is a column of a space around the copy."""
+    return column.origin if column.origin.space in space.around() else None

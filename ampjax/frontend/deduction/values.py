@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,8 +127,31 @@ class LossTerm:
     line: str = ""
 
 
+class Wanted:
+    """Which results of a function are needed, and for what.
+
+    Args:
+      values: Numbers of the results that are read.
+      losses: By number of a result that is a summand of the loss and nothing else, what it is multiplied with.
+      groups: Results that should travel in one message, since the same nodes read them; any other travels alone.
+    """
+
+    def __init__(
+        self,
+        values: set[int],
+        losses: Mapping[int, tuple[Value, ...]] | None = None,
+        groups: Sequence[Sequence[int]] = (),
+    ):
+        self.values, self.losses, self.groups = values, dict(losses or {}), groups
+
+
 def packed_shape(types: list[Any]) -> tuple[int, ...]:
     """The shape of a payload that holds values of these types: a single one as it is, several flat, one after the other."""
     if len(types) == 1:
         return tuple(types[0].shape)
     return (sum(int(np.prod(t.shape)) for t in types),)
+
+
+def read_of(value: Value) -> int | None:
+    """What `amp.read` said is to be assumed for a value; None if it was not read."""
+    return value.was_read if isinstance(value, Computed) else None

@@ -14,9 +14,9 @@ from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, Guard, Region
-from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
+from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.node_bodies import NodeNote
-from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value
+from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
 from ampjax.frontend.rules.sequence_rules import leave
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State

@@ -11,8 +11,8 @@ from ampjax.frontend.deduction import edge_plans
 from ampjax.frontend.deduction.edge_plans import EdgePlan
 from ampjax.frontend.deduction.graph_draft import Origin
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
-from ampjax.frontend.deduction.values import Computed, Elements, Static, Value
+from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.values import Computed, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.sequence_rules import elements_space
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.equations import Name, flatten
+from ampjax.frontend.deduction.equations import Equations, Name, flatten
 from ampjax.frontend.deduction.index_spaces import Region
-from ampjax.frontend.deduction.lowering import Equations, Lowering, Wanted, by_dtype
+from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.node_bodies import NodeNote
-from ampjax.frontend.deduction.values import Computed, Elements, LossTerm, OfParams, Value
+from ampjax.frontend.deduction.values import Computed, Elements, LossTerm, OfParams, Value, Wanted
 
 
 def metric(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:

@@ -14,9 +14,9 @@ from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.lowering import Lowering, Wanted
+from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.node_bodies import NodeNote
-from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value
+from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
 from ampjax.ir.builders import ragged_builders
 from ampjax.ir.state import State
 

@@ -12,8 +12,8 @@ from ampjax.frontend.combinators.structures import check_trees
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, Guard, IndexSpace, Region
-from ampjax.frontend.deduction.lowering import Lowering, Wanted, by_dtype
-from ampjax.frontend.deduction.values import Computed, Elements, Flow, Static, Value
+from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.values import Computed, Elements, Flow, Static, Value, Wanted
 from ampjax.frontend.rules.branch_rules import routed
 from ampjax.frontend.rules.sequence_rules import elements_space, leave
 from ampjax.ir.builders import payload_builders, ragged_builders

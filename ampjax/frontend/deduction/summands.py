@@ -1,0 +1,37 @@
+"""Weighted sums: of what a result is one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ampjax.frontend.deduction.equations import Atom, Equation
+from ampjax.frontend.deduction.index_spaces import Column
+from ampjax.frontend.deduction.values import Constant, Static, Value
+
+
+def summands(equation: Equation, values: Sequence[Value | None]) -> list[tuple[Atom, Value | None]]:
+    """Of what a result is a weighted sum: atoms with their factors (None: 1); empty if it is none."""
+    name, minus = equation.source.primitive.name, Constant(np.float32(-1.0))
+    if name in ("add", "sub", "add_any"):
+        left, right = equation.inputs
+        return [(left, None), (right, minus if name == "sub" else None)]
+    if name == "neg":
+        return [(equation.inputs[0], minus)]
+    if name == "mul":
+        for factor, other in ((0, 1), (1, 0)):
+            if isinstance(value := values[factor], Constant | Static):
+                return [(equation.inputs[other], value)]
+    if name == "div" and isinstance(value := values[1], Constant | Static):
+        return [(equation.inputs[0], inverted(value))]
+    return []
+
+
+def inverted(value: Value) -> Value:
+    """`1 / value` of a constant or static number."""
+    if isinstance(value, Constant):
+        return Constant(1 / np.asarray(value.value))
+    assert isinstance(value, Static)
+    column = value.column
+    return Static(Column(column.space, lambda data: 1 / column.of(data)))
