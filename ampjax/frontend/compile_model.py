@@ -106,7 +106,7 @@ class Compiled:
         Args:
           nodes: Parameters by node name: `trainer.params`.
         """
-        return self._draft.original(nodes)
+        return self._draft.params.original(nodes)
 
     def node_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters of the model's structure by node name, as `Trainer(params=...)` takes them.
@@ -114,7 +114,7 @@ class Compiled:
         Args:
           params: The parameters.
         """
-        return self._draft.by_node(params)
+        return self._draft.params.by_node(params)
 
     def explain(self, examples: Sequence[Any] = ()) -> ModelExplanation:
         """What the model was compiled to: nodes with the lines that they come from, state fields, and what is computed together.

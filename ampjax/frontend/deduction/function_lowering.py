@@ -165,7 +165,7 @@ class FunctionLowering:
                 clusters.add_loss(equation)
                 continue
             leaves = self._leaves(equation)
-            owner = self.lowering.draft.owner_name(leaves, equation.line) if leaves else None
+            owner = self.lowering.draft.params.owner_name(leaves, equation.line) if leaves else None
             values = [self._known(atom) for atom in equation.inputs]
             flows = [value.flow for value in values if isinstance(value, Computed)]
             clusters.add(equation, owner, set(map(id, flows)), any(flow.is_late for flow in flows))

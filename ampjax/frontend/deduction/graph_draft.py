@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,7 +14,8 @@ from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.deduction.edge_plans import EdgePlan
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, unpack
-from ampjax.frontend.deduction.values import Computed, Flow, Leaf, Static, Value
+from ampjax.frontend.deduction.params_nodes import ParamsNodes
+from ampjax.frontend.deduction.values import Computed, Flow, Static, Value
 from ampjax.ir.builders import control_builders, payload_builders, pump_builders, ragged_builders
 from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph
@@ -56,25 +57,6 @@ class Origin:
     region: Region
 
 
-@dataclass(eq=False)
-class ParamsNode:
-    """A node that has parameters.
-
-    Args:
-      name: Its name.
-      leaves: Which leaves are its own, in order of first use.
-      line: The user's line that uses it first.
-      options: What `amp.node` was given.
-      users: How many nodes compute with them so far.
-    """
-
-    name: str
-    line: str
-    leaves: list[Leaf] = field(default_factory=list)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    users: int = 0
-
-
 class GraphDraft:
     """Notes of nodes, in the order in which they are to be built.
 
@@ -84,20 +66,19 @@ class GraphDraft:
     Attributes:
       pumps: What each pump gets, by name.
       topologies: Likewise what each topology pump gets.
+      params: Which nodes have which of the parameters.
       origins: Where each pump and each node that computes comes from, by name.
       anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
       checks: What data must fulfil beside the spec: each raises a `DataError` if columns do not.
     """
 
     def __init__(self, params: Mapping[str, Any]):
-        self.params = params
+        self.params = ParamsNodes(params)
         self.checks: list[Callable[[Columns], None]] = []
         self.pumps: dict[str, PumpPlan] = {}
         self.topologies: dict[str, EdgePlan] = {}
         self.origins: dict[str, Origin] = {}
         self.anchors: dict[Region, Flow] = {}
-        self.owners: dict[Leaf, ParamsNode] = {}
-        self.params_nodes: dict[str, ParamsNode] = {}
         self._steps: list[Callable[[], None]] = []
         self._reserved = set(params)
         self._names = set(params)
@@ -283,7 +264,7 @@ class GraphDraft:
         Raises:
           GraphError: If another output or a node with parameters has this name.
         """
-        if name in self._sinks or name in self.params:
+        if name in self._sinks or name in self.params.initial:
             taken = "an output" if name in self._sinks else "a key of the parameters"
             raise GraphError(line, "a name of its own for each output", f"`{name}`, as {taken} is called", "Rename it.")
         self._sinks.add(name)
@@ -298,52 +279,6 @@ class GraphDraft:
         copy = self.compute(note)[0]
         copy.is_late = flow.is_late
         return copy
-
-    def owner(self, leaves: frozenset[Leaf], name: str | None, line: str) -> ParamsNode:
-        """The node that owns some leaves; they become its own at first use.
-
-        Args:
-          leaves: The leaves.
-          name: The name that `amp.node` gave; None for the leaves' top-level key.
-          line: The user's line.
-
-        Raises:
-          GraphError: If they belong to different nodes.
-        """
-        wanted = name or self.owner_name(leaves, line)
-        node = self.params_nodes.setdefault(wanted, ParamsNode(wanted, line))
-        for leaf in sorted(leaves):
-            other = self.owners.setdefault(leaf, node)
-            if other is not node:
-                raise GraphError(
-                    line,
-                    f"parameters of the node `{node.name}` alone",
-                    f"a leaf of `{leaf[0]}` that the node `{other.name}` uses ({other.line})",
-                    "Let one node have it, or put it under a key of its own.",
-                )
-            if leaf not in node.leaves:
-                node.leaves.append(leaf)
-        return node
-
-    def owner_name(self, leaves: frozenset[Leaf], line: str) -> str:
-        """The top-level key that some leaves have in common.
-
-        Args:
-          leaves: The leaves.
-          line: The user's line.
-
-        Raises:
-          GraphError: If they are of several keys.
-        """
-        keys = sorted({key for key, _ in leaves})
-        if len(keys) > 1:
-            raise GraphError(
-                line,
-                "parameters of one node in one operation",
-                f"those of {' and '.join(f'`{key}`' for key in keys)}",
-                "Put them under one key, or wrap the lines in a function made with `amp.node`.",
-            )
-        return keys[0]
 
     def pair(self, flow: Flow, region: Region, fields: tuple[str, str, str], name: str) -> Flow:
         """Notes copies of each element's message for every element of another sequence of the same row.
@@ -409,70 +344,20 @@ class GraphDraft:
         return payload_builders.npt(name, body, outputs=len(body.note.groups), join=join, rng=body.note.draws)
 
     def _params_builder(self, note: NodeNote) -> Callable[..., Any]:
-        owner = self.owner(note.leaves, note.named_by, note.line)
+        owner = self.params.owner(note.leaves, note.named_by, note.line)
         owner.users += 1
         owner.options = owner.options or note.options
         is_first = owner.users == 1
 
         def builder(name: str, body: PackedBody, join: Any) -> Any:
-            tree, leaves = self.params_of(owner)
-            body = replace(body, leaves=leaves, leaf_types=[type_of(self.leaf(leaf)) for leaf in leaves])
+            tree, leaves = self.params.of(owner)
+            body = replace(body, leaves=leaves, leaf_types=[type_of(self.params.leaf(leaf)) for leaf in leaves])
             same = {"outputs": len(note.groups), "join": join, "rng": note.draws}
             if is_first:
                 return payload_builders.ppt(owner.name, body, params=tree, **same, **owner.options)
             return payload_builders.ppt(name, body, params_of=owner.name, **same)
 
         return builder
-
-    def params_of(self, owner: ParamsNode) -> tuple[Any, tuple[Leaf, ...]]:
-        """The initial parameters of a node, and the leaves in their order: all of its key's, if no other node has one of them."""
-        key = owner.leaves[0][0]
-        n_leaves = len(jax.tree.leaves(self.params[key]))
-        whole = tuple((key, i) for i in range(n_leaves))
-        if owner.name == key and all(self.owners.get(leaf, owner) is owner for leaf in whole):
-            return self.params[key], whole
-        leaves = tuple(sorted(owner.leaves))
-        return {self.leaf_name(leaf): self.leaf(leaf) for leaf in leaves}, tuple(
-            sorted(leaves, key=self.leaf_name)  # dictionaries are flattened in the order of their keys
-        )
-
-    def original(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters of the graph's nodes in the structure of the model's parameters.
-
-        Args:
-          nodes: Parameters by node name, as `Trainer.params` gives them. Leaves that no node reads keep their initial values.
-        """
-        values: dict[Leaf, Any] = {}
-        for node in self.params_nodes.values():
-            _, leaves = self.params_of(node)
-            values |= dict(zip(leaves, jax.tree.leaves(nodes[node.name]), strict=True))
-        found: dict[str, Any] = {}
-        for key, value in self.params.items():
-            leaves, structure = jax.tree.flatten(value)
-            found[key] = structure.unflatten([values.get((key, i), leaf) for i, leaf in enumerate(leaves)])
-        return found
-
-    def by_node(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters of the model's structure, by node name, as `Trainer(params=...)` takes them.
-
-        Args:
-          params: The parameters.
-        """
-        found: dict[str, Any] = {}
-        for node in self.params_nodes.values():
-            tree, leaves = self.params_of(node)
-            values = [jax.tree.leaves(params[key])[i] for key, i in leaves]
-            found[node.name] = jax.tree.structure(tree).unflatten(values)
-        return found
-
-    def leaf(self, leaf: Leaf) -> Any:
-        """A leaf's initial value."""
-        return jax.tree.leaves(self.params[leaf[0]])[leaf[1]]
-
-    def leaf_name(self, leaf: Leaf) -> str:
-        """A leaf's path: `embed/w`."""
-        path, _ = jax.tree_util.tree_flatten_with_path(self.params[leaf[0]])[0][leaf[1]]
-        return "/".join([leaf[0], *(str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path)])
 
     def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
         region = note.region

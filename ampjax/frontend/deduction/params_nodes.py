@@ -1,0 +1,140 @@
+"""Which nodes have which of a model's parameters: a node for each top-level key, and for each name that `amp.node` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from ampjax.errors import GraphError
+from ampjax.frontend.deduction.values import Leaf
+
+
+@dataclass(eq=False)
+class ParamsNode:
+    """A node that has parameters.
+
+    Args:
+      name: Its name.
+      leaves: Which leaves are its own, in order of first use.
+      line: The user's line that uses it first.
+      options: What `amp.node` was given.
+      users: How many nodes compute with them so far.
+    """
+
+    name: str
+    line: str
+    leaves: list[Leaf] = field(default_factory=list)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    users: int = 0
+
+
+class ParamsNodes:
+    """The nodes that have parameters; leaves become a node's own when it first reads them.
+
+    Args:
+      initial: The model's parameters, a dictionary.
+    """
+
+    def __init__(self, initial: Mapping[str, Any]):
+        self.initial = initial
+        self._owners: dict[Leaf, ParamsNode] = {}
+        self._nodes: dict[str, ParamsNode] = {}
+
+    def owner(self, leaves: frozenset[Leaf], name: str | None, line: str) -> ParamsNode:
+        """The node that owns some leaves; they become its own at first use.
+
+        Args:
+          leaves: The leaves.
+          name: The name that `amp.node` gave; None for the leaves' top-level key.
+          line: The user's line.
+
+        Raises:
+          GraphError: If they belong to different nodes.
+        """
+        wanted = name or self.owner_name(leaves, line)
+        node = self._nodes.setdefault(wanted, ParamsNode(wanted, line))
+        for leaf in sorted(leaves):
+            other = self._owners.setdefault(leaf, node)
+            if other is not node:
+                raise GraphError(
+                    line,
+                    f"parameters of the node `{node.name}` alone",
+                    f"a leaf of `{leaf[0]}` that the node `{other.name}` uses ({other.line})",
+                    "Let one node have it, or put it under a key of its own.",
+                )
+            if leaf not in node.leaves:
+                node.leaves.append(leaf)
+        return node
+
+    def owner_name(self, leaves: frozenset[Leaf], line: str) -> str:
+        """The top-level key that some leaves have in common.
+
+        Args:
+          leaves: The leaves.
+          line: The user's line.
+
+        Raises:
+          GraphError: If they are of several keys.
+        """
+        keys = sorted({key for key, _ in leaves})
+        if len(keys) > 1:
+            raise GraphError(
+                line,
+                "parameters of one node in one operation",
+                f"those of {' and '.join(f'`{key}`' for key in keys)}",
+                "Put them under one key, or wrap the lines in a function made with `amp.node`.",
+            )
+        return keys[0]
+
+    def of(self, owner: ParamsNode) -> tuple[Any, tuple[Leaf, ...]]:
+        """The initial parameters of a node, and the leaves in their order: all of its key's, if no other node has one of them."""
+        key = owner.leaves[0][0]
+        n_leaves = len(jax.tree.leaves(self.initial[key]))
+        whole = tuple((key, i) for i in range(n_leaves))
+        if owner.name == key and all(self._owners.get(leaf, owner) is owner for leaf in whole):
+            return self.initial[key], whole
+        leaves = tuple(sorted(owner.leaves))
+        return {self.leaf_name(leaf): self.leaf(leaf) for leaf in leaves}, tuple(
+            sorted(leaves, key=self.leaf_name)  # dictionaries are flattened in the order of their keys
+        )
+
+    def original(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters of the graph's nodes in the structure of the model's parameters.
+
+        Args:
+          nodes: Parameters by node name, as `Trainer.params` gives them. Leaves that no node reads keep their initial values.
+        """
+        values: dict[Leaf, Any] = {}
+        for node in self._nodes.values():
+            _, leaves = self.of(node)
+            values |= dict(zip(leaves, jax.tree.leaves(nodes[node.name]), strict=True))
+        found: dict[str, Any] = {}
+        for key, value in self.initial.items():
+            leaves, structure = jax.tree.flatten(value)
+            found[key] = structure.unflatten([values.get((key, i), leaf) for i, leaf in enumerate(leaves)])
+        return found
+
+    def by_node(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters of the model's structure, by node name, as `Trainer(params=...)` takes them.
+
+        Args:
+          params: The parameters.
+        """
+        found: dict[str, Any] = {}
+        for node in self._nodes.values():
+            tree, leaves = self.of(node)
+            values = [jax.tree.leaves(params[key])[i] for key, i in leaves]
+            found[node.name] = jax.tree.structure(tree).unflatten(values)
+        return found
+
+    def leaf(self, leaf: Leaf) -> Any:
+        """A leaf's initial value."""
+        return jax.tree.leaves(self.initial[leaf[0]])[leaf[1]]
+
+    def leaf_name(self, leaf: Leaf) -> str:
+        """A leaf's path: `embed/w`."""
+        path, _ = jax.tree_util.tree_flatten_with_path(self.initial[leaf[0]])[0][leaf[1]]
+        return "/".join([leaf[0], *(str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path)])
