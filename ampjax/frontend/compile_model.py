@@ -20,7 +20,7 @@ from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfPar
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
-from ampjax.frontend.rules import branch_rules, graph_rules, report_rules, sequence_rules, tree_rules
+from ampjax.frontend.rules import branch_rules, graph_rules, reduction_rules, report_rules, sequence_rules, tree_rules
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
 
@@ -31,9 +31,9 @@ _RULES = {
     "scan": sequence_rules.scan,
     "count": sequence_rules.count,
     "length": sequence_rules.length,
-    "sum": sequence_rules.total,
-    "max": sequence_rules.largest,
-    "logsumexp": sequence_rules.log_sum_exp,
+    "sum": reduction_rules.total,
+    "max": reduction_rules.largest,
+    "logsumexp": reduction_rules.log_sum_exp,
     "take": sequence_rules.take,
     "switch": branch_rules.switch,
     "while": branch_rules.while_loop,

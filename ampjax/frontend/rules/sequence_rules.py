@@ -12,12 +12,11 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.node_bodies import NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
-from ampjax.ir.builders import ragged_builders
+from ampjax.frontend.rules.reduction_rules import group_and_reduce, segment_sum
 from ampjax.ir.state import State
 
 if TYPE_CHECKING:
@@ -229,21 +228,6 @@ def length(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     return [Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))]
 
 
-def total(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
-    """A sum: a group of all elements, and a node that adds them up."""
-    return _reduced(low, call, operands, region, _segment_sum, _column_sum)
-
-
-def largest(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
-    """The largest entries: a group of all elements, and a node that compares them."""
-    return _reduced(low, call, operands, region, _segment_max, _column_max)
-
-
-def log_sum_exp(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
-    """The logarithm of the sum of exponentials: a group of all elements, and a node that computes it."""
-    return _reduced(low, call, operands, region, _segment_log_sum_exp, _column_log_sum_exp)
-
-
 def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """One element: its message goes out, the others end."""
     at, *sequences = operands
@@ -347,7 +331,7 @@ def _row_of(low: Lowering, flow: Flow, is_it: Column, region: Region, call: Call
         "take", flow.region, [Static(is_it), *rows], [flag, *flow.types], masked, flow.types, group, call.line
     )
     (chosen,) = low.draft.compute(note)
-    return _group(low, chosen, flow.region.space, region, call, _segment_sum)
+    return group_and_reduce(low, chosen, flow.region.space, region, call, segment_sum)
 
 
 def _row_at(space: IndexSpace, place: Column) -> Callable[[Any], np.ndarray]:
@@ -385,105 +369,3 @@ def _rows_at(data: Any, column: Column, space: IndexSpace, wanted_row: Callable[
 
 def _is_at(space: IndexSpace, wanted_row: Callable[[Any], np.ndarray]) -> Column:
     return Column(space, lambda data: (space.numbers(data) == wanted_row(data)[space.parents(data)]).astype(np.int64))
-
-
-def _reduced(
-    low: Lowering,
-    call: Call,
-    operands: Sequence[Value],
-    region: Region,
-    segments: Callable[..., Any],
-    column: Callable[..., Any],
-) -> list[Any]:
-    done: dict[int, Flow] = {}
-    results: list[Any] = []
-    for xs, kind in zip(operands, call.results, strict=True):
-        if not isinstance(xs, Elements) or isinstance(xs.element, Elements):
-            fix = "Sum the inner sequences in a `map` first."
-            raise GraphError(call.line, f"a sequence of arrays for `{call.kind}`", "a sequence of sequences", fix)
-        element, space = xs.element, xs.space
-        if isinstance(element, Static):
-            values = element.column.inside(space)
-            outer = space.parent
-            assert outer is not None
-            results.append(
-                Static(
-                    Column(outer, lambda data, v=values, s=space, k=kind: column(v.of(data), s, data).astype(k.dtype))
-                )
-            )
-            continue
-        assert isinstance(element, Computed)
-        flow = element.flow
-        if id(flow) not in done:
-            done[id(flow)] = _group(low, flow, space, region, call, segments)
-        results.append(Computed(done[id(flow)], element.part))
-    return results
-
-
-def _group(
-    low: Lowering, flow: Flow, space: IndexSpace, region: Region, call: Call, segments: Callable[..., Any]
-) -> Flow:
-    reduced = low.draft.name(call.kind)
-    if space.is_ragged:
-        return low.draft.control(
-            region, flow.types, lambda: ragged_builders.reduce(reduced, segments, built(flow)), flow.is_fresh
-        )
-    size, index = space.size, space.index
-    place = low.draft.place(region, call.kind, call.line)
-    together = low.draft.name(f"{call.kind}/group")
-
-    def make() -> Any:
-        rows = ragged_builders.group(
-            built(flow),
-            by=region.space.key,
-            size=lambda s: getattr(s, size),
-            order=lambda s: getattr(s, index),
-            opener=built(place),
-            name=together,
-        )
-        return ragged_builders.reduce(reduced, segments, rows)
-
-    return low.draft.control(region, flow.types, make)
-
-
-def _segment_sum(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
-    return jax.ops.segment_sum(rows, ids, n)
-
-
-def _segment_max(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
-    """The largest of each segment, entry by entry; equal ones share the gradient."""
-    most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
-    first = (rows == most[jnp.minimum(ids, n - 1)]).astype(rows.dtype)
-    many = jax.ops.segment_sum(first, ids, n)
-    mean = jax.ops.segment_sum(rows * first, ids, n) / jnp.maximum(many, 1)
-    return jnp.where(many > 0, mean, most)
-
-
-def _segment_log_sum_exp(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
-    """Of each segment, entry by entry; entries of minus infinity add nothing, in gradients neither."""
-    most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
-    top = jnp.where(jnp.isfinite(most), most, 0)
-    total = jax.ops.segment_sum(jnp.exp(rows - top[jnp.minimum(ids, n - 1)]), ids, n)
-    return jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1)), most)
-
-
-def _column_sum(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
-    assert space.parent is not None
-    out = np.zeros((space.parent.n_rows(data), *values.shape[1:]), values.dtype)
-    np.add.at(out, space.parents(data), values)
-    return out
-
-
-def _column_log_sum_exp(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
-    most = _column_max(values, space, data)
-    top = np.where(np.isfinite(most), most, 0)
-    total = _column_sum(np.exp(values - top[space.parents(data)]), space, data)
-    return np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), most)
-
-
-def _column_max(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
-    assert space.parent is not None
-    least = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
-    out = np.full((space.parent.n_rows(data), *values.shape[1:]), least, values.dtype)
-    np.maximum.at(out, space.parents(data), values)
-    return out

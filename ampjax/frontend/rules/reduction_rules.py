@@ -1,0 +1,146 @@
+"""How sums and the like over a sequence become nodes: a group of all elements, and a node that reduces it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.graph_draft import built
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.values import Computed, Elements, Flow, Static, Value, Wanted
+from ampjax.ir.builders import ragged_builders
+
+
+def total(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """A sum: a group of all elements, and a node that adds them up."""
+    return _reduced(low, call, operands, region, segment_sum, _column_sum)
+
+
+def largest(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """The largest entries: a group of all elements, and a node that compares them."""
+    return _reduced(low, call, operands, region, _segment_max, _column_max)
+
+
+def log_sum_exp(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """The logarithm of the sum of exponentials: a group of all elements, and a node that computes it."""
+    return _reduced(low, call, operands, region, _segment_log_sum_exp, _column_log_sum_exp)
+
+
+def _reduced(
+    low: Lowering,
+    call: Call,
+    operands: Sequence[Value],
+    region: Region,
+    segments: Callable[..., Any],
+    column: Callable[..., Any],
+) -> list[Any]:
+    done: dict[int, Flow] = {}
+    results: list[Any] = []
+    for xs, kind in zip(operands, call.results, strict=True):
+        if not isinstance(xs, Elements) or isinstance(xs.element, Elements):
+            fix = "Sum the inner sequences in a `map` first."
+            raise GraphError(call.line, f"a sequence of arrays for `{call.kind}`", "a sequence of sequences", fix)
+        element, space = xs.element, xs.space
+        if isinstance(element, Static):
+            values = element.column.inside(space)
+            outer = space.parent
+            assert outer is not None
+            results.append(
+                Static(
+                    Column(outer, lambda data, v=values, s=space, k=kind: column(v.of(data), s, data).astype(k.dtype))
+                )
+            )
+            continue
+        assert isinstance(element, Computed)
+        flow = element.flow
+        if id(flow) not in done:
+            done[id(flow)] = group_and_reduce(low, flow, space, region, call, segments)
+        results.append(Computed(done[id(flow)], element.part))
+    return results
+
+
+def group_and_reduce(
+    low: Lowering, flow: Flow, space: IndexSpace, region: Region, call: Call, segments: Callable[..., Any]
+) -> Flow:
+    """Notes a group of all elements of each sequence, and what reduces it to one row.
+
+    Args:
+      low: The lowering.
+      flow: The elements' messages.
+      space: The elements' space.
+      region: Where the sequences are.
+      call: The combinator.
+      segments: `segments(rows, ids, n)`: reduces rows `[r, ...]` by their sorted segment numbers to `[n, ...]`.
+    """
+    reduced = low.draft.name(call.kind)
+    if space.is_ragged:
+        return low.draft.control(
+            region, flow.types, lambda: ragged_builders.reduce(reduced, segments, built(flow)), flow.is_fresh
+        )
+    size, index = space.size, space.index
+    place = low.draft.place(region, call.kind, call.line)
+    together = low.draft.name(f"{call.kind}/group")
+
+    def make() -> Any:
+        rows = ragged_builders.group(
+            built(flow),
+            by=region.space.key,
+            size=lambda s: getattr(s, size),
+            order=lambda s: getattr(s, index),
+            opener=built(place),
+            name=together,
+        )
+        return ragged_builders.reduce(reduced, segments, rows)
+
+    return low.draft.control(region, flow.types, make)
+
+
+def segment_sum(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+    """The sum of each segment."""
+    return jax.ops.segment_sum(rows, ids, n)
+
+
+def _segment_max(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+    """The largest of each segment, entry by entry; equal ones share the gradient."""
+    most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
+    first = (rows == most[jnp.minimum(ids, n - 1)]).astype(rows.dtype)
+    many = jax.ops.segment_sum(first, ids, n)
+    mean = jax.ops.segment_sum(rows * first, ids, n) / jnp.maximum(many, 1)
+    return jnp.where(many > 0, mean, most)
+
+
+def _segment_log_sum_exp(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+    """Of each segment, entry by entry; entries of minus infinity add nothing, in gradients neither."""
+    most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
+    top = jnp.where(jnp.isfinite(most), most, 0)
+    total = jax.ops.segment_sum(jnp.exp(rows - top[jnp.minimum(ids, n - 1)]), ids, n)
+    return jnp.where(total > 0, top + jnp.log(jnp.where(total > 0, total, 1)), most)
+
+
+def _column_sum(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
+    assert space.parent is not None
+    out = np.zeros((space.parent.n_rows(data), *values.shape[1:]), values.dtype)
+    np.add.at(out, space.parents(data), values)
+    return out
+
+
+def _column_log_sum_exp(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
+    most = _column_max(values, space, data)
+    top = np.where(np.isfinite(most), most, 0)
+    total = _column_sum(np.exp(values - top[space.parents(data)]), space, data)
+    return np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), most)
+
+
+def _column_max(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
+    assert space.parent is not None
+    least = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
+    out = np.full((space.parent.n_rows(data), *values.shape[1:]), least, values.dtype)
+    np.maximum.at(out, space.parents(data), values)
+    return out
