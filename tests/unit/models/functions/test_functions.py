@@ -120,7 +120,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+IN_EVERY_RUN = ("sequences", "trees, fold", "sentences", "pondering")
+"""The others differ from one of these in the data or in a cell, so they are left to the full run."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n if n in IN_EVERY_RUN else pytest.param(n, marks=pytest.mark.full) for n in CASES])
 def test_a_function_is_its_graph_and_itself(name: str):
     compiled, plain, graph, instances = CASES[name]()
     params = compiled.initial_params

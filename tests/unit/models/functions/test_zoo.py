@@ -18,8 +18,8 @@ from experiments.functions import RECIPES
 
 KEY = jax.random.key(0)
 N_INSTANCES = 2
-IN_EVERY_RUN = ("spinn", "dag-lstm")
-"""Choices by predictions, and rows of rows inside a loop; the others repeat what the front end's own tests check."""
+IN_EVERY_RUN = ("memory-network",)
+"""The others repeat what the front end's own tests check, so they are left to the full run."""
 
 
 def case(name: str) -> tuple[ModuleType, Any, list[Any]]:
@@ -48,8 +48,8 @@ def test_a_model_computes_what_its_function_does(name: str) -> None:
     assert_equal((loss, grads), jax.value_and_grad(reference)(compiled.params(params)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("spinn", marks=pytest.mark.full), "programmer-interpreter"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["spinn", "programmer-interpreter"])
 def test_outside_of_training_a_model_follows_its_own_predictions(name: str) -> None:
     module, model, instances = case(name)
     whole = lambda p, s: jax.nn.relu(model(p, s)[0])  # one positive number an instance, which is not taken apart
