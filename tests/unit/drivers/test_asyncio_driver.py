@@ -87,7 +87,7 @@ def test_a_trace_of_several_workers_and_their_updates(every):
     """Workers donate what others have written, so a trace waits on copies; an update has a slice of its own."""
     data = graphs.rnn_data([3, 1, 4, 2] * 4)
     trainer = amp.Trainer(graphs.rnn(), optax.sgd(1e-2), workers=2, min_update_interval=2, max_dispatch_size=2)
-    trainer.fit(data, epochs=1, progress=False)  # compiles every size that a schedule can bring
+    trainer.warm_up(data, progress=False)  # compiles every size that a schedule can bring
     trace = Trace(every=every)
     trainer.accumulate(data, trace=trace)
     stats = trainer.statistics

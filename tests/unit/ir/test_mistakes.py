@@ -528,7 +528,7 @@ MISTAKES = [
     (dtype_of_texts, "pump `x`, dtype: expected a dtype of numbers, got <U3. Encode what is no number as integers."),
     (wire_of_another_graph, "node `double`, port x: expected a wire of the same graph, got `other` of another graph. Build all nodes inside one `with amp.Graph()` block."),
     (not_a_wire, "node `double`, port x: expected a wire, got float. Connect what a pump or a node returned."),
-    (dangling_wire, "node `cond`, output 0: expected a consumer, got a wire that goes nowhere. Connect it, or end it with `amp.sink`."),
+    (dangling_wire, "node `cond`, output 0: expected a consumer, got a wire that goes nowhere. Connect it, or end it with `amp.sink` or `amp.discard`."),
     (duplicate_names, "node `x`: expected a name that no other node has, got the name of a Pump. Give each node its own name."),
     (empty_graph, "graph: expected at least one node, got an empty graph. Build nodes inside the `with amp.Graph()` block."),
     (node_in_a_closed_graph, "node `late`: expected an open graph, got a graph that has been closed. Add nodes inside the `with amp.Graph()` block."),

@@ -95,6 +95,9 @@ FUNCTION = "a whole model; unit/models/functions compares it with the graph whos
 FUNCTIONS = (
     "act_function.act_rnn",
     "drawing.drawing",
+    "ggnn_function.ggnn_regression",
+    "ggnn_function.ggnn_selection",
+    "ggnn_function.propagated",
     "mixture_function.mixture_of_experts",
     "permutation_function.permutation",
     "rnn_function.list_reduction",
@@ -102,7 +105,28 @@ FUNCTIONS = (
     "tagger_function.tagger",
     "tree_lstm_function.tree_lstm",
 )
+SPEC = "says what an instance looks like"
+SPECS = ("ggnn_function.regression_spec", "ggnn_function.selection_spec")
+ZOO = "a part of a small model; unit/models/functions/test_zoo compares its gradients with jax.grad"
+ZOO_MODELS = (
+    "attention_classifier",
+    "child_sum_tree_lstm",
+    "dag_lstm",
+    "hierarchical_rnn",
+    "listops",
+    "memory_network",
+    "programmer_interpreter",
+    "spinn",
+    "stochastic_depth",
+)
+ZOO_PARTS = (
+    *(f"{model}.{model}" for model in ZOO_MODELS),
+    *(f"{model}.init" for model in ZOO_MODELS),
+    "programmer_interpreter.core",
+    *(f"small_cells.{name}" for name in ("cross_entropy", "init_linears", "init_tables", "lstm", "scored")),
+)
 FUNCTION_STARTS = (
+    "ggnn_function.init_ggnn",
     *(f"{model}_function.init" for model in ("act", "mixture", "permutation", "rnn", "tagger", "tree_lstm")),
     *(f"{model}_function.spec" for model in ("act", "mixture", "rnn")),
 )
@@ -125,6 +149,8 @@ NO_CASE = {
     ),
     **dict.fromkeys(["scores.perplexity", "scores.bleu"], "plain Python; unit/models/test_scores"),
     **dict.fromkeys([f"functions.{name}" for name in FUNCTIONS], FUNCTION),
+    **dict.fromkeys([f"functions.{name}" for name in SPECS], SPEC),
+    **dict.fromkeys([f"functions.zoo.{name}" for name in ZOO_PARTS], ZOO),
     **dict.fromkeys([*STARTS, *(f"functions.{name}" for name in FUNCTION_STARTS)], START),
     "sampled_softmax.draw": "gives whole numbers; unit/models/test_sampled_softmax",
     "translate.make_translate": "gives words; unit/models/test_translate",
