@@ -4,8 +4,8 @@
 """
 
 import os
-
-from ampjax.numerics.guard import _contains, _xla_libraries
+import subprocess
+import sys
 
 EFFORT = os.environ.get("AMPJAX_TESTS", "quick")
 if EFFORT not in ("quick", "users", "full"):
@@ -22,10 +22,16 @@ def examples(n: int) -> int:
 
 
 def compile_quickly() -> None:
-    """Adds to `XLA_FLAGS` what makes compiling quick: before JAX's backend starts. XLA ends the process over a flag that it does not know."""
-    libraries, flags = [*_xla_libraries()], os.environ.get("XLA_FLAGS", "").split()
-    for flag in QUICK_FLAGS:
-        name = flag.partition("=")[0]
-        if f"--{flag}" not in flags and all(_contains(path, name.encode()) for path in libraries):
-            flags.append(f"--{flag}")
-    os.environ["XLA_FLAGS"] = " ".join(flags)
+    """Adds to `XLA_FLAGS` what makes compiling quick: before JAX's backend starts. A run's other processes inherit it."""
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    wanted = [f"--{flag}" for flag in QUICK_FLAGS if f"--{flag}" not in flags]
+    if wanted:
+        known = [flag for flag in wanted if _is_known(flag)]
+        os.environ["XLA_FLAGS"] = " ".join([*flags, *known])
+
+
+def _is_known(flag: str) -> bool:
+    """Whether this XLA has a flag. It ends the process over one that it does not know, so another process tries."""
+    environment = os.environ | {"XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
