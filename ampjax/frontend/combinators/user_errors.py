@@ -16,6 +16,11 @@ from ampjax.jaxprs.primitives import is_library_file, source_line
 
 _TRACED = "operations of JAX on values that are traced"
 _LENGTH = "a length to stay each instance's own"
+_LOOP = (
+    _LENGTH,
+    "a comparison, a loop or `int()` that needs a number",
+    "Use `amp.length` for the number, and `amp.map`, `amp.scan` or `amp.fori_loop` to go through elements.",
+)
 _HELP: dict[str, tuple[str, str, str]] = {
     "TracerBoolConversionError": (
         _TRACED,
@@ -33,11 +38,8 @@ _HELP: dict[str, tuple[str, str, str]] = {
         "`int()`, `float()` or another use of one as a number of Python",
         "Leave it an array; use `amp.fori_loop`, `amp.switch` or `amp.take` where it counts or chooses.",
     ),
-    "InconclusiveDimensionOperation": (
-        _LENGTH,
-        "a comparison, a loop or `int()` that needs a number",
-        "Use `amp.length` for the number, and `amp.map`, `amp.scan` or `amp.fori_loop` to go through elements.",
-    ),
+    "InconclusiveDimensionOperation": _LOOP,
+    "process_primitive": _LOOP,  # what JAX 0.12 says of a `for` over a sequence
     "_DimExpr": (
         _LENGTH,
         "`len()` or another use of it as a number of Python",
@@ -65,7 +67,7 @@ def in_users_words() -> Iterator[None]:
         raise
     except Exception as error:
         names = [cls.__name__ for cls in type(error).__mro__]
-        words = [word for word in ("_DimExpr", "'combinator'") if word in str(error)]
+        words = [word for word in ("_DimExpr", "'combinator'", "process_primitive") if word in str(error)]
         kind = next((name for name in [*names, *(word.strip("'") for word in words)] if name in _HELP), None)
         if kind is None:
             raise
