@@ -27,6 +27,7 @@ from ampjax.frontend.deduction.values import (
     Static,
     Value,
     Wanted,
+    leaves_of,
     read_of,
 )
 from ampjax.jaxprs.primitives import bind
@@ -144,7 +145,7 @@ class FunctionLowering:
             self.env[equation.outputs[0]] = values[0]
             return True
         self._refuse_sequences(equation, values)
-        leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+        leaves = leaves_of(values)
         is_computed = (
             equation.draws
             or equation.reads is not None
@@ -173,7 +174,7 @@ class FunctionLowering:
 
     def _leaves(self, equation: Equation) -> frozenset[Leaf]:
         values = [self._known(atom) for atom in equation.inputs]
-        return frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+        return leaves_of(values)
 
     def _of_losses(self, equations: Sequence[Equation], read: Sequence[Name]) -> set[Equation]:
         """Operations without parameters that only losses and metrics need: the loss does them itself."""
@@ -288,7 +289,7 @@ class FunctionLowering:
         names += together(rest, lambda name: {name} if name in reads else readers_of(name))
         flat = [name for bundle in names for name in bundle]
         values = [self.env[name] for name in roots]
-        leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+        leaves = leaves_of(values)
         ends = np.cumsum([len(bundle) for bundle in names]).tolist()
         note = NodeNote(
             name=cluster.equations[-1].function or self.region.space.dimension or "node",

@@ -13,7 +13,7 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.deduction.edge_plans import EdgePlan
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, unpack
+from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, as_it_is, unpack
 from ampjax.frontend.deduction.params_nodes import ParamsNodes
 from ampjax.frontend.deduction.values import Computed, Flow, Static, Value
 from ampjax.ir.builders import control_builders, payload_builders, pump_builders, ragged_builders
@@ -275,7 +275,7 @@ class GraphDraft:
         if flow.is_fresh:
             return flow
         parts = [Computed(flow, i) for i in range(len(flow.types))]
-        note = NodeNote(name, flow.region, parts, flow.types, _as_it_is, flow.types, [range(len(parts))], line)
+        note = NodeNote(name, flow.region, parts, flow.types, as_it_is, flow.types, [range(len(parts))], line)
         copy = self.compute(note)[0]
         copy.is_late = flow.is_late
         return copy
@@ -470,7 +470,3 @@ def _require_known(region: Region, name: str, line: str) -> None:
 
 def _set(flow: Flow, wire: Wire) -> None:
     flow.wire = wire
-
-
-def _as_it_is(_: Any, *values: Any) -> Sequence[Any]:
-    return values

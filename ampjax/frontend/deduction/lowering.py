@@ -13,17 +13,17 @@ from ampjax.frontend.deduction.equations import Equation, Name, flatten
 from ampjax.frontend.deduction.function_lowering import FunctionLowering
 from ampjax.frontend.deduction.graph_draft import GraphDraft
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.deduction.values import (
     Computed,
     Constant,
     Elements,
     Flow,
     LossTerm,
-    OfParams,
     Static,
     Value,
     Wanted,
+    leaves_of,
     read_of,
 )
 
@@ -174,14 +174,14 @@ class Lowering:
         for value in values:
             if isinstance(value, Elements):
                 raise GraphError(line, "an array", "a sequence", "Carry what has a fixed shape: a sum, or one element.")
-        leaves = frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
+        leaves = leaves_of(values)
         is_pumped = all(
             isinstance(value, Static) or (isinstance(value, Constant) and region.is_known) for value in values
         )
         if not leaves and is_pumped:
             columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
             return self.draft.pump(name, region, columns, list(types), line)
-        note = NodeNote(name, region, values, types, lambda _, *xs: xs, types, [range(len(values))], line, leaves)
+        note = NodeNote(name, region, values, types, as_it_is, types, [range(len(values))], line, leaves)
         return self.draft.compute(note)[0]
 
     def column(self, value: Value, region: Region, kind: Any) -> Column:
@@ -197,10 +197,9 @@ class Lowering:
             return value.column.inside(space)
         assert isinstance(value, Constant)
         one = np.asarray(value.value, kind.dtype)
-        make = lambda: Column(space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
         key = (id(space), one.dtype, kind.shape, one.tobytes())
         if key not in self._constants:
-            self._constants[key] = make()
+            self._constants[key] = Column(space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
         return self._constants[key]
 
     def _copied(

@@ -122,3 +122,8 @@ def unpack(payload: Any, types: Sequence[Any]) -> list[Any]:
         return [payload]
     ends = np.cumsum([int(np.prod(t.shape)) for t in types])[:-1].tolist()
     return [part.reshape(t.shape) for part, t in zip(jnp.split(payload, ends), types, strict=True)]
+
+
+def as_it_is(_: Any, *values: Any) -> Sequence[Any]:
+    """The function of a node that only puts values together."""
+    return values

@@ -155,3 +155,8 @@ def packed_shape(types: list[Any]) -> tuple[int, ...]:
 def read_of(value: Value) -> int | None:
     """What `amp.read` said is to be assumed for a value; None if it was not read."""
     return value.was_read if isinstance(value, Computed) else None
+
+
+def leaves_of(values: Sequence[Value | None]) -> frozenset[Leaf]:
+    """The leaves of the parameters that values read which follow from parameters alone."""
+    return frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)

@@ -105,7 +105,6 @@ def _rounds(
         loop = low.draft.loop(inner, start.types, name, is_fresh=True)
         loops.append((first, loop))
         places |= {carried[k]: Computed(loop, part) for part, k in enumerate(group)}
-    low.draft.anchors[inner] = loops[0][1]
     needed = {carried[k] - len(closed) for k in range(len(carried)) if is_new[k]}
     together = [[carried[k] - len(closed) for k in group] for group in groups if is_new[group[0]]]
     low.draft.anchors[inner] = loops[0][1]

@@ -10,8 +10,8 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Equations, Name, flatten
 from ampjax.frontend.deduction.index_spaces import Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
-from ampjax.frontend.deduction.node_bodies import NodeNote
-from ampjax.frontend.deduction.values import Computed, Elements, LossTerm, OfParams, Value, Wanted
+from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.deduction.values import Computed, Elements, LossTerm, Value, Wanted, leaves_of
 
 
 def metric(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -34,7 +34,9 @@ def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     if isinstance(value, Computed) and len(value.flow.types) == 1:
         flow = value.flow
     else:
-        note = NodeNote(f"{name}/value", region, [value], [aval], _as_it_is, [aval], [[0]], call.line, _leaves([value]))
+        note = NodeNote(
+            f"{name}/value", region, [value], [aval], as_it_is, [aval], [[0]], call.line, leaves_of([value])
+        )
         (flow,) = low.draft.compute(note)
     low.draft.sink(low.draft.fresh(flow, f"{name}/value", call.line), name, call.line)
     return []
@@ -68,7 +70,7 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         results=types,
         groups=by_dtype(types),
         line=call.line,
-        leaves=_leaves([operands[i] for i in used]),
+        leaves=leaves_of([operands[i] for i in used]),
         draws=any(equation.draws for equation in equations),
         named_by=call.options["name"],
         options=call.options["options"],
@@ -77,11 +79,3 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     for group, flow in zip(note.groups, low.draft.compute(note), strict=True):
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
     return [out[i] for i in range(len(types))]
-
-
-def _leaves(values: Sequence[Value]) -> frozenset[Any]:
-    return frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)
-
-
-def _as_it_is(_: Any, *values: Any) -> Sequence[Any]:
-    return values

@@ -28,7 +28,7 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
     closed, init, xs = operands[:n_closed], operands[n_closed : n_closed + k], operands[n_closed + k :]
     space = elements_space(xs, call)
-    inner, name = region.within(space), step_name(step, space)
+    inner, name = region.within(space), space.dimension
     used = step.used
     if space.is_ragged:
         _check_nodes([value for value, v in zip(closed, step.variables, strict=False) if v in used], k, call)
@@ -299,11 +299,6 @@ def as_elements(low: Lowering, value: Any, variable: Any, inner: Region, call: C
     if not isinstance(value, Static | Computed | Elements):
         value = low.packed([value], [variable.aval], inner, inner.space.dimension, call.line)[0]
     return Elements(inner.space, value)
-
-
-def step_name(step: Any, space: IndexSpace) -> str:
-    """What the nodes of a loop are called after: its sequence."""
-    return space.dimension
 
 
 def _check_nodes(closed: Sequence[Value], n_carry: int, call: Call) -> None:
